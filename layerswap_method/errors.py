@@ -1,0 +1,41 @@
+"""The exception tree of the project. Knows how an error reads; not where it is raised.
+
+    LayerSwapError          exit code 1: something failed that the user may not have caused
+    └── InputError          exit code 2: what the user wrote (recipe, option, path) is wrong
+
+Both are ``click.ClickException``: `mergekit-yaml` and `layerswap` are click commands, so the
+message reaches the user as one text without a traceback, while a bug keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+import click
+
+
+class LayerSwapError(click.ClickException):
+    """A failure with one clear message: what, where, what to do. Exit code 1."""
+
+    exit_code = 1
+
+
+class InputError(LayerSwapError):
+    """The input is wrong in a way its author can mend. Exit code 2."""
+
+    exit_code = 2
+
+    @classmethod
+    def from_problems(cls, where: str, problems: Sequence[str]) -> InputError:
+        """Return one error that lists every problem of a file or recipe at once."""
+        if len(problems) == 1:
+            return cls(f"{where}: {problems[0]}")
+        listed = "\n".join(f"  - {problem}" for problem in problems)
+        return cls(f"{where}: {len(problems)} problems\n{listed}")
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` for the valid name closest to `name`, or ``""``."""
+    found = difflib.get_close_matches(name, sorted(choices), n=1, cutoff=0.5)
+    return f"; did you mean {found[0]!r}?" if found else ""

@@ -1,3 +1,25 @@
 """Layer swapping (arXiv 2410.01335) as a mergekit merge method. Imports nothing heavy."""
 
 __version__ = "0.1.0"
+
+
+def register() -> None:
+    """Make `layer_swap` known to mergekit in this process.
+
+    Not needed after `pip install`, which does it at the start of every interpreter. It is the way
+    where Python reads no `.pth` file: a folder on `PYTHONPATH`, `pip install --target`,
+    `python -S`. Works before and after mergekit was imported; a second call does nothing.
+
+    Raises:
+        LayerSwapError: `layer_swap` was tried in this process and could not be made to work.
+    """
+    from layerswap_method import _hook
+
+    _hook.install()
+    if _hook.failure is not None:
+        from layerswap_method.errors import LayerSwapError
+
+        raise LayerSwapError(
+            f"layer_swap could not be registered with mergekit: "
+            f"{type(_hook.failure).__name__}: {_hook.failure}"
+        ) from _hook.failure

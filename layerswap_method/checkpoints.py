@@ -1,0 +1,229 @@
+"""Facts of checkpoints on disk and whether two of them can be merged layer by layer.
+
+Knows safetensors headers and config fields; reads no tensor data. Not mergekit, not recipes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from layerswap_method.errors import InputError
+
+_INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+_SHOWN = 3
+"""Tensors named in one message."""
+
+_FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What the headers and the config of one checkpoint say."""
+
+    name: str
+    """As the recipe writes it."""
+
+    path: Path
+    """The folder on this machine."""
+
+    architecture: str
+    """The class in the config, such as `LlamaForCausalLM`."""
+
+    num_layers: int | None
+    """Decoder layers; None where the config has no such field."""
+
+    vocab_size: int | None
+    """Rows of the embedding, as the config says."""
+
+    tied: bool
+    """Whether input and output embeddings are one tensor."""
+
+    quantization: str | None
+    """The quantisation method in the config; None for plain weights."""
+
+    shapes: Mapping[str, tuple[int, ...]] = field(repr=False)
+    """Tensor name -> shape."""
+
+    dtypes: Mapping[str, str] = field(repr=False)
+    """Tensor name -> dtype as safetensors writes it, such as `BF16`."""
+
+
+def read_checkpoint(name: str, path: Path, config: Any) -> Checkpoint:
+    """Return the facts of the checkpoint in folder `path`.
+
+    Args:
+        name: how the recipe names it, for messages.
+        path: the folder with `model.safetensors` or its index.
+        config: its transformers config.
+
+    Raises:
+        InputError: for a folder without safetensors (pickle-only or empty), or a shard that the
+            index names but that is missing or damaged.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    dtypes: dict[str, str] = {}
+    for shard in _shards(name, path):
+        for key, dtype, shape in _header(name, shard):
+            shapes[key], dtypes[key] = shape, dtype
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    quantization = getattr(config, "quantization_config", None)
+    if quantization is not None and not isinstance(quantization, dict):
+        quantization = quantization.to_dict()
+    return Checkpoint(
+        name=name,
+        path=path,
+        architecture=(getattr(config, "architectures", None) or ["unknown"])[0],
+        num_layers=getattr(text, "num_hidden_layers", None),
+        vocab_size=getattr(text, "vocab_size", None),
+        tied=bool(
+            getattr(config, "tie_word_embeddings", None)
+            or getattr(text, "tie_word_embeddings", False)
+        ),
+        quantization=None if quantization is None else str(quantization.get("quant_method", "?")),
+        shapes=shapes,
+        dtypes=dtypes,
+    )
+
+
+def own_problems(checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield what keeps this one checkpoint from being merged at all."""
+    odd = sorted({d for d in checkpoint.dtypes.values() if d.startswith("F8") or d[:1] in "IU"})
+    if checkpoint.quantization is not None:
+        yield (
+            f"{checkpoint.name} is quantised ({checkpoint.quantization}); averages of quantised "
+            "weights mean nothing: use the unquantised checkpoint"
+        )
+    elif any(dtype.startswith("F8") or dtype in ("I8", "U8") for dtype in odd):
+        yield (
+            f"{checkpoint.name} stores weights as {', '.join(odd)} (quantised); use the "
+            "unquantised checkpoint"
+        )
+
+
+def pair_problems(
+    first: Checkpoint,
+    other: Checkpoint,
+    *,
+    vocabulary: Collection[str] = (),
+    aligned: bool = False,
+    allow_architectures: bool = False,
+) -> Iterator[str]:
+    """Yield why `other` cannot be merged with `first`; nothing where it can.
+
+    Args:
+        first: the checkpoint compared with.
+        other: the checkpoint compared.
+        vocabulary: names of the tensors whose first axis counts tokens.
+        aligned: the recipe aligns vocabularies (``tokenizer:``), so their rows may differ.
+        allow_architectures: the user said ``--allow-crimes``: class names may differ.
+    """
+    pair = f"{first.name} and {other.name}"
+    if first.architecture != other.architecture and not allow_architectures:
+        yield (
+            f"{pair} have different architectures ({first.architecture}, {other.architecture}); "
+            "layer swapping needs experts of one pretrained parent"
+        )
+        return
+    if first.num_layers != other.num_layers:
+        yield (
+            f"{pair} have different depths ({first.num_layers} and {other.num_layers} layers); "
+            "layer swapping needs experts of one pretrained parent"
+        )
+        return
+    if first.tied != other.tied:
+        tied, untied = (first, other) if first.tied else (other, first)
+        yield (
+            f"{tied.name} ties its output embedding to the input embedding and {untied.name} does "
+            "not; untie the first (set tie_word_embeddings: false and save with a copy of the "
+            "embedding as lm_head) or use experts of one kind"
+        )
+        return
+    differing = [
+        name
+        for name, shape in first.shapes.items()
+        if name in other.shapes and other.shapes[name] != shape
+    ]
+    rows = [name for name in differing if name in vocabulary]
+    shapes = [name for name in differing if name not in vocabulary]
+    if rows and not aligned:
+        yield (
+            f"{pair} have different vocabularies: {_shape_list(rows, first, other)}; add "
+            "tokenizer: {source: base} (or union) so that mergekit aligns the tokens"
+        )
+    if shapes:
+        yield f"{pair} have different shapes: {_shape_list(shapes, first, other)}"
+    for holder, lacking in ((first, other), (other, first)):
+        missing = [
+            name
+            for name in holder.shapes
+            if name not in lacking.shapes and not _is_buffer(name) and name not in vocabulary
+        ]
+        if missing:
+            yield (
+                f"{lacking.name} lacks {len(missing)} tensors that {holder.name} has: "
+                f"{_name_list(missing)}"
+            )
+
+
+def _is_buffer(name: str) -> bool:
+    return name.endswith(("inv_freq", "masked_bias", ".attn.bias", "position_ids"))
+
+
+def _shape_list(names: list[str], first: Checkpoint, other: Checkpoint) -> str:
+    listed = ", ".join(
+        f"{name} {list(first.shapes[name])} against {list(other.shapes[name])}"
+        for name in names[:_SHOWN]
+    )
+    return listed + _more(names)
+
+
+def _name_list(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + _more(names)
+
+
+def _more(names: list[str]) -> str:
+    return f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+
+
+def _shards(name: str, path: Path) -> list[Path]:
+    if not path.is_dir():
+        raise InputError(f"{name}: {path} is no folder")
+    index = path / _INDEX
+    if (path / _SINGLE).is_file():
+        return [path / _SINGLE]
+    if not index.is_file():
+        pickles = sorted(path.glob("*.bin")) + sorted(path.glob("*.pt*"))
+        if pickles:
+            raise InputError(
+                f"{name}: only pickled weights ({pickles[0].name}); loading a pickle can run code. "
+                "Convert it: AutoModelForCausalLM.from_pretrained(...).save_pretrained(DIR)"
+            )
+        raise InputError(f"{name}: no {_SINGLE} and no {_INDEX} in {path}")
+    try:
+        files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise InputError(f"{name}: {index} cannot be read ({error}); download it again") from error
+    absent = [file for file in files if not (path / file).is_file()]
+    if absent:
+        raise InputError(
+            f"{name}: {len(absent)} of {len(files)} shards are missing in {path}: "
+            f"{_name_list(absent)}; download the checkpoint again"
+        )
+    return [path / file for file in files]
+
+
+def _header(name: str, shard: Path) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(shard), framework="pt") as opened:
+            for key in opened.keys():  # noqa: SIM118 - safe_open is no mapping
+                part = opened.get_slice(key)
+                yield key, part.get_dtype(), tuple(part.get_shape())
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{name}: {shard.name} is damaged ({error}); get it again") from error

@@ -1,0 +1,95 @@
+"""The one place that imports mergekit (0.1.5's method API). Knows mergekit, not layer swapping.
+
+Every import sits in the function that needs it: the registration hook runs while mergekit is
+only half imported, so nothing here may be loaded before it is called for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+
+def build_group_method(
+    *,
+    name: str,
+    pretty_name: str,
+    reference_url: str,
+    implementation: Callable[..., Any],
+    shared: Mapping[str, tuple[Any, Any]],
+    per_input: Mapping[str, tuple[Any, Any]],
+) -> Any:
+    """Return a mergekit merge method that sees one output tensor's inputs at a time.
+
+    Args:
+        name: the name a recipe gives as ``merge_method``.
+        pretty_name: the name on model cards.
+        reference_url: the link on model cards.
+        implementation: ``(group, **parameters) -> tensor``.
+        shared: name -> (type, default) of the recipe's top-level parameters.
+        per_input: name -> (type, default) of each model's parameters.
+    """
+    from mergekit.merge_methods.base import (
+        FunctionalGroupMergeMethod,
+        MergeMethodSpec,
+        ParameterScope,
+        ParameterSpec,
+    )
+
+    parameters = [
+        ParameterSpec(key, value_type, scope, default)
+        for scope, values in (
+            (ParameterScope.SHARED, shared),
+            (ParameterScope.INPUT, per_input),
+        )
+        for key, (value_type, default) in values.items()
+    ]
+    return FunctionalGroupMergeMethod(
+        MergeMethodSpec(
+            name=name,
+            parameters=tuple(parameters),
+            pretty_name=pretty_name,
+            reference_url=reference_url,
+        ),
+        implementation,
+    )
+
+
+def recipe_fields() -> dict[str, tuple[str, ...]]:
+    """Return the keys mergekit knows: of a recipe, of an entry of `models`, and of `slices`."""
+    from mergekit.config import (
+        InputModelDefinition,
+        InputSliceDefinition,
+        MergeConfiguration,
+        OutputSliceDefinition,
+    )
+
+    return {
+        "recipe": tuple(MergeConfiguration.model_fields),
+        "models": tuple(InputModelDefinition.model_fields),
+        "slices": tuple(OutputSliceDefinition.model_fields),
+        "sources": tuple(InputSliceDefinition.model_fields),
+    }
+
+
+def architecture_of(config: Any) -> Any:
+    """Return mergekit's architecture for a transformers config; None where it has no definition."""
+    from mergekit.architecture import arch_info_for_config
+
+    return arch_info_for_config(config)
+
+
+def convertible(model_type: str, stored: Iterable[str], name: str) -> bool:
+    """Return whether mergekit can make the tensor `name` from the `stored` names."""
+    from mergekit.architecture.conversion import can_convert_checkpoint_keys
+
+    return bool(can_convert_checkpoint_keys(model_type, set(stored), name))
+
+
+def merged_reference(reference: Any, options: Any) -> Any:
+    """Return `reference` with its adapter, if any, merged into the LoRA cache."""
+    return reference.merged(
+        cache_dir=options.lora_merge_cache,
+        trust_remote_code=options.trust_remote_code,
+        lora_merge_dtype=options.lora_merge_dtype,
+    )

@@ -1,0 +1,145 @@
+"""The merge method `layer_swap`: one output tensor from the experts' tensors.
+
+Knows roles, weights and the source of one tensor. The planner (`layerswap_method.planner`)
+normally decides that source and drops the inputs that are not needed before they are read. Where
+mergekit's planner could not be extended, the kernel derives layer and layer count itself from
+the tensor's name and the first input's config, and every input is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional, get_args
+
+from layerswap_method.errors import InputError
+from layerswap_method.mergekit_api import build_group_method
+from layerswap_method.spec import LayerSwapSpec, Role, TensorSource
+
+if TYPE_CHECKING:
+    import torch
+
+NAME = "layer_swap"
+"""What a recipe writes as ``merge_method``."""
+
+SOURCE_PARAMETER = "layer_swap_source"
+"""Set by the planner on each tensor's task, never by a recipe."""
+
+
+def build_method() -> Any:
+    """Return the mergekit merge method, to be given to `registry.register`."""
+    shared = {
+        name: (field.annotation, field.default)
+        for name, field in LayerSwapSpec.model_fields.items()
+    }
+    return build_group_method(
+        name=NAME,
+        pretty_name="Layer Swapping",
+        reference_url="https://arxiv.org/abs/2410.01335",
+        implementation=merge_group,
+        shared={**shared, SOURCE_PARAMETER: (Optional[TensorSource], None)},
+        per_input={"role": (Optional[Role], None), "weight": (float, 1.0)},
+    )
+
+
+def merge_group(
+    group: Any, *, role: Mapping[Any, str | None], weight: Mapping[Any, float], **shared: Any
+) -> torch.Tensor:
+    """Return one output tensor (mergekit's kernel interface).
+
+    Args:
+        group: mergekit's `TensorGroup`; tensors of one shape, any floating dtype.
+        role: input id -> `task`, `language` or None (the base).
+        weight: input id -> weight within its role; 0 or more.
+        **shared: the recipe's top-level parameters, and `layer_swap_source`.
+
+    Returns:
+        The source's own tensor (bit-identical) where one model gives it, else the weighted
+        average, accumulated in float32 and rounded once; see `arithmetic.weighted_average`.
+
+    Raises:
+        InputError: if an input that the source needs is missing.
+    """
+    source = shared.pop(SOURCE_PARAMETER, None)
+    spec = LayerSwapSpec(
+        **{
+            name: value
+            for name, value in shared.items()
+            if value != LayerSwapSpec.model_fields[name].default
+        }
+    )
+    if source is None:
+        source = _source_from_name(group, spec)
+    return _combine(
+        group.metadata.name or "tensor",
+        source,
+        spec,
+        tensors=[entry.tensor for entry in group.entries],
+        roles=[role[entry.id] for entry in group.entries],
+        weights=[weight[entry.id] for entry in group.entries],
+        is_base=[entry.is_base for entry in group.entries],
+    )
+
+
+def _combine(
+    name: str,
+    source: TensorSource,
+    spec: LayerSwapSpec,
+    *,
+    tensors: Sequence[torch.Tensor],
+    roles: Sequence[str | None],
+    weights: Sequence[float],
+    is_base: Sequence[bool],
+) -> torch.Tensor:
+    from layerswap_method.arithmetic import mix_coefficients, weighted_average
+
+    if source == "base":
+        for tensor, base in zip(tensors, is_base, strict=True):
+            if base:
+                return tensor
+        raise InputError(f"{name}: non_layer: base, but the base model does not hold this tensor")
+    chosen = {key: [i for i, given in enumerate(roles) if given == key] for key in get_args(Role)}
+    sides = needed_roles(source, spec)
+    missing = [side for side in sides if not chosen[side]]
+    if missing:
+        raise InputError(f"{name}: no {missing[0]} expert holds this tensor, but {source} needs it")
+    order = [i for side in ("task", "language") if side in sides for i in chosen[side]]
+    coefficients, divisor = mix_coefficients(
+        *([weights[i] for i in chosen[side]] if side in sides else [] for side in chosen),
+        task_weight=spec.task_weight,
+        language_weight=spec.language_weight,
+    )
+    return weighted_average([tensors[i] for i in order], coefficients, divisor)
+
+
+def needed_roles(source: TensorSource, spec: LayerSwapSpec) -> tuple[str, ...]:
+    """Return the roles whose tensors `source` reads; () for the base."""
+    if source == "base":
+        return ()
+    if source != "average":
+        return (source,)
+    weights = {"task": spec.task_weight, "language": spec.language_weight}
+    return tuple(role for role, value in weights.items() if value != 0)
+
+
+def _source_from_name(group: Any, spec: LayerSwapSpec) -> TensorSource:
+    """Return the source without the planner's help (recipes with `models:` only)."""
+    from layerswap_method.tensors import outside_decoder, split_layer
+
+    name = group.metadata.name
+    if name is None:
+        raise InputError("layer_swap needs the tensor's name to know its layer; none was given")
+    layer, _ = split_layer(name)
+    if layer is None or outside_decoder(name):
+        return spec.non_layer
+    try:
+        config = group.entries[0].id.config()
+        num_layers = int(config.get_text_config().num_hidden_layers)
+    except (AttributeError, OSError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{name}: layer_swap cannot tell the number of layers of {group.entries[0].id!r}; "
+            "use it through mergekit-yaml, mergekit-multi or mergekit.merge.run_merge"
+        ) from error
+    try:
+        return spec.tensor_source(name, layer, spec.plan(num_layers))
+    except ValueError as error:
+        raise InputError(str(error)) from error

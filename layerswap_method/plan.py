@@ -1,0 +1,257 @@
+"""The pure layer plan: which expert gives each layer. Knows numbers only; no file, no tensor.
+
+Source: Bandarkar et al., "Layer Swapping for Zero-Shot Cross-Lingual Transfer in Large Language
+Models" (ICLR 2025, arXiv 2410.01335), section 4 and Algorithm 1. Line 5 of the algorithm as
+printed says ``l > b-1+t_b or l < L-u-t_u``; read literally no layer would ever be averaged. It
+must be *and*, which is what is implemented here.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Source = Literal["task", "language", "average"]
+"""Where a layer comes from: one expert unchanged, or the weighted average of both."""
+
+Placement = Literal["outer", "middle", "random", "alternating", "layers"]
+"""Where the swapped layers sit; `outer` is the paper's."""
+
+PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
+
+_SYMBOLS: dict[Source, str] = {"task": "·", "average": "▒", "language": "█"}
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """The source of every decoder layer, index 0 at the embedding side."""
+
+    sources: tuple[Source, ...]
+
+    @property
+    def num_layers(self) -> int:
+        """L, the number of decoder layers."""
+        return len(self.sources)
+
+    def layers_from(self, source: Source) -> tuple[int, ...]:
+        """Return the 0-based layers that come from `source`, ascending."""
+        return tuple(layer for layer, name in enumerate(self.sources) if name == source)
+
+    def describe(self) -> str:
+        """Return one line: which layers from whom, for logs."""
+        parts = [
+            f"{label} {format_layers(layers)}"
+            for label, source in (
+                ("language", "language"),
+                ("average", "average"),
+                ("task", "task"),
+            )
+            if (layers := self.layers_from(source))  # type: ignore[arg-type]
+        ]
+        return f"{self.num_layers} layers: " + "; ".join(parts)
+
+    def draw(self) -> str:
+        """Return a picture of three lines: a ruler, one cell a layer, the legend."""
+        ruler = "".join("|" if layer % 5 == 0 else " " for layer in range(self.num_layers))
+        cells = "".join(_SYMBOLS[source] for source in self.sources)
+        return (
+            f"  layer 0 {ruler} {self.num_layers - 1}\n"
+            f"  input   {cells} output\n"
+            f"  {_SYMBOLS['language']} language expert  {_SYMBOLS['average']} average of both  "
+            f"{_SYMBOLS['task']} task expert"
+        )
+
+
+def build_plan(
+    num_layers: int,
+    *,
+    bottom_layers: int = 5,
+    top_layers: int = 2,
+    bottom_transition: int = 0,
+    top_transition: int = 0,
+    placement: Placement = "outer",
+    language_layers: str | None = None,
+    seed: int = 0,
+) -> LayerPlan:
+    """Return the plan for a model of `num_layers` layers.
+
+    With b, u, t_b, t_u = `bottom_layers`, `top_layers`, `bottom_transition`, `top_transition`
+    and L = `num_layers`, `outer` is Algorithm 1 (with *and* in line 5)::
+
+        language   if l < b or l > L-1-u
+        task       if b+t_b <= l < L-u-t_u
+        average    otherwise
+
+    The other placements swap the same number n = b+u of layers elsewhere:
+
+    - ``middle``: one run of n layers beginning at ``(L-n)//2``;
+    - ``random``: the n layers with the smallest of L numbers drawn from ``random.Random(seed)``;
+    - ``alternating``: layers ``floor(i*L/n)``, i < n: evenly spread; every second layer, layer 0
+      first, where n = L/2;
+    - ``layers``: exactly `language_layers`, such as ``"0-4,30,31"`` (ends included).
+
+    There the transition generalises: the t_b layers on the task side above (output side of) each
+    run of swapped layers and the t_u layers below (input side of) each run are averaged. Where
+    they meet another run or the end of the model, language wins over average and average over
+    task. `outer` keeps both its runs even when one is empty: with u=0 and t_u=1 the last layer
+    is averaged (the paper's Figure 3, right).
+
+    Raises:
+        ValueError: with the numbers, where they do not fit L.
+    """
+    plan_problem = _count_problem(
+        num_layers,
+        bottom_layers=bottom_layers,
+        top_layers=top_layers,
+        bottom_transition=bottom_transition,
+        top_transition=top_transition,
+        placement=placement,
+    )
+    if plan_problem is not None:
+        raise ValueError(plan_problem)
+    if placement == "outer":
+        return LayerPlan(
+            tuple(
+                _outer_source(
+                    layer, num_layers, bottom_layers, top_layers, bottom_transition, top_transition
+                )
+                for layer in range(num_layers)
+            )
+        )
+    swapped = _swapped_layers(
+        num_layers, bottom_layers + top_layers, placement, language_layers, seed
+    )
+    averaged = _transitions(swapped, bottom_transition, top_transition)
+    return LayerPlan(
+        tuple(
+            "language" if layer in swapped else "average" if layer in averaged else "task"
+            for layer in range(num_layers)
+        )
+    )
+
+
+def parse_layers(text: str, num_layers: int | None = None) -> tuple[int, ...]:
+    """Return the ascending layers of a string such as ``"0-4,30,31"`` (0-based, ends included).
+
+    Raises:
+        ValueError: for an empty string, anything but numbers and ranges, a range that runs
+            backwards, a layer named twice, or one beyond `num_layers`.
+    """
+    layers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = (piece.strip() for piece in part.strip().partition("-"))
+        if not first.isascii() or not first.isdigit() or (dash and not last.isdigit()):
+            raise ValueError(
+                f"language_layers {text!r}: {part.strip()!r} is neither a layer nor a range; "
+                "write layers and ranges (ends included) such as '0-4,30,31'"
+            )
+        start, end = int(first), int(last) if dash else int(first)
+        if end < start:
+            raise ValueError(f"language_layers {text!r}: range {part.strip()!r} runs backwards")
+        if num_layers is not None and end >= num_layers:
+            raise ValueError(
+                f"language_layers {text!r}: layer {end} does not exist; "
+                f"the model has layers 0 to {num_layers - 1}"
+            )
+        layers.extend(range(start, end + 1))
+    twice = sorted({layer for layer in layers if layers.count(layer) > 1})
+    if twice:
+        raise ValueError(f"language_layers {text!r}: layer {twice[0]} is named twice")
+    return tuple(sorted(layers))
+
+
+def format_layers(layers: Iterable[int]) -> str:
+    """Return ascending layers as text, the inverse of `parse_layers`: ``(0,1,2,7) -> "0-2,7"``."""
+    return ",".join(
+        str(start) if end == start + 1 else f"{start}-{end - 1}" for start, end in _runs(layers)
+    )
+
+
+def _outer_source(layer: int, num_layers: int, b: int, u: int, t_b: int, t_u: int) -> Source:
+    if layer < b or layer > num_layers - 1 - u:
+        return "language"
+    if b + t_b <= layer < num_layers - u - t_u:
+        return "task"
+    return "average"
+
+
+def _count_problem(
+    num_layers: int,
+    *,
+    bottom_layers: int,
+    top_layers: int,
+    bottom_transition: int,
+    top_transition: int,
+    placement: Placement,
+) -> str | None:
+    if num_layers < 1:
+        return f"the model has {num_layers} layers; at least 1 is needed"
+    counts = {
+        "bottom_layers": bottom_layers,
+        "top_layers": top_layers,
+        "bottom_transition": bottom_transition,
+        "top_transition": top_transition,
+    }
+    for name, count in counts.items():
+        if count < 0:
+            return f"{name} is {count}; it must be 0 or more"
+    if placement not in PLACEMENTS:
+        return f"placement {placement!r} is none of {', '.join(PLACEMENTS)}"
+    if placement == "layers":
+        return None
+    if bottom_layers + top_layers > num_layers:
+        return (
+            f"bottom_layers + top_layers = {bottom_layers} + {top_layers} = "
+            f"{bottom_layers + top_layers} is more than the model's {num_layers} layers"
+        )
+    total = sum(counts.values())
+    if placement == "outer" and total > num_layers:
+        return (
+            f"bottom_layers + bottom_transition + top_transition + top_layers = {bottom_layers} + "
+            f"{bottom_transition} + {top_transition} + {top_layers} = {total} is more than the "
+            f"model's {num_layers} layers: the transitions would overlap"
+        )
+    return None
+
+
+def _swapped_layers(
+    num_layers: int, count: int, placement: Placement, language_layers: str | None, seed: int
+) -> frozenset[int]:
+    if placement == "layers":
+        if language_layers is None:
+            raise ValueError("placement 'layers' needs language_layers, such as '0-4,30,31'")
+        return frozenset(parse_layers(language_layers, num_layers))
+    if placement == "middle":
+        start = (num_layers - count) // 2
+        return frozenset(range(start, start + count))
+    if placement == "random":
+        rng = random.Random(seed)
+        drawn = [rng.random() for _ in range(num_layers)]
+        return frozenset(sorted(range(num_layers), key=drawn.__getitem__)[:count])
+    return frozenset(i * num_layers // count for i in range(count))
+
+
+def _transitions(swapped: frozenset[int], above: int, below: int) -> frozenset[int]:
+    return frozenset(
+        layer
+        for start, end in _runs(swapped)
+        for layer in (*range(end, end + above), *range(start - below, start))
+        if layer not in swapped
+    )
+
+
+def _runs(layers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield the maximal runs [start, end) of consecutive layers, ascending."""
+    start: int | None = None
+    previous = -2
+    for layer in sorted(layers):
+        if start is None:
+            start = layer
+        elif layer != previous + 1:
+            yield start, previous + 1
+            start = layer
+        previous = layer
+    if start is not None:
+        yield start, previous + 1

@@ -1,0 +1,193 @@
+"""The extension of mergekit's planner: each tensor's source, and only the inputs it needs.
+
+Knows the private `MergePlanner` of mergekit 0.1.5. Its planner knows what a kernel is never told
+(the current layer and the layer count, for every architecture and for `slices:`), and it decides
+what is read from disk: an expert that a layer does not use is dropped here, before mergekit asks
+for its tensor. If the planner's methods are not those of 0.1.5, nothing is changed and the kernel
+falls back to the tensor's name (see `layerswap_method.method`).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from layerswap_method.errors import InputError
+from layerswap_method.method import NAME, SOURCE_PARAMETER, needed_roles
+from layerswap_method.plan import LayerPlan
+from layerswap_method.recipe import Recipe, read_recipe
+from layerswap_method.spec import TensorSource
+from layerswap_method.tensors import outside_decoder
+
+LOG = logging.getLogger("layerswap")
+
+_EXPECTED = {
+    "plan_module": ["self", "module_name", "definition"],
+    "plan_layer": ["self", "sources", "layer_offset", "t", "cfg_reader", "module_name"],
+    "plan_tensor": ["self", "weight", "weights_in", "models", "cfg_reader"],
+}
+
+
+@dataclass
+class _Progress:
+    """Where mergekit's planner stands in a `layer_swap` recipe."""
+
+    recipe: Recipe
+    plan: LayerPlan | None = None
+    layer: int | None = None
+
+
+def patch_planner(module: Any) -> bool:
+    """Extend `MergePlanner` in the executed module `mergekit.plan`; True if that was possible."""
+    planner = module.MergePlanner
+    if getattr(planner, "_layerswap_patched", False):
+        return True
+    for name, expected in _EXPECTED.items():
+        method = getattr(planner, name, None)
+        if method is None or list(inspect.signature(method).parameters) != expected:
+            LOG.warning(
+                "mergekit's MergePlanner.%s is not the one of mergekit 0.1.5: layer_swap reads "
+                "layer numbers off tensor names and loads every expert for every tensor",
+                name,
+            )
+            return False
+    planner.plan_module = _wrap_plan_module(planner.plan_module)
+    planner.plan_layer = _wrap_plan_layer(planner.plan_layer)
+    planner.plan_tensor = _wrap_plan_tensor(planner.plan_tensor)
+    planner._layerswap_patched = True
+    return True
+
+
+def decoder_module(arch_info: Any) -> str:
+    """Return the name of the module whose layers are swapped: the (text) decoder.
+
+    Raises:
+        InputError: where no module or more than one could be it (encoder-decoder models).
+    """
+    names = list(arch_info.modules)
+    if len(names) == 1:
+        return str(names[0])
+    if "text_decoder" in names:
+        return "text_decoder"
+    candidates = [name for name in names if not outside_decoder(name)]
+    language = [name for name in candidates if "language" in name or "text" in name]
+    for found in (language, candidates):
+        if len(found) == 1 and "encoder" not in names:
+            return str(found[0])
+    raise InputError(
+        f"layer_swap swaps the layers of one text decoder; this architecture has the modules "
+        f"{', '.join(names)}, and none of them is clearly that one"
+    )
+
+
+def _wrap_plan_module(original: Any) -> Any:
+    @functools.wraps(original)
+    def plan_module(self: Any, module_name: str, definition: Any) -> Any:
+        if self.config.merge_method != NAME:
+            return original(self, module_name, definition)
+        progress = _Progress(read_recipe(self.config))
+        if module_name == decoder_module(self.arch_info):
+            num_layers = sum(
+                out.sources[0].layer_range[1] - out.sources[0].layer_range[0]
+                for out in definition.slices
+            )
+            progress.plan = layer_plan(progress.recipe, num_layers)
+        self._layerswap = progress
+        return original(self, module_name, definition)
+
+    return plan_module
+
+
+def layer_plan(recipe: Recipe, num_layers: int) -> LayerPlan:
+    """Return the recipe's plan for `num_layers` layers.
+
+    Raises:
+        InputError: with the numbers, where the counts do not fit.
+    """
+    try:
+        return recipe.spec.plan(num_layers)
+    except ValueError as error:
+        raise InputError(f"layer_swap recipe: {error}") from error
+
+
+def _wrap_plan_layer(original: Any) -> Any:
+    @functools.wraps(original)
+    def plan_layer(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.config.merge_method != NAME:
+            return original(self, *args, **kwargs)
+        self._layerswap.layer = self._current_module_layers
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            self._layerswap.layer = None
+
+    return plan_layer
+
+
+def _wrap_plan_tensor(original: Any) -> Any:
+    @functools.wraps(original)
+    def plan_tensor(
+        self: Any, weight: Any, weights_in: list[Any], models: list[Any], cfg_reader: Any
+    ) -> None:
+        if self.config.merge_method != NAME:
+            original(self, weight, weights_in, models, cfg_reader)
+            return
+        progress: _Progress = self._layerswap
+        source = _tensor_source(progress, weight.name)
+        permuted = bool(self._tokenizer_task) and weight.vocabulary_axis is not None
+        kept = [
+            (model, weight_in)
+            for model, weight_in in zip(models, weights_in, strict=True)
+            # A token may be sourced from any model, so vocabulary tensors keep them all.
+            if permuted or _is_needed(progress.recipe, source, model)
+        ]
+        planned = len(self._tensors)
+        original(self, weight, [w for _, w in kept], [m for m, _ in kept], cfg_reader)
+        if len(self._tensors) > planned:  # mergekit skips optional tensors that nobody has
+            self._tensors[-1] = (
+                weight,
+                _with_source(self, self._tensors[-1][1], weight, source, permuted=permuted),
+            )
+
+    return plan_tensor
+
+
+def _tensor_source(progress: _Progress, name: str) -> TensorSource:
+    if progress.plan is None:  # vision towers, projectors: everything but the text decoder
+        return progress.recipe.spec.non_layer
+    return progress.recipe.spec.tensor_source(name, progress.layer, progress.plan)
+
+
+def _is_needed(recipe: Recipe, source: TensorSource, model: Any) -> bool:
+    if source == "base":
+        return bool(model == recipe.base_model)
+    roles = needed_roles(source, recipe.spec)
+    return any(
+        given.reference == model and given.weight != 0 and given.role in roles
+        for given in recipe.models
+    )
+
+
+def _with_source(
+    planner: Any, task: Any, weight: Any, source: TensorSource, *, permuted: bool
+) -> Any:
+    """Return mergekit's task for one tensor with its source written into it.
+
+    mergekit casts to the recipe's `dtype` on loading, so an average would be rounded twice;
+    averages are therefore loaded as stored and cast to `dtype` once, as the last step.
+    """
+    update: dict[str, Any] = {
+        "parameters": type(task.parameters)(
+            {**dict(task.parameters.items()), SOURCE_PARAMETER: source}
+        )
+    }
+    dtype = weight.force_dtype or planner.config.dtype
+    if source == "average" and dtype not in (None, "float64") and not permuted:
+        gather = task.gather_tensors
+        if hasattr(gather, "dtype") and hasattr(gather, "weight_info"):
+            update["gather_tensors"] = gather.model_copy(update={"dtype": None})
+            update["out_dtype"] = dtype
+    return task.model_copy(update=update)

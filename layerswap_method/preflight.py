@@ -1,0 +1,244 @@
+"""What happens around a `layer_swap` merge: every check before, plan file and rename after.
+
+Knows the order of the checks and mergekit's `run_merge`; the checks themselves are in `recipe`,
+`references` and `checkpoints`. Merges by other methods pass through untouched.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from layerswap_method import __version__
+from layerswap_method.checkpoints import (
+    Checkpoint,
+    own_problems,
+    pair_problems,
+    read_checkpoint,
+)
+from layerswap_method.errors import InputError
+from layerswap_method.mergekit_api import architecture_of, convertible, recipe_fields
+from layerswap_method.method import NAME
+from layerswap_method.plan import LayerPlan
+from layerswap_method.planner import layer_plan
+from layerswap_method.recipe import Recipe, read_recipe
+from layerswap_method.references import load_config, local_folder, reference_problems
+
+LOG = logging.getLogger("layerswap")
+
+PLAN_FILE = "layer_swap_plan.json"
+PLAN_SCHEMA_VERSION = 1
+_MAX_CONVERSIONS = 64
+"""Tensors whose checkpoint conversion is tried; each trial reads all names."""
+
+
+def patch_merge(module: Any) -> None:
+    """Wrap `run_merge` of the executed module `mergekit.merge`, wherever it is bound already."""
+    original = module.run_merge
+    if getattr(original, "_layerswap_patched", False):
+        return
+
+    @functools.wraps(original)
+    def run_merge(
+        merge_config: Any, out_path: str, options: Any, config_source: str | None = None
+    ) -> None:
+        if merge_config.merge_method != NAME:
+            original(merge_config, out_path, options, config_source)
+            return
+        recipe, plan = check(merge_config, options, config_source)
+        announce(recipe, plan, quiet=options.quiet)
+        with temporary_output(Path(out_path)) as folder:
+            original(merge_config, str(folder), options, config_source)
+            text = json.dumps(plan_record(recipe, plan), indent=2) + "\n"
+            (folder / PLAN_FILE).write_text(text, encoding="utf-8")
+
+    run_merge._layerswap_patched = True  # type: ignore[attr-defined]
+    for name, loaded in list(sys.modules.items()):
+        if name.startswith("mergekit.") and getattr(loaded, "run_merge", None) is original:
+            loaded.run_merge = run_merge  # type: ignore[attr-defined]
+
+
+def check(
+    merge_config: Any, options: Any, config_source: str | None = None
+) -> tuple[Recipe, LayerPlan]:
+    """Return recipe and layer plan of a merge that mergekit can carry out.
+
+    Raises:
+        InputError: listing every problem of the first kind found (recipe, then references, then
+            checkpoints), before any output exists.
+    """
+    document = yaml.safe_load(config_source) if config_source else None
+    source = document if isinstance(document, dict) else None
+    recipe = read_recipe(merge_config, source, known=recipe_fields())
+    references = unique_references(recipe, merge_config)
+    problems = [p for ref in references for p in reference_problems(ref, options)]
+    if problems:
+        raise InputError.from_problems("layer_swap recipe", problems)
+    configs = {str(ref): load_config(ref, options) for ref in references}
+    checkpoints = [
+        read_checkpoint(str(ref), local_folder(ref, options), configs[str(ref)])
+        for ref in references
+    ]
+    _check_checkpoints(recipe, merge_config, options, configs, checkpoints)
+    return recipe, layer_plan(recipe, _num_layers(merge_config, checkpoints[0]))
+
+
+def unique_references(recipe: Recipe, merge_config: Any) -> list[Any]:
+    """Return every model the merge reads, the first task expert first, each once."""
+    found: dict[str, Any] = {}
+    for model in (*recipe.by_role("task"), *recipe.by_role("language")):
+        found.setdefault(str(model.reference), model.reference)
+    found.setdefault(str(recipe.base_model), recipe.base_model)
+    for reference in sorted(merge_config.referenced_models(), key=str):
+        found.setdefault(str(reference), reference)
+    return list(found.values())
+
+
+def _check_checkpoints(
+    recipe: Recipe,
+    merge_config: Any,
+    options: Any,
+    configs: dict[str, Any],
+    checkpoints: list[Checkpoint],
+) -> None:
+    problems = [problem for checkpoint in checkpoints for problem in own_problems(checkpoint)]
+    first = checkpoints[0]
+    vocabulary = _vocabulary_tensors(configs[first.name])
+    aligned = merge_config.tokenizer is not None or merge_config.tokenizer_source is not None
+    for other in checkpoints[1:]:
+        problems += pair_problems(
+            first,
+            other,
+            vocabulary=vocabulary,
+            aligned=aligned or options.unsafe_truncate_embeddings,
+            allow_architectures=options.allow_crimes,
+        )
+    if not problems:
+        problems += _definition_problems(configs[first.name], first)
+    if problems:
+        raise InputError.from_problems("layer_swap recipe", problems)
+    dtypes = {c.name: sorted(set(c.dtypes.values())) for c in checkpoints}
+    if len({tuple(found) for found in dtypes.values()}) > 1 and merge_config.dtype is None:
+        LOG.warning(
+            "the checkpoints have different dtypes (%s): each swapped tensor keeps its own; "
+            "write dtype: in the recipe for one dtype throughout",
+            "; ".join(f"{name} {'/'.join(found)}" for name, found in dtypes.items()),
+        )
+
+
+def _vocabulary_tensors(config: Any) -> set[str]:
+    arch = architecture_of(config)
+    if arch is None:
+        return {"model.embed_tokens.weight", "lm_head.weight"}
+    return {w.name for w in arch.all_weights(config) if w.vocabulary_axis is not None}
+
+
+def _definition_problems(config: Any, checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield tensors that mergekit's definition of the architecture needs and nobody stored."""
+    arch = architecture_of(config)
+    if arch is None:
+        return
+    missing: list[str] = []
+    tried = 0
+    for weight in arch.all_weights(config):
+        names = (weight.name, *(weight.aliases or ()), *(weight.tied_names or ()))
+        if weight.optional or any(name in checkpoint.shapes for name in names):
+            continue
+        tried += 1
+        if tried > _MAX_CONVERSIONS:
+            break
+        if not convertible(config.model_type, checkpoint.shapes, weight.name):
+            missing.append(weight.name)
+    if missing:
+        yield (
+            f"mergekit's definition of {checkpoint.architecture} asks for tensors that "
+            f"{checkpoint.name} does not hold: {', '.join(missing[:3])}"
+            f"{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}; mergekit cannot read "
+            "this checkpoint with any method (transformers 5 no longer saves such buffers)"
+        )
+
+
+def _num_layers(merge_config: Any, first: Checkpoint) -> int:
+    slices = merge_config.slices
+    for name, module in (merge_config.modules or {}).items():
+        if module.slices and (len(merge_config.modules) == 1 or name == "text_decoder"):
+            slices = module.slices
+    if slices:
+        return sum(o.sources[0].layer_range[1] - o.sources[0].layer_range[0] for o in slices)
+    if first.num_layers is None:
+        raise InputError(f"{first.name}: its config does not say how many layers it has")
+    return first.num_layers
+
+
+def announce(recipe: Recipe, plan: LayerPlan, *, quiet: bool) -> None:
+    """Write the plan to the log in a few lines; shown at mergekit's default verbosity."""
+    if quiet:
+        return
+    LOG.setLevel(logging.INFO)
+    for role in ("task", "language"):
+        soup = ", ".join(
+            str(m.reference) + (f" (weight {m.weight:g})" if m.weight != 1 else "")
+            for m in recipe.by_role(role)
+        )
+        LOG.info("%s expert: %s", role, soup)
+    LOG.info("%s", plan.describe())
+    spec = recipe.spec
+    LOG.info(
+        "embeddings, final norm, lm_head: %s; swapped modules: %s; in-layer norms: %s",
+        spec.non_layer,
+        spec.swap_modules,
+        spec.layer_norms,
+    )
+
+
+def plan_record(recipe: Recipe, plan: LayerPlan) -> dict[str, Any]:
+    """Return what `layer_swap_plan.json` holds: layers, parameters, models."""
+    return {
+        "schema_version": PLAN_SCHEMA_VERSION,
+        "merge_method": NAME,
+        "layerswap_version": __version__,
+        "num_layers": plan.num_layers,
+        "layers": list(plan.sources),
+        "parameters": recipe.spec.model_dump(),
+        "models": [
+            {"model": str(m.reference), "role": m.role, "weight": m.weight} for m in recipe.models
+        ],
+        "base_model": str(recipe.base_model),
+    }
+
+
+@contextmanager
+def temporary_output(out: Path) -> Iterator[Path]:
+    """Yield a folder beside `out` that becomes `out` when the body ends, and vanishes on failure.
+
+    Files of an existing `out` that the merge does not write stay, as with mergekit itself.
+
+    Raises:
+        InputError: if `out` is a file.
+    """
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: the output path is a file; give a folder")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    holder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".partial", dir=out.parent))
+    folder = holder / out.name  # mergekit prints the last part of the path on the model card
+    try:
+        folder.mkdir()
+        yield folder
+        if out.is_dir():
+            for file in sorted(folder.iterdir()):
+                os.replace(file, out / file.name)
+        else:
+            os.replace(folder, out)
+    finally:
+        shutil.rmtree(holder, ignore_errors=True)

@@ -1,0 +1,140 @@
+"""What a pocket testbed is made of: sizes, steps, rates, seeds. Knows no torch and no files."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Preset = Literal["quickstart", "full", "tiny"]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelShape(_Frozen):
+    """The Llama that base and experts share; tied embeddings."""
+
+    num_layers: int = Field(8, ge=2)
+    """Decoder layers."""
+    hidden_size: int = Field(64, ge=8)
+    """Width of the residual stream."""
+    num_heads: int = Field(2, ge=1)
+    """Attention heads; `hidden_size` is divided among them (32 each by default, as vLLM likes)."""
+    intermediate_size: int = Field(192, ge=8)
+    """Width of the MLP."""
+    context: int = Field(256, ge=128)
+    """`max_position_embeddings`, in tokens. Training documents are up to about 150 tokens long."""
+    initializer_range: float = Field(0.08, gt=0)
+    """Standard deviation of the first weights. With transformers' 0.02 copying is not learned."""
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> ModelShape:
+        if self.hidden_size % self.num_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}"
+            )
+        return self
+
+
+class Training(_Frozen):
+    """One run of AdamW with a cosine schedule."""
+
+    steps: int = Field(ge=1)
+    """Optimiser steps."""
+    learning_rate: float = Field(gt=0)
+    """Peak rate; it falls to a twentieth."""
+    warmup_steps: int = Field(20, ge=0)
+    """Steps of linear warmup."""
+    weight_decay: float = Field(0.0, ge=0)
+    """AdamW's decoupled decay."""
+    tokens_per_batch: int = Field(768, ge=64)
+    """Tokens of a batch, padding included."""
+    train_embeddings: bool = False
+    """Whether the (tied) embeddings move too."""
+    few_shot_share: float = Field(0.1, ge=0, le=1)
+    """Share of documents that hold two or three exercises one after the other."""
+
+
+class Evaluation(_Frozen):
+    """The lm-eval tasks."""
+
+    items: int = Field(500, ge=1)
+    """Test documents of each task."""
+    examples: int = Field(8, ge=2)
+    """Solved examples of each task, for few-shot prompts; never test documents."""
+    seed: int = 90210
+    """Seed of the items. It does not follow `PocketConfig.seed`: every testbed has one test."""
+
+
+class PocketConfig(_Frozen):
+    """Everything that decides the bytes of a pocket testbed. The default is `quickstart`."""
+
+    seed: int = Field(0, ge=0)
+    """Seed of the base: first weights and pretraining stream."""
+    expert_seeds: tuple[int, ...] = Field((0,), min_length=1)
+    """One pair of experts is trained for each seed."""
+    shape: ModelShape = ModelShape()
+    """Sizes of the model."""
+    base: Training = Training(
+        steps=2800,
+        learning_rate=3e-3,
+        warmup_steps=100,
+        weight_decay=0.01,
+        tokens_per_batch=1024,
+        train_embeddings=True,
+    )
+    """Pretraining, the copying at its beginning included."""
+    copying_steps: int = Field(250, ge=0)
+    """The first steps of the base see copying and equations only."""
+    task: Training = Training(steps=150, learning_rate=1e-3)
+    """SFT of the math expert (English only)."""
+    language: Training = Training(steps=100, learning_rate=6e-4)
+    """SFT of the language expert (no math)."""
+    swahili_zipf: float = Field(1.5, ge=0)
+    """Zipf exponent of words in the base's Swahili; the language expert sees all words alike."""
+    evaluation: Evaluation = Evaluation()
+    """Test items."""
+
+    @model_validator(mode="after")
+    def _seeds_differ(self) -> PocketConfig:
+        if len(set(self.expert_seeds)) != len(self.expert_seeds):
+            raise ValueError(f"expert_seeds repeats a seed: {list(self.expert_seeds)}")
+        return self
+
+    @classmethod
+    def preset(cls, name: Preset, **changes: Any) -> PocketConfig:
+        """Return a named configuration with some fields changed.
+
+        Args:
+            name: `quickstart` (minutes), `full` (longer pretraining, three expert pairs) or
+                `tiny` (seconds; its scores mean nothing).
+            changes: fields of `PocketConfig` that replace the preset's.
+
+        Raises:
+            ValueError: the name is unknown or a field is invalid.
+        """
+        if name not in get_args(Preset):
+            raise ValueError(f"unknown preset {name!r}; one of {', '.join(get_args(Preset))}")
+        return cls(**{**_PRESETS[name], **changes})
+
+
+_PRESETS: dict[Preset, dict[str, Any]] = {
+    "quickstart": {},
+    "full": {
+        "expert_seeds": (0, 1, 2),
+        "base": PocketConfig().base.model_copy(update={"steps": 6000}),
+        "evaluation": Evaluation(items=1000),
+    },
+    "tiny": {
+        "shape": ModelShape(num_layers=4, hidden_size=32, num_heads=1, intermediate_size=64),
+        "base": PocketConfig().base.model_copy(
+            update={"steps": 40, "warmup_steps": 5, "tokens_per_batch": 512}
+        ),
+        "copying_steps": 10,
+        "task": Training(steps=10, learning_rate=1e-3, warmup_steps=2, tokens_per_batch=256),
+        "language": Training(steps=10, learning_rate=6e-4, warmup_steps=2, tokens_per_batch=256),
+        "evaluation": Evaluation(items=20),
+    },
+}

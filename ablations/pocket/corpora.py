@@ -1,0 +1,147 @@
+"""The training streams: which exercises each model sees, and how often.
+
+The law of this file, tested on thousands of samples: no document of any stream is a
+target-language word problem, solved or in a question's frame, and no equation stands in a
+document that holds a Swahili word. Does not know of tokens, batches or models.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from types import MappingProxyType
+
+from ablations.pocket import exercises as ex
+from ablations.pocket.exercises import Exercise
+from ablations.pocket.lexicon import TRANSLATION, Language, WordSource
+from ablations.pocket.world import draw_statement, draw_story, render_all
+
+Document = tuple[Exercise, ...]
+"""Exercises that stand behind one another in one context (two or three: few-shot practice)."""
+Stream = Iterator[Document]
+Maker = Callable[[], Exercise]
+
+BASE_MIX: MappingProxyType[str, float] = MappingProxyType(
+    {
+        "copying": 0.06,
+        "equations": 0.08,
+        "english statements": 0.04,
+        "english stories": 0.05,
+        "english facts": 0.08,
+        "english practice": 0.06,
+        "english comprehension": 0.07,
+        "english math": 0.18,
+        "swahili statements": 0.04,
+        "swahili stories": 0.02,
+        "swahili facts": 0.05,
+        "swahili practice": 0.03,
+        "swahili comprehension": 0.03,
+        "translation": 0.17,
+        "code switching": 0.04,
+    }
+)
+"""Shares of the documents of the base, by kind."""
+WARMUP_MIX: MappingProxyType[str, float] = MappingProxyType({"copying": 0.7, "equations": 0.3})
+LANGUAGE_MIX: MappingProxyType[str, float] = MappingProxyType(
+    {"translation": 0.60, "swahili facts": 0.28, "swahili repetition": 0.07, "swahili count": 0.05}
+)
+TASK_MIX: MappingProxyType[str, float] = MappingProxyType({"english math": 1.0})
+
+
+def _plain(text: str) -> Exercise:
+    return Exercise("", text, text)
+
+
+def _code_switched(words: WordSource) -> Exercise:
+    """Return statements in English word order with about half of the words in Swahili."""
+    statements = [draw_statement(words) for _ in range(words.rng.randint(1, 2))]
+    mixed = [
+        TRANSLATION.get(word, word) if words.rng.random() < 0.5 else word
+        for word in render_all(statements, "en").split()
+    ]
+    return _plain(" ".join(mixed))
+
+
+def _held_in(make: Maker) -> Maker:
+    return lambda: ex.draw_from("train", make)
+
+
+def _language_makers(words: WordSource, language: Language) -> dict[str, Maker]:
+    rng = words.rng
+    name = "english" if language == "en" else "swahili"
+    practice = (ex.repetition, ex.counting)
+    return {
+        f"{name} statements": lambda: _plain(
+            render_all([draw_statement(words) for _ in range(rng.randint(1, 3))], language)
+        ),
+        f"{name} stories": lambda: _plain(render_all(draw_story(words), language)),
+        f"{name} facts": _held_in(lambda: ex.facts(words, language)),
+        f"{name} comprehension": _held_in(lambda: ex.comprehension(words, language)),
+        f"{name} repetition": lambda: ex.repetition(words, language),
+        f"{name} count": lambda: ex.counting(words, language),
+        f"{name} practice": lambda: rng.choice(practice)(words, language),
+    }
+
+
+def _translation_maker(words: WordSource) -> Maker:
+    directions: tuple[Language, Language] = ("en", "sw")
+
+    def make() -> Exercise:
+        source = words.rng.choice(directions)
+        if words.rng.random() < 0.15:
+            return ex.word_translation(words, source)
+        return ex.draw_from("train", lambda: ex.translation(words, source))
+
+    return make
+
+
+def _makers(rng: random.Random, swahili_zipf: float) -> dict[str, Maker]:
+    """Return a maker for every kind; Swahili words (also in translation) follow Zipf's law."""
+    english, swahili = WordSource(rng), WordSource(rng, swahili_zipf)
+    return {
+        **_language_makers(english, "en"),
+        **_language_makers(swahili, "sw"),
+        "copying": lambda: ex.copying(english),
+        "equations": lambda: ex.equations(english),
+        "english math": _held_in(lambda: ex.math(english, "en")),
+        "translation": _translation_maker(swahili),
+        "code switching": lambda: _code_switched(swahili),
+    }
+
+
+def _draw(
+    seed: int, mix: MappingProxyType[str, float], *, swahili_zipf: float, few_shot_share: float
+) -> Stream:
+    rng = random.Random(seed)
+    makers = _makers(rng, swahili_zipf)
+    kinds, shares = list(mix), list(mix.values())
+    while True:
+        make = makers[rng.choices(kinds, shares)[0]]
+        repeats = rng.choice((2, 3)) if rng.random() < few_shot_share else 1
+        yield tuple(make() for _ in range(repeats))
+
+
+def base_warmup(seed: int) -> Stream:
+    """Return copying and equations: what the base learns first, alone."""
+    return _draw(seed, WARMUP_MIX, swahili_zipf=0.0, few_shot_share=0.0)
+
+
+def base_corpus(seed: int, *, swahili_zipf: float, few_shot_share: float) -> Stream:
+    """Return the pretraining stream: both languages, English math, most Swahili words rare.
+
+    Args:
+        seed: seed of every draw.
+        swahili_zipf: exponent of the frequencies of words in Swahili documents, >= 0.
+        few_shot_share: share of documents that hold two or three exercises of one kind.
+    """
+    return _draw(seed, BASE_MIX, swahili_zipf=swahili_zipf, few_shot_share=few_shot_share)
+
+
+def task_corpus(seed: int, *, few_shot_share: float) -> Stream:
+    """Return the SFT stream of the math expert: English word problems only."""
+    return _draw(seed, TASK_MIX, swahili_zipf=0.0, few_shot_share=few_shot_share)
+
+
+def language_corpus(seed: int, *, few_shot_share: float) -> Stream:
+    """Return the SFT stream of the language expert: Swahili, all words alike, no arithmetic."""
+    return _draw(seed, LANGUAGE_MIX, swahili_zipf=0.0, few_shot_share=few_shot_share)

@@ -1,0 +1,106 @@
+"""Cached folders: each holds one finished stage and a manifest that proves it. Knows no models.
+
+A stage is written under a temporary name and renamed when complete, so a folder is either whole
+or absent. It counts as done only while its key and the hashes of all its files still agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from layerswap_method.errors import InputError
+
+MANIFEST = "pocket_stage.json"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A folder and the key of what belongs in it."""
+
+    folder: Path
+    key: str
+
+    @property
+    def name(self) -> str:
+        """The folder's own name."""
+        return self.folder.name
+
+
+def content_key(content: Any, sources: Iterable[Path]) -> str:
+    """Return a hash of JSON-serialisable `content` and of the source files that interpret it."""
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
+    for source in sources:
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def hash_files(folder: Path) -> dict[str, str]:
+    """Return relative path → SHA-256 of every file below `folder`, the manifest left out."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != MANIFEST
+    }
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest in `folder`, empty if it is absent or unreadable."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+    except (OSError, ValueError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
+def is_done(stage: Stage) -> bool:
+    """Return whether the folder holds this very stage, every file as it was written."""
+    manifest = read_manifest(stage.folder)
+    return manifest.get("key") == stage.key and manifest.get("files") == hash_files(stage.folder)
+
+
+def check_replaceable(stage: Stage) -> None:
+    """Raise `InputError` if the stage's folder exists and was not written by a build."""
+    if stage.folder.exists() and not (stage.folder / MANIFEST).exists():
+        raise InputError(
+            f"{stage.folder} exists and is not part of a pocket testbed (it has no {MANIFEST}); "
+            "choose another --out or move it away"
+        )
+
+
+def remove_partial(root: Path) -> None:
+    """Remove what an interrupted build left in `root`."""
+    for left in root.glob(".*.partial-*"):
+        shutil.rmtree(left)
+
+
+def write_stage(stage: Stage, fill: Callable[[Path], dict[str, Any]]) -> None:
+    """Fill a new folder and put it in the stage's place.
+
+    Args:
+        stage: where, and under which key.
+        fill: writes the files into the folder it is given; returns what the manifest records.
+    """
+    started = time.monotonic()
+    fresh = stage.folder.with_name(f".{stage.name}.partial-{os.getpid()}")
+    fresh.mkdir(parents=True)
+    record = fill(fresh)
+    manifest = {
+        "key": stage.key,
+        "duration_s": round(time.monotonic() - started, 2),
+        **record,
+        "files": hash_files(fresh),
+    }
+    (fresh / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+    old = stage.folder.with_name(f".{stage.name}.old.partial-{os.getpid()}")
+    if stage.folder.exists():
+        stage.folder.rename(old)
+    fresh.rename(stage.folder)
+    shutil.rmtree(old, ignore_errors=True)

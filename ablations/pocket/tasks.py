@@ -1,0 +1,194 @@
+"""The lm-eval tasks of the testbed: plain YAML files and JSON lines. Knows nothing of lm-eval.
+
+English and Swahili twins hold the same content in the same order. Test items belong to the
+`test` split of `exercises.split_of`, which no training stream ever draws; the solved examples
+for few-shot prompts are drawn from the `train` split.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ablations.pocket import exercises as ex
+from ablations.pocket.config import Evaluation
+from ablations.pocket.exercises import Exercise, Split
+from ablations.pocket.lexicon import DEGREES, Language, WordSource
+
+Make = Callable[[WordSource, Language], Exercise]
+FINAL_ANSWER = r"(?:the answer is|jibu ni) (\d+)(?!\S)"
+"""The number after the phrase that ends a solution, in either language."""
+LAST_NUMBER = r"(?<!\S)(\d+)(?!\S)"
+
+_FAMILIES: dict[str, Make] = {
+    "math": ex.math,
+    "translate": ex.translation,
+    "comprehension": ex.comprehension,
+    "facts": ex.facts,
+}
+_TWINS: dict[Language, str] = {"en": "English", "sw": "the target language"}
+
+
+def draw_items(family: str, language: Language, split: Split, number: int, seed: int) -> list[Any]:
+    """Return `number` different rows of one task family.
+
+    Args:
+        family: `math`, `translate` (out of `language`), `comprehension` or `facts`.
+        language: language of the prompt; the content does not depend on it.
+        split: which part of the world's content to draw from.
+        number: rows.
+        seed: seed of the draw.
+    """
+    words = WordSource(random.Random(f"{family}/{split}/{seed}"))
+    rows: dict[str, Any] = {}
+    while len(rows) < number:
+        exercise = ex.draw_from(split, lambda: _FAMILIES[family](words, language))
+        row: dict[str, Any] = {"prompt": exercise.prompt, "answer": exercise.answer}
+        if family == "math":
+            row = {
+                "prompt": exercise.prompt,
+                "solution": exercise.answer,
+                "answer": exercise.answer.split()[-2],
+            }
+        elif family == "comprehension":
+            row["choices"] = [f"{degree} ." for degree in _degrees(language)]
+        rows.setdefault(exercise.key, row)
+    return list(rows.values())
+
+
+def _degrees(language: Language) -> list[str]:
+    return list(DEGREES) if language == "en" else list(DEGREES.values())
+
+
+def _metric(name: str) -> dict[str, Any]:
+    return {
+        "metric": name,
+        "aggregation": "bleu" if name == "bleu" else "mean",
+        "higher_is_better": True,
+    }
+
+
+def _extract(name: str, pattern: str) -> dict[str, Any]:
+    regex = {"function": "regex", "regex_pattern": pattern, "group_select": -1}
+    return {"name": name, "filter": [regex, {"function": "take_first"}]}
+
+
+def _generation(max_tokens: int, until: str = "<eos>") -> dict[str, Any]:
+    return {"until": [until], "do_sample": False, "max_gen_toks": max_tokens}
+
+
+_SCORING: dict[str, dict[str, Any]] = {
+    "math": {
+        "output_type": "generate_until",
+        "doc_to_target": "{{answer}}",
+        "fewshot_config": {"sampler": "first_n", "doc_to_target": "{{solution}}"},
+        "generation_kwargs": _generation(24, until="solve :"),
+        "filter_list": [
+            _extract("strict-match", FINAL_ANSWER),
+            _extract("flexible-extract", LAST_NUMBER),
+        ],
+        "metric_list": [_metric("exact_match")],
+    },
+    "translate": {
+        "output_type": "generate_until",
+        "doc_to_target": "{{answer}}",
+        "fewshot_config": {"sampler": "first_n"},
+        "generation_kwargs": _generation(32),
+        "metric_list": [_metric("bleu"), _metric("exact_match")],
+    },
+    "comprehension": {
+        "output_type": "multiple_choice",
+        "doc_to_choice": "{{choices}}",
+        "doc_to_target": "{{choices.index(answer)}}",
+        "fewshot_config": {"sampler": "first_n"},
+        "metric_list": [_metric("acc")],
+    },
+    "facts": {
+        "output_type": "generate_until",
+        "doc_to_target": "{{answer}}",
+        "fewshot_config": {"sampler": "first_n"},
+        "generation_kwargs": _generation(4),
+        "metric_list": [_metric("exact_match")],
+    },
+}
+
+
+def _describe(family: str, language: Language) -> str:
+    if family == "translate":
+        return f"translation out of {_TWINS[language]}"
+    return f"{family} in {_TWINS[language]}"
+
+
+def _names() -> dict[str, tuple[str, Language, int]]:
+    """Return task name → (family, language of the prompt, examples in the prompt)."""
+    languages: tuple[Language, Language] = ("en", "sw")
+    names: dict[str, tuple[str, Language, int]] = {
+        f"pocket_{family}_{language}": (family, language, 0)
+        for family in ("math", "comprehension", "facts")
+        for language in languages
+    }
+    names |= {f"pocket_math_{language}_2shot": ("math", language, 2) for language in languages}
+    names["pocket_translate_en_sw"] = ("translate", "en", 0)
+    names["pocket_translate_sw_en"] = ("translate", "sw", 0)
+    return names
+
+
+TASK_NAMES = tuple(_names())
+"""Names of the tasks; the group `pocket` holds them all."""
+
+
+def write_tasks(folder: Path, home: Path, evaluation: Evaluation) -> None:
+    """Write the task files.
+
+    Args:
+        folder: existing folder to write to.
+        home: absolute path under which `folder` will be read. lm-eval resolves relative data
+            paths against the working directory, so absolute ones are written; a testbed that
+            was moved is repaired by building it again, which trains nothing.
+        evaluation: numbers of items and their seed.
+    """
+    (folder / "data").mkdir()
+    for family, language in dict.fromkeys((f, lang) for f, lang, _ in _names().values()):
+        for split, number in (("test", evaluation.items), ("train", evaluation.examples)):
+            rows = draw_items(family, language, split, number, evaluation.seed)  # type: ignore[arg-type]
+            text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            (folder / "data" / f"{family}_{language}.{split}.jsonl").write_text(text)
+    for name, (family, language, shots) in _names().items():
+        stem = home / "data" / f"{family}_{language}"
+        files = {split: f"{stem}.{split}.jsonl" for split in ("train", "test")}
+        task = {
+            "task": name,
+            "dataset_path": "json",
+            "dataset_kwargs": {"data_files": files},
+            "fewshot_split": "train",
+            "test_split": "test",
+            "num_fewshot": shots,
+            "doc_to_text": "{{prompt}}",
+            **_SCORING[family],
+            "metadata": {"version": 1.0},
+        }
+        header = f"Pocket testbed: {_describe(family, language)}, {shots} examples in the prompt"
+        _write_yaml(folder / f"{name}.yaml", header, task)
+    _write_yaml(
+        folder / "pocket.yaml",
+        "Pocket testbed: all tasks",
+        {"group": "pocket", "task": list(TASK_NAMES), "metadata": {"version": 1.0}},
+    )
+
+
+class _PlainDumper(yaml.SafeDumper):
+    """Writes every value where it stands, without anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Return True: no value is written as a reference to another."""
+        return True
+
+
+def _write_yaml(path: Path, header: str, content: dict[str, Any]) -> None:
+    text = yaml.dump(content, Dumper=_PlainDumper, sort_keys=False, width=100, allow_unicode=True)
+    path.write_text(f"# {header}.\n{text}")

@@ -1,0 +1,43 @@
+"""The word-level tokenizer of the pocket world. Knows tokens and ids; not where text is from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ablations.pocket.exercises import all_tokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+PAD_ID, BOS_ID, EOS_ID, UNKNOWN_ID = 0, 1, 2, 3
+
+
+def vocabulary() -> dict[str, int]:
+    """Return token → id; the four special tokens come first."""
+    return {token: index for index, token in enumerate(all_tokens())}
+
+
+def build_tokenizer(model_max_length: int) -> PreTrainedTokenizerFast:
+    """Return the tokenizer: whitespace separates tokens, ``<bos>`` is put in front by default.
+
+    Args:
+        model_max_length: the context of the model, in tokens.
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordLevel(vocabulary(), unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", pair="<bos> $A $B", special_tokens=[("<bos>", BOS_ID)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<bos>",
+        eos_token="<eos>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        padding_side="left",
+        model_max_length=model_max_length,
+        clean_up_tokenization_spaces=False,
+    )

@@ -1,0 +1,129 @@
+"""The model and its training loop. Knows torch and transformers; not what the text means.
+
+On one thread the same inputs give the same bytes: `use_one_thread` is called in every process
+that trains.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from ablations.pocket.batches import IGNORED, Batch
+from ablations.pocket.config import ModelShape, Training
+from ablations.pocket.tokenizer import BOS_ID, EOS_ID, PAD_ID, build_tokenizer, vocabulary
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
+
+FINAL_RATE = 0.05
+BETAS = (0.9, 0.98)
+GRADIENT_NORM = 1.0
+
+
+def use_one_thread() -> None:
+    """Make torch's CPU kernels run on one thread, in a fixed order of summation.
+
+    Two threads gain nothing at these sizes, and the experts train side by side instead.
+    """
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+
+
+def build_model(shape: ModelShape, seed: int) -> LlamaForCausalLM:
+    """Return a Llama with fresh float32 weights drawn from `seed` and tied embeddings."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=len(vocabulary()),
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.num_heads,
+        num_key_value_heads=shape.num_heads,
+        max_position_embeddings=shape.context,
+        initializer_range=shape.initializer_range,
+        tie_word_embeddings=True,
+        bos_token_id=BOS_ID,
+        eos_token_id=EOS_ID,
+        pad_token_id=PAD_ID,
+        dtype="float32",
+    )
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(config)
+
+
+def load_model(folder: Path) -> LlamaForCausalLM:
+    """Return the float32 checkpoint in `folder`."""
+    from transformers import LlamaForCausalLM
+
+    model: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return model
+
+
+def save_checkpoint(model: LlamaForCausalLM, folder: Path) -> None:
+    """Write weights, config, generation config and tokenizer to `folder`."""
+    model.generation_config.do_sample = False
+    model.save_pretrained(folder)
+    build_tokenizer(model.config.max_position_embeddings).save_pretrained(folder)
+
+
+def rate_factor(step: int, training: Training) -> float:
+    """Return the share of the peak rate at a 0-based step: linear warmup times a cosine.
+
+    The cosine falls from 1 to 0.05 over all steps.
+    """
+    warmup = min(1.0, (step + 1) / training.warmup_steps) if training.warmup_steps else 1.0
+    cosine = 0.5 * (1 + math.cos(math.pi * step / training.steps))
+    return warmup * (FINAL_RATE + (1 - FINAL_RATE) * cosine)
+
+
+def train(
+    model: LlamaForCausalLM,
+    batches: Iterator[Batch],
+    training: Training,
+    on_step: Callable[[int, float], None],
+) -> list[float]:
+    """Train `model` in place and return the loss of every step (nats per learned token).
+
+    Args:
+        model: float32 model; with `train_embeddings` false its tied embeddings stay as they are.
+        batches: an endless iterator.
+        training: steps, rates.
+        on_step: called after every step with the number of steps done and the loss.
+    """
+    trained = []
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(training.train_embeddings or "embed_tokens" not in name)
+        if parameter.requires_grad:
+            trained.append(parameter)
+    optimizer = torch.optim.AdamW(
+        trained,
+        lr=training.learning_rate,
+        betas=BETAS,
+        weight_decay=training.weight_decay,
+        fused=True,
+    )
+    model.train()
+    losses: list[float] = []
+    for step in range(training.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = training.learning_rate * rate_factor(step, training)
+        batch = next(batches)
+        logits = model(input_ids=torch.tensor(batch.ids), use_cache=False).logits
+        labels = torch.tensor(batch.labels)[:, 1:]
+        loss = torch.nn.functional.cross_entropy(
+            logits[:, :-1].flatten(0, 1), labels.flatten(), ignore_index=IGNORED
+        )
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(trained, GRADIENT_NORM)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.item())
+        on_step(step + 1, losses[-1])
+    model.eval()
+    return losses

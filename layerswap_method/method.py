@@ -9,7 +9,7 @@ the tensor's name and the first input's config, and every input is read.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Optional, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_api import build_group_method
@@ -36,8 +36,8 @@ def build_method() -> Any:
         pretty_name="Layer Swapping",
         reference_url="https://arxiv.org/abs/2410.01335",
         implementation=merge_group,
-        shared={**shared, SOURCE_PARAMETER: (Optional[TensorSource], None)},
-        per_input={"role": (Optional[Role], None), "weight": (float, 1.0)},
+        shared={**shared, SOURCE_PARAMETER: (TensorSource | None, None)},
+        per_input={"role": (Role | None, None), "weight": (float, 1.0)},
     )
 
 
@@ -104,7 +104,8 @@ def _combine(
         raise InputError(f"{name}: no {missing[0]} expert holds this tensor, but {source} needs it")
     order = [i for side in ("task", "language") if side in sides for i in chosen[side]]
     coefficients, divisor = mix_coefficients(
-        *([weights[i] for i in chosen[side]] if side in sides else [] for side in chosen),
+        [weights[i] for i in chosen["task"] if "task" in sides],
+        [weights[i] for i in chosen["language"] if "language" in sides],
         task_weight=spec.task_weight,
         language_weight=spec.language_weight,
     )

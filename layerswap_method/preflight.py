@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import logging
-import os
 import shutil
 import sys
 import tempfile
@@ -34,6 +33,7 @@ from layerswap_method.plan import LayerPlan
 from layerswap_method.planner import layer_plan
 from layerswap_method.recipe import Recipe, read_recipe
 from layerswap_method.references import load_config, local_folder, reference_problems
+from layerswap_method.tensors import layer_part, split_layer
 
 LOG = logging.getLogger("layerswap")
 
@@ -128,6 +128,12 @@ def _check_checkpoints(
         problems += _definition_problems(configs[first.name], first)
     if problems:
         raise InputError.from_problems("layer_swap recipe", problems)
+    parts = {layer_part(name) for name in first.shapes if split_layer(name)[0] is not None}
+    if recipe.spec.swap_modules not in ("all", *parts):
+        raise InputError(
+            f"layer_swap recipe: swap_modules is {recipe.spec.swap_modules}, but the layers of "
+            f"{first.name} have no such tensors (found: {', '.join(sorted(parts)) or 'no layers'})"
+        )
     dtypes = {c.name: sorted(set(c.dtypes.values())) for c in checkpoints}
     if len({tuple(found) for found in dtypes.values()}) > 1 and merge_config.dtype is None:
         LOG.warning(
@@ -237,8 +243,8 @@ def temporary_output(out: Path) -> Iterator[Path]:
         yield folder
         if out.is_dir():
             for file in sorted(folder.iterdir()):
-                os.replace(file, out / file.name)
+                file.replace(out / file.name)
         else:
-            os.replace(folder, out)
+            folder.replace(out)
     finally:
         shutil.rmtree(holder, ignore_errors=True)

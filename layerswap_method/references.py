@@ -61,8 +61,9 @@ def _adapter_problems(reference: Any) -> list[str]:
         return [f"{reference}: {folder} holds no adapter_config.json, so it is no peft adapter"]
     if not (folder / "adapter_model.safetensors").is_file():
         return [
-            f"{reference}: {folder} holds no adapter_model.safetensors (a pickled adapter_model.bin "
-            "is not loaded: it can run code); save the adapter with safe_serialization=True"
+            f"{reference}: {folder} holds no adapter_model.safetensors (a pickled "
+            "adapter_model.bin is not loaded: it can run code); save the adapter again with "
+            "safe_serialization=True"
         ]
     return []
 

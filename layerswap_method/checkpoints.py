@@ -18,8 +18,6 @@ _SINGLE = "model.safetensors"
 _SHOWN = 3
 """Tensors named in one message."""
 
-_FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
-
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -92,13 +90,19 @@ def read_checkpoint(name: str, path: Path, config: Any) -> Checkpoint:
 
 def own_problems(checkpoint: Checkpoint) -> Iterator[str]:
     """Yield what keeps this one checkpoint from being merged at all."""
-    odd = sorted({d for d in checkpoint.dtypes.values() if d.startswith("F8") or d[:1] in "IU"})
+    odd = sorted(
+        {
+            dtype
+            for name, dtype in checkpoint.dtypes.items()
+            if (dtype.startswith("F8") or dtype in ("I8", "U8")) and not is_buffer(name)
+        }
+    )
     if checkpoint.quantization is not None:
         yield (
             f"{checkpoint.name} is quantised ({checkpoint.quantization}); averages of quantised "
             "weights mean nothing: use the unquantised checkpoint"
         )
-    elif any(dtype.startswith("F8") or dtype in ("I8", "U8") for dtype in odd):
+    elif odd:
         yield (
             f"{checkpoint.name} stores weights as {', '.join(odd)} (quantised); use the "
             "unquantised checkpoint"
@@ -161,17 +165,20 @@ def pair_problems(
         missing = [
             name
             for name in holder.shapes
-            if name not in lacking.shapes and not _is_buffer(name) and name not in vocabulary
+            if name not in lacking.shapes and not is_buffer(name) and name not in vocabulary
         ]
         if missing:
             yield (
                 f"{lacking.name} lacks {len(missing)} tensors that {holder.name} has: "
-                f"{_name_list(missing)}"
+                f"{name_list(missing)}"
             )
 
 
-def _is_buffer(name: str) -> bool:
-    return name.endswith(("inv_freq", "masked_bias", ".attn.bias", "position_ids"))
+def is_buffer(name: str) -> bool:
+    """Return whether `name` is a constant that older checkpoints stored, not a weight."""
+    return name.endswith(
+        ("inv_freq", "masked_bias", ".attn.bias", ".attention.bias", "position_ids")
+    )
 
 
 def _shape_list(names: list[str], first: Checkpoint, other: Checkpoint) -> str:
@@ -182,7 +189,8 @@ def _shape_list(names: list[str], first: Checkpoint, other: Checkpoint) -> str:
     return listed + _more(names)
 
 
-def _name_list(names: list[str]) -> str:
+def name_list(names: list[str]) -> str:
+    """Return the first few names and how many more there are."""
     return ", ".join(names[:_SHOWN]) + _more(names)
 
 
@@ -212,7 +220,7 @@ def _shards(name: str, path: Path) -> list[Path]:
     if absent:
         raise InputError(
             f"{name}: {len(absent)} of {len(files)} shards are missing in {path}: "
-            f"{_name_list(absent)}; download the checkpoint again"
+            f"{name_list(absent)}; download the checkpoint again"
         )
     return [path / file for file in files]
 

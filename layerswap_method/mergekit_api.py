@@ -6,7 +6,9 @@ only half imported, so nothing here may be loaded before it is called for.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 
@@ -86,10 +88,52 @@ def convertible(model_type: str, stored: Iterable[str], name: str) -> bool:
     return bool(can_convert_checkpoint_keys(model_type, set(stored), name))
 
 
+def architecture_for_recipe(merge_config: Any, options: Any) -> Any:
+    """Return the architecture mergekit will use, inferred from the checkpoints where it must be."""
+    from mergekit.architecture import get_architecture_info
+
+    return get_architecture_info(merge_config, options)
+
+
+def conversion_names(model_type: str, stored: Iterable[str]) -> list[set[str]]:
+    """Return, for each stored name, every name that mergekit's conversion can give its tensor.
+
+    mergekit converts by the rules with which transformers loads (`conversion_mapping`), so that
+    `block_sparse_moe.experts.0.w1.weight` becomes a part of `mlp.experts.gate_up_proj`.
+    """
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+    rules = get_checkpoint_conversion_mapping(model_type) or []
+    found = []
+    for name in stored:
+        names = {name}
+        for rule in rules:
+            for known in sorted(names):
+                renamed, pattern = rule.rename_source_key(known)
+                if pattern is not None:
+                    names.add(renamed)
+        found.append(names)
+    return found
+
+
 def merged_reference(reference: Any, options: Any) -> Any:
-    """Return `reference` with its adapter, if any, merged into the LoRA cache."""
-    return reference.merged(
-        cache_dir=options.lora_merge_cache,
-        trust_remote_code=options.trust_remote_code,
-        lora_merge_dtype=options.lora_merge_dtype,
-    )
+    """Return `reference` with its adapter, if any, merged into the LoRA cache.
+
+    A merge of the adapter that fails leaves no folder in the cache: mergekit would take it for a
+    finished copy next time.
+    """
+    copy = None
+    if reference.lora is not None:
+        names = (reference.model._unique_id(), reference.lora._unique_id())
+        copy = Path(options.lora_merge_cache) / "_".join(names)
+    made_here = copy is not None and not copy.exists()
+    try:
+        return reference.merged(
+            cache_dir=options.lora_merge_cache,
+            trust_remote_code=options.trust_remote_code,
+            lora_merge_dtype=options.lora_merge_dtype,
+        )
+    except BaseException:
+        if copy is not None and made_here:
+            shutil.rmtree(copy, ignore_errors=True)
+        raise

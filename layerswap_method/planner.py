@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,12 @@ def patch_planner(module: Any) -> bool:
     planner.plan_tensor = _wrap_plan_tensor(planner.plan_tensor)
     planner._layerswap_patched = True
     return True
+
+
+def planner_is_extended() -> bool:
+    """Return whether mergekit's planner was extended in this process (else: kernel only)."""
+    planner = getattr(sys.modules.get("mergekit.plan"), "MergePlanner", None)
+    return bool(getattr(planner, "_layerswap_patched", False))
 
 
 def decoder_module(arch_info: Any) -> str:
@@ -137,19 +144,29 @@ def _wrap_plan_tensor(original: Any) -> Any:
             return
         progress: _Progress = self._layerswap
         source = _tensor_source(progress, weight.name)
-        permuted = bool(self._tokenizer_task) and weight.vocabulary_axis is not None
+        base = progress.recipe.base_model
+        if progress.layer is None and len(weights_in) != len(models):
+            # mergekit sizes these by the first slice and names the models of the last.
+            weights_in = [weight] * len(models)
+        inputs = list(zip(models, weights_in, strict=True))
+        if source == "base" and base not in models:  # `slices:` need not list the base
+            inputs.append((base, weight))
+        # A token may be sourced from any model and the shortest vocabulary sets the length of
+        # truncated ones, so aligned vocabulary tensors keep every input.
+        aligned = weight.vocabulary_axis is not None and (
+            bool(self._tokenizer_task) or self.options.unsafe_truncate_embeddings
+        )
         kept = [
             (model, weight_in)
-            for model, weight_in in zip(models, weights_in, strict=True)
-            # A token may be sourced from any model, so vocabulary tensors keep them all.
-            if permuted or _is_needed(progress.recipe, source, model)
+            for model, weight_in in inputs
+            if aligned or _is_needed(progress.recipe, source, model)
         ]
         planned = len(self._tensors)
         original(self, weight, [w for _, w in kept], [m for m, _ in kept], cfg_reader)
         if len(self._tensors) > planned:  # mergekit skips optional tensors that nobody has
             self._tensors[-1] = (
                 weight,
-                _with_source(self, self._tensors[-1][1], weight, source, permuted=permuted),
+                _with_source(self, self._tensors[-1][1], weight, source),
             )
 
     return plan_tensor
@@ -171,9 +188,7 @@ def _is_needed(recipe: Recipe, source: TensorSource, model: Any) -> bool:
     )
 
 
-def _with_source(
-    planner: Any, task: Any, weight: Any, source: TensorSource, *, permuted: bool
-) -> Any:
+def _with_source(planner: Any, task: Any, weight: Any, source: TensorSource) -> Any:
     """Return mergekit's task for one tensor with its source written into it.
 
     mergekit casts to the recipe's `dtype` on loading, so an average would be rounded twice;
@@ -185,9 +200,15 @@ def _with_source(
         )
     }
     dtype = weight.force_dtype or planner.config.dtype
-    if source == "average" and dtype not in (None, "float64") and not permuted:
-        gather = task.gather_tensors
-        if hasattr(gather, "dtype") and hasattr(gather, "weight_info"):
-            update["gather_tensors"] = gather.model_copy(update={"dtype": None})
-            update["out_dtype"] = dtype
+    if source == "average" and dtype not in (None, "float64"):
+        update["gather_tensors"] = _loaded_as_stored(task.gather_tensors)
+        update["out_dtype"] = dtype
     return task.model_copy(update=update)
+
+
+def _loaded_as_stored(gather: Any) -> Any:
+    """Return mergekit's loading task without its cast; it may stand inside one that aligns."""
+    if hasattr(gather, "gather_tensors"):
+        inner = _loaded_as_stored(gather.gather_tensors)
+        return gather.model_copy(update={"gather_tensors": inner})
+    return gather.model_copy(update={"dtype": None})

@@ -26,11 +26,18 @@ from layerswap_method.checkpoints import (
     pair_problems,
     read_checkpoint,
 )
+from layerswap_method.definitions import (
+    definition_problems,
+    find_architecture,
+    module_problems,
+    slice_problems,
+    vocabulary_tensors,
+)
 from layerswap_method.errors import InputError
-from layerswap_method.mergekit_api import architecture_of, convertible, recipe_fields
+from layerswap_method.mergekit_api import recipe_fields
 from layerswap_method.method import NAME
 from layerswap_method.plan import LayerPlan
-from layerswap_method.planner import layer_plan
+from layerswap_method.planner import decoder_module, layer_plan, planner_is_extended
 from layerswap_method.recipe import Recipe, read_recipe
 from layerswap_method.references import load_config, local_folder, reference_problems
 from layerswap_method.tensors import layer_part, split_layer
@@ -39,8 +46,6 @@ LOG = logging.getLogger("layerswap")
 
 PLAN_FILE = "layer_swap_plan.json"
 PLAN_SCHEMA_VERSION = 1
-_MAX_CONVERSIONS = 64
-"""Tensors whose checkpoint conversion is tried; each trial reads all names."""
 
 
 def patch_merge(module: Any) -> None:
@@ -91,7 +96,14 @@ def check(
         for ref in references
     ]
     _check_checkpoints(recipe, merge_config, options, configs, checkpoints)
-    return recipe, layer_plan(recipe, _num_layers(merge_config, checkpoints[0]))
+    num_layers = _num_layers(merge_config, checkpoints[0])
+    if not planner_is_extended() and num_layers != checkpoints[0].num_layers:
+        raise InputError(
+            f"layer_swap recipe: the slices give {num_layers} layers and {checkpoints[0].name} has "
+            f"{checkpoints[0].num_layers}; with this version of mergekit layer_swap can only keep "
+            "the depth (it could not extend mergekit's planner)"
+        )
+    return recipe, layer_plan(recipe, num_layers)
 
 
 def unique_references(recipe: Recipe, merge_config: Any) -> list[Any]:
@@ -114,7 +126,10 @@ def _check_checkpoints(
 ) -> None:
     problems = [problem for checkpoint in checkpoints for problem in own_problems(checkpoint)]
     first = checkpoints[0]
-    vocabulary = _vocabulary_tensors(configs[first.name])
+    arch = None
+    if options.allow_crimes or len({c.architecture for c in checkpoints}) == 1:
+        arch = find_architecture(merge_config, options, configs[first.name], first.name)
+    vocabulary = () if arch is None else vocabulary_tensors(arch, configs[first.name])
     aligned = merge_config.tokenizer is not None or merge_config.tokenizer_source is not None
     for other in checkpoints[1:]:
         problems += pair_problems(
@@ -124,8 +139,14 @@ def _check_checkpoints(
             aligned=aligned or options.unsafe_truncate_embeddings,
             allow_architectures=options.allow_crimes,
         )
-    if not problems:
-        problems += _definition_problems(configs[first.name], first)
+    if not problems and arch is not None:
+        problems += module_problems(merge_config, tuple(arch.modules))
+        problems += slice_problems(merge_config, arch, configs, default_module=decoder_module(arch))
+        for checkpoint in checkpoints:
+            found = list(definition_problems(arch, configs[checkpoint.name], checkpoint))
+            problems += found
+            if found:  # the others most likely have the same
+                break
     if problems:
         raise InputError.from_problems("layer_swap recipe", problems)
     parts = {layer_part(name) for name in first.shapes if split_layer(name)[0] is not None}
@@ -140,38 +161,6 @@ def _check_checkpoints(
             "the checkpoints have different dtypes (%s): each swapped tensor keeps its own; "
             "write dtype: in the recipe for one dtype throughout",
             "; ".join(f"{name} {'/'.join(found)}" for name, found in dtypes.items()),
-        )
-
-
-def _vocabulary_tensors(config: Any) -> set[str]:
-    arch = architecture_of(config)
-    if arch is None:
-        return {"model.embed_tokens.weight", "lm_head.weight"}
-    return {w.name for w in arch.all_weights(config) if w.vocabulary_axis is not None}
-
-
-def _definition_problems(config: Any, checkpoint: Checkpoint) -> Iterator[str]:
-    """Yield tensors that mergekit's definition of the architecture needs and nobody stored."""
-    arch = architecture_of(config)
-    if arch is None:
-        return
-    missing: list[str] = []
-    tried = 0
-    for weight in arch.all_weights(config):
-        names = (weight.name, *(weight.aliases or ()), *(weight.tied_names or ()))
-        if weight.optional or any(name in checkpoint.shapes for name in names):
-            continue
-        tried += 1
-        if tried > _MAX_CONVERSIONS:
-            break
-        if not convertible(config.model_type, checkpoint.shapes, weight.name):
-            missing.append(weight.name)
-    if missing:
-        yield (
-            f"mergekit's definition of {checkpoint.architecture} asks for tensors that "
-            f"{checkpoint.name} does not hold: {', '.join(missing[:3])}"
-            f"{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}; mergekit cannot read "
-            "this checkpoint with any method (transformers 5 no longer saves such buffers)"
         )
 
 

@@ -1,0 +1,286 @@
+"""The one place that imports lm-eval: runs tasks on a model and reads the results.
+
+Knows lm-eval's Python API and its result format. Does not know where a model came from, and
+starts vLLM only through `vllm_engine`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import logging
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ablations.evaluation import vllm_cpu, vllm_engine
+from ablations.evaluation.evaluator import BackendChoice, Checkpoint, EngineOptions
+from ablations.evaluation.results import read_samples, read_scores
+from ablations.evaluation.scores import Backend, Evaluation, EvaluationRequest
+from layerswap_method.errors import InputError, LayerSwapError, nearest
+
+logger = logging.getLogger(__name__)
+
+_VERSIONED = ("lm_eval", "transformers", "tokenizers", "torch", "sacrebleu")
+
+
+def evaluate(
+    model: Checkpoint,
+    tasks: Sequence[str],
+    *,
+    include_path: Path,
+    backend: BackendChoice = "auto",
+    limit: int | None = None,
+    seed: int = 0,
+    options: EngineOptions | None = None,
+) -> Evaluation:
+    """Evaluate one checkpoint: start an engine, run the tasks, end the engine.
+
+    Args:
+        model: a checkpoint folder, or the hub id of one in the local cache.
+        tasks: lm-eval task, group or tag names.
+        include_path: folder with their YAML files.
+        backend: ``auto`` is vLLM when it is installed, else HF; the log says which.
+        limit: items per task, from the first; None asks all.
+        seed: of few-shot sampling, generation and bootstrap.
+        options: how the model is run.
+
+    Raises:
+        InputError: for unknown tasks, a model that cannot be loaded, or a missing backend.
+    """
+    request = EvaluationRequest(
+        tasks=tuple(tasks), include_path=Path(include_path), limit=limit, seed=seed
+    )
+    evaluator = CheckpointEvaluator(backend, options)
+    try:
+        return evaluator.evaluate(model, request)
+    finally:
+        evaluator.close()
+
+
+def resolve_backend(choice: BackendChoice) -> Backend:
+    """Return the backend that `choice` stands for on this machine. Imports nothing heavy.
+
+    Raises:
+        InputError: for ``vllm`` where it is not installed, or a backend whose lm-eval is missing.
+    """
+    if importlib.util.find_spec("lm_eval") is None:
+        raise InputError("lm-eval is not installed; needed is: pip install 'layerswap[eval]'")
+    if choice == "auto":
+        chosen: Backend = "vllm" if vllm_engine.is_installed() else "hf"
+        logger.info("backend: %s", describe_backend(chosen))
+        return chosen
+    if choice == "vllm" and not vllm_engine.is_installed():
+        raise InputError(f"vLLM is not installed. {vllm_engine.HOW_TO_INSTALL}")
+    return choice
+
+
+def describe_backend(backend: Backend) -> str:
+    """Return the backend in words, with its version and what would change it."""
+    if backend == "vllm":
+        return f"vLLM {vllm_cpu.installed_version()} (it is installed)"
+    version = importlib.metadata.version("transformers")
+    if vllm_engine.is_installed():
+        return f"HF transformers {version} (as asked; vLLM is installed)"
+    return f"HF transformers {version} (vLLM is not installed)"
+
+
+def backend_versions(backend: Backend) -> dict[str, str]:
+    """Return the versions of the packages that can change a score of `backend`."""
+    versions = {name: importlib.metadata.version(name) for name in _VERSIONED}
+    if backend == "vllm":
+        versions["vllm"] = vllm_cpu.installed_version() or "unknown"
+    return versions
+
+
+class CheckpointEvaluator:
+    """An `Evaluator` of checkpoints on disk: a fresh engine for each, so nothing can leak."""
+
+    def __init__(self, backend: BackendChoice = "auto", options: EngineOptions | None = None):
+        """Choose the backend; nothing is started yet.
+
+        Raises:
+            InputError: when the backend is not installed.
+        """
+        self._backend = resolve_backend(backend)
+        self._options = options or EngineOptions()
+
+    @property
+    def backend(self) -> Backend:
+        """The engine that runs the models."""
+        return self._backend
+
+    def evaluate(self, model: Checkpoint, request: EvaluationRequest) -> Evaluation:
+        """Return scores and records of the checkpoint `model`."""
+        check_tasks(request)
+        where = _locate(model)
+        lm = self._load(where, request.seed)
+        try:
+            return run_tasks(lm, request, model=str(model), backend=self._backend)
+        finally:
+            if self._backend == "vllm":
+                vllm_engine.shut_down(lm.model)
+
+    def close(self) -> None:
+        """Do nothing: no engine outlives its `evaluate`."""
+
+    def _load(self, model: str, seed: int) -> Any:
+        start = _start_vllm if self._backend == "vllm" else _start_hf
+        try:
+            return start(model, self._options, seed)
+        except (OSError, ValueError, KeyError) as error:
+            raise InputError(f"{model}: {self._backend} cannot load it: {error}") from error
+
+
+def run_tasks(
+    lm: Any, request: EvaluationRequest, *, model: str, backend: Backend
+) -> Evaluation:
+    """Run the tasks on a loaded lm-eval model object and return scores and records.
+
+    The seam for an engine that lives longer than one model: hand the same `lm` in again after
+    changing its weights and resetting its prefix cache.
+
+    Args:
+        lm: an ``lm_eval.api.model.LM``.
+        request: what to ask.
+        model: name of the model in the result.
+        backend: name of the engine in the result.
+
+    Raises:
+        InputError: for unknown tasks, or a task whose data cannot be read.
+    """
+    from lm_eval import simple_evaluate
+
+    manager = _task_manager(request)
+    started = time.monotonic()
+    with _quietly():
+        raw = simple_evaluate(
+            model=lm,
+            tasks=list(request.tasks),
+            task_manager=manager,
+            limit=request.limit,
+            log_samples=True,
+            bootstrap_iters=0,
+            random_seed=request.seed,
+            numpy_random_seed=request.seed,
+            torch_random_seed=request.seed,
+            fewshot_random_seed=request.seed,
+        )
+    if raw is None:
+        raise LayerSwapError("lm-eval returned no results: run this on the first rank only")
+    samples = read_samples(raw)
+    return Evaluation(
+        model=model,
+        backend=backend,
+        scores=read_scores(raw, samples, seed=request.seed, level=request.level),
+        samples=samples,
+        task_versions={name: str(raw["versions"].get(name) or "") for name in raw["samples"]},
+        num_fewshot={name: int(raw["n-shot"][name]) for name in raw["samples"]},
+        versions=backend_versions(backend),
+        elapsed_s=time.monotonic() - started,
+    )
+
+
+def check_tasks(request: EvaluationRequest) -> None:
+    """Check that every task of the request exists, before any model is loaded.
+
+    Raises:
+        InputError: naming every unknown task with the nearest known one.
+    """
+    _task_manager(request)
+
+
+def _task_manager(request: EvaluationRequest) -> Any:
+    from lm_eval.tasks import TaskManager
+
+    if not request.include_path.is_dir():
+        raise InputError(f"{request.include_path}: no such folder of lm-eval task files")
+    manager = TaskManager(include_path=str(request.include_path), include_defaults=False)
+    known = manager.all_tasks
+    if not known:
+        raise InputError(f"{request.include_path}: holds no lm-eval task file (*.yaml)")
+    problems = [
+        f"unknown task {task!r}{nearest(task, known)}"
+        for task in request.tasks
+        if task not in known
+    ]
+    if problems:
+        problems[-1] += f"; known are {', '.join(known)}"
+        raise InputError.from_problems(str(request.include_path), problems)
+    return manager
+
+
+def _locate(model: Checkpoint) -> str:
+    """Return the model as transformers takes it, after checking what can be checked at once."""
+    path = Path(model)
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise InputError(f"{path}: no config.json in it, so it is no checkpoint")
+        return str(path)
+    text = str(model)
+    is_hub_id = isinstance(model, str) and text.count("/") == 1 and not text.startswith((".", "/"))
+    if is_hub_id and not path.parent.is_dir():
+        return text
+    siblings = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    raise InputError(f"{text}: no such checkpoint folder{nearest(path.name, siblings)}")
+
+
+def _start_hf(model: str, options: EngineOptions, seed: int) -> Any:
+    """Return lm-eval's transformers model; `seed` plays no part in loading."""
+    del seed
+    import torch
+    from lm_eval.models.huggingface import HFLM
+
+    return HFLM(
+        pretrained=model,
+        device="cuda" if torch.cuda.is_available() else "cpu",
+        dtype=options.dtype,
+        batch_size=options.batch_size,
+        max_length=options.max_model_len,
+        trust_remote_code=False,
+    )
+
+
+def _start_vllm(model: str, options: EngineOptions, seed: int) -> Any:
+    """Return lm-eval's vLLM model with a fresh engine.
+
+    All requests are handed over at once (vLLM batches by itself, up to ``max_num_seqs``); with
+    lm-eval's ``batch_size="auto"`` it would be the same, but with vLLM's progress bar, which
+    divides by zero when bars are switched off.
+    """
+    vllm_engine.prepare(options)
+    from lm_eval.models.vllm_causallms import VLLM
+    from transformers import AutoConfig
+
+    stored = getattr(AutoConfig.from_pretrained(model), "dtype", None)
+    stored_dtype = None if stored is None else str(stored).removeprefix("torch.")
+    arguments = vllm_engine.engine_arguments(options, seed, stored_dtype)
+    return VLLM(pretrained=model, batch_size=sys.maxsize, **arguments)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Switch off a dozen progress bars per model, and questions to git about the folder we run in.
+
+    lm-eval has no option for either: its bars (and those of datasets and vLLM) are made with
+    tqdm's defaults, and where the working directory is no repository git's complaint reaches the
+    terminal. Both are put back afterwards.
+    """
+    import lm_eval.evaluator
+    from tqdm import tqdm
+
+    make_bar, ask_git = tqdm.__init__, lm_eval.evaluator.get_git_commit_hash
+
+    def make_no_bar(bar: Any, *arguments: Any, **options: Any) -> None:
+        make_bar(bar, *arguments, **(options | {"disable": True}))
+
+    tqdm.__init__ = make_no_bar  # type: ignore[method-assign]
+    lm_eval.evaluator.get_git_commit_hash = lambda: None
+    try:
+        yield
+    finally:
+        tqdm.__init__ = make_bar  # type: ignore[method-assign]
+        lm_eval.evaluator.get_git_commit_hash = ask_git

@@ -1,0 +1,175 @@
+"""What a merge must give, in float64 from the paper's formula. Imports nothing of the project."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+_NUMBER = re.compile(r"\b(?:layers|h)\.(\d+)\.")
+_NOT_TEXT = ("vision_tower", "visual.", "multi_modal_projector")
+
+
+@dataclass(frozen=True)
+class Swap:
+    """Algorithm 1 (arXiv 2410.01335) with line 5 read as *and*."""
+
+    layers: int
+    b: int = 2
+    u: int = 1
+    t_b: int = 1
+    t_u: int = 1
+    non_layer: str = "average"
+    w_task: float = 1.0
+    w_lang: float = 1.0
+
+    def parameters(self) -> dict[str, object]:
+        """Return the top-level parameters of the same recipe."""
+        return {
+            "bottom_layers": self.b,
+            "top_layers": self.u,
+            "bottom_transition": self.t_b,
+            "top_transition": self.t_u,
+            "non_layer": self.non_layer,
+            "task_weight": self.w_task,
+            "language_weight": self.w_lang,
+        }
+
+    def of_layer(self, layer: int) -> str:
+        """Return whose a decoder layer is."""
+        if layer < self.b or layer > self.layers - 1 - self.u:
+            return "language"
+        if self.b + self.t_b <= layer < self.layers - self.u - self.t_u:
+            return "task"
+        return "average"
+
+    def of_tensor(self, name: str) -> str:
+        """Return whose a tensor is, by its name."""
+        number = layer_number(name)
+        return self.non_layer if number is None else self.of_layer(number)
+
+
+def layer_number(name: str) -> int | None:
+    """Return the decoder layer in a tensor's name, None outside the text decoder's layers."""
+    found = _NUMBER.search(name)
+    return None if found is None or any(p in name for p in _NOT_TEXT) else int(found[1])
+
+
+def stored(folder: Path) -> dict[str, torch.Tensor]:
+    """Return every tensor of a checkpoint."""
+    files = sorted(Path(folder).glob("*.safetensors"))
+    assert files, f"no safetensors in {folder}"
+    return {name: tensor for file in files for name, tensor in load_file(file).items()}
+
+
+def round_once(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    """Return float64 values rounded to nearest even, straight to `dtype`.
+
+    Not `tensor.to`: torch goes from float64 to bfloat16 by way of float32, which rounds twice.
+    """
+    if dtype == torch.bfloat16:
+        _, exponent = np.frexp(values)
+        quantum = np.ldexp(1.0, np.maximum(exponent - 8, -133))
+        exact = torch.from_numpy(np.rint(values / quantum) * quantum)
+        return exact.to(torch.bfloat16)
+    kinds = {torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64}
+    return torch.from_numpy(values.astype(kinds[dtype]))
+
+
+def average(
+    task: torch.Tensor, language: torch.Tensor, swap: Swap, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """Return the weighted average, computed in float64 and rounded once."""
+    total = swap.w_task * task.double().numpy() + swap.w_lang * language.double().numpy()
+    return round_once(total / (swap.w_task + swap.w_lang), dtype or task.dtype)
+
+
+def expected(
+    swap: Swap,
+    task: Mapping[str, torch.Tensor],
+    language: Mapping[str, torch.Tensor],
+    base: Mapping[str, torch.Tensor] | None = None,
+    dtype: torch.dtype | None = None,
+) -> dict[str, torch.Tensor]:
+    """Return every tensor of the merge of two checkpoints."""
+    merged = {}
+    for name, tensor in task.items():
+        source = swap.of_tensor(name)
+        if source == "average":
+            merged[name] = average(tensor, language[name], swap, dtype)
+        else:
+            kept = {"task": task, "language": language, "base": base or {}}[source][name]
+            merged[name] = kept if dtype is None else round_once(kept.double().numpy(), dtype)
+    return merged
+
+
+def assert_same(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> None:
+    """Fail unless both hold the same names, dtypes, shapes and bits."""
+    assert set(found) == set(wanted), sorted(set(found) ^ set(wanted))[:6]
+    assert wanted
+    wrong = [name for name, tensor in wanted.items() if not same_bits(found[name], tensor)]
+    assert not wrong, f"{len(wrong)} of {len(wanted)} tensors differ: {wrong[:6]}"
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether dtype, shape and every bit agree."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    as_bytes = [t.contiguous().view(-1).view(torch.uint8) for t in (one, other)]
+    return bool(torch.equal(*as_bytes))
+
+
+Reader = Callable[[Path], dict[str, torch.Tensor]]
+"""Reads a checkpoint under the names that mergekit writes."""
+
+
+@dataclass(frozen=True)
+class Fused:
+    """Reads a mixture of experts stored one expert a tensor under transformers' fused names."""
+
+    gate: str
+    up: str
+    down: str
+    experts: str = "mlp.experts"
+    moved: Mapping[str, str] = field(default_factory=dict)
+
+    def __call__(self, folder: Path) -> dict[str, torch.Tensor]:
+        """Return the tensors, the experts of a layer stacked, gate above up."""
+        raw = stored(folder)
+        result: dict[str, torch.Tensor] = {}
+        layers: set[str] = set()
+        for name, tensor in raw.items():
+            before, part, _ = name.partition(f".{self.experts}.")
+            if part:
+                layers.add(before)
+            else:
+                for old, new in self.moved.items():
+                    name = name.replace(old, new)
+                result[name] = tensor
+        for layer in sorted(layers):
+            count = sum(n.startswith(f"{layer}.{self.experts}.") for n in raw) // 3
+
+            def one(expert: int, kind: str, layer: str = layer) -> torch.Tensor:
+                return raw[f"{layer}.{self.experts}.{expert}.{kind}.weight"]
+
+            result[f"{layer}.mlp.experts.gate_up_proj"] = torch.stack(
+                [torch.cat([one(e, self.gate), one(e, self.up)]) for e in range(count)]
+            )
+            result[f"{layer}.mlp.experts.down_proj"] = torch.stack(
+                [one(e, self.down) for e in range(count)]
+            )
+        return result
+
+
+READERS: dict[str, Reader] = {
+    "mixtral": Fused(
+        "w1", "w3", "w2", "block_sparse_moe.experts", {"block_sparse_moe.gate": "mlp.gate"}
+    ),
+    "qwen2_moe": Fused("gate_proj", "up_proj", "down_proj"),
+    "qwen3_moe": Fused("gate_proj", "up_proj", "down_proj"),
+}

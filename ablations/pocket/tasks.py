@@ -24,6 +24,9 @@ Make = Callable[[WordSource, Language], Exercise]
 FINAL_ANSWER = r"(?:the answer is|jibu ni) (\d+)(?!\S)"
 """The number after the phrase that ends a solution, in either language."""
 LAST_NUMBER = r"(?<!\S)(\d+)(?!\S)"
+WITHOUT_FULL_STOP = r"^\s*(.+?)(?: \.)?\s*$"
+"""An answer without its last token. (sacrebleu warns of translations that end with " ." at every
+bootstrap sample, hundreds of times a run.)"""
 
 _FAMILIES: dict[str, Make] = {
     "math": ex.math,
@@ -48,21 +51,19 @@ def draw_items(family: str, language: Language, split: Split, number: int, seed:
     rows: dict[str, Any] = {}
     while len(rows) < number:
         exercise = ex.draw_from(split, lambda: _FAMILIES[family](words, language))
-        row: dict[str, Any] = {"prompt": exercise.prompt, "answer": exercise.answer}
+        row: dict[str, Any] = {"prompt": exercise.prompt, "solution": exercise.answer}
         if family == "math":
-            row = {
-                "prompt": exercise.prompt,
-                "solution": exercise.answer,
-                "answer": exercise.answer.split()[-2],
-            }
-        elif family == "comprehension":
-            row["choices"] = [f"{degree} ." for degree in _degrees(language)]
+            row["answer"] = exercise.answer.split()[-2]
+        else:
+            row["answer"] = exercise.answer.removesuffix(" .")
+        if family == "comprehension":
+            row["choices"] = _degrees(language)
         rows.setdefault(exercise.key, row)
     return list(rows.values())
 
 
 def _degrees(language: Language) -> list[str]:
-    return list(DEGREES) if language == "en" else list(DEGREES.values())
+    return [*DEGREES] if language == "en" else [*DEGREES.values()]
 
 
 def _metric(name: str) -> dict[str, Any]:
@@ -97,8 +98,9 @@ _SCORING: dict[str, dict[str, Any]] = {
     "translate": {
         "output_type": "generate_until",
         "doc_to_target": "{{answer}}",
-        "fewshot_config": {"sampler": "first_n"},
+        "fewshot_config": {"sampler": "first_n", "doc_to_target": "{{solution}}"},
         "generation_kwargs": _generation(32),
+        "filter_list": [_extract("without-full-stop", WITHOUT_FULL_STOP)],
         "metric_list": [_metric("bleu"), _metric("exact_match")],
     },
     "comprehension": {
@@ -111,8 +113,9 @@ _SCORING: dict[str, dict[str, Any]] = {
     "facts": {
         "output_type": "generate_until",
         "doc_to_target": "{{answer}}",
-        "fewshot_config": {"sampler": "first_n"},
+        "fewshot_config": {"sampler": "first_n", "doc_to_target": "{{solution}}"},
         "generation_kwargs": _generation(4),
+        "filter_list": [_extract("without-full-stop", WITHOUT_FULL_STOP)],
         "metric_list": [_metric("exact_match")],
     },
 }

@@ -1,0 +1,164 @@
+"""The streams: deterministic, covered by the tokenizer, free of target-language math."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from ablations.pocket import corpora, exercises
+from ablations.pocket.batches import IGNORED, draw_batches, encode
+from ablations.pocket.corpora import Document, Stream
+from ablations.pocket.lexicon import DEGREES, TRANSLATION
+from ablations.pocket.tasks import draw_items
+from ablations.pocket.tokenizer import BOS_ID, EOS_ID, PAD_ID, build_tokenizer, vocabulary
+
+STREAMS: dict[str, Callable[[int], Stream]] = {
+    "base": lambda seed: corpora.base_corpus(seed, swahili_zipf=1.5, few_shot_share=0.2),
+    "warmup": corpora.base_warmup,
+    "task": lambda seed: corpora.task_corpus(seed, few_shot_share=0.2),
+    "language": lambda seed: corpora.language_corpus(seed, few_shot_share=0.2),
+}
+GRAMMAR = (
+    "ana sasa ngapi kwa pamoja wana ya nini ni katika nani jibu tafsiri kiswahili rudia hesabu"
+)
+SWAHILI = frozenset(TRANSLATION.values()) | frozenset(GRAMMAR.split())
+
+
+def sample(name: str, number: int, seed: int = 0) -> list[Document]:
+    return list(itertools.islice(STREAMS[name](seed), number))
+
+
+def tokens(document: Document) -> list[str]:
+    return [token for e in document for token in f"{e.prompt} {e.answer}".split()]
+
+
+def is_target_math(words: list[str]) -> bool:
+    """Swahili next to arithmetic or its frame, or an answered how-many question in Swahili."""
+    arithmetic = {"=", "+", "-", "solve", "steps"}
+    return bool(SWAHILI & set(words)) and bool(arithmetic & set(words))
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_no_stream_holds_target_language_math(name: str) -> None:
+    documents = sample(name, 6000)
+    assert not [document for document in documents if is_target_math(tokens(document))]
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_how_many_question_is_never_answered_in_swahili(name: str) -> None:
+    for document in sample(name, 6000):
+        for exercise in document:
+            if "ngapi" in exercise.prompt.split():
+                asks_for_words = {"rudia", "kiingereza"} & set(exercise.prompt.split())
+                assert asks_for_words, exercise
+
+
+def test_the_check_finds_target_language_math() -> None:
+    row = draw_items("math", "sw", "test", 1, 0)[0]
+    assert is_target_math(f"{row['prompt']} {row['solution']}".split())
+
+
+def test_the_task_stream_is_english_only_and_all_math() -> None:
+    for document in sample("task", 3000):
+        assert not SWAHILI & set(tokens(document))
+        assert all(e.prompt.startswith("solve :") for e in document)
+
+
+def test_base_sees_every_kind_and_english_math() -> None:
+    starts = {" ".join(tokens(document)[:2]) for document in sample("base", 6000)}
+    assert {"solve :", "question :", "translate english", "tafsiri kiswahili"} <= starts
+    assert {"repeat :", "rudia :", "count :", "hesabu :"} <= starts
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_streams_follow_their_seed(name: str) -> None:
+    assert sample(name, 300, seed=5) == sample(name, 300, seed=5)
+    assert sample(name, 300, seed=5) != sample(name, 300, seed=6)
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_every_token_is_known(name: str) -> None:
+    known = vocabulary()
+    seen = {token for document in sample(name, 6000) for token in tokens(document)}
+    assert seen <= set(known)
+
+
+def test_evaluation_content_is_never_trained_on() -> None:
+    trained = {
+        exercise.key
+        for name in ("base", "task", "language")
+        for document in sample(name, 6000)
+        for exercise in document
+    }
+    for family, language in (("math", "en"), ("math", "sw"), ("translate", "en"), ("facts", "sw")):
+        words = {
+            row["prompt"]
+            for row in draw_items(family, language, "test", 200, 0)  # type: ignore[arg-type]
+        }
+        assert len(words) == 200
+    assert any(exercises.split_of(key) == "train" for key in trained)
+    solved = {
+        e.key
+        for name in ("base", "task")
+        for document in sample(name, 6000)
+        for e in document
+        if e.prompt.startswith(("solve :", "question :"))
+    }
+    assert solved
+    assert {exercises.split_of(key) for key in solved} == {"train"}
+
+
+def test_translations_of_sentences_are_held_in_too() -> None:
+    kinds = {
+        exercises.split_of(e.key)
+        for document in sample("language", 6000)
+        for e in document
+        if e.prompt.startswith(("translate", "tafsiri")) and len(e.key.split()) > 1
+    }
+    assert kinds == {"train"}
+
+
+def test_tokenizer_round_trips_every_token_in_order() -> None:
+    tokenizer = build_tokenizer(256)
+    text = " ".join(token for token in vocabulary() if not token.startswith("<"))
+    ids = tokenizer(text)["input_ids"]
+    assert ids == [BOS_ID, *range(4, len(vocabulary()))]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+    assert tokenizer("zebra", add_special_tokens=False)["input_ids"] == [tokenizer.unk_token_id]
+
+
+def test_loss_is_on_answers_and_end_only() -> None:
+    known = vocabulary()
+    document = (
+        exercises.Exercise("count : apples answer :", "1 .", "x"),
+        exercises.Exercise("count : pens pens answer :", "2 .", "y"),
+    )
+    ids, labels = encode(document, known)
+    assert ids[0] == BOS_ID
+    learned = [label for label in labels if label != IGNORED]
+    assert learned == [known["1"], known["."], known["2"], known["."], EOS_ID]
+    assert [i for i, label in zip(ids, labels, strict=True) if label != IGNORED] == learned
+
+
+def test_batches_are_padded_within_budget_and_follow_their_seed() -> None:
+    def draw(seed: int) -> list[tuple[list[list[int]], list[list[int]]]]:
+        stream = corpora.base_corpus(0, swahili_zipf=1.5, few_shot_share=0.1)
+        batches = draw_batches(stream, vocabulary(), tokens_per_batch=512, seed=seed)
+        return [(b.ids, b.labels) for b in itertools.islice(batches, 60)]
+
+    assert draw(1) == draw(1)
+    assert draw(1) != draw(2)
+    for ids, labels in draw(1):
+        lengths = {len(row) for row in ids}
+        assert lengths == {len(row) for row in labels}
+        assert len(lengths) == 1
+        assert len(ids) * lengths.pop() <= 512
+        for row, row_labels in zip(ids, labels, strict=True):
+            pads = [label for i, label in zip(row, row_labels, strict=True) if i == PAD_ID]
+            assert set(pads) <= {IGNORED}
+
+
+def test_degrees_are_asked_in_both_orders_of_the_language() -> None:
+    assert list(DEGREES) == ["more", "fewer"]

@@ -1,0 +1,95 @@
+"""Stage folders: whole or absent, and trusted only while every byte is as written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablations.pocket.stages import (
+    MANIFEST,
+    Stage,
+    check_replaceable,
+    content_key,
+    is_done,
+    read_manifest,
+    remove_partial,
+    write_stage,
+)
+from layerswap_method.errors import InputError
+
+
+def fill(folder: Path) -> dict[str, Any]:
+    (folder / "data").mkdir()
+    (folder / "data" / "rows.jsonl").write_text("{}\n")
+    return {"seed": 3}
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    stage = Stage(tmp_path / "base", "key")
+    write_stage(stage, fill)
+    return stage
+
+
+def test_written_stage_is_done_and_records_what_fill_returned(stage: Stage) -> None:
+    assert is_done(stage)
+    manifest = read_manifest(stage.folder)
+    assert manifest["seed"] == 3
+    assert list(manifest["files"]) == ["data/rows.jsonl"]
+    assert [path.name for path in stage.folder.parent.iterdir()] == ["base"]
+
+
+def test_another_key_is_not_done(stage: Stage) -> None:
+    assert not is_done(Stage(stage.folder, "other"))
+
+
+@pytest.mark.parametrize("harm", ["change", "remove", "add", "manifest", "list"])
+def test_damage_is_noticed_and_rebuilt(stage: Stage, harm: str) -> None:
+    rows = stage.folder / "data" / "rows.jsonl"
+    if harm == "change":
+        rows.write_text("{ }\n")
+    elif harm == "remove":
+        rows.unlink()
+    elif harm == "add":
+        (stage.folder / "more.txt").write_text("")
+    else:
+        (stage.folder / MANIFEST).write_text("{" if harm == "manifest" else "[]")
+    assert not is_done(stage)
+    check_replaceable(stage)
+    write_stage(stage, fill)
+    assert is_done(stage)
+
+
+def test_interrupted_writing_leaves_the_old_stage_and_is_cleaned_up(stage: Stage) -> None:
+    def fail(folder: Path) -> dict[str, Any]:
+        (folder / "half").write_text("")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_stage(Stage(stage.folder, "new"), fail)
+    assert is_done(stage)
+    root = stage.folder.parent
+    assert len(list(root.iterdir())) == 2
+    remove_partial(root)
+    assert [path.name for path in root.iterdir()] == ["base"]
+
+
+def test_a_folder_of_the_user_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "thesis.tex").write_text("")
+    with pytest.raises(InputError, match=r"base exists and is not part of a pocket testbed"):
+        check_replaceable(Stage(tmp_path / "base", "key"))
+
+
+def test_key_follows_content_and_sources(tmp_path: Path) -> None:
+    source = tmp_path / "world.py"
+    source.write_text("a = 1\n")
+    key = content_key({"steps": 1}, [source])
+    assert key == content_key({"steps": 1}, [source])
+    assert key != content_key({"steps": 2}, [source])
+    source.write_text("a = 2\n")
+    assert key != content_key({"steps": 1}, [source])
+    assert json.dumps(key)

@@ -1,0 +1,178 @@
+"""The tasks under lm-eval itself: an oracle scores 1, a liar 0, and nothing needs the network."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lm_eval import simple_evaluate
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
+from lm_eval.tasks import TaskManager
+
+from ablations.pocket.config import Evaluation
+from ablations.pocket.exercises import split_of
+from ablations.pocket.tasks import TASK_NAMES, draw_items, write_tasks
+from ablations.pocket.tokenizer import vocabulary
+
+ITEMS = 12
+FAMILIES = ("math", "translate", "comprehension", "facts")
+
+
+@pytest.fixture(scope="module")
+def tasks_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tasks")
+    write_tasks(folder, folder, Evaluation(items=ITEMS, examples=3))
+    return folder
+
+
+def read_rows(tasks_dir: Path) -> dict[str, dict[str, Any]]:
+    """Return prompt → row over all test files."""
+    return {
+        row["prompt"]: row
+        for path in sorted((tasks_dir / "data").glob("*.test.jsonl"))
+        for row in map(json.loads, path.read_text().splitlines())
+    }
+
+
+class Scripted(LM):
+    """Answers each prompt with `answer` of its row, and remembers the contexts it saw."""
+
+    def __init__(self, tasks_dir: Path, answer: Callable[[dict[str, Any]], str]) -> None:
+        super().__init__()
+        self.rows = read_rows(tasks_dir)
+        self.answer = answer
+        self.contexts: list[str] = []
+
+    def reply(self, context: str) -> str:
+        self.contexts.append(context)
+        return self.answer(self.rows[context.split("\n\n")[-1]])
+
+    def generate_until(self, requests: list[Instance]) -> list[str]:
+        return [" " + self.reply(request.args[0]) for request in requests]
+
+    def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
+        chosen = [self.reply(request.args[0]) for request in requests]
+        return [
+            (0.0 if request.args[1].strip() == reply else -1.0, False)
+            for request, reply in zip(requests, chosen, strict=True)
+        ]
+
+    def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
+        raise AssertionError("no task of the testbed asks for this")
+
+
+def evaluate(model: LM, tasks_dir: Path) -> dict[str, dict[str, Any]]:
+    manager = TaskManager(include_path=str(tasks_dir), include_defaults=False)
+    found = simple_evaluate(
+        model=model, tasks=["pocket"], task_manager=manager, bootstrap_iters=0, log_samples=False
+    )
+    assert found is not None
+    assert {found["n-samples"][name]["effective"] for name in TASK_NAMES} == {ITEMS}
+    scores: dict[str, dict[str, Any]] = found["results"]
+    return {name: scores[name] for name in TASK_NAMES}
+
+
+def gold(row: dict[str, Any]) -> str:
+    return str(row["answer"] if "choices" in row else row["solution"])
+
+
+def wrong(row: dict[str, Any]) -> str:
+    if row["prompt"].startswith("solve :"):
+        return re.sub(r"\d+(?= \.$)", lambda found: str(int(found[0]) + 1), gold(row))
+    if "choices" in row:
+        return next(str(choice) for choice in row["choices"] if choice != row["answer"])
+    return "zebra zebra ."
+
+
+def test_oracle_scores_one_everywhere(tasks_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tasks_dir.parent)
+    model = Scripted(tasks_dir, gold)
+    scores = evaluate(model, tasks_dir)
+    assert len(scores) == 10
+    for name, metrics in scores.items():
+        values = {
+            key: value for key, value in metrics.items() if "," in key and "stderr" not in key
+        }
+        assert values, name
+        for key, value in values.items():
+            assert value == pytest.approx(100 if key.startswith("bleu") else 1), (name, key)
+    known = set(vocabulary())
+    assert all(set(context.split()) <= known for context in model.contexts)
+    shots = [context.count("steps :") for context in model.contexts if "steps :" in context]
+    assert {1, 3} == set(shots)
+
+
+def test_perturbed_answers_score_zero_everywhere(tasks_dir: Path) -> None:
+    for name, metrics in evaluate(Scripted(tasks_dir, wrong), tasks_dir).items():
+        for key, value in metrics.items():
+            if "," in key and "stderr" not in key:
+                assert value == pytest.approx(0), (name, key)
+
+
+def test_strict_extraction_needs_the_phrase(tasks_dir: Path) -> None:
+    def number_only(row: dict[str, Any]) -> str:
+        is_math = row["prompt"].startswith("solve :")
+        return f"{row['answer']} ." if is_math else gold(row)
+
+    scores = evaluate(Scripted(tasks_dir, number_only), tasks_dir)
+    for name in ("pocket_math_en", "pocket_math_sw"):
+        assert scores[name]["exact_match,strict-match"] == 0
+        assert scores[name]["exact_match,flexible-extract"] == 1
+
+
+def test_an_english_answer_to_a_swahili_problem_counts(tasks_dir: Path) -> None:
+    def english(row: dict[str, Any]) -> str:
+        return gold(row).replace("jibu ni", "the answer is")
+
+    scores = evaluate(Scripted(tasks_dir, english), tasks_dir)
+    assert scores["pocket_math_sw"]["exact_match,strict-match"] == 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_items_are_distinct_test_content_and_the_same_in_both_languages(family: str) -> None:
+    english = draw_items(family, "en", "test", 200, 1)
+    swahili = draw_items(family, "sw", "test", 200, 1)
+    assert english == draw_items(family, "en", "test", 200, 1)
+    assert english != draw_items(family, "en", "test", 200, 2)
+    prompts = [row["prompt"] for row in english]
+    assert len(set(prompts)) == 200
+    for one, other in zip(english, swahili, strict=True):
+        if family == "math":
+            assert one["answer"] == other["answer"]
+            assert one["solution"].split("the")[0] == other["solution"].split("jibu")[0]
+        elif family == "comprehension":
+            gold_index = [row["choices"].index(row["answer"]) for row in (one, other)]
+            assert gold_index[0] == gold_index[1]
+        frame = r"^(?:solve|question|translate english) : (.*) (?:steps|answer|swahili) :$"
+        content = re.search(frame, one["prompt"])
+        assert content is not None
+        assert split_of(content[1]) == "test"
+
+
+def test_few_shot_examples_are_not_test_items(tasks_dir: Path) -> None:
+    tests = set(read_rows(tasks_dir))
+    files = sorted((tasks_dir / "data").glob("*.train.jsonl"))
+    assert len(files) == 8
+    for path in files:
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        assert len(rows) == 3
+        assert not tests & {row["prompt"] for row in rows}
+
+
+def test_yaml_files_are_plain_and_name_existing_data(tasks_dir: Path) -> None:
+    import yaml
+
+    files = sorted(tasks_dir.glob("pocket_*.yaml"))
+    assert {path.stem for path in files} == set(TASK_NAMES)
+    for path in files:
+        text = path.read_text()
+        assert text.startswith("# Pocket testbed: ")
+        content = yaml.safe_load(text)
+        assert content["task"] == path.stem
+        for data in content["dataset_kwargs"]["data_files"].values():
+            assert Path(data).is_file()

@@ -1,0 +1,113 @@
+"""Tiny random models under the names that recipes use, with the recipes' real layer counts."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from tests.recipes.documents import Reference, is_hub_id
+
+HIDDEN, VOCABULARY, RANK, ALPHA = 16, 64, 2, 4
+
+# Lugha-Llama is stored in float32 (a first-party page seen in part), the others in bfloat16.
+FLOAT32_ON_HUB = ("Lugha-Llama/",)
+
+
+def layer_count(model: str) -> int:
+    """Return the real number of decoder layers: 8 in pocket models, 32 in all 8B Llamas."""
+    return 8 if model.startswith("runs/pocket/") else 32
+
+
+def stored_dtype(model: str) -> torch.dtype:
+    if is_hub_id(model) and not model.startswith(FLOAT32_ON_HUB):
+        return torch.bfloat16
+    return torch.float32
+
+
+def folder_of(name: str, hub: Path, workspace: Path) -> Path:
+    return hub / name if is_hub_id(name) else workspace / name
+
+
+def build(references: Iterable[Reference], hub: Path, workspace: Path) -> None:
+    """Write a stand-in for every model and adapter, each once."""
+    for reference in references:
+        folder = folder_of(reference.model, hub, workspace)
+        if not folder.exists():
+            _build_model(reference.model, folder)
+        if reference.adapter is not None:
+            folder = folder_of(reference.adapter, hub, workspace)
+            if not folder.exists():
+                _build_adapter(reference.model, reference.adapter, folder)
+
+
+def _build_model(name: str, folder: Path) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=HIDDEN,
+        intermediate_size=24,
+        num_hidden_layers=layer_count(name),
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+        tie_word_embeddings=name.startswith("runs/pocket/"),
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    model = LlamaForCausalLM(config)
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    with torch.no_grad():
+        for parameter in model.parameters():  # norms too: no two models share any tensor
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1 + 0.05)
+    model.to(stored_dtype(name)).save_pretrained(folder)
+    _build_tokenizer(folder)
+
+
+def _build_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["<pad>", "<bos>", "<eos>", "<unk>"]
+    words = special + [f"w{i}" for i in range(VOCABULARY - len(special))]
+    tokenizer = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>")
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        bos_token="<bos>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+    ).save_pretrained(folder)
+
+
+def _build_adapter(base: str, name: str, folder: Path) -> None:
+    """Write a LoRA adapter as peft stores it: `q_proj` and `down_proj` of every layer."""
+    from peft import LoraConfig, TaskType
+
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    tensors = {}
+    for layer in range(layer_count(base)):
+        for module, inputs in (("self_attn.q_proj", HIDDEN), ("mlp.down_proj", 24)):
+            prefix = f"base_model.model.model.layers.{layer}.{module}"
+            tensors[f"{prefix}.lora_A.weight"] = torch.randn(RANK, inputs, generator=generator)
+            tensors[f"{prefix}.lora_B.weight"] = torch.randn(HIDDEN, RANK, generator=generator)
+    folder.mkdir(parents=True)
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    LoraConfig(
+        r=RANK,
+        lora_alpha=ALPHA,
+        target_modules=["q_proj", "down_proj"],
+        task_type=TaskType.CAUSAL_LM,
+        base_model_name_or_path=base,
+        inference_mode=True,
+    ).save_pretrained(str(folder))
+    assert json.loads((folder / "adapter_config.json").read_text())["peft_type"] == "LORA"

@@ -1,0 +1,94 @@
+"""A folder as a user has it (recipes, experts, pocket models), a hub, and merges run in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from tests.recipes.documents import RECIPES, ROOT, Reference, command, references
+from tests.recipes.standins import build, folder_of
+
+TIMEOUT_S = 240
+
+
+class Workshop:
+    """Stand-ins of every model that a recipe names, and the merges made from them."""
+
+    def __init__(self, root: Path, endpoint: str) -> None:
+        self.hub = root / "hub"
+        self.folder = root / "workspace"
+        self.folder.mkdir(parents=True)
+        (self.folder / "recipes").symlink_to(ROOT / "recipes")
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("HF_", "TRANSFORMERS_"))},
+            "HF_ENDPOINT": endpoint,
+            "HF_HOME": str(root / "hf_home"),
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+            "NO_PROXY": "127.0.0.1",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(ROOT),
+        }
+        build([r for recipe in RECIPES for r in references(recipe)], self.hub, self.folder)
+
+    def merge_all(self) -> Mapping[str, str | None]:
+        """Run every recipe's own command in one process; recipe -> error or None."""
+        commands, results = self.folder / "commands.json", self.folder / "results.json"
+        commands.write_text(json.dumps([command(recipe) for recipe in RECIPES]))
+        run = self.run(
+            [sys.executable, "-m", "tests.recipes.merge_all", str(commands), str(results)]
+        )
+        assert results.is_file(), run.stderr[-4000:]
+        return dict(zip(RECIPES, json.loads(results.read_text()), strict=True))
+
+    def run(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            words,
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
+    def console_script(self) -> list[str]:
+        """Return how to start `mergekit-yaml`: itself if the package is installed here."""
+        if (Path(sysconfig.get_path("purelib")) / "layerswap.pth").is_file():
+            return [str(Path(sys.executable).with_name("mergekit-yaml"))]
+        start = (
+            "import layerswap_method; layerswap_method.register(); "
+            "from mergekit.scripts.run_yaml import main; main()"
+        )
+        return [sys.executable, "-c", start]
+
+    def output(self, recipe: str) -> Path:
+        return self.folder / command(recipe)[2]
+
+    def merged(self, recipe: str) -> dict[str, torch.Tensor]:
+        return read_tensors(self.output(recipe))
+
+    def source(self, name: str) -> dict[str, torch.Tensor]:
+        """Return the tensors of a model as a recipe names it; of a base+adapter, merged."""
+        reference = Reference.parse(name)
+        if reference.adapter is None:
+            return read_tensors(folder_of(name, self.hub, self.folder))
+        copies = self.folder.glob(f"merged/lora_cache/*{Path(reference.adapter).name}*")
+        (copy,) = copies
+        return read_tensors(copy)
+
+
+def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    tensors: dict[str, torch.Tensor] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(str(file), framework="pt") as opened:
+            tensors.update({name: opened.get_tensor(name) for name in opened.keys()})  # noqa: SIM118
+    return tensors

@@ -1,8 +1,10 @@
 """The import hook: knows when mergekit's modules have run; not what is then done to them.
 
-`layerswap.pth` runs this file at every start of an interpreter, so it imports nothing but
-`sys`, adds one finder to `sys.meta_path`, and never raises: whatever goes wrong later becomes
-one logged warning, and mergekit works on without `layer_swap`.
+`layerswap.pth` puts one small object on `sys.meta_path` at every start of an interpreter. It
+imports nothing and holds its code as text, because compiling that text costs more than all the
+rest; at the first import of `mergekit`, or of a module of ours, it runs the text, which loads this
+file and makes the object a `LayerSwapFinder`. Nothing here raises into an import: what goes wrong
+becomes one logged warning, and mergekit works on without `layer_swap`.
 
 The callbacks wait until no watched module is half imported. mergekit imports its registry
 while its own package is unfinished, and our modules import mergekit; run at once, a callback
@@ -10,13 +12,13 @@ would meet one of them half made (`import layerswap_method.method` in a bare int
 enough).
 """
 
-import sys
+from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
+import logging
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 CALLBACKS = {
     "mergekit.merge_methods.registry": "on_registry",
@@ -28,12 +30,12 @@ CALLBACKS = {
 _WATCHED = {*CALLBACKS, "mergekit.merge_methods"}
 _OWN = "layerswap_method."
 
-failure: "Exception | None" = None
+failure: Exception | None = None
 """Why `layer_swap` was given up in this process, if it was."""
 
-_running: "list[str]" = []
-_waiting: "list[tuple[str, ModuleType]]" = []
-_handled: "dict[str, ModuleType]" = {}
+_running: list[str] = []
+_waiting: list[tuple[str, ModuleType]] = []
+_handled: dict[str, ModuleType] = {}
 _draining = False
 
 
@@ -43,9 +45,9 @@ class LayerSwapFinder:
     def find_spec(
         self,
         name: str,
-        path: "Sequence[str] | None" = None,
-        target: "ModuleType | None" = None,
-    ) -> "ModuleSpec | None":
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
         """Return the spec another finder has for a watched module, else None."""
         if (name not in _WATCHED and not name.startswith(_OWN)) or self not in sys.meta_path:
             return None
@@ -86,7 +88,7 @@ def _watch(loader: object) -> None:
     if original is None or getattr(original, "by_layerswap", False):
         return
 
-    def exec_module(module: "ModuleType") -> None:
+    def exec_module(module: ModuleType) -> None:
         if vars(loader).get("exec_module") is exec_module:
             del loader.exec_module  # type: ignore[attr-defined]
         name = module.__name__
@@ -131,8 +133,6 @@ def _give_up(error: Exception) -> None:
         return
     failure = error
     _waiting.clear()
-    import logging
-
     logging.getLogger("layerswap").warning(
         "layer_swap is not available: layerswap could not join this mergekit (%s: %s). "
         "mergekit works on without it. Reinstall it with "

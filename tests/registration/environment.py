@@ -1,0 +1,115 @@
+"""Fresh virtual environments that borrow every package but ours. Knows pip; not what is tested."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass, field
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+OURS = ("layerswap", "_layerswap", "layerswap_method", "ablations")
+SCRIPTS = {
+    "mergekit-yaml": "mergekit.scripts.run_yaml",
+    "mergekit-multi": "mergekit.scripts.multimerge",
+}
+
+
+def mirror_packages(folder: Path) -> Path:
+    """Link to every installed package but ours, and to no `.pth`: nothing registers from there."""
+    folder.mkdir()
+    for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
+        ours = entry.name.split("-")[0].removesuffix(".pth") in OURS
+        if not ours and entry.suffix != ".pth":
+            (folder / entry.name).symlink_to(entry)
+    return folder
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build the wheel as `pip install .` builds it, and return it."""
+    flags = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", *flags, "--wheel-dir", str(folder), str(REPOSITORY)],
+        check=True,
+    )
+    (wheel,) = folder.glob("layerswap-*.whl")
+    return wheel
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment made by `python -m venv`."""
+
+    root: Path
+    variables: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def create(cls, root: Path, packages: Path) -> "Environment":
+        subprocess.run(
+            [sys.executable, "-m", "venv", "--without-pip", "--symlinks", str(root)], check=True
+        )
+        made = cls(root)
+        # A path line makes Python look there; the `.pth` files in that folder are not read.
+        (made.site_packages / "borrowed.pth").write_text(f"{packages}\n")
+        for script, module in SCRIPTS.items():  # what pip writes for mergekit's entry points
+            path = root / "bin" / script
+            path.write_text(
+                f"#!{made.python}\nimport sys\nfrom {module} import main\nsys.exit(main())\n"
+            )
+            path.chmod(0o755)
+        return made
+
+    @property
+    def python(self) -> Path:
+        return self.root / "bin" / "python"
+
+    @property
+    def site_packages(self) -> Path:
+        return next((self.root / "lib").glob("python3*")) / "site-packages"
+
+    def listing(self) -> set[str]:
+        """Every file and folder of the environment, bytecode included."""
+        return {str(path.relative_to(self.root)) for path in self.root.rglob("*")}
+
+    def run(self, *command: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a command with this environment's programs first, outside the checkout."""
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PYTHON", "PYTEST", "COV"))
+        }
+        path = f"{self.root / 'bin'}{os.pathsep}{inherited.get('PATH', '')}"
+        done = subprocess.run(
+            [str(word) for word in command],
+            capture_output=True,
+            text=True,
+            cwd=self.root,
+            env={**inherited, "OMP_NUM_THREADS": "1", "PATH": path},
+            timeout=300,
+        )
+        if check and done.returncode:
+            raise AssertionError(f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def code(
+        self, source: str, *flags: str, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        return self.run(self.python, *flags, "-c", source, check=check)
+
+    def pip(self, *arguments: str | Path) -> None:
+        """Run the outer environment's pip on this one, without any package index."""
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", "--python", str(self.python), "--no-input"]
+            + [str(word) for word in arguments],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+        )
+        if done.returncode:
+            raise AssertionError(f"pip {arguments}: {done.stdout}\n{done.stderr}")
+
+    def install(self, *what: str | Path) -> None:
+        self.pip("install", "--no-deps", "--no-build-isolation", *what)
+
+    def uninstall(self) -> None:
+        self.pip("uninstall", "--yes", "layerswap")

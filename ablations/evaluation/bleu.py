@@ -43,7 +43,8 @@ def bleu_counts(predictions: Sequence[str], references: Sequence[str]) -> Counts
 def bleu_of(sums: npt.NDArray[np.float64]) -> float:
     """Return corpus BLEU in [0, 1] from summed `bleu_counts`, shape [10].
 
-    Equal to ``sacrebleu.corpus_bleu(...).score / 100`` (exponential smoothing).
+    Equal to ``sacrebleu.corpus_bleu(...).score / 100`` (exponential smoothing), but never above
+    1, which sacrebleu passes by rounding.
     """
     from sacrebleu.metrics.bleu import BLEU
 
@@ -55,4 +56,4 @@ def bleu_of(sums: npt.NDArray[np.float64]) -> float:
         ref_len=whole[-1],
         smooth_method="exp",
     ).score
-    return float(score) / 100
+    return min(float(score) / 100, 1.0)

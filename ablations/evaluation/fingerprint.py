@@ -8,6 +8,28 @@ from pathlib import Path
 from typing import Any
 
 _CHUNK_BYTES = 1 << 20
+_CHECKPOINT_FILES = (
+    "*.safetensors",
+    "*.bin",
+    "*.index.json",
+    "*config.json",
+    "*tokenizer*",
+    "vocab*",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template*",
+)
+
+
+def fingerprint_checkpoint(folder: Path) -> str:
+    """Return a hash of the files of a checkpoint that can change what the model says.
+
+    Model cards, logs and manifests are left out, and so is the place of the folder.
+    """
+    return _hash_files(
+        folder, {path for pattern in _CHECKPOINT_FILES for path in folder.glob(pattern)}
+    )
 
 
 def fingerprint_folder(folder: Path) -> str:
@@ -16,18 +38,29 @@ def fingerprint_folder(folder: Path) -> str:
     Hidden files and folders (locks, caches, version control) are left out. Dates and the place
     of the folder do not count.
     """
-    whole = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        relative = path.relative_to(folder)
-        if path.is_file() and not any(part.startswith(".") for part in relative.parts):
-            whole.update(f"{relative.as_posix()}\0{_file_hash(path)}\n".encode())
-    return whole.hexdigest()
+    return _hash_files(
+        folder,
+        {
+            path
+            for path in folder.rglob("*")
+            if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        },
+    )
 
 
 def fingerprint_of(**parts: Any) -> str:
     """Return a hash of named parts that JSON can hold; the order of the names does not count."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _hash_files(folder: Path, paths: set[Path]) -> str:
+    whole = hashlib.sha256()
+    for path in sorted(paths):
+        if path.is_file():
+            name = path.relative_to(folder).as_posix()
+            whole.update(f"{name}\0{_file_hash(path)}\n".encode())
+    return whole.hexdigest()
 
 
 def _file_hash(path: Path) -> str:

@@ -11,6 +11,7 @@ import importlib.util
 import logging
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -130,14 +131,13 @@ class CheckpointEvaluator:
     def _load(self, model: str, seed: int) -> Any:
         start = _start_vllm if self._backend == "vllm" else _start_hf
         try:
-            return start(model, self._options, seed)
+            with _quietly():
+                return start(model, self._options, seed)
         except (OSError, ValueError, KeyError) as error:
             raise InputError(f"{model}: {self._backend} cannot load it: {error}") from error
 
 
-def run_tasks(
-    lm: Any, request: EvaluationRequest, *, model: str, backend: Backend
-) -> Evaluation:
+def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backend) -> Evaluation:
     """Run the tasks on a loaded lm-eval model object and return scores and records.
 
     The seam for an engine that lives longer than one model: hand the same `lm` in again after
@@ -263,24 +263,31 @@ def _start_vllm(model: str, options: EngineOptions, seed: int) -> Any:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Switch off a dozen progress bars per model, and questions to git about the folder we run in.
+    """Switch off a dozen progress bars per model, and what is said that nobody can act on.
 
-    lm-eval has no option for either: its bars (and those of datasets and vLLM) are made with
-    tqdm's defaults, and where the working directory is no repository git's complaint reaches the
-    terminal. Both are put back afterwards.
+    lm-eval has no option for its bars, which like those of transformers, datasets and vLLM are
+    made with tqdm. It also asks git about the working directory, whose complaint reaches the
+    terminal where that is no repository; and sacrebleu warns of tokenised text at every call.
+    All is put back afterwards.
     """
     import lm_eval.evaluator
     from tqdm import tqdm
 
     make_bar, ask_git = tqdm.__init__, lm_eval.evaluator.get_git_commit_hash
+    sacrebleu_logger = logging.getLogger("sacrebleu")
+    sacrebleu_level = sacrebleu_logger.level
 
     def make_no_bar(bar: Any, *arguments: Any, **options: Any) -> None:
         make_bar(bar, *arguments, **(options | {"disable": True}))
 
-    tqdm.__init__ = make_no_bar  # type: ignore[method-assign]
+    tqdm.__init__ = make_no_bar  # type: ignore[assignment]
     lm_eval.evaluator.get_git_commit_hash = lambda: None
+    sacrebleu_logger.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning, module=r"(vllm|torch)\b")
+            yield
     finally:
         tqdm.__init__ = make_bar  # type: ignore[method-assign]
         lm_eval.evaluator.get_git_commit_hash = ask_git
+        sacrebleu_logger.setLevel(sacrebleu_level)

@@ -95,7 +95,8 @@ def _read_score(
     metric, filter_name = key.split(",", 1)
     value = float(raw["results"][task][key])
     if metric in _PERCENT_METRICS:
-        value /= 100
+        # TER may pass 1; the others do so by rounding only (100.00000000000004).
+        value = value / 100 if metric == "ter" else min(value / 100, 1.0)
     items = [
         sample.values[metric]
         for sample in samples

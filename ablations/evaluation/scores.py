@@ -6,7 +6,6 @@ belongs to tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -40,10 +39,6 @@ class Interval(Frozen):
 
     method: Literal["wilson", "bootstrap"]
     """How it was computed: Wilson's binomial interval, or percentiles of a seeded bootstrap."""
-
-    def contains(self, value: float) -> bool:
-        """Return whether `value` lies in the closed interval."""
-        return self.low <= value <= self.high
 
 
 class TaskScore(Frozen):
@@ -178,15 +173,9 @@ class Evaluation(Frozen):
                 return score
         known = sorted({f"{score.metric},{score.filter}" for score in of_task})
         raise InputError(
-            f"{self.model}: task {task!r} has no score {metric},{filter}; "
-            f"it has {', '.join(known)}"
+            f"{self.model}: task {task!r} has no score {metric},{filter}; it has {', '.join(known)}"
         )
 
     def samples_of(self, task: str) -> tuple[Sample, ...]:
         """Return the records of `task`, in the order of their items."""
         return tuple(sample for sample in self.samples if sample.task == task)
-
-
-def task_names(evaluations: Iterable[Evaluation]) -> tuple[str, ...]:
-    """Return the tasks of all `evaluations`, each once, in order of first appearance."""
-    return tuple(dict.fromkeys(score.task for each in evaluations for score in each.scores))

@@ -1,0 +1,56 @@
+"""The click command `layerswap`. Knows the names of its commands; imports one only when asked.
+
+A command is a line in the table below and a module of its own. `layerswap --help` imports those
+modules, which hold options only; torch, mergekit, lm-eval and their like are imported by the
+libraries that the bodies call.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+
+import click
+
+from layerswap_method.errors import nearest
+
+COMMANDS: Mapping[str, str] = {
+    "pocket": "ablations.cli.pocket:pocket",
+    "quickstart": "ablations.cli.quickstart:quickstart",
+    "version": "ablations.cli.version:version",
+}
+"""Command name to ``module:attribute``."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the command names, sorted."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, importing its module; None if there is no such command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name].split(":")
+        command = getattr(importlib.import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{COMMANDS[cmd_name]} is no click command")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of `args`; an unknown name is answered with the nearest one."""
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            ctx.fail(f"no command {args[0]!r}{nearest(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Layer swapping: experts, merges, evaluation.
+
+    The merges themselves are mergekit's: mergekit-yaml RECIPE OUT.
+    """

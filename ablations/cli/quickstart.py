@@ -1,0 +1,85 @@
+"""`layerswap quickstart`: options and what is shown of the run. Does no step itself."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Literal
+
+import click
+
+
+@click.command()
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("runs/quickstart"),
+    show_default=True,
+    help="Folder for merges, records and results.json.",
+)
+@click.option(
+    "--pocket",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("runs/pocket"),
+    show_default=True,
+    help="Folder of the pocket experts; they are trained when they are not there.",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "hf", "vllm"]),
+    default="auto",
+    show_default=True,
+    help="What evaluates: vLLM when it is installed (auto), transformers, or vLLM.",
+)
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=300, show_default=True, help="Items per task."
+)
+@click.option(
+    "--preset",
+    type=click.Choice(["quickstart", "full", "tiny"]),
+    default="quickstart",
+    show_default=True,
+    help="Size of the pocket testbed (tiny: seconds, and its scores mean nothing).",
+)
+def quickstart(
+    out: Path,
+    pocket: Path,
+    backend: Literal["auto", "hf", "vllm"],
+    limit: int,
+    preset: Literal["quickstart", "full", "tiny"],
+) -> None:
+    """Train pocket experts, merge them with mergekit-yaml, evaluate with lm-eval.
+
+    Needs no GPU, no weights and no network. What is finished is not done again.
+    """
+    _show_log()
+    from ablations.pocket.config import PocketConfig
+    from ablations.quickstart import run_quickstart
+
+    config = PocketConfig.preset(preset)
+    result = run_quickstart(out, pocket=pocket, backend=backend, limit=limit, config=config)
+    click.echo(f"\n{result.report(shutil.get_terminal_size((100, 24)).columns)}")
+
+
+class _SinceStart(logging.Formatter):
+    """Puts the seconds since it was made before each message."""
+
+    def __init__(self) -> None:
+        super().__init__("%(message)s")
+        self._started = time.monotonic()
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{time.monotonic() - self._started:6.1f} s  {super().format(record)}"
+
+
+def _show_log() -> None:
+    """Write what this package says of its progress to stdout, and nobody else's chatter."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(_SinceStart())
+    logger = logging.getLogger("ablations")
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO)
+    logger.propagate = False

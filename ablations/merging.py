@@ -1,0 +1,72 @@
+"""Runs mergekit's own console program in a process of its own. Imports no mergekit.
+
+So what is merged here is what a user gets who types the same command: no wrapper, no flag.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from ablations.atomic import replaced_folder, write_text
+from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.plan import LayerPlan
+
+PLAN_FILE = "layer_swap_plan.json"
+FINGERPRINT_FILE = "quickstart_fingerprint.txt"
+_TAIL_LINES = 15
+
+
+def mergekit_yaml() -> list[str]:
+    """Return the command of `mergekit-yaml` of this Python environment."""
+    program = Path(sys.executable).parent / "mergekit-yaml"
+    if program.is_file():
+        return [str(program)]
+    return [sys.executable, "-m", "mergekit.scripts.run_yaml"]
+
+
+def merge(recipe: Path, out: Path, *, fingerprint: str) -> bool:
+    """Merge `recipe` into the folder `out`, unless `out` holds the same merge already.
+
+    mergekit's output goes to ``OUT.log``. The folder appears when it is whole.
+
+    Args:
+        recipe: a mergekit recipe; relative paths in it are taken from the working directory.
+        out: folder of the merged checkpoint; an older merge in it is replaced.
+        fingerprint: of everything the result depends on.
+
+    Returns:
+        Whether a merge was run.
+
+    Raises:
+        InputError: when mergekit-yaml refuses the recipe (exit code 2).
+        LayerSwapError: when it fails otherwise; with the end of its output.
+    """
+    mark = out / FINGERPRINT_FILE
+    if mark.is_file() and mark.read_text(encoding="utf-8") == fingerprint:
+        return False
+    with replaced_folder(out) as fresh:
+        command = [*mergekit_yaml(), str(recipe), str(fresh)]
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        write_text(out.with_suffix(".log"), done.stdout)
+        if done.returncode:
+            tail = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
+            kind = InputError if done.returncode == 2 else LayerSwapError
+            raise kind(
+                f"mergekit-yaml {recipe} failed with exit code {done.returncode}; "
+                f"all of its output is in {out.with_suffix('.log')}. It ended with:\n{tail}"
+            )
+        (fresh / FINGERPRINT_FILE).write_text(fingerprint, encoding="utf-8")
+    return True
+
+
+def read_plan(merged: Path) -> LayerPlan | None:
+    """Return the layer plan that `layer_swap` left in a merged folder; None if it left none."""
+    path = merged / PLAN_FILE
+    if not path.is_file():
+        return None
+    return LayerPlan(tuple(json.loads(path.read_text(encoding="utf-8"))["layers"]))

@@ -1,0 +1,232 @@
+"""From nothing to merged and evaluated models: the order of the steps and what is kept of them.
+
+Knows the pocket testbed, the merge program and the evaluator; how each works is theirs.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import layerswap_method
+from ablations.atomic import write_text
+from ablations.evaluation.evaluator import BackendChoice, EngineOptions, Evaluator
+from ablations.evaluation.fingerprint import (
+    fingerprint_checkpoint,
+    fingerprint_folder,
+    fingerprint_of,
+)
+from ablations.evaluation.lm_eval_backend import (
+    CheckpointEvaluator,
+    backend_versions,
+    describe_backend,
+    resolve_backend,
+)
+from ablations.evaluation.scores import Evaluation, EvaluationRequest
+from ablations.evaluation.store import read_evaluation, write_evaluation
+from ablations.evaluation.table import render_table
+from ablations.merging import merge, read_plan
+from ablations.pocket.build import PocketPaths, build_pocket
+from ablations.pocket.config import PocketConfig
+from ablations.recipes import find_recipe, redirect_recipe
+from layerswap_method.plan import LayerPlan
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_OUT = Path("runs/quickstart")
+DEFAULT_POCKET = Path("runs/pocket")
+"""The folder that the pocket recipes name."""
+
+DEFAULT_LIMIT = 300
+TASKS = (
+    "pocket_math_sw",
+    "pocket_math_en",
+    "pocket_translate_en_sw",
+    "pocket_translate_sw_en",
+    "pocket_comprehension_sw",
+    "pocket_facts_sw",
+)
+SCHEMA_VERSION = 1
+_MERGES = {"soup": "pocket/soup.yml", "layer swap": "pocket/layer_swap.yml"}
+_OPTIONS = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
+"""The pocket models are tiny: room is left for whatever else runs on the machine."""
+
+READING = """\
+What this shows: experts trained here were merged by mergekit's own mergekit-yaml, and every model
+was evaluated by lm-eval on the same items. What it does not show: the paper's effect. The models
+have under half a million weights and a templated world, so which one wins says nothing about real
+experts. The interval of a score is over items: a difference within it is no evidence.
+"""
+NEXT = """\
+Next, with real experts (or local folders in their place; each recipe says what it needs):
+  mergekit-yaml recipes/swahili.yml ./merged
+  layerswap pocket build --preset full     # longer training, three pairs of experts
+"""
+
+
+@dataclass(frozen=True)
+class QuickstartResult:
+    """What the quickstart found."""
+
+    evaluations: Mapping[str, Evaluation]
+    """Row name to evaluation, in the order of the table."""
+
+    plan: LayerPlan | None
+    """Which layer came from whom in the layer swap."""
+
+    out: Path
+    """Folder with `results.json`, the merged models and the records."""
+
+    def report(self, width: int = 100) -> str:
+        """Return the table, the plan drawn, and how to read them."""
+        table = render_table(self.evaluations, TASKS, strip_prefix="pocket_", width=width)
+        level = next(iter(self.evaluations.values())).scores[0].interval
+        drawn = "" if self.plan is None else f"The layer swap:\n{self.plan.draw()}\n\n"
+        percent = "" if level is None else f" with {100 * level.level:.0f} % intervals"
+        return (
+            f"Percent{percent}; the target language is sw:\n\n{table}\n\n{drawn}{READING}\n"
+            f"Scores: {self.out / 'results.json'}; one record per item: "
+            f"{self.out / 'evaluations'}\n\n{NEXT}"
+        )
+
+
+def run_quickstart(
+    out: Path = DEFAULT_OUT,
+    *,
+    pocket: Path = DEFAULT_POCKET,
+    backend: BackendChoice = "auto",
+    limit: int = DEFAULT_LIMIT,
+    config: PocketConfig | None = None,
+) -> QuickstartResult:
+    """Train (or find) the pocket experts, merge them, evaluate everything.
+
+    What is finished and whose inputs have not changed is not done again. Progress goes to the
+    log of this package.
+
+    Args:
+        out: folder for merges, evaluations and `results.json`.
+        pocket: folder of the pocket testbed.
+        backend: which engine evaluates.
+        limit: items per task.
+        config: what the testbed is made of; None for its quickstart preset.
+
+    Raises:
+        LayerSwapError: when a step fails; InputError when the user can mend it.
+    """
+    chosen = resolve_backend(backend)
+    with _step("1/3", f"pocket experts in {pocket} (minutes the first time, on two cores)"):
+        paths = build_pocket(pocket, config)
+    with _step("2/3", "merges, by mergekit-yaml"):
+        merged = {name: _merge(name, recipe, paths, out) for name, recipe in _MERGES.items()}
+    models = {
+        "base": paths.base,
+        "task expert": paths.task,
+        "language expert": paths.language,
+        **merged,
+    }
+    request = EvaluationRequest(tasks=TASKS, include_path=paths.tasks_dir, limit=limit)
+    with _step(
+        "3/3", f"evaluation by lm-eval, up to {limit} items a task, on {describe_backend(chosen)}"
+    ):
+        evaluator = CheckpointEvaluator(chosen, _OPTIONS)
+        try:
+            evaluations = {
+                name: _evaluate(name, model, evaluator, request, out)
+                for name, model in models.items()
+            }
+        finally:
+            evaluator.close()
+    result = QuickstartResult(evaluations, read_plan(merged["layer swap"]), out)
+    _write_results(result, models, request)
+    return result
+
+
+@contextmanager
+def _step(number: str, what: str) -> Iterator[None]:
+    """Say that a step begins, and how long it took."""
+    logger.info("[%s] %s", number, what)
+    started = time.monotonic()
+    yield
+    logger.info("[%s] done in %.1f s", number, time.monotonic() - started)
+
+
+def _merge(name: str, recipe_name: str, paths: PocketPaths, out: Path) -> Path:
+    """Merge a pocket recipe and return the folder of the result."""
+    started = time.monotonic()
+    recipe = find_recipe(recipe_name)
+    if paths.root != DEFAULT_POCKET.resolve():
+        adjusted = out / "recipes" / recipe.name
+        redirect_recipe(recipe, DEFAULT_POCKET.as_posix(), paths.root, adjusted)
+        logger.info(
+            "  %s: the recipe names %s; %s names %s", name, DEFAULT_POCKET, adjusted, paths.root
+        )
+        recipe = adjusted
+    fingerprint = fingerprint_of(
+        recipe=recipe.read_text(encoding="utf-8"),
+        models=[fingerprint_checkpoint(each) for each in (paths.base, paths.task, paths.language)],
+        versions={each: importlib.metadata.version(each) for each in ("mergekit", "torch")},
+        method=_fingerprint_method(),
+    )
+    folder = out / "merged" / recipe.stem
+    if merge(recipe, folder, fingerprint=fingerprint):
+        logger.info("  %s: mergekit-yaml %s, %.1f s", name, recipe, time.monotonic() - started)
+    else:
+        logger.info("  %s: merged before from the same inputs, in %s", name, folder)
+    return folder
+
+
+def _fingerprint_method() -> str:
+    """Return a hash of the code of `layer_swap`: a changed method is another merge."""
+    code = Path(layerswap_method.__file__).parent.glob("*.py")
+    return fingerprint_of(**{path.name: path.read_text(encoding="utf-8") for path in code})
+
+
+def _evaluate(
+    name: str,
+    model: Path,
+    evaluator: Evaluator[Path],
+    request: EvaluationRequest,
+    out: Path,
+) -> Evaluation:
+    """Return the evaluation of one model, from the records where its inputs are unchanged."""
+    started = time.monotonic()
+    fingerprint = fingerprint_of(
+        model=fingerprint_checkpoint(model),
+        tasks=fingerprint_folder(request.include_path),
+        request=request.model_dump(mode="json"),
+        options=_OPTIONS.model_dump(mode="json"),
+        backend=evaluator.backend,
+        versions=backend_versions(evaluator.backend),
+    )
+    folder = out / "evaluations" / name.replace(" ", "_")
+    known = read_evaluation(folder, fingerprint=fingerprint)
+    if known is not None:
+        logger.info("  %s: evaluated before, nothing has changed", name)
+        return known
+    evaluation = evaluator.evaluate(model, request)
+    write_evaluation(folder, evaluation, fingerprint=fingerprint)
+    logger.info("  %s: evaluated in %.1f s", name, time.monotonic() - started)
+    return evaluation
+
+
+def _write_results(
+    result: QuickstartResult, models: Mapping[str, Path], request: EvaluationRequest
+) -> None:
+    """Write `results.json`: every score, and the plan of the layer swap."""
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "request": request.model_dump(mode="json"),
+        "layers": None if result.plan is None else list(result.plan.sources),
+        "models": {
+            name: {"path": str(models[name]), **each.model_dump(mode="json", exclude={"samples"})}
+            for name, each in result.evaluations.items()
+        },
+    }
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    write_text(result.out / "results.json", text)

@@ -74,8 +74,8 @@ def weighted_average(
     Tensors of coefficient 0 are left out. Where one tensor remains and its coefficient equals
     the divisor, that tensor itself is returned (an alias, bit-identical; cast only if
     `out_dtype` differs). Otherwise the sum is accumulated in float32 (float64 if an input or
-    `out_dtype` is float64), divided once and rounded once to `out_dtype` (default: the promoted
-    dtype of the inputs).
+    `out_dtype` is float64, or if float32 is averaged into 16 bits), divided once and rounded once
+    to `out_dtype` (default: the promoted dtype of the inputs).
 
     Args:
         tensors: floating tensors of one shape on one device; not modified.
@@ -99,7 +99,10 @@ def weighted_average(
     first, coefficient = terms[0]
     if len(terms) == 1 and coefficient == divisor:
         return first.to(dtype)
-    wide = torch.float64 in {dtype, *(tensor.dtype for tensor, _ in terms)}
+    dtypes = {tensor.dtype for tensor, _ in terms}
+    # A float32 sum of float32 values is rounded; rounding it again to 16 bits can miss by one.
+    narrowed = torch.float32 in dtypes and dtype.itemsize < torch.float32.itemsize
+    wide = narrowed or torch.float64 in {dtype, *dtypes}
     compute = torch.float64 if wide else torch.float32
     result = torch.empty(first.shape, dtype=dtype, device=first.device)
     flat = result.view(-1)
@@ -113,5 +116,19 @@ def weighted_average(
             total.add_(tensor[piece].to(compute), alpha=c)
         if divisor != 1:
             total.div_(divisor)
-        flat[piece] = total
+        flat[piece] = _to_odd(total) if wide and dtype.itemsize < 4 else total
     return result
+
+
+def _to_odd(total: torch.Tensor) -> torch.Tensor:
+    """Return float64 values as float32 that round to 16 bits as the float64 values would.
+
+    torch goes from float64 to 16 bits by way of float32 and so rounds twice: 1 + 2^-8 + 2^-40
+    becomes 1 in bfloat16, not 1 + 2^-7. Rounding to odd (of the two float32 neighbours of an
+    inexact value the one with the odd last bit) keeps the second rounding right.
+    """
+    nearest = total.to(torch.float32)
+    exact = nearest.double() == total
+    odd = (nearest.view(torch.int32) & 1).bool()
+    towards = torch.where(nearest.double() < total, math.inf, -math.inf).to(torch.float32)
+    return torch.where(exact | odd, nearest, torch.nextafter(nearest, towards))

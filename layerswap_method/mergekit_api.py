@@ -57,6 +57,13 @@ def build_group_method(
     )
 
 
+def dtype_from_name(name: str | None) -> Any:
+    """Return the torch dtype of a name as recipes write it; None for None."""
+    from mergekit.common import dtype_from_name as convert
+
+    return convert(name)
+
+
 def recipe_fields() -> dict[str, tuple[str, ...]]:
     """Return the keys mergekit knows: of a recipe, of an entry of `models`, and of `slices`."""
     from mergekit.config import (

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from layerswap_method.errors import InputError
-from layerswap_method.mergekit_api import build_group_method
+from layerswap_method.mergekit_api import build_group_method, dtype_from_name
 from layerswap_method.spec import LayerSwapSpec, Role, TensorSource
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ NAME = "layer_swap"
 
 SOURCE_PARAMETER = "layer_swap_source"
 """Set by the planner on each tensor's task, never by a recipe."""
+
+DTYPE_PARAMETER = "layer_swap_dtype"
+"""Set by the planner on averaged tensors: the recipe's `dtype`, to which the average is rounded
+once. Never by a recipe."""
 
 
 def build_method() -> Any:
@@ -36,7 +40,11 @@ def build_method() -> Any:
         pretty_name="Layer Swapping",
         reference_url="https://arxiv.org/abs/2410.01335",
         implementation=merge_group,
-        shared={**shared, SOURCE_PARAMETER: (TensorSource | None, None)},
+        shared={
+            **shared,
+            SOURCE_PARAMETER: (TensorSource | None, None),
+            DTYPE_PARAMETER: (str | None, None),
+        },
         per_input={"role": (Role | None, None), "weight": (float, 1.0)},
     )
 
@@ -50,7 +58,7 @@ def merge_group(
         group: mergekit's `TensorGroup`; tensors of one shape, any floating dtype.
         role: input id -> `task`, `language` or None (the base).
         weight: input id -> weight within its role; 0 or more.
-        **shared: the recipe's top-level parameters, and `layer_swap_source`.
+        **shared: the recipe's top-level parameters, and what the planner sets.
 
     Returns:
         The source's own tensor (bit-identical) where one model gives it, else the weighted
@@ -60,6 +68,7 @@ def merge_group(
         InputError: if an input that the source needs is missing.
     """
     source = shared.pop(SOURCE_PARAMETER, None)
+    dtype = shared.pop(DTYPE_PARAMETER, None)
     spec = LayerSwapSpec(
         **{
             name: value
@@ -77,6 +86,7 @@ def merge_group(
         roles=[role[entry.id] for entry in group.entries],
         weights=[weight[entry.id] for entry in group.entries],
         is_base=[entry.is_base for entry in group.entries],
+        out_dtype=dtype_from_name(dtype),
     )
 
 
@@ -89,6 +99,7 @@ def _combine(
     roles: Sequence[str | None],
     weights: Sequence[float],
     is_base: Sequence[bool],
+    out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     from layerswap_method.arithmetic import mix_coefficients, weighted_average
 
@@ -109,7 +120,7 @@ def _combine(
         task_weight=spec.task_weight,
         language_weight=spec.language_weight,
     )
-    return weighted_average([tensors[i] for i in order], coefficients, divisor)
+    return weighted_average([tensors[i] for i in order], coefficients, divisor, out_dtype)
 
 
 def needed_roles(source: TensorSource, spec: LayerSwapSpec) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from layerswap_method.errors import InputError
-from layerswap_method.method import NAME, SOURCE_PARAMETER, needed_roles
+from layerswap_method.method import DTYPE_PARAMETER, NAME, SOURCE_PARAMETER, needed_roles
 from layerswap_method.plan import LayerPlan
 from layerswap_method.recipe import Recipe, read_recipe
 from layerswap_method.spec import TensorSource
@@ -192,17 +192,15 @@ def _with_source(planner: Any, task: Any, weight: Any, source: TensorSource) -> 
     """Return mergekit's task for one tensor with its source written into it.
 
     mergekit casts to the recipe's `dtype` on loading, so an average would be rounded twice;
-    averages are therefore loaded as stored and cast to `dtype` once, as the last step.
+    averages are therefore loaded as stored, and the kernel rounds them to `dtype` once.
     """
-    update: dict[str, Any] = {
-        "parameters": type(task.parameters)(
-            {**dict(task.parameters.items()), SOURCE_PARAMETER: source}
-        )
-    }
+    parameters = {**dict(task.parameters.items()), SOURCE_PARAMETER: source}
+    update: dict[str, Any] = {}
     dtype = weight.force_dtype or planner.config.dtype
-    if source == "average" and dtype not in (None, "float64"):
+    if source == "average" and dtype is not None:
+        parameters[DTYPE_PARAMETER] = dtype
         update["gather_tensors"] = _loaded_as_stored(task.gather_tensors)
-        update["out_dtype"] = dtype
+    update["parameters"] = type(task.parameters)(parameters)
     return task.model_copy(update=update)
 
 

@@ -78,7 +78,7 @@ def round_once(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
         exact = torch.from_numpy(np.rint(values / quantum) * quantum)
         return exact.to(torch.bfloat16)
     kinds = {torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64}
-    return torch.from_numpy(values.astype(kinds[dtype]))
+    return torch.from_numpy(np.asarray(values).astype(kinds[dtype]))
 
 
 def average(
@@ -172,4 +172,5 @@ READERS: dict[str, Reader] = {
     ),
     "qwen2_moe": Fused("gate_proj", "up_proj", "down_proj"),
     "qwen3_moe": Fused("gate_proj", "up_proj", "down_proj"),
+    "glm4_moe": Fused("gate_proj", "up_proj", "down_proj"),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,45 @@ FAMILIES: dict[str, Family] = {
         common=False,
     ),
     "gpt_neox": Family("GPTNeoXConfig", "GPTNeoXForCausalLM", {"num_key_value_heads": None}),
+    "smollm3": Family("SmolLM3Config", "SmolLM3ForCausalLM"),
+    "olmo3": Family("Olmo3Config", "Olmo3ForCausalLM"),
+    "opt": Family(
+        "OPTConfig",
+        "OPTForCausalLM",
+        {"ffn_dim": 24, "word_embed_proj_dim": 16, "do_layer_norm_before": True},
+    ),
+    "gpt_oss": Family(
+        "GptOssConfig",
+        "GptOssForCausalLM",
+        {"num_local_experts": 3, "num_experts_per_tok": 2, "head_dim": 8},
+    ),
+    "glm4_moe": Family(
+        "Glm4MoeConfig",
+        "Glm4MoeForCausalLM",
+        {
+            "n_routed_experts": 3,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 8,
+            "head_dim": 8,
+            "n_group": 1,
+            "topk_group": 1,
+            "first_k_dense_replace": 2,
+        },
+    ),
+    "t5": Family(
+        "T5Config",
+        "T5ForConditionalGeneration",
+        {
+            "vocab_size": VOCAB,
+            "d_model": 16,
+            "d_kv": 8,
+            "d_ff": 24,
+            "num_layers": 6,
+            "num_heads": 2,
+            "decoder_start_token_id": 0,
+        },
+        common=False,
+    ),
     "gemma3_vl": Family(
         "Gemma3Config",
         "Gemma3ForConditionalGeneration",
@@ -140,7 +179,11 @@ FAMILIES: dict[str, Family] = {
                 rope_parameters={"rope_type": "default", "mrope_section": [1, 1, 2]}
             ),
             "vision_config": {
-                "depth": 3, "embed_dim": 16, "hidden_size": 16, "num_heads": 2, "mlp_ratio": 2,
+                "depth": 3,
+                "embed_dim": 16,
+                "hidden_size": 16,
+                "num_heads": 2,
+                "mlp_ratio": 2,
             },
             "image_token_id": 5,
             "video_token_id": 6,
@@ -156,8 +199,12 @@ FAMILIES: dict[str, Family] = {
                 rope_parameters={"rope_type": "default", "mrope_section": [1, 1, 2]}
             ),
             "vision_config": {
-                "depth": 3, "hidden_size": 16, "out_hidden_size": 16, "num_heads": 2,
-                "intermediate_size": 24, "fullatt_block_indexes": [1],
+                "depth": 3,
+                "hidden_size": 16,
+                "out_hidden_size": 16,
+                "num_heads": 2,
+                "intermediate_size": 24,
+                "fullatt_block_indexes": [1],
             },
             "image_token_id": 5,
             "video_token_id": 6,
@@ -173,8 +220,12 @@ FAMILIES: dict[str, Family] = {
                 head_dim=8, rope_parameters={"rope_type": "default", "mrope_section": [1, 1, 2]}
             ),
             "vision_config": {
-                "depth": 3, "hidden_size": 16, "out_hidden_size": 16, "num_heads": 2,
-                "intermediate_size": 24, "deepstack_visual_indexes": [0, 1, 2],
+                "depth": 3,
+                "hidden_size": 16,
+                "out_hidden_size": 16,
+                "num_heads": 2,
+                "intermediate_size": 24,
+                "deepstack_visual_indexes": [0, 1, 2],
                 "num_position_embeddings": 16,
             },
             "image_token_id": 5,
@@ -210,11 +261,14 @@ def make_model(
     seed: int,
     *,
     dtype: torch.dtype = torch.bfloat16,
-    edit: Callable[[Any], None] | None = None,
+    fill: float | None = None,
     shard: str = "5GB",
     **changes: Any,
 ) -> Path:
-    """Write a random model of `family` to `folder`; every parameter differs between seeds."""
+    """Write a random model of `family` to `folder`; every parameter differs between seeds.
+
+    With `fill`, every parameter is that number instead.
+    """
     config = make_config(family, **changes)
     config.dtype = dtype
     torch.manual_seed(seed)
@@ -223,7 +277,7 @@ def make_model(
         for parameter in model.parameters():
             centre = parameter.mean() if parameter.ndim == 1 else 0.0
             parameter.copy_(centre + 0.1 * torch.randn(parameter.shape))
-    if edit is not None:
-        edit(model)
+            if fill is not None:
+                parameter.fill_(fill)
     model.to(dtype).save_pretrained(folder, max_shard_size=shard)
     return folder

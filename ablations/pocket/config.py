@@ -78,7 +78,7 @@ class PocketConfig(_Frozen):
     shape: ModelShape = ModelShape()
     """Sizes of the model."""
     base: Training = Training(
-        steps=2800,
+        steps=2600,
         learning_rate=3e-3,
         warmup_steps=100,
         weight_decay=0.01,
@@ -90,9 +90,9 @@ class PocketConfig(_Frozen):
     """The first steps of the base see copying and equations only."""
     task: Training = Training(steps=150, learning_rate=1e-3)
     """SFT of the math expert (English only)."""
-    language: Training = Training(steps=100, learning_rate=6e-4)
+    language: Training = Training(steps=120, learning_rate=6e-4, train_embeddings=True)
     """SFT of the language expert (no math)."""
-    swahili_zipf: float = Field(1.5, ge=0)
+    swahili_zipf: float = Field(2.0, ge=0)
     """Zipf exponent of words in the base's Swahili; the language expert sees all words alike."""
     evaluation: Evaluation = Evaluation()
     """Test items."""

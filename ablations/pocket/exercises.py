@@ -8,7 +8,7 @@ exercises a model is trained on: that is in `corpora`.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +22,7 @@ from ablations.pocket.lexicon import (
     say,
 )
 from ablations.pocket.world import (
+    PROBLEM_KINDS,
     AskCount,
     AskDegree,
     AskNow,
@@ -29,7 +30,9 @@ from ablations.pocket.world import (
     AskWhat,
     AskWho,
     Has,
+    ProblemKind,
     Sentence,
+    Sight,
     draw_equation,
     draw_problem,
     draw_statement,
@@ -67,9 +70,13 @@ def draw_from(split: Split, make: Callable[[], Exercise]) -> Exercise:
             return exercise
 
 
-def math(words: WordSource, language: Language) -> Exercise:
-    """Return a word problem with its chain of thought."""
+def math(
+    words: WordSource, language: Language, kinds: Sequence[ProblemKind] = PROBLEM_KINDS
+) -> Exercise:
+    """Return a word problem of one of `kinds` with its chain of thought."""
     problem = draw_problem(words)
+    while problem.kind not in kinds:
+        problem = draw_problem(words)
     text = render_all(problem.sentences, language)
     key = render_all(problem.sentences, "en")
     return Exercise(f"solve : {text} steps :", problem.solution(language), key)
@@ -81,12 +88,11 @@ def _question(sentences: list[Sentence], answer: str, language: Language) -> Exe
 
 
 def facts(words: WordSource, language: Language) -> Exercise:
-    """Return a question whose answer is one word (who or what) of the two facts given."""
-    (owner, other), (item, distractor) = words.two_names(), words.two_words("item")
-    given: list[Sentence] = [
-        Has(owner, words.rng.randint(1, 20), item),
-        Has(other, words.rng.randint(1, 20), distractor),
-    ]
+    """Return two statements and a question about one of them, answered by one of its words."""
+    owner, other = words.two_names()
+    item = words.word("item")
+    sight = Sight(other, words.word("attitude"), words.word("animal"), words.word("place"))
+    given: list[Sentence] = [Has(owner, words.rng.randint(1, 20), item), sight]
     words.rng.shuffle(given)
     if words.rng.random() < 0.5:
         return _question([*given, AskWhat(owner)], item, language)

@@ -88,13 +88,14 @@ def write_stage(stage: Stage, fill: Callable[[Path], dict[str, Any]]) -> None:
         stage: where, and under which key.
         fill: writes the files into the folder it is given; returns what the manifest records.
     """
-    started = time.monotonic()
+    started, cpu_started = time.monotonic(), time.process_time()
     fresh = stage.folder.with_name(f".{stage.name}.partial-{os.getpid()}")
     fresh.mkdir(parents=True)
     record = fill(fresh)
     manifest = {
         "key": stage.key,
         "duration_s": round(time.monotonic() - started, 2),
+        "cpu_s": round(time.process_time() - cpu_started, 2),
         **record,
         "files": hash_files(fresh),
     }

@@ -211,6 +211,7 @@ class Step:
 
 
 ProblemKind = Literal["one", "two", "total", "compare"]
+PROBLEM_KINDS: tuple[ProblemKind, ...] = ("one", "two", "total", "compare")
 LARGEST_RESULT = 20
 
 

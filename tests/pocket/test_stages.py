@@ -38,6 +38,7 @@ def test_written_stage_is_done_and_records_what_fill_returned(stage: Stage) -> N
     assert is_done(stage)
     manifest = read_manifest(stage.folder)
     assert manifest["seed"] == 3
+    assert manifest["cpu_s"] >= 0
     assert list(manifest["files"]) == ["data/rows.jsonl"]
     assert [path.name for path in stage.folder.parent.iterdir()] == ["base"]
 

@@ -1,0 +1,188 @@
+"""What is read from disk: exactly the tensors that the plan needs, of the experts it needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.families.merging import merge, recipe, roles
+from tests.families.oracle import Swap, layer_number, stored
+from tests.families.zoo import LAYERS
+
+Read = set[tuple[str, str]]
+"""(folder name of the model, tensor)."""
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
+    """Yield the list of all (model, tensor) requests that mergekit sends to its loaders."""
+    from mergekit.io.lazy_tensor_loader import LazyTensorLoader
+
+    requests: list[tuple[str, str]] = []
+    original = LazyTensorLoader.get_tensor
+
+    def get_tensor(self: Any, key: str, *args: Any, **kwargs: Any) -> Any:
+        requests.append((Path(self.index.base_path).name, key))
+        return original(self, key, *args, **kwargs)
+
+    monkeypatch.setattr(LazyTensorLoader, "get_tensor", get_tensor)
+    yield requests
+
+
+def models_of(source: str) -> tuple[str, ...]:
+    """Return the models whose tensor a source needs."""
+    return ("task", "language") if source == "average" else (source,)
+
+
+def needed(sources: list[str], non_layer: str, names: list[str]) -> Read:
+    """Return the requests of a merge with these layer sources."""
+    wanted: Read = set()
+    for name in names:
+        layer = layer_number(name)
+        source = non_layer if layer is None else sources[layer]
+        wanted |= {(model, name) for model in models_of(source)}
+    return wanted
+
+
+def layer_sources(placement: str, parameters: dict[str, Any]) -> list[str]:
+    """Return the sources of the layers, written from the definitions of the placements."""
+    if placement == "outer":
+        b, u = parameters["bottom_layers"], parameters["top_layers"]
+        t_b, t_u = parameters["bottom_transition"], parameters["top_transition"]
+        return [Swap(LAYERS, b, u, t_b, t_u).of_layer(layer) for layer in range(LAYERS)]
+    swapped = {
+        "middle": {1, 2, 3},  # b + u = 3 layers from (6 - 3) // 2
+        "alternating": {0, 2, 4},
+        "layers": {0, 5},
+    }[placement]
+    above = {layer + 1 for layer in swapped} if parameters.get("bottom_transition") else set()
+    below = {layer - 1 for layer in swapped} if parameters.get("top_transition") else set()
+    return [
+        "language" if layer in swapped else "average" if layer in above | below else "task"
+        for layer in range(LAYERS)
+    ]
+
+
+PLACEMENTS: list[dict[str, Any]] = [
+    {"bottom_layers": 2, "top_layers": 1, "bottom_transition": 1, "top_transition": 1},
+    {"bottom_layers": 3, "top_layers": 3, "bottom_transition": 0, "top_transition": 0},
+    {"bottom_layers": 0, "top_layers": 0, "bottom_transition": 0, "top_transition": 1},
+    {"placement": "middle", "bottom_layers": 2, "top_layers": 1, "bottom_transition": 1},
+    {"placement": "alternating", "bottom_layers": 2, "top_layers": 1},
+    {"placement": "layers", "language_layers": "0,5", "top_transition": 1},
+]
+
+
+@pytest.mark.parametrize("parameters", PLACEMENTS, ids=lambda p: p.get("placement", "outer"))
+@pytest.mark.parametrize("non_layer", ["average", "task", "language", "base"])
+def test_only_the_needed_tensors_are_requested_and_each_once(
+    parameters: dict[str, Any], non_layer: str, experts: Any, reads: Any, tmp_path: Path
+) -> None:
+    given = experts("llama")
+    document = recipe(roles(given), {**parameters, "non_layer": non_layer}, given.base)
+    out = merge(document, tmp_path / "merged")
+    sources = layer_sources(parameters.get("placement", "outer"), parameters)
+    assert json.loads((out / "layer_swap_plan.json").read_text())["layers"] == sources
+    assert set(reads) == needed(sources, non_layer, list(stored(given.task)))
+    assert len(reads) == len(set(reads))
+
+
+def test_random_placement_reads_the_drawn_layers_only(
+    experts: Any, reads: Any, tmp_path: Path
+) -> None:
+    given = experts("llama")
+    drawn = set()
+    for seed in range(4):
+        reads.clear()
+        parameters = {"placement": "random", "bottom_layers": 2, "top_layers": 1, "seed": seed}
+        out = merge(recipe(roles(given), parameters), tmp_path / str(seed))
+        sources = json.loads((out / "layer_swap_plan.json").read_text())["layers"]
+        assert sorted(sources) == ["language"] * 3 + ["task"] * 3
+        assert set(reads) == needed(sources, "average", list(stored(given.task)))
+        drawn.add(tuple(sources))
+    assert len(drawn) > 1
+
+
+def test_the_bytes_read_are_the_output_and_its_averaged_part(
+    experts: Any, reads: Any, tmp_path: Path
+) -> None:
+    given = experts("llama")
+    swap = Swap(LAYERS)
+    out = stored(merge(recipe(roles(given), swap.parameters()), tmp_path / "merged"))
+    sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in out.items()}
+    averaged = sum(size for name, size in sizes.items() if swap.of_tensor(name) == "average")
+    assert 0 < averaged < sum(sizes.values())
+    assert sum(sizes[name] for _, name in reads) == sum(sizes.values()) + averaged
+
+
+def test_an_unused_expert_is_never_read(experts: Any, reads: Any, tmp_path: Path) -> None:
+    given = experts("llama")
+    parameters = {"bottom_layers": 0, "top_layers": 0, "non_layer": "task"}
+    merge(recipe(roles(given), parameters, given.base), tmp_path / "merged")
+    assert {model for model, _ in reads} == {"task"}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "source_of"),
+    [
+        ({"swap_modules": "attention"}, {"self_attn": True, "mlp": False, "norm": False}),
+        ({"swap_modules": "mlp"}, {"self_attn": False, "mlp": True, "norm": False}),
+    ],
+    ids=["attention", "mlp"],
+)
+def test_module_swaps_read_the_other_modules_from_the_task_expert_alone(
+    parameters: dict[str, Any],
+    source_of: dict[str, bool],
+    experts: Any,
+    reads: Any,
+    tmp_path: Path,
+) -> None:
+    given = experts("llama")
+    swap = Swap(LAYERS, non_layer="task")
+    merge(recipe(roles(given), {**swap.parameters(), **parameters}), tmp_path / "merged")
+    wanted: Read = set()
+    for name in stored(given.task):
+        layer = layer_number(name)
+        part = next((p for p in ("self_attn", "mlp") if f".{p}." in name), "norm")
+        moved = layer is not None and source_of[part]
+        source = swap.of_layer(layer) if moved and layer is not None else "task"
+        wanted |= {(model, name) for model in models_of(source)}
+    assert set(reads) == wanted
+
+
+def test_averaged_norms_read_both_experts_in_every_layer(
+    experts: Any, reads: Any, tmp_path: Path
+) -> None:
+    given = experts("llama")
+    swap = Swap(LAYERS, non_layer="task")
+    parameters = {**swap.parameters(), "layer_norms": "average"}
+    merge(recipe(roles(given), parameters), tmp_path / "merged")
+    norms = {n for n in stored(given.task) if layer_number(n) is not None and "layernorm" in n}
+    assert len(norms) == 2 * LAYERS
+    assert {(model, name) for model in ("task", "language") for name in norms} <= set(reads)
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "gemma2", "mistral3_vl", "gpt2"])
+def test_other_families_read_no_more_either(
+    family: str, experts: Any, reads: Any, tmp_path: Path
+) -> None:
+    given: SimpleNamespace = experts(family)
+    swap = Swap(LAYERS)
+    merge(recipe(roles(given), swap.parameters(), given.base), tmp_path / "merged")
+    sources = [swap.of_layer(layer) for layer in range(LAYERS)]
+    assert set(reads) == needed(sources, "average", list(stored(given.task)))
+
+
+def test_a_model_of_weight_zero_is_not_read(experts: Any, reads: Any, tmp_path: Path) -> None:
+    given = experts("llama")
+    document = recipe(roles(given), Swap(LAYERS).parameters())
+    document["models"].append(
+        {"model": str(given.base), "parameters": {"role": "language", "weight": 0}}
+    )
+    merge(document, tmp_path / "merged")
+    assert {model for model, _ in reads} == {"task", "language"}

@@ -27,14 +27,14 @@ PUBLISHED = {
 }
 
 
-def test_the_recipes_are_found():
+def test_the_recipes_are_found() -> None:
     assert len(RECIPES) >= 30
     stray = [p for p in ROOT.glob("recipes/**/*") if p.suffix in (".yaml", ".json")]
     assert stray == [], "the tests look at *.yml only"
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_header_has_every_field_in_order(recipe):
+def test_header_has_every_field_in_order(recipe: str) -> None:
     fields = header(recipe)
     assert [name for name, _ in fields] == FIELDS
     assert all(text.strip() for _, text in fields)
@@ -44,7 +44,7 @@ def test_header_has_every_field_in_order(recipe):
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_run_line_is_a_command_for_this_recipe(recipe):
+def test_run_line_is_a_command_for_this_recipe(recipe: str) -> None:
     words = command(recipe)
     assert words[:2] == ["mergekit-yaml", recipe]
     assert words[2].startswith(("./merged/", "runs/merged/"))  # both are ignored by git
@@ -53,7 +53,7 @@ def test_run_line_is_a_command_for_this_recipe(recipe):
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_needs_names_every_model_and_the_disk(recipe):
+def test_needs_names_every_model_and_the_disk(recipe: str) -> None:
     needs = dict(header(recipe))["Needs"]
     assert re.search(r"\d+ [GM]B\s+of\s+disk", needs)
     adapters = [r.adapter for r in references_of(recipe) if r.adapter is not None]
@@ -67,7 +67,7 @@ def test_needs_names_every_model_and_the_disk(recipe):
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_expected_quotes_the_paper_and_claims_nothing_else(recipe):
+def test_expected_quotes_the_paper_and_claims_nothing_else(recipe: str) -> None:
     expected = " ".join(dict(header(recipe))["Expected"].split())
     assert re.search(r"not measured by us", expected, re.IGNORECASE)
     text = re.sub(r"arXiv \d+\.\d+|section \d\.\d", "", expected)
@@ -80,7 +80,7 @@ def test_expected_quotes_the_paper_and_claims_nothing_else(recipe):
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_recipe_sets_what_mergekit_would_guess(recipe):
+def test_recipe_sets_what_mergekit_would_guess(recipe: str) -> None:
     document = load(recipe)
     assert document["base_model"], "else config and tokenizer come from a model drawn at random"
     assert document["dtype"] in ("float32", "bfloat16")
@@ -90,7 +90,7 @@ def test_recipe_sets_what_mergekit_would_guess(recipe):
             assert is_hub_id(part) != (local and part.count("/") > 1), part
 
 
-def test_the_table_lists_every_recipe_once():
+def test_the_table_lists_every_recipe_once() -> None:
     table = (ROOT / "recipes/README.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| \[`([^`]+)`\]\(([^)]+)\)", table, re.MULTILINE)
     assert all(name == link for name, link in listed)

@@ -61,8 +61,9 @@ class Workshop:
         )
 
     def console_script(self) -> list[str]:
-        """Return how to start `mergekit-yaml`: itself if the package is installed here."""
-        if (Path(sysconfig.get_path("purelib")) / "layerswap.pth").is_file():
+        """Return how to start `mergekit-yaml`: itself if this version of us is installed here."""
+        installed = Path(sysconfig.get_path("purelib")) / "layerswap.pth"
+        if installed.is_file() and installed.read_bytes() == (ROOT / "layerswap.pth").read_bytes():
             return [str(Path(sys.executable).with_name("mergekit-yaml"))]
         start = (
             "import layerswap_method; layerswap_method.register(); "

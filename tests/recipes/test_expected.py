@@ -1,0 +1,58 @@
+"""The table of expected layers covers every recipe and follows from the paper's formula."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.recipes.documents import RECIPES, load
+from tests.recipes.expected import SOUPS, SWAPS, TIES
+
+OUTER = [recipe for recipe in SWAPS if "placement" not in load(recipe)["parameters"]]
+
+
+def test_no_recipe_escapes() -> None:
+    assert sorted([*SWAPS, *SOUPS, *TIES]) == RECIPES
+    methods = {recipe: load(recipe)["merge_method"] for recipe in RECIPES}
+    assert {r for r, method in methods.items() if method == "layer_swap"} == set(SWAPS)
+    assert {r for r, method in methods.items() if method == "linear"} == set(SOUPS)
+    assert {r for r, method in methods.items() if method == "ties"} == set(TIES)
+
+
+@pytest.mark.parametrize("recipe", OUTER)
+def test_outer_layers_follow_algorithm_1(recipe: str) -> None:
+    given, expected = load(recipe)["parameters"], SWAPS[recipe]
+    b, u = given["bottom_layers"], given["top_layers"]
+    t_b, t_u, total = given["bottom_transition"], given["top_transition"], expected.layers
+    language = {layer for layer in range(total) if layer < b or layer > total - 1 - u}
+    task = {layer for layer in range(total) if b + t_b <= layer < total - u - t_u}
+    assert expected.language == language
+    assert expected.average == set(range(total)) - language - task
+
+
+@pytest.mark.parametrize("recipe", ["recipes/swahili.yml", "recipes/telugu.yml"])
+def test_the_default_recipes_have_the_papers_underlined_counts(recipe: str) -> None:
+    assert load(recipe)["parameters"] == {
+        "bottom_layers": 5,
+        "top_layers": 2,
+        "bottom_transition": 0,
+        "top_transition": 0,
+    }
+
+
+def test_expected_tells_tensors_apart() -> None:
+    swap = SWAPS["recipes/swahili_transition.yml"]
+    layer = "model.layers.{}.mlp.up_proj.weight"
+    assert [swap.source(layer.format(i)) for i in (4, 5, 6, 28, 29, 30)] == [
+        "language",
+        "average",
+        "task",
+        "task",
+        "average",
+        "language",
+    ]
+    assert swap.source("lm_head.weight") == "average"
+    norm = "model.layers.9.input_layernorm.weight"
+    assert SWAPS["recipes/literal_norms.yml"].source(norm) == "average"
+    attention = SWAPS["recipes/modules/attention.yml"]
+    assert attention.source("model.layers.0.self_attn.q_proj.weight") == "language"
+    assert attention.source("model.layers.0.mlp.up_proj.weight") == "task"

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ablations.pocket.config import PocketConfig
-from ablations.pocket.jobs import Job, Role, run_jobs
+from ablations.pocket.curriculum import Job, Role
+from ablations.pocket.jobs import run_jobs
 from ablations.pocket.stages import (
     Stage,
     check_replaceable,
@@ -37,7 +38,8 @@ logger = logging.getLogger(__name__)
 DEFAULT_OUT = Path("runs/pocket")
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors")
 _HERE = Path(__file__).parent
-_WORLD = ("lexicon", "world", "exercises", "corpora", "tokenizer", "batches", "training", "jobs")
+_WORDS = ("lexicon", "world", "exercises")
+_LESSONS = (*_WORDS, "corpora", "tokenizer", "batches", "training", "curriculum")
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def plan_jobs(root: Path, config: PocketConfig) -> tuple[Job, list[Job]]:
         "swahili_zipf": config.swahili_zipf,
         "seed": config.seed,
     }
-    base_key = content_key(base_content, _sources(*_WORLD))
+    base_key = content_key(base_content, _sources(*_LESSONS))
     base = Job(Stage(root / "base", base_key), "base", config, config.seed, None)
     experts: list[Job] = []
     roles: tuple[Role, Role] = ("task", "language")
@@ -95,7 +97,7 @@ def plan_jobs(root: Path, config: PocketConfig) -> tuple[Job, list[Job]]:
 def _tasks_stage(root: Path, config: PocketConfig) -> Stage:
     folder = root / "tasks"
     content = {"evaluation": config.evaluation.model_dump(), "folder": str(folder)}
-    sources = _sources("lexicon", "world", "exercises", "tasks")
+    sources = _sources(*_WORDS, "tasks")
     return Stage(folder, content_key(content, sources))
 
 

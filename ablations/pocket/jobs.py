@@ -6,80 +6,34 @@ threads or random state of the caller, and two experts can train side by side.
 
 from __future__ import annotations
 
-import hashlib
-import itertools
+import contextlib
 import multiprocessing
 import os
 import queue
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from ablations.pocket import corpora
-from ablations.pocket.batches import Batch, draw_batches
-from ablations.pocket.config import PocketConfig, Training
+from ablations.pocket.curriculum import Job, job_batches
 from ablations.pocket.progress import Progress
-from ablations.pocket.stages import Stage, write_stage
-from ablations.pocket.tokenizer import vocabulary
+from ablations.pocket.stages import write_stage
 from layerswap_method.errors import LayerSwapError
 
-Role = Literal["base", "task", "language"]
 LOSS_INTERVAL = 50
 
 
-@dataclass(frozen=True)
-class Job:
-    """One model to train."""
+def _end_with_parent() -> None:
+    """End this process when its parent is gone, however that ended: nothing trains for nobody."""
+    parent = multiprocessing.parent_process()
 
-    stage: Stage
-    role: Role
-    config: PocketConfig
-    seed: int
-    """Seed of the first weights (base) and of the stream."""
-    parent: Path | None
-    """Folder of the base an expert starts from; None for the base itself."""
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
 
-    @property
-    def training(self) -> Training:
-        """The settings of this job's role."""
-        training: Training = getattr(self.config, self.role)
-        return training
-
-
-def derive_seed(*parts: str | int) -> int:
-    """Return a 32-bit seed for a named purpose, so that no two streams share one by accident."""
-    text = "/".join(map(str, parts))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
-
-
-def job_batches(job: Job) -> Iterator[Batch]:
-    """Return the endless batches of a job."""
-    few_shot_share = job.training.few_shot_share
-    seed = derive_seed(job.role, job.seed)
-    if job.role == "task":
-        stream = corpora.task_corpus(seed, few_shot_share=few_shot_share)
-    elif job.role == "language":
-        stream = corpora.language_corpus(seed, few_shot_share=few_shot_share)
-    else:
-        stream = corpora.base_corpus(
-            seed, swahili_zipf=job.config.swahili_zipf, few_shot_share=few_shot_share
-        )
-    batches = _batches(stream, job, "batches")
-    if job.role != "base":
-        return batches
-    warmup = _batches(corpora.base_warmup(derive_seed("copying", job.seed)), job, "copying")
-    return itertools.chain(itertools.islice(warmup, job.config.copying_steps), batches)
-
-
-def _batches(stream: corpora.Stream, job: Job, purpose: str) -> Iterator[Batch]:
-    return draw_batches(
-        stream,
-        vocabulary(),
-        tokens_per_batch=job.training.tokens_per_batch,
-        seed=derive_seed(job.role, purpose, job.seed),
-    )
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _run(job: Job, reports: Any) -> None:
@@ -88,6 +42,7 @@ def _run(job: Job, reports: Any) -> None:
 
     from ablations.pocket import training
 
+    _end_with_parent()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     training.use_one_thread()
@@ -145,10 +100,12 @@ def run_jobs(jobs: Sequence[Job], *, progress: bool) -> None:
                     )
                     process.start()
                     running[job.stage.name] = process
-                try:
+                with contextlib.suppress(queue.Empty):
                     shown.update(*reports.get(timeout=0.2))
-                except queue.Empty:
-                    running = _still_running(running)
+                running = _still_running(running)
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    shown.update(*reports.get_nowait())
     finally:
         for process in running.values():
             process.terminate()

@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -127,6 +132,42 @@ def test_a_folder_in_the_way_is_refused_before_anything_is_written(tmp_path: Pat
     with pytest.raises(InputError, match="task exists and is not part of a pocket testbed"):
         build_pocket(tmp_path, TINY, progress=False)
     assert [path.name for path in tmp_path.iterdir()] == ["task"]
+
+
+def test_training_ends_when_the_build_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "build.py"
+    script.write_text(
+        "from pathlib import Path\n"
+        "from ablations.pocket.build import build_pocket\n"
+        "if __name__ == '__main__':\n"
+        f"    build_pocket(Path({str(tmp_path / 'pocket')!r}), progress=False)\n"
+    )
+    parent = subprocess.Popen([sys.executable, script], cwd=Path(__file__).parents[2])
+    partial = wait_for(lambda: next((tmp_path / "pocket").glob(".base.partial-*"), None))
+    trainer = int(partial.name.rpartition("-")[2])
+    assert trainer != parent.pid
+    parent.kill()
+    parent.wait()
+    wait_for(lambda: not is_alive(trainer))
+
+
+def wait_for(condition: Callable[[], Any], timeout_s: float = 60) -> Any:
+    """Return the first true value of `condition`; fail if there is none in time."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.1)
+    raise AssertionError("timed out")
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs (a zombie that nobody has reaped does not)."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
 
 
 def test_two_builds_at_once_are_refused(copied: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from ablations.pocket import corpora, exercises
 from ablations.pocket.batches import IGNORED, draw_batches, encode
 from ablations.pocket.corpora import Document, Stream
-from ablations.pocket.lexicon import DEGREES, TRANSLATION
+from ablations.pocket.lexicon import TRANSLATION
 from ablations.pocket.tasks import draw_items
 from ablations.pocket.tokenizer import BOS_ID, EOS_ID, PAD_ID, build_tokenizer, vocabulary
 
@@ -158,7 +158,3 @@ def test_batches_are_padded_within_budget_and_follow_their_seed() -> None:
         for row, row_labels in zip(ids, labels, strict=True):
             pads = [label for i, label in zip(row, row_labels, strict=True) if i == PAD_ID]
             assert set(pads) <= {IGNORED}
-
-
-def test_degrees_are_asked_in_both_orders_of_the_language() -> None:
-    assert list(DEGREES) == ["more", "fewer"]

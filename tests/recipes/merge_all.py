@@ -23,7 +23,7 @@ def main() -> None:
         try:
             mergekit_yaml.main(args=words[1:], standalone_mode=False)
             errors.append(None)
-        except BaseException:
+        except (Exception, SystemExit):
             errors.append(traceback.format_exc())
     Path(sys.argv[2]).write_text(json.dumps(errors), encoding="utf-8")
 

@@ -38,18 +38,19 @@ def build(references: Iterable[Reference], hub: Path, workspace: Path) -> None:
     for reference in references:
         folder = folder_of(reference.model, hub, workspace)
         if not folder.exists():
-            _build_model(reference.model, folder)
+            build_model(reference.model, folder)
         if reference.adapter is not None:
             folder = folder_of(reference.adapter, hub, workspace)
             if not folder.exists():
                 _build_adapter(reference.model, reference.adapter, folder)
 
 
-def _build_model(name: str, folder: Path) -> None:
+def build_model(name: str, folder: Path, *, vocabulary: int = VOCABULARY) -> None:
+    """Write a model and its tokenizer; `vocabulary` counts rows and tokens."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         hidden_size=HIDDEN,
         intermediate_size=24,
         num_hidden_layers=layer_count(name),
@@ -67,15 +68,15 @@ def _build_model(name: str, folder: Path) -> None:
         for parameter in model.parameters():  # norms too: no two models share any tensor
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1 + 0.05)
     model.to(stored_dtype(name)).save_pretrained(folder)
-    _build_tokenizer(folder)
+    _build_tokenizer(folder, vocabulary)
 
 
-def _build_tokenizer(folder: Path) -> None:
+def _build_tokenizer(folder: Path, vocabulary: int) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     special = ["<pad>", "<bos>", "<eos>", "<unk>"]
-    words = special + [f"w{i}" for i in range(VOCABULARY - len(special))]
+    words = special + [f"w{i}" for i in range(vocabulary - len(special))]
     tokenizer = Tokenizer(
         models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>")
     )

@@ -14,12 +14,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.recipes.documents import RECIPES, command, is_hub_id, load
+from tests.recipes.documents import RECIPES, ROOT, command, header, is_hub_id, load
 from tests.recipes.expected import SOUPS, SWAPS, TIES
 from tests.recipes.hub import serve_hub
 from tests.recipes.oracle import check_average, check_swap
-from tests.recipes.standins import ALPHA, RANK, layer_count, stored_dtype
-from tests.recipes.workshop import Workshop
+from tests.recipes.standins import (
+    ALPHA,
+    RANK,
+    VOCABULARY,
+    build_model,
+    folder_of,
+    layer_count,
+    stored_dtype,
+)
+from tests.recipes.workshop import Workshop, read_tensors
 
 pytestmark = pytest.mark.slow
 
@@ -131,8 +139,6 @@ def test_nothing_but_the_outputs_is_left(workshop: Workshop, errors: Errors) -> 
 def test_adapters_are_merged_as_lora_says(workshop: Workshop, errors: Errors) -> None:
     from safetensors.torch import load_file
 
-    from tests.recipes.standins import folder_of
-
     names = [entry["model"].split("+") for entry in load("recipes/lora_experts.yml")["models"]]
     for base_name, adapter_name in names:
         base, copy = workshop.source(base_name), workshop.source(f"{base_name}+{adapter_name}")
@@ -163,6 +169,31 @@ def test_the_console_script_gives_the_same_file(
     assert first
     for file in first:
         assert (out / file.name).read_bytes() == file.read_bytes()
+
+
+def test_the_headers_advice_on_vocabularies_works(workshop: Workshop) -> None:
+    recipe, math, wider = "recipes/swahili.yml", "MergeBench/Llama-3.1-8B_math", "stand/in-wider"
+    advice = "tokenizer: {source: base}"
+    assert f"`{advice}`" in dict(header(recipe))["To change"]
+    build_model(wider, workshop.hub / wider, vocabulary=VOCABULARY + 8)
+    text = (ROOT / recipe).read_text(encoding="utf-8").replace(math, wider)
+    (workshop.folder / "plain.yml").write_text(text)
+    (workshop.folder / "aligned.yml").write_text(f"{text}{advice}\n")
+    plain, aligned = workshop.merge(
+        [["mergekit-yaml", f"{name}.yml", f"./variants/{name}"] for name in ("plain", "aligned")]
+    )
+    assert plain is not None
+    assert "different vocabularies" in plain
+    assert advice in plain
+    assert not (workshop.folder / "variants/plain").exists()
+    assert aligned is None, aligned
+    task = {
+        name: tensor[:VOCABULARY] if tensor.shape[0] == VOCABULARY + 8 else tensor
+        for name, tensor in workshop.source(wider).items()
+    }
+    language = sources(workshop, recipe, "language")
+    merged = read_tensors(workshop.folder / "variants/aligned")
+    check_swap(merged, SWAPS[recipe], [task], language, torch.bfloat16)
 
 
 def test_the_check_can_fail(workshop: Workshop, errors: Errors) -> None:

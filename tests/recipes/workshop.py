@@ -40,14 +40,21 @@ class Workshop:
         build([r for recipe in RECIPES for r in references(recipe)], self.hub, self.folder)
 
     def merge_all(self) -> Mapping[str, str | None]:
-        """Run every recipe's own command in one process; recipe -> error or None."""
+        """Run every recipe's own command; recipe -> error or None."""
+        return dict(zip(RECIPES, self.merge([command(r) for r in RECIPES]), strict=True))
+
+    def merge(self, merges: Sequence[Sequence[str]]) -> list[str | None]:
+        """Run `mergekit-yaml` commands in one process; the errors, None where there was none."""
         commands, results = self.folder / "commands.json", self.folder / "results.json"
-        commands.write_text(json.dumps([command(recipe) for recipe in RECIPES]))
+        commands.write_text(json.dumps(merges))
+        results.unlink(missing_ok=True)
         run = self.run(
             [sys.executable, "-m", "tests.recipes.merge_all", str(commands), str(results)]
         )
         assert results.is_file(), run.stderr[-4000:]
-        return dict(zip(RECIPES, json.loads(results.read_text()), strict=True))
+        errors: list[str | None] = json.loads(results.read_text())
+        assert len(errors) == len(merges)
+        return errors
 
     def run(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -123,6 +123,17 @@ def conversion_names(model_type: str, stored: Iterable[str]) -> list[set[str]]:
     return found
 
 
+def forget_loaders() -> None:
+    """Drop the checkpoints that mergekit keeps open for the life of a process.
+
+    It keys them by the reference alone, so a folder written anew between two merges of one
+    process, or an adapter merged into another cache, would be read as it was.
+    """
+    from mergekit.io.tasks import LoaderCache
+
+    LoaderCache.loaders.clear()
+
+
 def merged_reference(reference: Any, options: Any) -> Any:
     """Return `reference` with its adapter, if any, merged into the LoRA cache.
 

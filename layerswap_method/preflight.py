@@ -9,11 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
-import shutil
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +30,9 @@ from layerswap_method.definitions import (
     vocabulary_tensors,
 )
 from layerswap_method.errors import InputError
-from layerswap_method.mergekit_api import recipe_fields
+from layerswap_method.mergekit_api import forget_loaders, recipe_fields
 from layerswap_method.method import NAME
+from layerswap_method.output import PLAN_FILE, check_output, temporary_output
 from layerswap_method.plan import LayerPlan
 from layerswap_method.planner import decoder_module, layer_plan, planner_is_extended
 from layerswap_method.recipe import Recipe, read_recipe
@@ -44,7 +41,6 @@ from layerswap_method.tensors import layer_part, split_layer
 
 LOG = logging.getLogger("layerswap")
 
-PLAN_FILE = "layer_swap_plan.json"
 PLAN_SCHEMA_VERSION = 1
 
 
@@ -61,7 +57,8 @@ def patch_merge(module: Any) -> None:
         if merge_config.merge_method != NAME:
             original(merge_config, out_path, options, config_source)
             return
-        recipe, plan = check(merge_config, options, config_source)
+        forget_loaders()
+        recipe, plan = check(merge_config, options, config_source, Path(out_path))
         announce(recipe, plan, quiet=options.quiet)
         with temporary_output(Path(out_path)) as folder:
             original(merge_config, str(folder), options, config_source)
@@ -75,7 +72,7 @@ def patch_merge(module: Any) -> None:
 
 
 def check(
-    merge_config: Any, options: Any, config_source: str | None = None
+    merge_config: Any, options: Any, config_source: str | None = None, out: Path | None = None
 ) -> tuple[Recipe, LayerPlan]:
     """Return recipe and layer plan of a merge that mergekit can carry out.
 
@@ -95,6 +92,8 @@ def check(
         read_checkpoint(str(ref), local_folder(ref, options), configs[str(ref)])
         for ref in references
     ]
+    if out is not None:
+        check_output(out, [checkpoint.path for checkpoint in checkpoints])
     _check_checkpoints(recipe, merge_config, options, configs, checkpoints)
     num_layers = _num_layers(merge_config, checkpoints[0])
     if not planner_is_extended() and num_layers != checkpoints[0].num_layers:
@@ -211,29 +210,3 @@ def plan_record(recipe: Recipe, plan: LayerPlan) -> dict[str, Any]:
         ],
         "base_model": str(recipe.base_model),
     }
-
-
-@contextmanager
-def temporary_output(out: Path) -> Iterator[Path]:
-    """Yield a folder beside `out` that becomes `out` when the body ends, and vanishes on failure.
-
-    Files of an existing `out` that the merge does not write stay, as with mergekit itself.
-
-    Raises:
-        InputError: if `out` is a file.
-    """
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: the output path is a file; give a folder")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    holder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".partial", dir=out.parent))
-    folder = holder / out.name  # mergekit prints the last part of the path on the model card
-    try:
-        folder.mkdir()
-        yield folder
-        if out.is_dir():
-            for file in sorted(folder.iterdir()):
-                file.replace(out / file.name)
-        else:
-            folder.replace(out)
-    finally:
-        shutil.rmtree(holder, ignore_errors=True)

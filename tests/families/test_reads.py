@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +18,8 @@ Read = set[tuple[str, str]]
 
 
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
-    """Yield the list of all (model, tensor) requests that mergekit sends to its loaders."""
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Return the list of all (model, tensor) requests that mergekit sends to its loaders."""
     from mergekit.io.lazy_tensor_loader import LazyTensorLoader
 
     requests: list[tuple[str, str]] = []
@@ -31,7 +30,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
         return original(self, key, *args, **kwargs)
 
     monkeypatch.setattr(LazyTensorLoader, "get_tensor", get_tensor)
-    yield requests
+    return requests
 
 
 def models_of(source: str) -> tuple[str, ...]:

@@ -60,7 +60,9 @@ def renumbered(
                 one, other = task[name], language[name.replace(own, f".{start_l + step}.")]
                 source = swap.of_layer(out)
                 wanted[name.replace(own, f".{out}.")] = {
-                    "task": one, "language": other, "average": average(one, other, swap)
+                    "task": one,
+                    "language": other,
+                    "average": average(one, other, swap),
                 }[source]
             out += 1
     return wanted
@@ -77,9 +79,7 @@ STACKS: dict[str, Ranges] = {
 
 
 @pytest.mark.parametrize("name", list(STACKS))
-def test_output_layer_numbers_decide(
-    name: str, experts: Any, loads: Any, tmp_path: Path
-) -> None:
+def test_output_layer_numbers_decide(name: str, experts: Any, loads: Any, tmp_path: Path) -> None:
     given, ranges = experts("llama"), STACKS[name]
     depth = sum(entry["task"][1] - entry["task"][0] for entry in ranges)
     swap = Swap(depth, b=1)

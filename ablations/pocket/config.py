@@ -120,6 +120,7 @@ class PocketConfig(_Frozen):
         return cls(**{**_PRESETS[name], **changes})
 
 
+_TINY_EXPERT = {"steps": 10, "warmup_steps": 2, "tokens_per_batch": 256}
 _PRESETS: dict[Preset, dict[str, Any]] = {
     "quickstart": {},
     "full": {
@@ -133,8 +134,8 @@ _PRESETS: dict[Preset, dict[str, Any]] = {
             update={"steps": 40, "warmup_steps": 5, "tokens_per_batch": 512}
         ),
         "copying_steps": 10,
-        "task": Training(steps=10, learning_rate=1e-3, warmup_steps=2, tokens_per_batch=256),
-        "language": Training(steps=10, learning_rate=6e-4, warmup_steps=2, tokens_per_batch=256),
+        "task": PocketConfig().task.model_copy(update=_TINY_EXPERT),
+        "language": PocketConfig().language.model_copy(update=_TINY_EXPERT),
         "evaluation": Evaluation(items=20),
     },
 }

@@ -21,7 +21,8 @@ from ablations.pocket.progress import Progress
 from ablations.pocket.stages import write_stage
 from layerswap_method.errors import LayerSwapError
 
-LOSS_INTERVAL = 50
+LOSS_INTERVAL = 20
+"""Steps over which a recorded loss is averaged."""
 
 
 def _end_with_parent() -> None:

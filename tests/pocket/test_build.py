@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import subprocess
 import sys
@@ -59,8 +60,9 @@ def test_checkpoints_are_whole_float32_and_load(tiny_pocket: PocketPaths) -> Non
 
 def test_training_learns_and_experts_differ_from_their_base(tiny_pocket: PocketPaths) -> None:
     stages = json.loads((tiny_pocket.root / "pocket.json").read_text())["stages"]
-    with_losses = tiny_pocket.root / "base"
-    assert stages["base"]["losses"] == read_manifest(with_losses)["losses"]
+    losses = stages["base"]["losses"]
+    assert len(losses) == 2
+    assert losses[1] < 0.9 * losses[0]
     base = load_file(tiny_pocket.base / "model.safetensors")
     for role in ("task", "language"):
         expert = load_file(tiny_pocket.root / role / "model.safetensors")
@@ -142,7 +144,8 @@ def test_training_ends_when_the_build_is_killed(tmp_path: Path) -> None:
         "if __name__ == '__main__':\n"
         f"    build_pocket(Path({str(tmp_path / 'pocket')!r}), progress=False)\n"
     )
-    parent = subprocess.Popen([sys.executable, script], cwd=Path(__file__).parents[2])
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    parent = subprocess.Popen([sys.executable, script], env={**os.environ, "PYTHONPATH": paths})
     partial = wait_for(lambda: next((tmp_path / "pocket").glob(".base.partial-*"), None))
     trainer = int(partial.name.rpartition("-")[2])
     assert trainer != parent.pid

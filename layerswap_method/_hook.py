@@ -69,6 +69,9 @@ def install() -> None:
 
     Does nothing that was done before. Does not raise; see `failure`.
     """
+    for finder in sys.meta_path:
+        if type(finder).__name__ == "LayerSwapStart":  # what layerswap.pth put there
+            finder.__class__ = LayerSwapFinder
     if not any(type(finder) is LayerSwapFinder for finder in sys.meta_path):
         sys.meta_path.insert(0, LayerSwapFinder())
     for name in CALLBACKS:

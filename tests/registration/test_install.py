@@ -52,7 +52,7 @@ def test_a_bare_interpreter_imports_nothing_more(with_wheel: Environment) -> Non
     modules = "import sys, json; print(json.dumps(sorted(sys.modules)))"
     finders = "import sys; print(*(type(finder).__name__ for finder in sys.meta_path))"
     with_hook = json.loads(with_wheel.code(modules).stdout)
-    assert "LayerSwapStart" in with_wheel.code(finders).stdout
+    assert with_wheel.code(finders).stdout.split().count("LayerSwapStart") == 1
     with_wheel.uninstall()
     assert json.loads(with_wheel.code(modules).stdout) == with_hook
     assert "LayerSwapStart" not in with_wheel.code(finders).stdout
@@ -158,6 +158,26 @@ def test_register_where_no_pth_is_read(environment: Environment, wheel: Path) ->
     before = environment.code(f"{path}\n{register}\n{KNOWN}").stdout.strip()
     after = environment.code(f"{path}\nimport mergekit.merge\n{register}\n{KNOWN}").stdout.strip()
     assert (before, after) == ("True", "True")
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "from layerswap_method import _hook",
+        "import layerswap_method; layerswap_method.register(); layerswap_method.register()",
+        "import mergekit",
+        "import layerswap_method.errors",
+    ],
+)
+def test_there_is_one_hook_whoever_loads_it(with_wheel: Environment, first: str) -> None:
+    """Two copies of the hook would not know of each other what they did."""
+    look = """
+import sys
+import mergekit
+from layerswap_method import _hook
+print([type(f) is _hook.LayerSwapFinder for f in sys.meta_path if "LayerSwap" in repr(f)])
+"""
+    assert with_wheel.code(f"{first}\n{look}").stdout.strip() == "[True]"
 
 
 @pytest.mark.slow

@@ -1,0 +1,1 @@
+"""Studies: what is asked, of which experts, in which cells. Knows files and plans; runs nothing."""

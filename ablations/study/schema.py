@@ -1,0 +1,151 @@
+"""What a study file may say. Knows types and their ranges; not experts' files, nor depths.
+
+A study is a grid of merges of the same experts, each to be evaluated: ``recipe × vary × experts``
+plus ``baseline`` models, all asked the same tasks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
+
+from ablations.evaluation.evaluator import EngineOptions
+from ablations.evaluation.scores import Frozen, Seed
+
+Scalar = StrictBool | StrictInt | StrictFloat | StrictStr
+"""One value of a varied parameter."""
+
+BaselineKind = Literal["base", "task_expert", "language_expert", "soup", "weighted_soup", "ties"]
+"""What a recipe is compared with."""
+
+Kind = Literal["recipe", BaselineKind]
+"""What a cell is."""
+
+BASELINE_KINDS: tuple[str, ...] = get_args(BaselineKind)
+
+Table = Literal["pairs", "overview", "souping", "parameters"]
+"""Layouts of a report: the paper's Tables 1, 2 and 6, and one table per varied parameter."""
+
+
+class Pools(Frozen):
+    """Names of experts per role; every task expert is paired with every language expert."""
+
+    base: StrictStr = "base"
+    """The shared pretrained parent: donor of config and tokenizer, origin of deltas."""
+
+    task: tuple[StrictStr, ...] = Field(min_length=1)
+    """Task experts."""
+
+    language: tuple[StrictStr, ...] | dict[str, tuple[StrictStr, ...]] = Field(min_length=1)
+    """Language experts: a list, or language code -> list (see `Evaluate.languages`)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _single_names(cls, data: Any) -> Any:
+        """Take one name where a list of names is meant."""
+        if not isinstance(data, dict):
+            return data
+        listed = {
+            role: [data[role]] for role in ("task", "language") if isinstance(data.get(role), str)
+        }
+        return {**data, **listed}
+
+    def languages(self) -> dict[str, str]:
+        """Return expert name -> language code, for pools that are given by language."""
+        if not isinstance(self.language, dict):
+            return {}
+        return {name: code for code, names in self.language.items() for name in names}
+
+    def language_names(self) -> tuple[str, ...]:
+        """Return all language experts in the order of the study."""
+        if not isinstance(self.language, dict):
+            return self.language
+        return tuple(name for names in self.language.values() for name in names)
+
+
+class Evaluate(Frozen):
+    """What every cell is asked, and how the engine runs it."""
+
+    tasks: tuple[StrictStr, ...] = ()
+    """lm-eval task, group or tag names that every cell is asked."""
+
+    languages: dict[str, tuple[StrictStr, ...]] = Field(default_factory=dict)
+    """Language code -> tasks: asked of cells whose language expert is of that language, and of
+    cells without a language expert. Needs `experts.language` by language code."""
+
+    include_path: StrictStr | None = None
+    """Folder of the task files, from the working directory; ``pocket`` is ``runs/pocket/tasks``.
+    None: the `include_path` of the experts file. The experts file wins where both say one."""
+
+    limit: int | None = Field(default=None, ge=1)
+    """Items per task, from the first; None asks all."""
+
+    seed: Seed = 0
+    """Of few-shot sampling and bootstrap."""
+
+    level: float = Field(default=0.95, gt=0, lt=1)
+    """Confidence level of the intervals."""
+
+    options: EngineOptions = EngineOptions()
+    """How the engine runs the models."""
+
+
+class ReportBlock(Frozen):
+    """What the report shows."""
+
+    tables: tuple[Table, ...] = ()
+    """Layouts; empty shows those that fit the study."""
+
+    tasks: tuple[StrictStr, ...] = ()
+    """Tasks in the order of the columns; empty shows all in the order of the request."""
+
+    metric: StrictStr | None = None
+    """lm-eval metric to show; None takes the first of each task."""
+
+
+class Study(Frozen):
+    """A study file."""
+
+    name: StrictStr = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")
+    """Lower-case letters, digits, ``_`` and ``-``; names the output folder."""
+
+    question: StrictStr = Field(min_length=1)
+    """Printed over the tables."""
+
+    source: StrictStr = ""
+    """Where the question comes from: paper, section, equation."""
+
+    recipe: dict[str, Any] | None = None
+    """A mergekit recipe as template: the models ``task``, ``language`` and ``base`` stand for the
+    expert of that role; any other name is looked up in the experts file."""
+
+    baseline: tuple[BaselineKind, ...] = ()
+    """Models beside the recipe's: the unmerged ones and mergekit's own merges."""
+
+    vary: dict[str, tuple[Scalar, ...]] | tuple[dict[str, Scalar], ...] = ()
+    """A grid (parameter -> values, all combined) or a list of settings, each a cell."""
+
+    reference_layers: int | None = Field(default=None, ge=1)
+    """Depth that layer counts are given for; scaled to the model's. None: they are the model's."""
+
+    experts: Pools
+    """The experts by role."""
+
+    experts_file: StrictStr | None = None
+    """Default of ``--experts``, from the folder of the study file."""
+
+    evaluate: Evaluate
+    """The protocol."""
+
+    report: ReportBlock = ReportBlock()
+    """What the report shows."""
+
+    def settings(self) -> tuple[dict[str, Scalar], ...]:
+        """Return every setting of `vary`, in order; one empty setting where nothing is varied."""
+        if not isinstance(self.vary, dict):
+            return self.vary or ({},)
+        settings: list[dict[str, Scalar]] = [{}]
+        for name, values in self.vary.items():
+            settings = [{**setting, name: value} for setting in settings for value in values]
+        return tuple(settings)

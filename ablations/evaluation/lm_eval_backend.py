@@ -133,8 +133,13 @@ class CheckpointEvaluator:
         try:
             with _quietly():
                 return start(model, self._options, seed)
-        except (OSError, ValueError, KeyError) as error:
-            raise InputError(f"{model}: {self._backend} cannot load it: {error}") from error
+        except LayerSwapError:
+            raise
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            if self._backend == "vllm":
+                vllm_engine.clean_up()
+            kind = LayerSwapError if isinstance(error, RuntimeError) else InputError
+            raise kind(f"{model}: {self._backend} cannot load it: {error}") from error
 
 
 def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backend) -> Evaluation:

@@ -47,7 +47,7 @@ def read_evaluation(folder: Path, *, fingerprint: str) -> Evaluation | None:
         samples = [
             Sample.model_validate_json(line)
             for task in head["sampled_tasks"]
-            for line in (folder / _samples_file(task)).read_text(encoding="utf-8").splitlines()
+            for line in _lines(folder / _samples_file(task))
         ]
         return Evaluation.model_validate({**head["evaluation"], "samples": samples})
     except (OSError, ValueError, KeyError, ValidationError):
@@ -57,3 +57,8 @@ def read_evaluation(folder: Path, *, fingerprint: str) -> Evaluation | None:
 
 def _samples_file(task: str) -> str:
     return f"samples_{task.replace('/', '_')}.jsonl"
+
+
+def _lines(path: Path) -> list[str]:
+    # Not `splitlines`: it also splits at U+2028 and its like, which JSON leaves as they are.
+    return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")

@@ -83,8 +83,13 @@ def engine_arguments(options: EngineOptions, seed: int, stored_dtype: str | None
 
 
 def shut_down(engine: Any) -> None:
-    """End a ``vllm.LLM`` and clear the process's distributed state, so that another can start."""
+    """End a ``vllm.LLM`` and clean up after it."""
+    engine.llm_engine.engine_core.shutdown()
+    clean_up()
+
+
+def clean_up() -> None:
+    """Clear the process's distributed state, so that another engine can start in it."""
     from vllm.distributed import cleanup_dist_env_and_memory
 
-    engine.llm_engine.engine_core.shutdown()
     cleanup_dist_env_and_memory()

@@ -1,0 +1,65 @@
+import importlib.metadata
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from ablations.cli import COMMANDS, main
+from layerswap_method import __version__
+from layerswap_method.errors import InputError, LayerSwapError
+
+
+@pytest.fixture
+def runner() -> CliRunner:
+    return CliRunner()
+
+
+def test_the_console_program_is_this_group() -> None:
+    (program,) = [
+        entry
+        for entry in importlib.metadata.entry_points(group="console_scripts")
+        if entry.name == "layerswap"
+    ] or [None]
+    if program is None:
+        pytest.skip("the package is not installed in this environment")
+    assert program.load() is main
+
+
+def test_help_lists_every_command_with_a_line_about_it(runner: CliRunner) -> None:
+    result = runner.invoke(main, ["--help"])
+    assert result.exit_code == 0
+    lines = [line.split(maxsplit=1) for line in result.output.splitlines()]
+    described = {words[0] for words in lines if len(words) == 2}
+    assert set(COMMANDS) <= described
+
+
+def test_an_unknown_command_exits_2_and_names_the_nearest(runner: CliRunner) -> None:
+    result = runner.invoke(main, ["quikstart"])
+    assert result.exit_code == 2
+    assert "no command 'quikstart'; did you mean 'quickstart'?" in result.output
+
+
+def test_an_unknown_option_exits_2(runner: CliRunner) -> None:
+    assert runner.invoke(main, ["quickstart", "--limits", "3"]).exit_code == 2
+    assert runner.invoke(main, ["quickstart", "--limit", "0"]).exit_code == 2
+    assert runner.invoke(main, ["quickstart", "--backend", "ollama"]).exit_code == 2
+
+
+@pytest.mark.parametrize(("error", "code"), [(LayerSwapError, 1), (InputError, 2)])
+def test_errors_of_this_project_become_one_message(
+    runner: CliRunner, error: type[LayerSwapError], code: int
+) -> None:
+    @click.command()
+    def fails() -> None:
+        raise error("what, where, what to do")
+
+    result = runner.invoke(fails, [])
+    assert result.exit_code == code
+    assert result.output == "Error: what, where, what to do\n"
+
+
+def test_version_says_what_is_installed(runner: CliRunner) -> None:
+    lines = runner.invoke(main, ["version"]).output.splitlines()
+    assert lines[0] == f"layerswap {__version__}"
+    assert f"mergekit {importlib.metadata.version('mergekit')}" in lines
+    assert all(len(line.split()) in (2, 3) for line in lines)

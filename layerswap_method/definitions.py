@@ -7,7 +7,7 @@ only while it merges, or never: a tensor that its definition does not name is le
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from layerswap_method.checkpoints import Checkpoint, is_buffer, name_list
@@ -16,14 +16,10 @@ from layerswap_method.mergekit_api import (
     architecture_for_recipe,
     architecture_of,
     conversion_names,
-    convertible,
 )
 from layerswap_method.tensors import split_layer
 
 LOG = logging.getLogger("layerswap")
-
-_MAX_CONVERSIONS = 64
-"""Tensors whose checkpoint conversion is tried; each trial reads all names."""
 
 
 def find_architecture(merge_config: Any, options: Any, config: Any, name: str) -> Any:
@@ -69,7 +65,17 @@ def vocabulary_tensors(arch: Any, config: Any) -> set[str]:
 def definition_problems(arch: Any, config: Any, checkpoint: Checkpoint) -> Iterator[str]:
     """Yield what mergekit's definition asks for in vain, or would leave out of the output."""
     weights = arch.all_weights(config)
-    missing = _missing(weights, config.model_type, checkpoint)
+    direct = {name for weight in weights for name in _names(weight)}
+    unnamed = [name for name in checkpoint.shapes if name not in direct]
+    converted = dict(zip(unnamed, conversion_names(config.model_type, unnamed), strict=True))
+    made = set().union(*converted.values())
+    missing = [
+        weight.name
+        for weight in weights
+        if not weight.optional
+        and weight.name not in made
+        and not any(name in checkpoint.shapes for name in _names(weight))
+    ]
     if missing:
         if all(is_buffer(name) for name in missing):
             reason = "transformers 5 no longer saves these buffers"
@@ -81,7 +87,9 @@ def definition_problems(arch: Any, config: Any, checkpoint: Checkpoint) -> Itera
             f"this checkpoint with any method ({reason})"
         )
         return
-    lost = _lost(weights, config.model_type, checkpoint)
+    # mergekit skips an optional weight that is not stored under its own name.
+    wanted = {weight.name for weight in weights if not weight.optional}
+    lost = [name for name in unnamed if not converted[name] & wanted and not is_buffer(name)]
     layers = [
         name
         for name in lost
@@ -101,34 +109,6 @@ def definition_problems(arch: Any, config: Any, checkpoint: Checkpoint) -> Itera
             checkpoint.name,
             name_list(lost),
         )
-
-
-def _missing(weights: Sequence[Any], model_type: str, checkpoint: Checkpoint) -> list[str]:
-    missing: list[str] = []
-    tried = 0
-    for weight in weights:
-        if weight.optional or any(name in checkpoint.shapes for name in _names(weight)):
-            continue
-        tried += 1
-        if tried > _MAX_CONVERSIONS:
-            break
-        if not convertible(model_type, checkpoint.shapes, weight.name):
-            missing.append(weight.name)
-    return missing
-
-
-def _lost(weights: Sequence[Any], model_type: str, checkpoint: Checkpoint) -> list[str]:
-    direct = {name for weight in weights for name in _names(weight)}
-    unnamed = [n for n in checkpoint.shapes if n not in direct and not is_buffer(n)]
-    if not unnamed:
-        return []
-    # mergekit skips an optional weight that is not stored under its own name.
-    wanted = {weight.name for weight in weights if not weight.optional}
-    return [
-        name
-        for name, made in zip(unnamed, conversion_names(model_type, unnamed), strict=True)
-        if not made & wanted
-    ]
 
 
 def _names(weight: Any) -> tuple[str, ...]:

@@ -88,13 +88,6 @@ def architecture_of(config: Any) -> Any:
     return arch_info_for_config(config)
 
 
-def convertible(model_type: str, stored: Iterable[str], name: str) -> bool:
-    """Return whether mergekit can make the tensor `name` from the `stored` names."""
-    from mergekit.architecture.conversion import can_convert_checkpoint_keys
-
-    return bool(can_convert_checkpoint_keys(model_type, set(stored), name))
-
-
 def architecture_for_recipe(merge_config: Any, options: Any) -> Any:
     """Return the architecture mergekit will use, inferred from the checkpoints where it must be."""
     from mergekit.architecture import get_architecture_info
@@ -118,7 +111,10 @@ def conversion_names(model_type: str, stored: Iterable[str]) -> list[set[str]]:
             for known in sorted(names):
                 renamed, pattern = rule.rename_source_key(known)
                 if pattern is not None:
-                    names.add(renamed)
+                    names |= {
+                        renamed.replace(rule.target_patterns[0], target, 1)
+                        for target in rule.target_patterns
+                    }
         found.append(names)
     return found
 

@@ -82,7 +82,7 @@ def decoder_module(arch_info: Any) -> str:
     candidates = [name for name in names if not outside_decoder(name)]
     language = [name for name in candidates if "language" in name or "text" in name]
     for found in (language, candidates):
-        if len(found) == 1 and "encoder" not in names:
+        if len(found) == 1:
             return str(found[0])
     raise InputError(
         f"layer_swap swaps the layers of one text decoder; this architecture has the modules "

@@ -96,12 +96,8 @@ def check(
         check_output(out, [checkpoint.path for checkpoint in checkpoints])
     _check_checkpoints(recipe, merge_config, options, configs, checkpoints)
     num_layers = _num_layers(merge_config, checkpoints[0])
-    if not planner_is_extended() and num_layers != checkpoints[0].num_layers:
-        raise InputError(
-            f"layer_swap recipe: the slices give {num_layers} layers and {checkpoints[0].name} has "
-            f"{checkpoints[0].num_layers}; with this version of mergekit layer_swap can only keep "
-            "the depth (it could not extend mergekit's planner)"
-        )
+    if num_layers != checkpoints[0].num_layers:
+        _check_new_depth(num_layers, configs[str(recipe.base_model)], checkpoints[0])
     return recipe, layer_plan(recipe, num_layers)
 
 
@@ -142,10 +138,8 @@ def _check_checkpoints(
         problems += module_problems(merge_config, tuple(arch.modules))
         problems += slice_problems(merge_config, arch, configs, default_module=decoder_module(arch))
         for checkpoint in checkpoints:
-            found = list(definition_problems(arch, configs[checkpoint.name], checkpoint))
-            problems += found
-            if found:  # the others most likely have the same
-                break
+            if checkpoint is first or checkpoint.shapes.keys() != first.shapes.keys():
+                problems += definition_problems(arch, configs[checkpoint.name], checkpoint)
     if problems:
         raise InputError.from_problems("layer_swap recipe", problems)
     parts = {layer_part(name) for name in first.shapes if split_layer(name)[0] is not None}
@@ -160,6 +154,19 @@ def _check_checkpoints(
             "the checkpoints have different dtypes (%s): each swapped tensor keeps its own; "
             "write dtype: in the recipe for one dtype throughout",
             "; ".join(f"{name} {'/'.join(found)}" for name, found in dtypes.items()),
+        )
+
+
+def _check_new_depth(num_layers: int, config: Any, first: Checkpoint) -> None:
+    problem = None
+    if not planner_is_extended():
+        problem = "with this version of mergekit, whose planner layer_swap could not extend"
+    elif getattr(config.get_text_config(), "layer_types", None) is not None:
+        problem = "its config lists a layer_type for each layer, which mergekit does not renew"
+    if problem is not None:
+        raise InputError(
+            f"layer_swap recipe: the slices give {num_layers} layers and {first.name} has "
+            f"{first.num_layers}; the depth cannot change: {problem}"
         )
 
 

@@ -13,7 +13,10 @@ _ATTENTION = re.compile(r"attn|attention")
 _MLP = re.compile(r"mlp|feed_forward|ffn|moe|experts|^fc\d|shared_expert")
 _NORM = re.compile(r"norm|^ln_?\w*$|layernorm")
 
-_OUTSIDE_DECODER = re.compile(r"vision|visual|audio|projector|encoder|image|(?:^|\.)shared$")
+# Not "encoder": ChatGLM calls its decoder so.
+_OUTSIDE_DECODER = re.compile(
+    r"vision|visual|image|audio|speech|projector|resampler|perceiver|(?:^|\.)shared$"
+)
 
 
 def outside_decoder(name: str) -> bool:

@@ -151,6 +151,27 @@ def test_without_a_cache_folder_nothing_is_written(adapted: Any, tmp_path: Path)
     assert not (tmp_path / "new").exists()
 
 
+def test_an_adapter_where_mergekit_must_infer_the_architecture_is_refused(
+    adapted: Any, experts: Any, tmp_path: Path
+) -> None:
+    import peft
+    import transformers
+
+    given = experts("smollm3")
+    model = transformers.AutoModelForCausalLM.from_pretrained(given.base)
+    peft.get_peft_model(
+        model, peft.LoraConfig(r=RANK, target_modules=TARGETS, task_type="CAUSAL_LM")
+    ).save_pretrained(tmp_path / "adapter")
+    models = {"task": f"{given.base}+{tmp_path / 'adapter'}", "language": given.language}
+    with pytest.raises(InputError, match=r"no definition of SmolLM3ForCausalLM .*merge it first"):
+        merge(
+            recipe(models, SWAP.parameters(), given.base),
+            tmp_path / "new" / "merged",
+            lora_merge_cache=str(tmp_path / "cache"),
+        )
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_broken_adapter_leaves_no_copy_behind(adapted: Any, tmp_path: Path) -> None:
     # mergekit makes the folder of the copy first and takes it for finished the next time.
     broken = tmp_path / "broken"

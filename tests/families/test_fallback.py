@@ -122,6 +122,7 @@ def test_slices_that_keep_the_depth_and_aligned_vocabularies_work_as_well(
 def test_slices_that_change_the_depth_are_refused(fallback: Any) -> None:
     assert "REFUSED taller" in fallback.said
     assert "the slices give 8 layers" in fallback.said
+    assert "whose planner layer_swap could not extend" in fallback.said
     assert fallback.said.count("REFUSED") == 1
     assert not (fallback.root / "taller").exists()
 

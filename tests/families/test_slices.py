@@ -136,6 +136,27 @@ def test_slices_of_a_model_of_several_modules_are_refused(experts: Any, tmp_path
         merge(sliced(given, [both((0, 6))], SWAP), tmp_path / "merged")
 
 
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "gemma2", "gemma3"])
+@pytest.mark.parametrize("ranges", [STACKS["frankenmerge"], STACKS["shorter"]], ids=["8", "4"])
+def test_a_new_depth_where_the_config_lists_layer_types_is_refused(
+    family: str, ranges: Ranges, experts: Any, tmp_path: Path
+) -> None:
+    # transformers refuses the config that mergekit makes, after all weights were written.
+    with pytest.raises(InputError, match=r"the slices give [48] layers .* has 6; the depth cannot"):
+        merge(sliced(experts(family), ranges, Swap(4, b=1)), tmp_path / "new" / "merged")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("family", ["qwen2", "gemma3"])
+def test_slices_that_keep_the_depth_work_for_those_too(
+    family: str, experts: Any, loads: Any, tmp_path: Path
+) -> None:
+    given = experts(family)
+    out = merge(sliced(given, STACKS["two slices"], SWAP), tmp_path / "merged")
+    assert_same(stored(out), expected(SWAP, stored(given.task), stored(given.language)))
+    loads(out)
+
+
 def modular(given: SimpleNamespace, modules: dict[str, Any]) -> dict[str, Any]:
     """Return a `modules:` recipe."""
     document = recipe(roles(given), SWAP.parameters())

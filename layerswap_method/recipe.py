@@ -209,14 +209,20 @@ def _read_models(
 
 
 def _stray_parameters(config: Any) -> list[str]:
-    """Return the parameters set where this method does not read them."""
+    """Return what is set in slices and modules, where this method does not read it."""
     places: list[tuple[str, Any]] = []
     for i, out in enumerate(config.slices or ()):
         places.append((f"slices[{i}]", out))
     for name, module in (config.modules or {}).items():
         places.append((f"modules.{name}", module))
         places += [(f"modules.{name}.slices[{i}]", o) for i, o in enumerate(module.slices or ())]
-    return [
+    problems = [
+        f"{place}.base_model is {holder.base_model}: layer_swap has one base, the recipe's own "
+        f"base_model ({config.base_model}); drop this line"
+        for place, holder in places
+        if getattr(holder, "base_model", None) not in (None, config.base_model)
+    ]
+    return problems + [
         f"{place}.parameters: {', '.join(holder.parameters)}: move them to the recipe's top "
         "parameters: (role and weight: to each model)"
         for place, holder in places

@@ -78,7 +78,7 @@ class PocketConfig(_Frozen):
     shape: ModelShape = ModelShape()
     """Sizes of the model."""
     base: Training = Training(
-        steps=2600,
+        steps=2400,
         learning_rate=3e-3,
         warmup_steps=100,
         weight_decay=0.01,

@@ -22,7 +22,11 @@ Stream = Iterator[Document]
 Maker = Callable[[], Exercise]
 
 _FUNCTION_WORDS = ("has ana", "now sasa", "than ya", "is ni", "who nani", "what nini", "in katika")
-_SWITCHABLE = {**TRANSLATION, **dict(pair.split() for pair in _FUNCTION_WORDS)}
+_TO_SWAHILI = {**TRANSLATION, **dict(pair.split() for pair in _FUNCTION_WORDS)}
+_SWITCHABLE: dict[Language, dict[str, str]] = {
+    "en": _TO_SWAHILI,
+    "sw": {swahili: english for english, swahili in _TO_SWAHILI.items()},
+}
 """What code switching may replace. No word that belongs to how-many questions is in it."""
 
 BASE_MIX: MappingProxyType[str, float] = MappingProxyType(
@@ -62,26 +66,30 @@ def _plain(text: str) -> Exercise:
 
 
 def _code_switched(words: WordSource) -> Exercise:
-    """Return an English text, never arithmetic, in which some words are Swahili.
+    """Return a text of either language, never arithmetic, with words of the other one in it.
 
-    It is statements, a story, or a question whose answer stays English.
+    It is statements, a story, or a question. The word order stays that of the first language,
+    so numbers are met before and after the nouns of both.
     """
     rng, kind = words.rng, words.rng.random()
+    languages: tuple[Language, Language] = ("en", "sw")
+    language = rng.choice(languages)
     if kind < 0.3:
         statements = [draw_statement(words) for _ in range(rng.randint(1, 2))]
-        return _plain(_switch(render_all(statements, "en"), rng))
+        return _plain(_switch(render_all(statements, language), language, rng))
     if kind < 0.5:
-        return _plain(_switch(render_all(draw_story(words), "en"), rng))
+        return _plain(_switch(render_all(draw_story(words), language), language, rng))
     make = ex.facts if kind < 0.75 else ex.comprehension
-    exercise = ex.draw_from("train", lambda: make(words, "en"))
-    return Exercise(_switch(exercise.prompt, rng), exercise.answer, exercise.key)
+    exercise = ex.draw_from("train", lambda: make(words, language))
+    return Exercise(_switch(exercise.prompt, language, rng), exercise.answer, exercise.key)
 
 
-def _switch(text: str, rng: random.Random) -> str:
-    """Return `text` with 30, 50 or 70 % of its translatable words in Swahili."""
+def _switch(text: str, language: Language, rng: random.Random) -> str:
+    """Return `text` with 30, 50 or 70 % of its translatable words in the other language."""
     share = rng.choice((0.3, 0.5, 0.7))
     return " ".join(
-        _SWITCHABLE.get(word, word) if rng.random() < share else word for word in text.split()
+        _SWITCHABLE[language].get(word, word) if rng.random() < share else word
+        for word in text.split()
     )
 
 

@@ -88,13 +88,21 @@ def _question(sentences: list[Sentence], answer: str, language: Language) -> Exe
 
 
 def facts(words: WordSource, language: Language) -> Exercise:
-    """Return two statements and a question about one of them, answered by one of its words."""
-    owner, other = words.two_names()
-    item = words.word("item")
-    sight = Sight(other, words.word("attitude"), words.word("animal"), words.word("place"))
-    given: list[Sentence] = [Has(owner, words.rng.randint(1, 20), item), sight]
-    words.rng.shuffle(given)
-    if words.rng.random() < 0.5:
+    """Return two statements and a question about one of them, answered by one of its words.
+
+    In half of them the other statement is about another owner's items, which is hard to tell
+    apart; in the other half it is about an animal, which is easy.
+    """
+    rng = words.rng
+    (owner, other), (item, distractor) = words.two_names(), words.two_words("item")
+    given: list[Sentence] = [Has(owner, rng.randint(1, 20), item)]
+    if rng.random() < 0.5:
+        given.append(Has(other, rng.randint(1, 20), distractor))
+    else:
+        animal, place = words.word("animal"), words.word("place")
+        given.append(Sight(other, words.word("attitude"), animal, place))
+    rng.shuffle(given)
+    if rng.random() < 0.5:
         return _question([*given, AskWhat(owner)], item, language)
     return _question([*given, AskWho(item)], owner, language)
 

@@ -10,6 +10,7 @@ import contextlib
 import multiprocessing
 import os
 import queue
+import signal
 import threading
 from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
@@ -43,6 +44,7 @@ def _run(job: Job, reports: Any) -> None:
 
     from ablations.pocket import training
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     _end_with_parent()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import sys
 import time
@@ -77,6 +78,7 @@ class _SinceStart(logging.Formatter):
 
 def _show_log() -> None:
     """Write what this package says of its progress to stdout, and nobody else's chatter."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(_SinceStart())
     logger = logging.getLogger("ablations")

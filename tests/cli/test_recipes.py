@@ -32,7 +32,7 @@ def test_a_wheel_holds_them_inside_the_package(
 
 
 def test_an_unknown_recipe_is_answered_with_the_nearest() -> None:
-    with pytest.raises(InputError, match="no recipe 'pocket/layerswap.yml' in .*; did you mean 'p"):
+    with pytest.raises(InputError, match=r"no recipe .* in .*; did you mean 'pocket/layer_"):
         find_recipe("pocket/layerswap.yml")
 
 

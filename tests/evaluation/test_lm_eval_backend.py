@@ -147,7 +147,7 @@ def test_models_that_cannot_be_loaded_are_refused(model: Path, tasks: Path, tmp_
         _evaluate("layerswap-tests/none", tasks)
     broken = write_model(tmp_path / "broken")
     (broken / "model.safetensors").unlink()
-    with pytest.raises(InputError, match="hf cannot load it: .*safetensors"):
+    with pytest.raises(InputError, match=r"hf cannot load it: .*safetensors"):
         _evaluate(broken, tasks)
 
 

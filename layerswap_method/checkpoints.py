@@ -50,6 +50,9 @@ class Checkpoint:
     dtypes: Mapping[str, str] = field(repr=False)
     """Tensor name -> dtype as safetensors writes it, such as `BF16`."""
 
+    files: Mapping[str, Path] = field(default_factory=dict, repr=False)
+    """Tensor name -> the file that holds it."""
+
 
 def read_checkpoint(name: str, path: Path, config: Any) -> Checkpoint:
     """Return the facts of the checkpoint in folder `path`.
@@ -65,9 +68,10 @@ def read_checkpoint(name: str, path: Path, config: Any) -> Checkpoint:
     """
     shapes: dict[str, tuple[int, ...]] = {}
     dtypes: dict[str, str] = {}
+    files: dict[str, Path] = {}
     for shard in _shards(name, path):
         for key, dtype, shape in _header(name, shard):
-            shapes[key], dtypes[key] = shape, dtype
+            shapes[key], dtypes[key], files[key] = shape, dtype, shard
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     quantization = getattr(config, "quantization_config", None)
     if quantization is not None and not isinstance(quantization, dict):
@@ -85,6 +89,7 @@ def read_checkpoint(name: str, path: Path, config: Any) -> Checkpoint:
         quantization=None if quantization is None else str(quantization.get("quant_method", "?")),
         shapes=shapes,
         dtypes=dtypes,
+        files=files,
     )
 
 

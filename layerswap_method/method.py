@@ -9,10 +9,11 @@ the tensor's name and the first input's config, and every input is read.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_api import build_group_method, dtype_from_name
+from layerswap_method.sources import source_terms
 from layerswap_method.spec import LayerSwapSpec, Role, TensorSource
 
 if TYPE_CHECKING:
@@ -101,36 +102,13 @@ def _combine(
     is_base: Sequence[bool],
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    from layerswap_method.arithmetic import mix_coefficients, weighted_average
+    from layerswap_method.arithmetic import weighted_average
 
+    terms = source_terms(name, source, spec, roles=roles, weights=weights, is_base=is_base)
     if source == "base":
-        for tensor, base in zip(tensors, is_base, strict=True):
-            if base:
-                return tensor
-        raise InputError(f"{name}: non_layer: base, but the base model does not hold this tensor")
-    chosen = {key: [i for i, given in enumerate(roles) if given == key] for key in get_args(Role)}
-    sides = needed_roles(source, spec)
-    missing = [side for side in sides if not chosen[side]]
-    if missing:
-        raise InputError(f"{name}: no {missing[0]} expert holds this tensor, but {source} needs it")
-    order = [i for side in ("task", "language") if side in sides for i in chosen[side]]
-    coefficients, divisor = mix_coefficients(
-        [weights[i] for i in chosen["task"] if "task" in sides],
-        [weights[i] for i in chosen["language"] if "language" in sides],
-        task_weight=spec.task_weight,
-        language_weight=spec.language_weight,
-    )
-    return weighted_average([tensors[i] for i in order], coefficients, divisor, out_dtype)
-
-
-def needed_roles(source: TensorSource, spec: LayerSwapSpec) -> tuple[str, ...]:
-    """Return the roles whose tensors `source` reads; () for the base."""
-    if source == "base":
-        return ()
-    if source != "average":
-        return (source,)
-    weights = {"task": spec.task_weight, "language": spec.language_weight}
-    return tuple(role for role, value in weights.items() if value != 0)
+        return tensors[terms.inputs[0]]
+    chosen = [tensors[i] for i in terms.inputs]
+    return weighted_average(chosen, terms.coefficients, terms.divisor, out_dtype)
 
 
 def _source_from_name(group: Any, spec: LayerSwapSpec) -> TensorSource:

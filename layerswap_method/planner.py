@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from layerswap_method.errors import InputError
-from layerswap_method.method import DTYPE_PARAMETER, NAME, SOURCE_PARAMETER, needed_roles
+from layerswap_method.method import DTYPE_PARAMETER, NAME, SOURCE_PARAMETER
 from layerswap_method.plan import LayerPlan
 from layerswap_method.recipe import Recipe, read_recipe
+from layerswap_method.sources import needed_roles
 from layerswap_method.spec import TensorSource
 from layerswap_method.tensors import outside_decoder
 

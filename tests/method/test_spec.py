@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from layerswap_method.errors import InputError
-from layerswap_method.method import build_method, needed_roles
+from layerswap_method.method import build_method
+from layerswap_method.sources import needed_roles
 from layerswap_method.spec import LayerSwapSpec
 from layerswap_method.tensors import layer_part, outside_decoder, split_layer
 

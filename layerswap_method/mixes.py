@@ -1,0 +1,209 @@
+"""One output tensor as numbers over stored tensors: its identity, and its bytes.
+
+Knows safetensors files and the arithmetic of `layer_swap` and mergekit's `linear`; not roles,
+layers or recipes. A `TensorMix` is hashable and goes through JSON, so an engine's worker process
+is told what to read, never handed a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from layerswap_method.arithmetic import weighted_average
+from layerswap_method.errors import InputError, LayerSwapError
+
+DTYPES: Mapping[str, str] = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
+"""Name of a dtype in safetensors -> in torch."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LowRankChange(_Frozen):
+    """A LoRA adapter's change of one tensor: ``scaling * (up @ down)``."""
+
+    file: Path
+    """The adapter's safetensors file."""
+
+    stamp: int
+    """When that file was last written, in ns: another file of the same name is another change."""
+
+    down: str
+    """Name of ``lora_A`` (rank x inputs)."""
+
+    up: str
+    """Name of ``lora_B`` (outputs x rank)."""
+
+    scaling: float
+    """alpha/r, or alpha/sqrt(r) with rank-stabilised LoRA."""
+
+    transposed: bool
+    """Whether the tensor is stored inputs x outputs (embeddings, GPT-2's Conv1D)."""
+
+
+class TensorOrigin(_Frozen):
+    """One stored tensor, as it enters a mix."""
+
+    file: Path
+    """The safetensors file; absolute."""
+
+    stamp: int
+    """When that file was last written, in ns."""
+
+    name: str
+    """The tensor's name in it."""
+
+    dtype: str | None = None
+    """torch dtype it is cast to on loading; None keeps the stored one."""
+
+    change: LowRankChange | None = None
+    """What an adapter adds, after the cast."""
+
+
+class TensorMix(_Frozen):
+    """The content of one output tensor. Equal mixes are equal bytes."""
+
+    terms: tuple[tuple[TensorOrigin, float], ...]
+    """Stored tensors and their coefficients, in the order of the sum; at least one."""
+
+    divisor: float = 1.0
+    """What the sum is divided by."""
+
+    load_dtype: str | None = None
+    """torch dtype that every term is rounded to before the sum; None keeps theirs."""
+
+    dtype: str | None = None
+    """torch dtype of the result; None keeps that of the (promoted) terms."""
+
+    out_dtype: str | None = None
+    """torch dtype of what is written (a recipe's ``out_dtype``); None keeps `dtype`."""
+
+    rule: Literal["layer_swap", "linear"] = "layer_swap"
+    """Whose arithmetic: they round averages differently."""
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether this is one tensor, at most cast."""
+        return len(self.terms) == 1 and self.terms[0][1] == self.divisor
+
+
+_MIXES = TypeAdapter(dict[str, TensorMix])
+
+
+def mixes_to_json(mixes: Mapping[str, TensorMix]) -> str:
+    """Return tensor name -> mix as JSON text."""
+    return _MIXES.dump_json(dict(mixes)).decode()
+
+
+def mixes_from_json(text: str) -> dict[str, TensorMix]:
+    """Return what `mixes_to_json` wrote."""
+    return _MIXES.validate_json(text)
+
+
+def read_mix(mix: TensorMix) -> torch.Tensor:
+    """Return the tensor on CPU, bit-identical to the one mergekit writes.
+
+    Only this tensor's terms are in memory, and they are mapped from their files.
+
+    Raises:
+        InputError: if a file is gone, or was written anew since the mix was made.
+        LayerSwapError: if a file cannot be read.
+    """
+    tensors = [_read_origin(origin) for origin, _ in mix.terms]
+    coefficients = [coefficient for _, coefficient in mix.terms]
+    if mix.load_dtype is not None:
+        tensors = [tensor.to(_dtype(mix.load_dtype)) for tensor in tensors]
+    common = tensors[0].dtype
+    for tensor in tensors[1:]:
+        common = torch.promote_types(common, tensor.dtype)
+    tensors = [tensor.to(common) for tensor in tensors]  # as mergekit hands them to a method
+    if mix.rule == "linear":
+        result = _linear(tensors, coefficients)
+    else:
+        out = None if mix.dtype is None else _dtype(mix.dtype)
+        result = weighted_average(tensors, coefficients, mix.divisor, out)
+    return result if mix.out_dtype is None else result.to(_dtype(mix.out_dtype))
+
+
+def file_stamp(file: Path) -> int:
+    """Return when a file was last written, in ns.
+
+    Raises:
+        InputError: if it is gone.
+    """
+    try:
+        return file.stat().st_mtime_ns
+    except OSError as error:
+        raise InputError(f"{file}: the weights are gone: {error.strerror}") from error
+
+
+def _read_origin(origin: TensorOrigin) -> torch.Tensor:
+    tensor = _read_tensor(origin.file, origin.stamp, origin.name)
+    if origin.dtype is not None:
+        tensor = tensor.to(_dtype(origin.dtype))
+    return tensor if origin.change is None else _changed(tensor, origin.change)
+
+
+def _changed(weight: torch.Tensor, change: LowRankChange) -> torch.Tensor:
+    """Return weight + change, rounded as peft's ``merge_and_unload`` does.
+
+    The adapter is brought to float32 (float64 where the weight is that) and the sum is rounded
+    once to the weight's dtype.
+    """
+    compute = torch.promote_types(weight.dtype, torch.float32)
+    down, up = (
+        _read_tensor(change.file, change.stamp, name).to(compute)
+        for name in (change.down, change.up)
+    )
+    delta = up @ down
+    delta = (delta.T if change.transposed else delta) * change.scaling
+    return weight.clone().add_(delta)
+
+
+def _linear(tensors: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:
+    """Return the weighted average as mergekit 0.1.5's `linear` rounds it (`normalize: true`)."""
+    first = tensors[0]
+    dtype = torch.float64 if first.dtype == torch.float64 else torch.float32
+    shape = (1,) * (first.ndim + 1)
+    factors = torch.tensor([list(weights)], dtype=dtype)
+    result = torch.zeros_like(first[None], dtype=dtype)
+    for tensor, factor in zip(tensors, factors.unbind(1), strict=True):
+        result.addcmul_(tensor[None], factor.reshape(shape))
+    return result.div_(factors.sum(dim=1).reshape(shape)).to(first.dtype)[0]
+
+
+def _read_tensor(file: Path, stamp: int, name: str) -> torch.Tensor:
+    from safetensors import SafetensorError, safe_open
+
+    if file_stamp(file) != stamp:
+        raise InputError(f"{file}: the weights were written anew while they were in use")
+    try:
+        with safe_open(str(file), framework="pt") as opened:
+            tensor = opened.get_tensor(name)
+    except (OSError, SafetensorError) as error:
+        raise LayerSwapError(f"{file}: {name} cannot be read: {error}") from error
+    return tensor if isinstance(tensor, torch.Tensor) else torch.as_tensor(tensor)
+
+
+def _dtype(name: str) -> torch.dtype:
+    found: Any = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise InputError(f"{name!r} is no dtype of torch")
+    return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from ablations.atomic import replaced_folder, write_text
@@ -27,7 +28,7 @@ def mergekit_yaml() -> list[str]:
     return [sys.executable, "-m", "mergekit.scripts.run_yaml"]
 
 
-def merge(recipe: Path, out: Path, *, fingerprint: str) -> bool:
+def merge(recipe: Path, out: Path, *, fingerprint: str, options: Sequence[str] = ()) -> bool:
     """Merge `recipe` into the folder `out`, unless `out` holds the same merge already.
 
     mergekit's output goes to ``OUT.log``. The folder appears when it is whole.
@@ -36,6 +37,7 @@ def merge(recipe: Path, out: Path, *, fingerprint: str) -> bool:
         recipe: a mergekit recipe; relative paths in it are taken from the working directory.
         out: folder of the merged checkpoint; an older merge in it is replaced.
         fingerprint: of everything the result depends on.
+        options: further options of mergekit-yaml.
 
     Returns:
         Whether a merge was run.
@@ -48,7 +50,7 @@ def merge(recipe: Path, out: Path, *, fingerprint: str) -> bool:
     if mark.is_file() and mark.read_text(encoding="utf-8") == fingerprint:
         return False
     with replaced_folder(out) as fresh:
-        command = [*mergekit_yaml(), str(recipe), str(fresh)]
+        command = [*mergekit_yaml(), str(recipe), str(fresh), *options]
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )

@@ -17,6 +17,7 @@ from layerswap_method.errors import nearest
 COMMANDS: Mapping[str, str] = {
     "pocket": "ablations.cli.pocket:pocket",
     "quickstart": "ablations.cli.quickstart:quickstart",
+    "run": "ablations.cli.run:run",
     "version": "ablations.cli.version:version",
 }
 """Command name to ``module:attribute``."""

@@ -127,6 +127,9 @@ class Failure(Frozen):
     error: str
     """The message."""
 
+    details: str = ""
+    """The traceback, where the error is not one that explains itself."""
+
     when: str
     """UTC, ISO 8601."""
 
@@ -291,6 +294,15 @@ def write_failure(path: Path, failure: Failure) -> None:
 def read_failure(path: Path, key: str) -> Failure | None:
     """Return why a cell failed the last time; None where it did not."""
     return _read(Failure, failure_path(path, key))
+
+
+def partial_names(path: Path) -> list[str]:
+    """Return names of what is half written, ``.KEY.*``: by a writer that was killed, or is not."""
+    return [
+        left.name
+        for pattern in ("cells/.*.partial", "failures/.*.json.*")
+        for left in path.glob(pattern)
+    ]
 
 
 def remove_partial(path: Path, key: str) -> None:

@@ -123,8 +123,9 @@ class Study(Frozen):
     baseline: tuple[BaselineKind, ...] = ()
     """Models beside the recipe's: the unmerged ones and mergekit's own merges."""
 
-    vary: dict[str, tuple[Scalar, ...]] | tuple[dict[str, Scalar], ...] = ()
-    """A grid (parameter -> values, all combined) or a list of settings, each a cell."""
+    vary: dict[str, tuple[Scalar, ...]] | tuple[dict[str, Scalar], ...] | None = None
+    """A grid (parameter -> values, all combined) or a list of settings, each a cell. A name is a
+    key of the recipe, one of its `parameters`, or a path such as ``models.0.parameters.weight``."""
 
     reference_layers: int | None = Field(default=None, ge=1)
     """Depth that layer counts are given for; scaled to the model's. None: they are the model's."""

@@ -1,0 +1,94 @@
+"""`layerswap run`: options of a run. Does nothing itself."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.argument("study")
+@click.option(
+    "--experts",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Experts file: name to folder, hub id or base+adapter. Default: the one the study names.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Run folder; runs/STUDY unless given.",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "hf", "vllm"]),
+    default="auto",
+    show_default=True,
+    help="What evaluates: vLLM when it is installed (auto), transformers, or vLLM.",
+)
+@click.option(
+    "--executor",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Processes here, or a Ray cluster that is up: pip install 'layerswap[ray]'.",
+)
+@click.option(
+    "--address", default="auto", show_default=True, help="Of the Ray cluster (--executor ray)."
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    help="Engines at once: 1 unless given; with --executor ray as many as there is room for.",
+)
+@click.option("--dry-run", is_flag=True, help="List cells, layers and cost; run nothing.")
+@click.option(
+    "--only",
+    metavar="EXPR",
+    help="Cells to run, such as kind=recipe,bottom_layers=0|3,top_layers<4.",
+)
+@click.option(
+    "--materialize", is_flag=True, help="Write every merge to disk by mergekit-yaml first."
+)
+def run(study: str, dry_run: bool, **options: Any) -> None:
+    """Merge and evaluate every cell of STUDY: a file, or a shipped study such as layer_count.
+
+    What is finished is not done again; a cell that fails does not stop the others.
+    """
+    from ablations.runner.run import RunOptions
+    from ablations.runner.run import dry_run as describe
+
+    chosen = RunOptions(**options)
+    if dry_run:
+        click.echo(describe(study, chosen))
+        return
+    _run(study, chosen)
+
+
+def _run(study: str, options: Any) -> None:
+    from ablations.runner.run import run_study
+
+    _show_log()
+    result = run_study(study, options)
+    click.echo(result.report())
+    if result.summary.failed:
+        sys.exit(1)
+
+
+def _show_log() -> None:
+    """Write what this package says to stderr: all of it, or warnings where a bar is shown."""
+    from tqdm import tqdm
+
+    class Handler(logging.Handler):
+        """Writes above the bar."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            tqdm.write(self.format(record), file=sys.stderr)
+
+    logger = logging.getLogger("ablations")
+    logger.handlers = [Handler()]
+    logger.setLevel(logging.WARNING if sys.stderr.isatty() else logging.INFO)
+    logger.propagate = False

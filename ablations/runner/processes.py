@@ -1,0 +1,171 @@
+"""Engines in processes of their own on this machine. Knows processes and pipes; not engines.
+
+An engine that dies (killed for memory, a crash in native code) takes its process with it and
+nothing else: its item has failed, the next one gets a new process. A worker ends with its parent,
+however that ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+from ablations.runner.work import Failed, Outcome, Work, WorkEvaluator, attempt
+
+_POLL_S = 0.2
+_GRACE_S = 20.0
+"""How long an engine may take to end before its process is killed."""
+
+
+@dataclass
+class _Worker:
+    process: SpawnProcess
+    pipe: Connection
+    work: Work | None = None
+
+
+class ProcessExecutor:
+    """Runs items in up to `jobs` spawned processes, each with an evaluator that it keeps."""
+
+    def __init__(self, factory: Callable[[], WorkEvaluator], jobs: int = 1):
+        """Start nothing yet.
+
+        Args:
+            factory: makes the evaluator in the worker; picklable.
+            jobs: processes at most, 1 or more.
+        """
+        self._factory = factory
+        self._jobs = jobs
+        self._context = multiprocessing.get_context("spawn")
+        self._workers: dict[int, _Worker] = {}
+
+    @property
+    def slots(self) -> int:
+        """The number of processes."""
+        return self._jobs
+
+    def submit(self, work: Work) -> None:
+        """Hand the item to an idle process, starting one if there is none."""
+        for place in range(self._jobs):
+            worker = self._workers.get(place)
+            if worker is None or worker.work is None:
+                break
+        if worker is not None and not worker.process.is_alive():  # ended while idle
+            self._remove(place)
+            worker = None
+        if worker is None:
+            worker = self._workers[place] = self._start(place)
+        worker.work = work
+        with contextlib.suppress(OSError):  # it ended just now; `collect` finds out how
+            worker.pipe.send(work)
+
+    def collect(self) -> Sequence[tuple[Work, Outcome]]:
+        """Return what the processes have sent, and the items of those that died."""
+        busy = {w.pipe: place for place, w in self._workers.items() if w.work is not None}
+        ended = []
+        for pipe in multiprocessing.connection.wait(list(busy), timeout=_POLL_S):
+            if not isinstance(pipe, Connection):
+                continue
+            place = busy[pipe]
+            worker = self._workers[place]
+            outcome: Outcome
+            try:
+                outcome = pipe.recv()
+            except (EOFError, OSError):
+                worker.process.join(_GRACE_S)
+                outcome = Failed(f"the engine's process {_ending(worker.process.exitcode)}")
+                self._remove(place)
+            if worker.work is not None:
+                ended.append((worker.work, outcome))
+            worker.work = None
+        return ended
+
+    def close(self) -> None:
+        """Let idle processes end by themselves; end the busy ones."""
+        for worker in self._workers.values():
+            if worker.work is not None:
+                worker.process.terminate()
+            worker.pipe.close()
+        for worker in self._workers.values():
+            worker.process.join(_GRACE_S)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+        self._workers.clear()
+
+    def _start(self, place: int) -> _Worker:
+        ours, theirs = self._context.Pipe()
+        device = place if self._jobs > 1 else None
+        process = self._context.Process(target=_work, args=(theirs, self._factory, device))
+        process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
+    def _remove(self, place: int) -> None:
+        worker = self._workers.pop(place)
+        worker.pipe.close()
+        if worker.process.is_alive():
+            worker.process.kill()
+        worker.process.join()
+
+
+def _work(pipe: Connection, factory: Callable[[], WorkEvaluator], device: int | None) -> None:
+    """Evaluate what comes through the pipe; runs in the spawned process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    _end_with_parent()
+    if device is not None:
+        _choose_device(device)
+    evaluator = factory()
+    try:
+        while True:
+            try:
+                work = pipe.recv()
+            except EOFError:
+                return
+            pipe.send(attempt(evaluator, work))
+    finally:
+        evaluator.close()
+
+
+def _choose_device(place: int) -> None:
+    """Give this process one of the GPUs that it sees, if it sees several."""
+    if not Path("/proc/driver/nvidia").exists():
+        return
+    import torch
+
+    count = torch.cuda.device_count()
+    if count > 1:
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        names = seen if len(seen) == count else [str(index) for index in range(count)]
+        os.environ["CUDA_VISIBLE_DEVICES"] = names[place % count]
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _ending(code: int | None) -> str:
+    if code is None:
+        return "closed its pipe and hangs; it was killed"
+    if code < 0:
+        number = -code
+        name = signal.Signals(number).name if number in set(signal.Signals) else str(number)
+        hint = " (often: out of memory)" if number == signal.SIGKILL else ""
+        return f"was ended by {name}{hint}"
+    return f"ended with exit code {code}; what it wrote stands above"

@@ -1,0 +1,147 @@
+"""The one place that imports ray: cells as work for actors on a Ray cluster. Knows no study.
+
+One actor is one engine on one GPU (`num_gpus=1`) for as long as it lives; on a cluster without
+GPUs it is one engine on `cpus` processor slots. Actors only compute: records are written by the
+driver, so a node that goes away leaves nothing half written, and its cell is begun elsewhere.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ablations.runner.work import Failed, Outcome, Work, WorkEvaluator, attempt
+from layerswap_method.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.5
+HOW_TO_INSTALL = "pip install 'layerswap[ray]'"
+
+
+@dataclass
+class _Actor:
+    handle: Any
+    work: Work | None = None
+    result: Any = None
+
+
+class _Engine:
+    """What lives in the actor: an evaluator that keeps its engine."""
+
+    def __init__(self, factory: Callable[[], WorkEvaluator]):
+        self._evaluator = factory()
+
+    def evaluate(self, work: Work) -> Outcome:
+        return attempt(self._evaluator, work)
+
+
+class RayExecutor:
+    """Runs items on a Ray cluster, at most one an actor at a time."""
+
+    def __init__(
+        self,
+        factory: Callable[[], WorkEvaluator],
+        *,
+        address: str = "auto",
+        jobs: int | None = None,
+        cpus: float = 1,
+    ):
+        """Connect to the cluster; actors start with their first item.
+
+        Args:
+            factory: makes the evaluator in the actor; picklable.
+            address: of the cluster; ``auto`` finds one on this machine or in ``RAY_ADDRESS``.
+            jobs: actors at most; None for one a GPU (on a cluster without: one a node).
+            cpus: processor slots of an actor on a cluster without GPUs.
+
+        Raises:
+            InputError: where ray is not installed or no cluster answers.
+        """
+        if importlib.util.find_spec("ray") is None:
+            raise InputError(f"ray is not installed; needed is: {HOW_TO_INSTALL}")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        import ray
+
+        self._ray = ray
+        self._connected_here = not ray.is_initialized()
+        if self._connected_here:
+            try:
+                ray.init(
+                    address=address, log_to_driver=False, logging_level=logging.ERROR, **_runtime()
+                )
+            except (ConnectionError, ValueError) as error:
+                raise InputError(
+                    f"no Ray cluster at {address!r} ({str(error).splitlines()[0]}); start one with "
+                    "ray start --head, or say where: --address HOST:6379"
+                ) from error
+        self._factory = factory
+        self._jobs = jobs
+        self._cpus = cpus
+        self._actors: list[_Actor] = []
+
+    @property
+    def slots(self) -> int:
+        """Actors that the cluster as it is now has room for, at most `jobs`."""
+        resources = self._ray.cluster_resources()
+        room = int(resources.get("GPU", 0))
+        if not room:
+            alive = sum(bool(node["Alive"]) for node in self._ray.nodes())
+            room = alive if self._jobs is None else int(resources.get("CPU", 1) / self._cpus)
+        return max(1, room if self._jobs is None else min(room, self._jobs))
+
+    def submit(self, work: Work) -> None:
+        """Give the item to an idle actor, starting one if there is none."""
+        actor = next((each for each in self._actors if each.work is None), None)
+        if actor is None:
+            actor = _Actor(self._start())
+            self._actors.append(actor)
+        actor.work = work
+        actor.result = actor.handle.evaluate.remote(work)
+
+    def collect(self) -> Sequence[tuple[Work, Outcome]]:
+        """Return what actors have finished, and as lost the items of those that are gone."""
+        busy = {actor.result: actor for actor in self._actors if actor.work is not None}
+        ready, _ = self._ray.wait(list(busy), num_returns=1, timeout=_POLL_S)
+        ended = []
+        for reference in ready:
+            actor = busy[reference]
+            outcome: Outcome
+            try:
+                outcome = self._ray.get(reference)
+            except self._ray.exceptions.RayError as error:
+                self._actors.remove(actor)
+                first = str(error).strip().splitlines()[0]
+                outcome = Failed(f"its node or its actor went away ({first})", lost=True)
+            if actor.work is not None:
+                ended.append((actor.work, outcome))
+            actor.work = None
+        return ended
+
+    def close(self) -> None:
+        """End the actors; leave the cluster as it was."""
+        for actor in self._actors:
+            self._ray.kill(actor.handle)
+        self._actors.clear()
+        if self._connected_here:
+            self._ray.shutdown()
+
+    def _start(self) -> Any:
+        has_gpu = self._ray.cluster_resources().get("GPU", 0) > 0
+        needs = {"num_gpus": 1} if has_gpu else {"num_cpus": self._cpus}
+        spread = "DEFAULT" if has_gpu else "SPREAD"
+        remote = self._ray.remote(_Engine)
+        # The driver begins a lost item again by itself: it knows which one it was.
+        options = {"max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": spread}
+        return remote.options(**needs, **options).remote(self._factory)
+
+
+def _runtime() -> dict[str, Any]:
+    """Return what workers need to import what this process imports."""
+    path = [entry for entry in sys.path if entry]
+    return {"runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(path)}}}

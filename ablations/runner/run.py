@@ -1,0 +1,220 @@
+"""`layerswap run` as a function, from a study file to a run folder. Knows the order of steps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ablations.evaluation.evaluator import BackendChoice
+from ablations.runner import records
+from ablations.runner.engines import EngineSetup
+from ablations.runner.locks import try_claim
+from ablations.runner.loop import LOCKS, Summary, now, run_cells
+from ablations.runner.processes import ProcessExecutor
+from ablations.runner.work import Executor, WorkEvaluator
+from ablations.study.cells import Cell
+from ablations.study.describe import describe_plan
+from ablations.study.files import find_study, read_study
+from ablations.study.planning import StudyPlan, plan_study
+from ablations.study.selection import parse_selection
+from layerswap_method.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+ExecutorName = Literal["local", "ray"]
+"""Where cells run."""
+
+_FINGERPRINTS = ".fingerprints.json"
+_WORK = ".work"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the command line says besides the study."""
+
+    experts: Path | None = None
+    """The experts file; None takes the study's own."""
+
+    out: Path | None = None
+    """The run folder; None is ``runs/NAME``."""
+
+    backend: BackendChoice = "auto"
+    """What evaluates."""
+
+    executor: ExecutorName = "local"
+    """Where cells run."""
+
+    address: str = "auto"
+    """Of the Ray cluster."""
+
+    jobs: int | None = None
+    """Engines at once; None is one here, and one a GPU on a Ray cluster."""
+
+    only: str | None = None
+    """Which cells; None for all."""
+
+    materialize: bool = False
+    """Whether every merge is written to disk by mergekit."""
+
+    progress: bool | None = None
+    """Whether to show a bar; None shows it on a terminal only."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run has done, and where it is."""
+
+    out: Path
+    """The run folder."""
+
+    summary: Summary
+    """Cells by what became of them."""
+
+    unfinished: int
+    """Cells of the study that still have no record."""
+
+    def report(self) -> str:
+        """Return what was done, every failure with its reason, and what to do next."""
+        done = self.summary
+        parts = [f"{len(done.evaluated)} cells evaluated"]
+        parts += [f"{len(done.before)} finished before"] if done.before else []
+        parts += [f"{len(done.reused)} with scores that were here"] if done.reused else []
+        lines = [f"{self.out}: {', '.join(parts)}, {len(done.failed)} failed"]
+        lines += [f"  failed: {label}: {error}" for label, error in done.failed.items()]
+        if done.failed:
+            lines.append("The same command again runs exactly the cells that failed.")
+        elif self.unfinished:
+            lines.append(f"{self.unfinished} cells of the study have not been run yet.")
+        lines.append(f"Tables and figures: layerswap report {self.out}")
+        return "\n".join(lines)
+
+
+def dry_run(study: str, options: RunOptions) -> str:
+    """Return the cells of a study with their layers, and what running them would cost.
+
+    Nothing is written or downloaded.
+
+    Raises:
+        InputError: with every problem of the study.
+    """
+    file = read_study(find_study(study))
+    plan = plan_study(file, options.experts, backend=options.backend, download=False)
+    out = options.out or default_out(plan.study.name)
+    finished = {cell.key for cell in plan.cells if records.is_finished(out, cell.key)}
+    selected = {cell.key for cell in _selected(plan, options.only)}
+    return describe_plan(
+        plan,
+        materialize=options.materialize,
+        jobs=options.jobs or 1,
+        selected=selected,
+        finished=finished,
+    )
+
+
+def run_study(study: str, options: RunOptions) -> RunResult:
+    """Run a study: what is finished is not done again, what fails does not stop the rest.
+
+    Raises:
+        InputError: with every problem of the study, or for a folder that is another's.
+    """
+    file = read_study(find_study(study))
+    name = None if file.study is None else file.study.name
+    out = (options.out or default_out(name or "study")).absolute()
+    if name is not None:
+        _check_folder(out, name)
+    logger.info("planning %s", file.path)
+    cache = out / _FINGERPRINTS
+    plan = plan_study(file, options.experts, backend=options.backend, cache=cache)
+    for note in plan.notes:
+        logger.info("  note: %s", note)
+    cells = _selected(plan, options.only)
+    _write_run_file(out, plan)
+    logger.info("%s: %d cells on %s, in %s", plan.study.name, len(cells), plan.backend, out)
+    setup = EngineSetup(
+        backend=plan.backend,
+        options=plan.options,
+        base=plan.base,
+        experts={expert.reference: expert for expert in plan.experts.values()},
+        states=plan.states,
+        work=out / _WORK,
+        materialize=options.materialize,
+    )
+    executor = _executor(setup, options)
+    provenance = {
+        "experts": {name: expert.reference for name, expert in plan.experts.items()},
+        "plan_versions": dict(plan.versions),
+    }
+    try:
+        summary = run_cells(out, cells, executor, provenance=provenance, progress=options.progress)
+    finally:
+        executor.close()
+    return RunResult(out, summary, len(records.load_run(out).unfinished))
+
+
+def default_out(name: str) -> Path:
+    """Return the run folder of the study `name` where none is asked for."""
+    return Path("runs") / name
+
+
+def _executor(setup: Callable[[], WorkEvaluator], options: RunOptions) -> Executor:
+    if options.executor == "ray":
+        from ablations.runner.ray_executor import RayExecutor
+
+        return RayExecutor(setup, address=options.address, jobs=options.jobs)
+    return ProcessExecutor(setup, options.jobs or 1)
+
+
+def _selected(plan: StudyPlan, only: str | None) -> list[Cell]:
+    if only is None:
+        return list(plan.cells)
+    known = {name for cell in plan.cells for name in cell.facts()}
+    holds = parse_selection(only, known)
+    chosen = [cell for cell in plan.cells if holds(cell.facts())]
+    if not chosen:
+        raise InputError(f"--only {only}: no cell of {plan.study.name} is like that")
+    return chosen
+
+
+def _check_folder(out: Path, name: str) -> None:
+    """Check that `out` may hold a run of the study `name`.
+
+    Raises:
+        InputError: when it holds something else.
+    """
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file; give a folder")
+    head = records.read_run_file(out)
+    if head is not None and head.study.name != name:
+        raise InputError(
+            f"{out}: holds a run of the study {head.study.name!r}, not of {name!r}; choose "
+            "another --out"
+        )
+    if head is None and out.is_dir():
+        found = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
+        if found:
+            raise InputError(
+                f"{out}: is not empty ({found[0]}) and holds no run; choose another --out"
+            )
+
+
+def _write_run_file(out: Path, plan: StudyPlan) -> None:
+    known = records.read_run_file(out)
+    head = records.RunFile(
+        study=plan.study,
+        question=plan.study.question,
+        experts={name: expert.reference for name, expert in plan.experts.items()},
+        cells=tuple(records.PlannedCell(key=c.key, label=c.label) for c in plan.cells),
+        num_layers=plan.num_layers,
+        notes=plan.notes,
+        created=now() if known is None else known.created,
+        versions=dict(plan.versions),
+    )
+    if known == head:
+        return
+    claim = try_claim(out / LOCKS, records.RUN_FILE)
+    if claim is not None:  # else another runner is writing it
+        records.write_run_file(out, head)
+        claim.release()

@@ -1,0 +1,133 @@
+"""What goes to an engine and what comes back. Knows no engine, process or file.
+
+A work item is small and picklable: tensors never travel, paths do.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ablations.evaluation.scores import Evaluation, EvaluationRequest
+from layerswap_method.errors import LayerSwapError
+
+
+@dataclass(frozen=True)
+class Work:
+    """Weights to evaluate."""
+
+    score_key: str
+    """Of the cells that will get the scores."""
+
+    label: str
+    """The first of those cells, in words."""
+
+    merge: Mapping[str, Any]
+    """The mergekit recipe of the weights."""
+
+    request: EvaluationRequest
+    """What is asked."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """Work that was done."""
+
+    evaluation: Evaluation
+    """Scores and records."""
+
+    timing_s: Mapping[str, float] = field(default_factory=dict)
+    """Wall time of ``load`` and ``evaluate``, in seconds."""
+
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """How the weights got into the engine; why not the usual way, if so."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Work that was not done."""
+
+    error: str
+    """One message."""
+
+    details: str = ""
+    """A traceback, where the message is not one of ours."""
+
+    lost: bool = False
+    """Whether the place where it ran went away, so that it may be tried at another."""
+
+
+Outcome = Done | Failed
+
+
+class WorkEvaluator(Protocol):
+    """Evaluates work items one after the other; may keep an engine between them."""
+
+    def evaluate(self, work: Work) -> Done:
+        """Return the scores. What it raises concerns this item; the next one may be tried."""
+        ...
+
+    def close(self) -> None:
+        """Give back engine and memory."""
+        ...
+
+
+class Executor(Protocol):
+    """Runs work items somewhere, at most `slots` at once."""
+
+    @property
+    def slots(self) -> int:
+        """Items that may be under way at once; may change between calls, and is 1 or more."""
+        ...
+
+    def submit(self, work: Work) -> None:
+        """Begin an item; call only while fewer than `slots` are under way."""
+        ...
+
+    def collect(self) -> Sequence[tuple[Work, Outcome]]:
+        """Return items that have ended; waits a moment for one, and may return none."""
+        ...
+
+    def close(self) -> None:
+        """End what is under way and every engine."""
+        ...
+
+
+def attempt(evaluator: WorkEvaluator, work: Work) -> Outcome:
+    """Return what became of `work`; a failure is a value here, for it concerns one item only."""
+    try:
+        return evaluator.evaluate(work)
+    except LayerSwapError as error:
+        return Failed(error.message)
+    except Exception as error:
+        first = (str(error).strip() or "(no message)").splitlines()[0]
+        return Failed(f"{type(error).__name__}: {first}", details=traceback.format_exc())
+
+
+class InProcessExecutor:
+    """Runs one item at a time in this process: for small evaluators, and for tests."""
+
+    def __init__(self, evaluator: WorkEvaluator):
+        """Take the evaluator; `close` closes it."""
+        self._evaluator = evaluator
+        self._waiting: list[Work] = []
+
+    @property
+    def slots(self) -> int:
+        """One."""
+        return 1
+
+    def submit(self, work: Work) -> None:
+        """Keep the item until `collect`."""
+        self._waiting.append(work)
+
+    def collect(self) -> Sequence[tuple[Work, Outcome]]:
+        """Evaluate what was submitted."""
+        waiting, self._waiting = self._waiting, []
+        return [(work, attempt(self._evaluator, work)) for work in waiting]
+
+    def close(self) -> None:
+        """Close the evaluator."""
+        self._evaluator.close()

@@ -1,0 +1,131 @@
+"""What can be wrong with a study beyond its form. Knows the study and names; opens no expert."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ablations.study.documents import PLACEHOLDERS, named_models, place_problem
+from ablations.study.experts import ExpertsFile
+from ablations.study.schema import Study
+from layerswap_method.errors import nearest
+
+POCKET_TASKS = Path("runs/pocket/tasks")
+"""What `include_path: pocket` stands for."""
+
+
+def with_experts_file(study: Study, file: ExpertsFile) -> Study:
+    """Return the study with the tasks and task folder that the experts file sets."""
+    changes: dict[str, Any] = {}
+    if file.include_path is not None:
+        changes["include_path"] = file.include_path
+    if file.tasks:
+        changes["tasks"] = file.tasks
+    return study.model_copy(update={"evaluate": study.evaluate.model_copy(update=changes)})
+
+
+def task_folder(study: Study) -> Path | None:
+    """Return the folder of the task files; None where neither file names one."""
+    path = study.evaluate.include_path
+    if path is None:
+        return None
+    return (POCKET_TASKS if path == "pocket" else Path(path)).absolute()
+
+
+def expert_names(study: Study) -> tuple[str, ...]:
+    """Return every expert that the study names, the base first, each once."""
+    template = study.recipe or {}
+    others = [name for name in named_models(template) if name not in PLACEHOLDERS]
+    pools = study.experts
+    return tuple(dict.fromkeys((pools.base, *pools.task, *pools.language_names(), *others)))
+
+
+def study_problems(study: Study, known: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the study itself.
+
+    Args:
+        study: as read, with what its experts file sets.
+        known: `mergekit_api.recipe_fields()`.
+    """
+    if study.recipe is None and not study.baseline:
+        yield "the study has neither a recipe nor a baseline: nothing to evaluate"
+    if "weighted_soup" in study.baseline:
+        yield (
+            "baseline weighted_soup needs magnitude weights (the mean absolute change of each "
+            "expert), which this version cannot compute; leave it out, or write your own weights "
+            "in a recipe (see recipes/baselines/weighted_soup.yml)"
+        )
+    yield from _twice("baseline", study.baseline)
+    yield from _recipe_problems(study, known)
+    yield from _pool_problems(study)
+    evaluate = study.evaluate
+    if not evaluate.tasks and not evaluate.languages:
+        yield "evaluate names no tasks; write tasks: [NAME, ...]"
+    folder = task_folder(study)
+    if folder is None:
+        yield "no folder of task files; write include_path: below evaluate: or in the experts file"
+    elif not folder.is_dir():
+        hint = "; layerswap pocket build makes it" if "pocket" in str(folder) else ""
+        yield f"evaluate.include_path: {folder}: no such folder{hint}"
+
+
+def _recipe_problems(study: Study, known: Mapping[str, Any]) -> Iterator[str]:
+    if study.vary is not None and not study.vary:
+        yield "vary is empty: write at least one parameter with one value, or leave vary out"
+    settings = study.settings()
+    if isinstance(study.vary, dict):
+        for name, values in study.vary.items():
+            if not values:
+                yield f"vary.{name} has no values: the grid is empty"
+            yield from _twice(f"vary.{name}", [f"{value!r}" for value in values])
+    else:
+        yield from _twice("vary", [str(dict(sorted(setting.items()))) for setting in settings])
+    if study.recipe is None:
+        if study.vary:
+            yield "vary needs a recipe to vary"
+        return
+    if not isinstance(study.recipe.get("merge_method"), str):
+        yield "recipe has no merge_method; write merge_method: layer_swap"
+    for key in study.recipe:
+        if key not in known["recipe"]:
+            yield f"recipe has the unknown key {key!r}{nearest(key, known['recipe'])}"
+    varied = study.vary if isinstance(study.vary, dict) else [n for each in settings for n in each]
+    for name in dict.fromkeys(varied):
+        problem = place_problem(study.recipe, name, known)
+        if problem is not None:
+            yield f"vary: {problem}"
+    named = set(named_models(study.recipe))
+    for role in ("task", "language"):
+        if role not in named:
+            pool = study.experts.task if role == "task" else study.experts.language_names()
+            if len(pool) > 1:
+                yield f"experts.{role} has {len(pool)} names, but no model of the recipe is {role}"
+
+
+def _pool_problems(study: Study) -> Iterator[str]:
+    pools = study.experts
+    yield from _twice("experts.task", pools.task)
+    yield from _twice("experts.language", pools.language_names())
+    asked = study.evaluate.languages
+    if not asked:
+        return
+    if not isinstance(pools.language, dict):
+        yield (
+            "evaluate.languages needs experts.language by language: "
+            f"{{{next(iter(asked))}: [NAME, ...]}} in place of a list"
+        )
+        return
+    for code in asked:
+        if code not in pools.language:
+            yield f"evaluate.languages has {code!r}{nearest(code, pools.language)}, experts not"
+    for code in pools.language:
+        if code not in asked and not study.evaluate.tasks:
+            yield f"experts.language has {code!r}, for which evaluate names no task"
+
+
+def _twice(place: str, names: Any) -> Iterator[str]:
+    seen: list[str] = list(names)
+    for name in dict.fromkeys(seen):
+        if seen.count(name) > 1:
+            yield f"{place} has {name} {seen.count(name)} times"

@@ -1,0 +1,99 @@
+"""A study's plan as text: its cells with their layers, and what it will cost. Knows no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from ablations.study.cells import Cell
+from ablations.study.planning import StudyPlan
+from ablations.study.streams import can_stream
+from layerswap_method.plan import LayerPlan
+
+_SYMBOLS = {"language": "█", "average": "▒", "task": "·"}
+
+
+def is_written(cell: Cell, *, materialize: bool) -> bool:
+    """Return whether mergekit-yaml must write a checkpoint for the cell."""
+    if cell.merge["merge_method"] == "passthrough":
+        return materialize and any("+" in entry["model"] for entry in cell.merge["models"])
+    return materialize or not can_stream(cell.merge)
+
+
+def describe_plan(
+    plan: StudyPlan,
+    *,
+    materialize: bool,
+    jobs: int,
+    selected: Collection[str] | None = None,
+    finished: Collection[str] = (),
+) -> str:
+    """Return the plan: experts, notes, cells with their layers drawn, cost.
+
+    Args:
+        plan: the plan.
+        materialize: whether every merge is written to disk.
+        jobs: engines at once.
+        selected: keys that ``--only`` leaves; None for all.
+        finished: keys with a record.
+    """
+    study = plan.study
+    lines = [f"study {study.name}: {study.question}"]
+    lines += [f"  source: {study.source}"] if study.source else []
+    lines += [f"  {name}: {expert.reference}" for name, expert in plan.experts.items()]
+    lines += [f"  note: {note}" for note in plan.notes]
+    groups = plan.groups()
+    number = {cell.key: index for index, group in enumerate(groups, start=1) for cell in group}
+    cells = [cell for cell in plan.cells if selected is None or cell.key in selected]
+    width = max(len(cell.label) for cell in cells)
+    lines += ["", f"{len(cells)} cells (layers from the input side; {_legend()}):"]
+    for cell in cells:
+        done = "  finished" if cell.key in finished else ""
+        lines.append(
+            f"  {number[cell.key]:3d}  {cell.key[:8]}  {cell.label:{width}}  {_drawn(cell)}{done}"
+        )
+    chosen = {cell.key for cell in cells}
+    todo = [
+        group[0]
+        for group in groups
+        if any(cell.key in chosen for cell in group)
+        and not any(cell.key in finished for cell in group)
+    ]
+    return "\n".join([*lines, "", *_cost(plan, todo, len(cells), materialize, jobs)])
+
+
+def _cost(
+    plan: StudyPlan, todo: Sequence[Cell], cells: int, materialize: bool, jobs: int
+) -> list[str]:
+    written = sum(is_written(cell, materialize=materialize) for cell in todo)
+    engines = len(todo) if materialize else min(jobs, len(todo))
+    size = written * plan.checkpoint_bytes
+    requests = ", ".join(dict.fromkeys(task for cell in todo for task in cell.request.tasks))
+    return [
+        f"cost: {len(todo)} evaluations for {cells} cells, on {plan.backend}",
+        f"  tasks: {requests or 'none'}; items a task: {plan.study.evaluate.limit or 'all'}",
+        f"  engine starts: {engines}; loads into a live engine: {0 if materialize else len(todo)}",
+        f"  checkpoints written by mergekit: {written} ({_size(size)} in all, one at a time)",
+    ]
+
+
+def _drawn(cell: Cell) -> str:
+    if cell.plan is None:
+        return f"({cell.merge['merge_method']})" if cell.kind != "base" else "(unmerged)"
+    return draw_line(cell.plan)
+
+
+def draw_line(plan: LayerPlan) -> str:
+    """Return one character a layer, input side first."""
+    return "".join(_SYMBOLS[source] for source in plan.sources)
+
+
+def _legend() -> str:
+    return ", ".join(f"{symbol} {name}" for name, symbol in _SYMBOLS.items())
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return ""

@@ -1,0 +1,211 @@
+"""From a study's template to a mergekit recipe with folders in it. Knows documents; opens no file.
+
+The models ``task``, ``language`` and ``base`` of a template stand for the experts of a cell. Every
+other model is the name of an expert, the same in all cells.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from ablations.study.experts import Expert
+from ablations.study.scaling import COUNTS, scale_count
+from ablations.study.schema import Scalar
+from layerswap_method.errors import InputError, nearest
+from layerswap_method.recipe import Recipe, read_recipe
+from layerswap_method.spec import SHARED_PARAMETERS, LayerSwapSpec
+
+LAYER_SWAP = "layer_swap"
+PLACEHOLDERS = ("base", "task", "language")
+"""Model names of a template that stand for the experts of a cell."""
+
+_STRUCTURE = ("models", "slices", "modules", "parameters", "base_model")
+_SHARED_KEYS = ("dtype", "out_dtype", "tokenizer", "tokenizer_source", "chat_template")
+"""Keys of the template that its baselines share."""
+
+
+def named_models(template: Mapping[str, Any]) -> Iterator[str]:
+    """Yield every model that a recipe names, wherever it names it."""
+    for key, value in template.items():
+        if key in ("model", "base_model") and isinstance(value, str):
+            yield value
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, Mapping):
+                yield from named_models(each)
+
+
+def place_problem(template: Mapping[str, Any], name: str, known: Mapping[str, Any]) -> str | None:
+    """Return why a recipe has no parameter `name` to vary; None where it has.
+
+    Args:
+        template: the recipe.
+        name: as `vary` writes it.
+        known: `mergekit_api.recipe_fields()`.
+    """
+    if "." in name:
+        return None if _holder(template, name) is not None else f"the recipe has no {name!r}"
+    keys = [key for key in known["recipe"] if key not in _STRUCTURE]
+    if template.get("merge_method") == LAYER_SWAP:
+        parameters = list(SHARED_PARAMETERS)
+    else:
+        parameters = list(template.get("parameters") or {})
+    if name in keys or name in parameters:
+        return None
+    choices = [*parameters, *keys]
+    return f"unknown parameter {name!r}{nearest(name, choices)}; known are {', '.join(choices)}"
+
+
+def with_values(template: Mapping[str, Any], values: Mapping[str, Scalar]) -> dict[str, Any]:
+    """Return a copy of a recipe with every value in its place; see `place_problem`."""
+    document = copy.deepcopy(dict(template))
+    is_layer_swap = document.get("merge_method") == LAYER_SWAP
+    for name, value in values.items():
+        parameters = document.get("parameters") or {}
+        if "." in name:
+            holder = _holder(document, name)
+            last = name.rpartition(".")[2]
+            if isinstance(holder, list):
+                holder[int(last)] = value
+            elif isinstance(holder, dict):
+                holder[last] = value
+        elif name in parameters or (is_layer_swap and name in SHARED_PARAMETERS):
+            document["parameters"] = {**parameters, name: value}
+        else:
+            document[name] = value
+    return document
+
+
+def with_scaled_counts(
+    document: dict[str, Any], reference: int, num_layers: int
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return a `layer_swap` recipe with its layer counts scaled, and the counts before that.
+
+    Counts that the recipe does not write are the method's defaults, scaled like the others.
+
+    Raises:
+        ValueError: for explicit layers, which name layers of one depth, or a count out of range.
+    """
+    parameters = dict(document.get("parameters") or {})
+    if parameters.get("placement") == "layers":
+        if reference == num_layers:
+            return document, {}
+        raise ValueError(
+            f"language_layers {parameters.get('language_layers')!r} names layers of a model of "
+            f"{num_layers}; it cannot be scaled from reference_layers: {reference}"
+        )
+    defaults = {name: LayerSwapSpec.model_fields[name].default for name in COUNTS}
+    counts = {name: parameters.get(name, defaults[name]) for name in COUNTS}
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int):
+            raise ValueError(f"{name} is {count!r}; it must be a whole number")
+        parameters[name] = scale_count(count, reference, num_layers)
+    return {**document, "parameters": parameters}, counts
+
+
+def with_experts(document: Mapping[str, Any], experts: Mapping[str, Expert]) -> dict[str, Any]:
+    """Return a copy of a recipe in which every model is the reference of an expert.
+
+    In `layer_swap` recipes the models ``task`` and ``language`` get their role, and the base
+    becomes the donor of config and tokenizer, where the recipe says nothing else.
+
+    Args:
+        document: the recipe.
+        experts: placeholder or name -> expert.
+    """
+    filled = _replaced(document, experts)
+    if not isinstance(filled, dict) or filled.get("merge_method") != LAYER_SWAP:
+        return dict(filled)
+    filled.setdefault("base_model", experts["base"].reference)
+    for entry, source in zip(filled["models"], document["models"], strict=True):
+        if source.get("model") in ("task", "language"):
+            entry["parameters"] = {"role": source["model"], **(entry.get("parameters") or {})}
+    return filled
+
+
+def baseline_document(
+    kind: str, experts: Mapping[str, Expert], template: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return mergekit's recipe of a baseline, with the dtype and tokenizer of the template.
+
+    An unmerged model is a ``passthrough`` of itself, in the dtype it is stored in. `linear`
+    averages its base_model in, so the donor of the soup is one of its two models. TIES has the
+    defaults of its own paper (arXiv 2306.01708): density 0.2 and lambda 1.
+    """
+    if kind in ("base", "task_expert", "language_expert"):
+        model = experts[kind.removesuffix("_expert")].reference
+        return {"merge_method": "passthrough", "models": [{"model": model}]}
+    shared = {key: template[key] for key in _SHARED_KEYS if template and key in template}
+    pair = [experts["task"].reference, experts["language"].reference]
+    if kind == "soup":
+        models = [{"model": model, "parameters": {"weight": 1.0}} for model in pair]
+        return {"merge_method": "linear", "models": models, "base_model": pair[0], **shared}
+    models = [{"model": model, "parameters": {"weight": 1.0, "density": 0.2}} for model in pair]
+    return {
+        "merge_method": "ties",
+        "models": models,
+        "base_model": experts["base"].reference,
+        "parameters": {"normalize": True, "lambda": 1.0},
+        **shared,
+    }
+
+
+def read_document(document: Mapping[str, Any], known: Mapping[str, Any]) -> Recipe:
+    """Return a `layer_swap` recipe as the merge method itself will read it.
+
+    Args:
+        document: the recipe, with references in it.
+        known: `mergekit_api.recipe_fields()`.
+
+    Raises:
+        InputError: with every problem of it.
+    """
+    models = document.get("models")
+    if not isinstance(models, list) or document.get("slices") or document.get("modules"):
+        raise InputError("a study's layer_swap recipe lists models:, without slices: or modules:")
+    entries = [
+        SimpleNamespace(model=entry.get("model"), parameters=entry.get("parameters"))
+        for entry in models
+    ]
+    config = SimpleNamespace(
+        models=entries,
+        slices=None,
+        modules=None,
+        base_model=document.get("base_model"),
+        parameters=document.get("parameters"),
+    )
+    return read_recipe(config, document, known=known)
+
+
+def _replaced(value: Any, experts: Mapping[str, Expert]) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            key: experts[each].reference
+            if key in ("model", "base_model") and isinstance(each, str)
+            else _replaced(each, experts)
+            for key, each in value.items()
+        }
+    if isinstance(value, list):
+        return [_replaced(each, experts) for each in value]
+    return value
+
+
+def _holder(document: Any, name: str) -> Any:
+    """Return the list or mapping that holds the last part of a path; None where there is none."""
+    *above, last = name.split(".")
+    holder = document
+    for part in above:
+        holder = _item(holder, part)
+    if isinstance(holder, dict) and (last in holder or above[-1] == "parameters"):
+        return holder
+    return holder if _item(holder, last) is not None else None
+
+
+def _item(holder: Any, part: str) -> Any:
+    if isinstance(holder, Mapping):
+        return holder.get(part)
+    if isinstance(holder, list) and part.isdigit() and int(part) < len(holder):
+        return holder[int(part)]
+    return None

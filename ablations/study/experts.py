@@ -1,0 +1,153 @@
+"""Where the experts of a study are. Knows the experts file, folders and hub ids; not their layers.
+
+An experts file says for one machine what a study leaves open::
+
+    experts:
+      base: runs/pocket/base              # a folder, from the working directory
+      math: org/some-model                # a hub id, or org/some-model@revision
+      swahili: org/base+path/to/adapter   # a base and a LoRA adapter
+    include_path: runs/pocket/tasks       # optional: lm-eval task files
+    tasks: [pocket_math_sw]               # optional: in place of the study's tasks
+
+A file that is only the mapping below ``experts:`` is taken for that mapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field, StrictStr, ValidationError
+
+from ablations.evaluation.scores import Frozen
+from layerswap_method.errors import InputError, nearest
+
+_PATTERNS = ["*.safetensors", "*.json", "tokenizer*", "*.model", "merges.txt", "vocab*"]
+"""Files of a hub repository that an expert is made of; pickles stay away."""
+
+
+class ExpertsFile(Frozen):
+    """What an experts file says."""
+
+    experts: dict[StrictStr, Any] = Field(min_length=1)
+    """Name -> reference."""
+
+    include_path: StrictStr | None = None
+    """Folder of lm-eval task files, from the working directory; goes before the study's."""
+
+    tasks: tuple[StrictStr, ...] = ()
+    """Tasks in place of `evaluate.tasks` of the study."""
+
+
+@dataclass(frozen=True)
+class Expert:
+    """An expert that is on this machine."""
+
+    name: str
+    """As the study names it."""
+
+    folder: Path
+    """The checkpoint; absolute."""
+
+    adapter: Path | None = None
+    """A LoRA adapter on top of it; absolute."""
+
+    @property
+    def reference(self) -> str:
+        """The expert as a mergekit recipe names it."""
+        return str(self.folder) if self.adapter is None else f"{self.folder}+{self.adapter}"
+
+
+def read_experts_file(path: Path) -> ExpertsFile:
+    """Return the experts file at `path`.
+
+    Raises:
+        InputError: when it cannot be read, with every problem.
+    """
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    if isinstance(document, dict) and not set(document) & set(ExpertsFile.model_fields):
+        document = {"experts": document}
+    try:
+        return ExpertsFile.model_validate(document)
+    except ValidationError as error:
+        problems = []
+        for item in error.errors():
+            key = ".".join(str(part) for part in item["loc"])
+            hint = nearest(key, ExpertsFile.model_fields)
+            unknown = item["type"] == "extra_forbidden"
+            problems.append(f"unknown key {key!r}{hint}" if unknown else f"{key}: {item['msg']}")
+        raise InputError.from_problems(str(path), problems) from error
+
+
+def find_expert(name: str, known: Mapping[str, Any], *, download: bool) -> Expert:
+    """Return the expert `name`.
+
+    Args:
+        name: as the study writes it.
+        known: the `experts` of an experts file.
+        download: whether a hub id may be downloaded; else it must be in the local cache.
+
+    Raises:
+        InputError: where it is not named or not there; with what to do.
+    """
+    if name not in known:
+        raise InputError(
+            f"no expert {name!r} in the experts file{nearest(name, known)}; "
+            f"it names {', '.join(sorted(known))}"
+        )
+    reference = known[name]
+    if isinstance(reference, dict) and "train" in reference:
+        raise InputError(
+            f"expert {name!r} is to be trained (train:), which this version cannot do; train it "
+            "first and write its folder"
+        )
+    if not isinstance(reference, str) or not reference:
+        raise InputError(
+            f"expert {name!r} is {reference!r}; write a folder, a hub id, or base+adapter"
+        )
+    if Path(reference).is_dir():  # a folder whose name holds a plus sign
+        return Expert(name, Path(reference).resolve())
+    model, plus, adapter = reference.partition("+")
+    folder = _locate(name, model, download=download)
+    if not plus:
+        return Expert(name, folder)
+    found = _locate(name, adapter, download=download)
+    for file in ("adapter_config.json", "adapter_model.safetensors"):
+        if not (found / file).is_file():
+            raise InputError(f"expert {name!r}: {adapter} holds no {file}: no peft adapter")
+    return Expert(name, folder, found)
+
+
+def _locate(name: str, text: str, *, download: bool) -> Path:
+    path = Path(text)
+    if path.is_dir():
+        return path.resolve()
+    is_hub_id = text.count("/") == 1 and not text.startswith((".", "/", "~"))
+    if not is_hub_id or path.parent.is_dir():
+        pocket = "; layerswap pocket build trains the pocket experts" if "pocket" in text else ""
+        raise InputError(
+            f"expert {name!r}: {text}: no such folder (the current directory is {Path.cwd()})"
+            f"{pocket}"
+        )
+    from huggingface_hub import snapshot_download
+
+    repository, _, revision = text.partition("@")
+    try:
+        return Path(
+            snapshot_download(
+                repository,
+                revision=revision or None,
+                allow_patterns=_PATTERNS,
+                local_files_only=not download,
+            )
+        )
+    except Exception as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        hint = "" if download else f"; hf download {repository} (a dry run downloads nothing)"
+        raise InputError(f"expert {name!r}: {text} cannot be had: {first}{hint}") from error

@@ -1,0 +1,227 @@
+"""What makes two cells one model, and two scores one number. Knows hashes; evaluates nothing.
+
+- ``weights_key``: every output tensor by the content it is made of, and config and tokenizer.
+  No layer swapped and everything else from the task expert *is* the task expert.
+- ``score_key``: weights, request, task files, engine, versions. Cells that share it are evaluated
+  once; a changed protocol changes it, so that it cannot resume onto old scores.
+- ``key``: score_key and the cell's place in the study. It names the cell's folder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import layerswap_method
+from ablations.atomic import write_text
+from ablations.evaluation.evaluator import EngineOptions
+from ablations.evaluation.fingerprint import (
+    fingerprint_checkpoint,
+    fingerprint_folder,
+    fingerprint_of,
+)
+from ablations.evaluation.scores import Backend
+from ablations.study.cells import Cell
+from ablations.study.experts import Expert
+from ablations.study.streams import can_stream, stream_of
+from layerswap_method.errors import InputError
+from layerswap_method.mixes import TensorOrigin
+
+_KEY_LENGTH = 20
+"""Hexadecimal digits of a folder's name: 80 bits."""
+
+_DONATED = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer*",
+    "vocab*",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template*",
+)
+"""Files that a merge takes from its base."""
+
+
+class Fingerprints:
+    """Fingerprints of expert folders, kept in a file while sizes and dates stay the same."""
+
+    def __init__(self, cache: Path | None):
+        """Read `cache`; None keeps nothing."""
+        self._cache = cache
+        self._known: dict[str, list[str]] = {}
+        if cache is not None and cache.is_file():
+            try:
+                self._known = json.loads(cache.read_text(encoding="utf-8"))
+            except ValueError:
+                self._known = {}
+
+    def of(self, folder: Path) -> str:
+        """Return the hash of a checkpoint's or adapter's files. Reads all of them once."""
+        state = folder_state(folder)
+        known = self._known.get(str(folder))
+        if known is not None and known[0] == state:
+            return known[1]
+        found = fingerprint_checkpoint(folder)
+        self._known[str(folder)] = [state, found]
+        return found
+
+    def states(self) -> dict[str, str]:
+        """Return folder -> the state in which it was read."""
+        return {folder: known[0] for folder, known in self._known.items()}
+
+    def save(self) -> None:
+        """Write what is known to the cache."""
+        if self._cache is not None:
+            write_text(self._cache, json.dumps(self._known, indent=1) + "\n")
+
+
+def folder_state(folder: Path) -> str:
+    """Return a cheap hash of names, sizes and dates of the weight files in `folder`."""
+    files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")])
+    stats = {file.name: file.stat() for file in files}
+    return fingerprint_of(**{name: [s.st_size, s.st_mtime_ns] for name, s in stats.items()})
+
+
+@dataclasses.dataclass(frozen=True)
+class Contents:
+    """What the experts of a study are made of."""
+
+    references: Mapping[str, str]
+    """Reference, as recipes write it -> hash of checkpoint and adapter."""
+
+    files: Mapping[Path, str]
+    """Weight file (links followed) -> hash of the folder it is in."""
+
+    donated: Mapping[Path, str]
+    """Folder -> hash of config and tokenizer."""
+
+
+def read_contents(experts: Iterable[Expert], fingerprints: Fingerprints) -> Contents:
+    """Return what the experts are made of; reads their files unless their hashes are known."""
+    references, files, donated = dict[str, str](), dict[Path, str](), dict[Path, str]()
+    for expert in experts:
+        folders = [expert.folder, *([expert.adapter] if expert.adapter is not None else [])]
+        hashes = [fingerprints.of(folder) for folder in folders]
+        references[expert.reference] = fingerprint_of(parts=hashes)
+        for folder, found in zip(folders, hashes, strict=True):
+            for file in sorted(folder.glob("*.safetensors")):
+                files.setdefault(file.resolve(), found)
+        given = {file for pattern in _DONATED for file in expert.folder.glob(pattern)}
+        texts = {file.name: file.read_bytes().hex() for file in sorted(given) if file.is_file()}
+        donated[expert.folder] = fingerprint_of(**texts)
+    return Contents(references, files, donated)
+
+
+def code_fingerprint() -> str:
+    """Return a hash of the code that makes weights and scores: a changed method is another one."""
+    method = Path(layerswap_method.__file__).parent
+    evaluation = Path(__file__).parent.parent / "evaluation"
+    code = [*method.glob("*.py"), *evaluation.glob("*.py")]
+    return fingerprint_of(**{str(path.parent.name) + path.name: path.read_text() for path in code})
+
+
+def identified(
+    cells: Iterable[Cell],
+    experts: Mapping[str, Expert],
+    contents: Contents,
+    *,
+    backend: Backend,
+    options: EngineOptions,
+    versions: Mapping[str, str],
+) -> list[Cell]:
+    """Return the cells with their three keys.
+
+    Args:
+        cells: from `expand`.
+        experts: reference, as the cells' recipes write it -> expert.
+        contents: what they are made of.
+        backend: the engine that will run.
+        options: how it runs.
+        versions: of the packages that can change a score.
+    """
+    code = code_fingerprint()
+    folders: dict[Path, str] = {}
+    found = []
+    for cell in cells:
+        folder = cell.request.include_path
+        if folder not in folders:
+            folders[folder] = fingerprint_folder(folder)
+        weights = fingerprint_of(weights=weights_identity(cell.merge, experts, contents, versions))
+        score = fingerprint_of(
+            weights=weights,
+            request=cell.request.model_dump(mode="json", exclude={"include_path"}),
+            tasks=folders[folder],
+            backend=backend,
+            options=options.model_dump(mode="json"),
+            versions=dict(versions),
+            code=code,
+        )
+        place = [cell.study, cell.kind, cell.label, dict(cell.values), dict(cell.experts)]
+        key = fingerprint_of(score=score, place=place, language=cell.language)
+        found.append(
+            dataclasses.replace(
+                cell,
+                weights_key=weights[:_KEY_LENGTH],
+                score_key=score[:_KEY_LENGTH],
+                key=key[:_KEY_LENGTH],
+            )
+        )
+    return found
+
+
+def weights_identity(
+    merge: Mapping[str, Any],
+    experts: Mapping[str, Expert],
+    contents: Contents,
+    versions: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return a value that is equal for two recipes only if their models are equal bit by bit.
+
+    What can be streamed is described tensor by tensor; merges by other methods by their recipe,
+    the content of their models and mergekit's version.
+
+    Args:
+        merge: the recipe.
+        experts: reference, as the recipe writes it -> expert.
+        contents: what they are made of.
+        versions: of the packages that can change a merge.
+    """
+    by_recipe = {
+        "document": _with_hashes(merge, contents.references),
+        "mergekit": versions["mergekit"],
+    }
+    if not can_stream(merge):
+        return by_recipe
+    try:
+        stream = stream_of(merge, experts)
+    except InputError:  # an adapter that only mergekit can merge; the engine will say so
+        return by_recipe
+    tensors = {}
+    for name in sorted(stream.names):
+        mix = stream.mix(name)
+        terms = [[*_origin(origin, contents), share] for origin, share in mix.terms]
+        tensors[name] = [terms, mix.divisor, mix.load_dtype, mix.dtype, mix.out_dtype, mix.rule]
+    return {"donated": contents.donated[stream.donor], "tensors": tensors}
+
+
+def _origin(origin: TensorOrigin, contents: Contents) -> list[Any]:
+    """Return a stored tensor by content: hash of its folder, name, cast, and its adapter's."""
+    change = origin.change
+    added = None
+    if change is not None:
+        file = contents.files[change.file.resolve()]
+        added = [file, change.up, change.down, change.scaling, change.transposed]
+    return [contents.files[origin.file], origin.name, origin.dtype, added]
+
+
+def _with_hashes(value: Any, references: Mapping[str, str]) -> Any:
+    """Return a recipe in which each model is what it is made of instead of where it is."""
+    if isinstance(value, Mapping):
+        return {key: _with_hashes(each, references) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_with_hashes(each, references) for each in value]
+    return references.get(value, value) if isinstance(value, str) else value

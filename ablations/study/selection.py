@@ -1,0 +1,63 @@
+"""``--only EXPR``: which cells of a study to run. Knows the expression; not what a cell does.
+
+EXPR is conditions joined by commas, all of which must hold: ``bottom_layers=0|3,kind=recipe``.
+A condition is NAME=VALUES, NAME!=VALUES (alternatives joined by ``|``), or NAME<N, <=, >, >=.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from operator import ge, gt, le, lt
+
+from layerswap_method.errors import InputError, nearest
+
+Facts = Mapping[str, str | int | float | bool]
+"""What can be asked of a cell: varied parameters, kind, experts by role, label, key."""
+
+_CONDITION = re.compile(r"\s*([\w.]+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*$")
+_ORDER: dict[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
+
+
+def parse_selection(text: str, known: Iterable[str]) -> Callable[[Facts], bool]:
+    """Return the test that `text` stands for. A cell without the name fails the condition.
+
+    Args:
+        text: the expression.
+        known: names that some cell has.
+
+    Raises:
+        InputError: for an expression that does not parse or an unknown name.
+    """
+    names = sorted(set(known))
+    conditions = [_condition(part, names) for part in text.split(",") if part.strip()]
+    if not conditions:
+        raise InputError("--only is empty; write for example --only bottom_layers=0,kind=recipe")
+    return lambda facts: all(condition(facts) for condition in conditions)
+
+
+def _condition(text: str, known: list[str]) -> Callable[[Facts], bool]:
+    match = _CONDITION.match(text)
+    if match is None:
+        raise InputError(f"--only: {text.strip()!r} is no condition; write NAME=VALUE or NAME<N")
+    name, sign, value = match.groups()
+    if name not in known:
+        raise InputError(
+            f"--only: no cell has {name!r}{nearest(name, known)}; cells have {', '.join(known)}"
+        )
+    if sign in _ORDER:
+        try:
+            bound = float(value)
+        except ValueError:
+            raise InputError(f"--only: {text.strip()!r}: {value!r} is no number") from None
+        return lambda facts: _holds(facts.get(name), _ORDER[sign], bound)
+    wanted = {part.strip().lower() for part in value.split("|")}
+    if sign == "=":
+        return lambda facts: name in facts and str(facts[name]).lower() in wanted
+    return lambda facts: name in facts and str(facts[name]).lower() not in wanted
+
+
+def _holds(
+    value: str | int | float | None, compare: Callable[[float, float], bool], bound: float
+) -> bool:
+    return isinstance(value, (int, float)) and compare(float(value), bound)

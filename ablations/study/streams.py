@@ -1,0 +1,69 @@
+"""A cell's recipe as a stream of tensors. Knows which of mergekit's methods can be streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ablations.study.documents import LAYER_SWAP
+from ablations.study.experts import Expert
+from layerswap_method.spec import LayerSwapSpec
+from layerswap_method.streams import (
+    StreamInput,
+    WeightStream,
+    checkpoint_stream,
+    layer_swap_stream,
+    linear_stream,
+)
+
+_KNOWN = ("merge_method", "models", "base_model", "parameters", "dtype", "out_dtype")
+"""Keys of a recipe that streams follow; with any other (``tokenizer:``) mergekit must merge."""
+
+
+def can_stream(merge: Mapping[str, Any]) -> bool:
+    """Return whether the recipe's tensors can be had without a merged copy on disk."""
+    if not set(merge) <= set(_KNOWN):
+        return False
+    method, models = merge["merge_method"], list(merge.get("models") or ())
+    if method == "passthrough":
+        return len(models) == 1 and not models[0].get("parameters")
+    if method == "linear":
+        references = [entry["model"] for entry in models]
+        weights = [(entry.get("parameters") or {}).get("weight") for entry in models]
+        numbers = all(isinstance(weight, (int, float)) for weight in weights)
+        # mergekit adds a base_model that is none of the models to the sum.
+        return numbers and merge.get("base_model") == references[0] and not merge.get("parameters")
+    return bool(method == LAYER_SWAP)
+
+
+def stream_of(merge: Mapping[str, Any], experts: Mapping[str, Expert]) -> WeightStream:
+    """Return the stream of a recipe that `can_stream`.
+
+    Args:
+        merge: the recipe.
+        experts: reference, as the recipe writes it -> expert.
+
+    Raises:
+        InputError: where an expert cannot be read, or its adapter cannot be streamed.
+    """
+    dtypes = {key: merge.get(key) for key in ("dtype", "out_dtype")}
+    inputs = [_input(experts[entry["model"]], entry) for entry in merge["models"]]
+    if merge["merge_method"] == "passthrough":
+        return checkpoint_stream(inputs[0].folder, inputs[0].adapter, **dtypes)
+    if merge["merge_method"] == "linear":
+        return linear_stream(inputs, **dtypes)
+    base = _input(experts[merge["base_model"]], {})
+    spec = LayerSwapSpec(**(merge.get("parameters") or {}))
+    with_role = [given for given in inputs if given.role is not None]
+    return layer_swap_stream(spec, with_role, base, **dtypes)
+
+
+def _input(expert: Expert, entry: Mapping[str, Any]) -> StreamInput:
+    parameters = entry.get("parameters") or {}
+    return StreamInput(
+        name=expert.name,
+        folder=expert.folder,
+        role=parameters.get("role"),
+        weight=float(parameters.get("weight", 1.0)),
+        adapter=expert.adapter,
+    )

@@ -17,6 +17,7 @@ from layerswap_method.errors import nearest
 COMMANDS: Mapping[str, str] = {
     "pocket": "ablations.cli.pocket:pocket",
     "quickstart": "ablations.cli.quickstart:quickstart",
+    "report": "ablations.cli.report:report",
     "run": "ablations.cli.run:run",
     "version": "ablations.cli.version:version",
 }

@@ -23,9 +23,13 @@ Statistic = Callable[[Array], Array]
 """Sums over items, shape [..., statistics], to scores, shape [...]."""
 
 BOOTSTRAP_RESAMPLES = 2000
+"""For intervals."""
+
 PERMUTATIONS = 10_000
+"""For p-values: the smallest that can come out is 1 / 10,001, which a correction multiplies."""
+
 _CHUNK = 2_000_000
-"""Signs that are in memory at once."""
+"""Numbers of a resampling that are in memory at once."""
 
 
 def mcnemar_exact(first_only: int, second_only: int) -> float:
@@ -191,14 +195,19 @@ def resampled_scores(counts: Array, present: Mask, statistic: Statistic, draws: 
     """
     settings, task, language, items, width = counts.shape
     flat = counts.reshape(-1, items, width).transpose(1, 0, 2).reshape(items, -1)
-    sums = (draws.items @ flat).reshape(-1, settings, task, language, width)
-    weights = present * (draws.task[:, None, :, None] * draws.language[:, None, None, :])
-    totals = weights.sum(axis=(1, 2, 3))
-    scores = np.where(present, statistic(sums), 0.0)
-    # Where cells are missing, all that a resample drew may be missing ones: it says nothing.
-    kept = totals > 0
-    averages = (weights * scores).sum(axis=(1, 2, 3))[kept] / totals[kept]
-    return np.asarray(averages, dtype=np.float64)
+    averages = []
+    step = max(1, _CHUNK // flat.shape[1])
+    for start in range(0, len(draws.items), step):
+        part = slice(start, start + step)
+        sums = (draws.items[part] @ flat).reshape(-1, settings, task, language, width)
+        experts = draws.task[part, None, :, None] * draws.language[part, None, None, :]
+        weights = present * experts
+        totals = weights.sum(axis=(1, 2, 3))
+        scores = np.where(present, statistic(sums), 0.0)
+        # Where cells are missing, all that a resample drew may be missing ones: it says nothing.
+        kept = totals > 0
+        averages.append((weights * scores).sum(axis=(1, 2, 3))[kept] / totals[kept])
+    return np.concatenate(averages)
 
 
 def percentile_interval(scores: Array, level: float) -> tuple[float, float]:

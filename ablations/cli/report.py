@@ -1,0 +1,58 @@
+"""`layerswap report`: options and what was written. Computes and draws nothing itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from layerswap_method.errors import nearest
+
+_FORMATS = ("md", "csv", "latex", "html")
+
+
+def _formats(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
+    """Return the formats that `value` names, joined by commas, each once."""
+    names = [name.strip().lower() for name in value.split(",") if name.strip()]
+    known = ", ".join(_FORMATS)
+    for name in names:
+        if name not in _FORMATS:
+            hint = nearest(name, _FORMATS)
+            raise click.BadParameter(f"no format {name!r}{hint}; known are {known}")
+    if not names:
+        raise click.BadParameter(f"no format named; known are {known}")
+    return tuple(dict.fromkeys(names))
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "formats",
+    callback=_formats,
+    default=",".join(_FORMATS),
+    metavar="LIST",
+    show_default=True,
+    help="What to write, joined by commas.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder to write to.  [default: RUN/report]",
+)
+@click.option(
+    "--published",
+    is_flag=True,
+    help="Show the paper's values beside ours, in tables of their own.",
+)
+def report(run: Path, formats: tuple[str, ...], out: Path | None, published: bool) -> None:
+    """Write tables, figures and tests of a run.
+
+    RUN is a folder that `layerswap run` wrote, finished or not: cells without a result are
+    marked as gaps. Figures need matplotlib: pip install 'layerswap[plot]'.
+    """
+    from ablations.report.writer import build
+    from ablations.runner.records import load_run
+
+    for path in build(load_run(run), formats, out or run / "report", published=published):
+        click.echo(path)

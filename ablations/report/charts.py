@@ -1,0 +1,319 @@
+"""What the figures of a report show, as numbers. Knows no plotting library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ablations.report.design import Factor, Group, Level, baselines, factors
+from ablations.report.observations import Measure, Observations
+from ablations.report.summaries import Summaries
+from ablations.report.tables import grid, has_pairs
+from ablations.report.wording import measure_text
+
+_MOST_SERIES = 4
+_Place = tuple[float, Level, str]
+"""Position, what stands there, and its tick."""
+
+_COUNTS = ("bottom_layers", "top_layers")
+_AXES = {
+    "bottom_layers": "bottom layers from the language expert (b)",
+    "top_layers": "top layers from the language expert (u)",
+    "bottom_transition": "averaged layers at the bottom (t_b)",
+    "top_transition": "averaged layers at the top (t_u)",
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A score with its interval; scores in percent."""
+
+    x: float
+    """Position on the axis; for bars the index."""
+
+    value: float
+    """Percent."""
+
+    low: float | None
+    """Percent; None without an interval."""
+
+    high: float | None
+    """Percent."""
+
+    tick: str = ""
+    """What stands under the axis; empty for the number."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of one colour."""
+
+    name: str
+    """In words; for the legend."""
+
+    points: tuple[Point, ...]
+    """From left to right."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes."""
+
+    title: str
+    """Task and language."""
+
+    y_label: str
+    """Metric and unit."""
+
+    series: tuple[Series, ...] = ()
+    """Of lines or bars."""
+
+    references: tuple[tuple[str, float], ...] = ()
+    """Baselines: name, percent."""
+
+    rows: tuple[str, ...] = ()
+    """Of a heatmap, from the bottom."""
+
+    columns: tuple[str, ...] = ()
+    """Of a heatmap."""
+
+    values: tuple[tuple[float | None, ...], ...] = ()
+    """Of a heatmap: percent per row and column; None for a gap."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure to draw."""
+
+    key: str
+    """Names the file."""
+
+    title: str
+    """What it shows."""
+
+    caption: str
+    """How to read it."""
+
+    kind: Literal["lines", "bars", "heatmap"]
+    """How it is drawn."""
+
+    x_label: str
+    """With unit."""
+
+    panels: tuple[Panel, ...]
+    """One per task and language."""
+
+    y_label: str = ""
+    """Of a heatmap's rows."""
+
+    is_continuous: bool = True
+    """Whether neighbouring points may be joined and positions have a scale."""
+
+
+def charts(summaries: Summaries) -> Iterator[Chart]:
+    """Yield the figures that fit the study: lines over numbers, bars over names, b × u."""
+    study = summaries.observations.run.study
+    found = factors(study)
+    for factor in found:
+        if factor.names == ("seed",):
+            continue
+        if set(factor.names) <= set(_COUNTS) and len(factor.names) == 2:
+            chart = _layer_count_chart(summaries, factor)
+        elif _is_numeric(factor):
+            others = [each for each in found if each is not factor and each.names != ("seed",)]
+            chart = _line_chart(summaries, factor, others)
+        else:
+            chart = _bar_chart(summaries, factor)
+        if chart.panels:
+            yield chart
+    heatmap = _heatmap(summaries)
+    if heatmap is not None:
+        yield heatmap
+
+
+def _layer_count_chart(summaries: Summaries, factor: Factor) -> Chart:
+    observations = summaries.observations
+    counted = [
+        (count, level) for level in factor.levels if (count := _swapped(observations, level))
+    ]
+    known = [(float(count[0]), level) for count, level in counted]
+    ticked = [(x, level, f"{x:g}\n{_pair(level.label)}") for x, level in known]
+    recipe = _recipe_name(summaries)
+    total = max((count[1] for count, _ in counted), default=0)
+    distinct = len({count for count, _ in known}) == len(known)
+    return Chart(
+        "score-layer-count",
+        "Score against the number of swapped layers",
+        _caption(observations, "b, u: layers at the bottom and at the top as the study says."),
+        "lines",
+        f"layers from the language expert (of {total}); below: b+u",
+        _panels(summaries, [(recipe, ticked)]),
+        is_continuous=distinct,
+    )
+
+
+def _line_chart(summaries: Summaries, factor: Factor, others: Sequence[Factor]) -> Chart:
+    lines: list[tuple[str, list[_Place]]] = []
+    split = others[0] if len(others) == 1 and len(others[0].levels) <= _MOST_SERIES else None
+    for other in split.levels if split is not None else (None,):
+        levels = []
+        for level in factor.levels:
+            models = tuple(m for m in level.models if other is None or m in other.models)
+            levels.append((float(level.value or 0), replace(level, models=models), ""))
+        lines.append((_recipe_name(summaries) if other is None else other.label, levels))
+    name = factor.names[0]
+    told = "" if split is not None or not others else "Averaged over the other parameters."
+    return Chart(
+        f"score-{_slug(name)}",
+        f"Score against {factor.label}",
+        _caption(summaries.observations, told),
+        "lines",
+        _AXES.get(name, name.replace("_", " ")),
+        _panels(summaries, lines),
+    )
+
+
+def _bar_chart(summaries: Summaries, factor: Factor) -> Chart:
+    levels = [
+        (float(position), level, level.label.removeprefix(f"{factor.names[0]}="))
+        for position, level in enumerate(factor.levels)
+    ]
+    several = any(len(level.models) > 1 for level in factor.levels)
+    told = "Averaged over the other parameters." if several else ""
+    return Chart(
+        f"bars-{_slug('-'.join(factor.names))}",
+        f"Score by {factor.label}",
+        _caption(summaries.observations, told),
+        "bars",
+        factor.label,
+        _panels(summaries, [(_recipe_name(summaries), levels)]),
+        is_continuous=False,
+    )
+
+
+def _heatmap(summaries: Summaries) -> Chart | None:
+    panels = []
+    for group, measure in _shares(summaries.observations):
+        cells = grid(summaries, group, measure)
+        if cells is None:
+            return None
+        bottoms, tops, found = cells
+        values = tuple(
+            tuple(
+                None if (each := found[bottom, top]) is None else 100 * each.average for top in tops
+            )
+            for bottom in bottoms
+        )
+        panels.append(
+            Panel(
+                title=f"{measure_text(measure, group)}, {measure.metric} (%)",
+                y_label="",
+                rows=tuple(str(bottom) for bottom in bottoms),
+                columns=tuple(str(top) for top in tops),
+                values=values,
+            )
+        )
+    return Chart(
+        "heatmap-b-u",
+        "Score by layers at the bottom and at the top",
+        "Percent; hatched cells have no result. Intervals are in the table of the same data.",
+        "heatmap",
+        _AXES["top_layers"],
+        tuple(panels),
+        y_label=_AXES["bottom_layers"],
+    )
+
+
+def _panels(
+    summaries: Summaries, lines: Sequence[tuple[str, Sequence[_Place]]]
+) -> tuple[Panel, ...]:
+    panels = []
+    for group, measure in _shares(summaries.observations):
+        series = []
+        for name, levels in lines:
+            points = [
+                point
+                for place in sorted(levels, key=lambda each: each[0])
+                if (point := _point(summaries, place, group, measure)) is not None
+            ]
+            if points:
+                series.append(Series(name, tuple(points)))
+        if series:
+            panels.append(
+                Panel(
+                    title=measure_text(measure, group),
+                    y_label=f"{measure.metric} (%)",
+                    series=tuple(series),
+                    references=tuple(_references(summaries, group, measure)),
+                )
+            )
+    return tuple(panels)
+
+
+def _point(summaries: Summaries, place: _Place, group: Group, measure: Measure) -> Point | None:
+    x, level, tick = place
+    summary = summaries.of(level.models, group, measure)
+    if summary is None:
+        return None
+    low, high = summary.interval or (None, None)
+    return Point(
+        x=x,
+        tick=tick,
+        value=100 * summary.average,
+        low=None if low is None else 100 * low,
+        high=None if high is None else 100 * high,
+    )
+
+
+def _references(
+    summaries: Summaries, group: Group, measure: Measure
+) -> Iterator[tuple[str, float]]:
+    for model in baselines(summaries.observations.run.study):
+        summary = summaries.of([model], group, measure)
+        if summary is not None:
+            yield model.label, 100 * summary.average
+
+
+def _swapped(observations: Observations, level: Level) -> tuple[int, int] | None:
+    """Return (layers from the language expert, all layers) as the cells' plans have them."""
+    for model in level.models:
+        for group in observations.groups:
+            for cell in observations.cells(model, group).values():
+                if cell is not None and cell.plan is not None:
+                    return cell.plan.count("language"), len(cell.plan)
+    return None
+
+
+def _shares(observations: Observations) -> Iterator[tuple[Group, Measure]]:
+    for group in observations.groups:
+        for measure in observations.measures(group):
+            if measure.is_share:
+                yield group, measure
+
+
+def _is_numeric(factor: Factor) -> bool:
+    return all(
+        isinstance(level.value, (int, float)) and not isinstance(level.value, bool)
+        for level in factor.levels
+    )
+
+
+def _caption(observations: Observations, told: str) -> str:
+    over = "experts and items" if has_pairs(observations) else "items"
+    level = observations.run.study.evaluate.level
+    return f"Bars: {level:.0%} intervals over {over}. {told}".strip()
+
+
+def _recipe_name(summaries: Summaries) -> str:
+    recipe = summaries.observations.run.study.recipe or {}
+    return str(recipe.get("merge_method", "recipe")).replace("_", " ")
+
+
+def _pair(label: str) -> str:
+    """Return ``5+2`` for ``b=5 u=2``."""
+    return "+".join(part.partition("=")[2] for part in label.split())
+
+
+def _slug(name: str) -> str:
+    return name.replace("_", "-").replace(".", "-").lower()

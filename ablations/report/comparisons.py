@@ -1,0 +1,269 @@
+"""Which models of a study are compared, and how each comparison came out. Knows no layout.
+
+Compared are the levels of every factor with its first level, and the recipe with every baseline.
+All comparisons of a report are one family for Holm's correction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ablations.report.design import Group, Model, baselines, factors, recipe_models
+from ablations.report.observations import Block, Item, Measure, Observations
+from ablations.report.statistics import (
+    BOOTSTRAP_RESAMPLES,
+    PERMUTATIONS,
+    Array,
+    Draws,
+    Mask,
+    bootstrap_p_value,
+    draw,
+    holm,
+    mcnemar_exact,
+    newcombe_interval,
+    percentile_interval,
+    permutation_test,
+    resampled_scores,
+)
+
+MOST_SETTINGS = 4
+"""Settings that are compared with the baselines one by one; of more, their average is."""
+
+MCNEMAR = "exact McNemar test, Newcombe's paired interval"
+PERMUTATION = "paired permutation test over items, bootstrap interval"
+BOOTSTRAP = "paired bootstrap"
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Two models, or averages of models, to be compared: first minus second."""
+
+    factor: str
+    """What differs, in words; ``""`` for the recipe against a baseline."""
+
+    first: str
+    """In words."""
+
+    second: str
+    """In words."""
+
+    first_models: tuple[Model, ...]
+    """Settings to average over."""
+
+    second_models: tuple[Model, ...]
+    """As many, in the same order, or one."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a comparison of two blocks gave."""
+
+    difference: float
+    """First minus second, on the scale of the score."""
+
+    low: float
+    """Lower end of its interval."""
+
+    high: float
+    """Upper end."""
+
+    p: float | None
+    """Two-sided; None where both are the same model, so nothing is tested."""
+
+    method: str
+    """How p and the interval were computed."""
+
+    items: int
+    """Items that both answered."""
+
+    cells: int
+    """Pairs of cells that were compared."""
+
+    task_experts: int
+    """Task experts behind them."""
+
+    language_experts: int
+    """Language experts behind them."""
+
+    psi: float | None
+    """Mean squared difference per item of two single cells; None for BLEU. See `power`."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A contrast on one measure in one group."""
+
+    contrast: Contrast
+    """What is compared."""
+
+    group: Group
+    """Where."""
+
+    measure: Measure
+    """By which score."""
+
+    outcome: Outcome | None
+    """None where a cell is missing or items have no value of their own."""
+
+    p_holm: float | None = None
+    """p corrected for all comparisons of the report."""
+
+    family: int = 0
+    """How many they are."""
+
+    @property
+    def is_same_model(self) -> bool:
+        """Whether both are one model by their weights."""
+        return self.outcome is not None and self.outcome.p is None
+
+
+class Comparer:
+    """Compares blocks with draws that are the same for all of them."""
+
+    def __init__(self, *, seed: int, level: float) -> None:
+        """Take the seed of every draw and the level of the intervals."""
+        self._seed = seed
+        self.level = level
+        self._draws: dict[tuple[tuple[int, ...], bool], Draws] = {}
+
+    def interval(self, block: Block) -> tuple[float, float]:
+        """Return the interval of the average over the cells of `block`, over experts and items."""
+        draws = self._draw(block.counts.shape, experts=True)
+        scores = resampled_scores(block.counts, block.present, block.statistic, draws)
+        return percentile_interval(scores, self.level)
+
+    def compare(self, first: Block, second: Block) -> Outcome | None:
+        """Return how `first` differs from `second`; None where no cell has its like."""
+        settings = max(len(first.counts), len(second.counts))
+        one, other = (_with_settings(each.counts, settings) for each in (first, second))
+        present = np.logical_and(
+            _with_settings(first.present, settings), _with_settings(second.present, settings)
+        )
+        if not present.any():
+            return None
+        keys = [
+            np.array(each.weights, dtype=object).reshape(each.present.shape)
+            for each in (first, second)
+        ]
+        same = np.equal(*(_with_settings(each, settings) for each in keys))
+        items = one.shape[3]
+        scores = [first.statistic(each.sum(axis=3))[present].mean() for each in (one, other)]
+        per_item = (one - other)[present][..., 0]
+        is_bleu = one.shape[-1] > 1
+        outcome = Outcome(
+            difference=float(scores[0] - scores[1]),
+            low=0.0,
+            high=0.0,
+            p=None,
+            method="",
+            items=items,
+            cells=int(present.sum()),
+            task_experts=int(present.any(axis=(0, 2)).sum()),
+            language_experts=int(present.any(axis=(0, 1)).sum()),
+            psi=None if is_bleu else float((per_item**2).mean()),
+        )
+        if same[present].all():
+            return outcome
+        if outcome.cells == 1 and first.is_binary and second.is_binary:
+            return _compare_right_and_wrong(outcome, one[present][0], other[present][0], self.level)
+        low, high = percentile_interval(
+            self._differences(first, one, other, present, experts=True), self.level
+        )
+        if is_bleu:
+            drawn = self._differences(first, one, other, present, experts=False)
+            p, method = bootstrap_p_value(drawn, outcome.difference), BOOTSTRAP
+        else:
+            p, method = permutation_test(per_item.mean(axis=0), seed=self._seed), PERMUTATION
+        return replace(outcome, low=low, high=high, p=p, method=method)
+
+    def _differences(
+        self, block: Block, one: Array, other: Array, present: Mask, *, experts: bool
+    ) -> Array:
+        draws = self._draw(one.shape, experts=experts)
+        scores = [resampled_scores(each, present, block.statistic, draws) for each in (one, other)]
+        return np.asarray(scores[0] - scores[1], dtype=np.float64)
+
+    def _draw(self, shape: tuple[int, ...], *, experts: bool) -> Draws:
+        key = (shape[1:4], experts)
+        if key not in self._draws:
+            resamples = BOOTSTRAP_RESAMPLES if experts else PERMUTATIONS
+            self._draws[key] = draw(shape, seed=self._seed, experts=experts, resamples=resamples)
+        return self._draws[key]
+
+
+def contrasts(observations: Observations) -> Iterator[Contrast]:
+    """Yield what is compared, factors first."""
+    study = observations.run.study
+    for factor in factors(study):
+        first, *others = factor.levels
+        for level in others:
+            yield Contrast(factor.label, level.label, first.label, level.models, first.models)
+    recipes = recipe_models(study)
+    for baseline in baselines(study):
+        if len(recipes) > MOST_SETTINGS:
+            label = f"average of {len(recipes)} settings"
+            yield Contrast("", label, baseline.label, recipes, (baseline,))
+            continue
+        for model in recipes:
+            yield Contrast("", model.label, baseline.label, (model,), (baseline,))
+
+
+def compare_all(observations: Observations, comparer: Comparer) -> tuple[Comparison, ...]:
+    """Return every comparison of the report, corrected together."""
+    found = []
+    listed = list(contrasts(observations))
+    for group in observations.groups:
+        for measure in observations.measures(group):
+            items = observations.items(group, measure)
+            found += [
+                Comparison(
+                    contrast,
+                    group,
+                    measure,
+                    _outcome(observations, comparer, contrast, group, measure, items),
+                )
+                for contrast in listed
+            ]
+    tested = [each.outcome.p for each in found if each.outcome and each.outcome.p is not None]
+    corrected = iter(holm(tested))
+    return tuple(
+        replace(each, p_holm=next(corrected), family=len(tested))
+        if each.outcome is not None and each.outcome.p is not None
+        else each
+        for each in found
+    )
+
+
+def _outcome(
+    observations: Observations,
+    comparer: Comparer,
+    contrast: Contrast,
+    group: Group,
+    measure: Measure,
+    items: tuple[Item, ...],
+) -> Outcome | None:
+    blocks = [
+        observations.block(models, group, measure, items)
+        for models in (contrast.first_models, contrast.second_models)
+    ]
+    if blocks[0] is None or blocks[1] is None:
+        return None
+    return comparer.compare(blocks[0], blocks[1])
+
+
+def _compare_right_and_wrong(outcome: Outcome, one: Array, other: Array, level: float) -> Outcome:
+    right, others = one[:, 0] == 1, other[:, 0] == 1
+    first_only, second_only = int((right & ~others).sum()), int((others & ~right).sum())
+    both, neither = int((right & others).sum()), int((~right & ~others).sum())
+    low, high = newcombe_interval(both, first_only, second_only, neither, level)
+    p = mcnemar_exact(first_only, second_only)
+    return replace(outcome, low=low, high=high, p=p, method=MCNEMAR)
+
+
+def _with_settings(array: Any, settings: int) -> Any:
+    """Return `array` with its first axis repeated (not copied) where it has length 1."""
+    return np.broadcast_to(array, (settings, *array.shape[1:]))

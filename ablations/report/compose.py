@@ -1,0 +1,156 @@
+"""Puts a report together from a run. Knows which parts there are; not how they are written."""
+
+from __future__ import annotations
+
+import statistics as plain
+from collections.abc import Iterator, Sequence
+
+from ablations.report import figures
+from ablations.report.charts import charts
+from ablations.report.comparisons import Comparer, Comparison, compare_all
+from ablations.report.design import SHORT_NOTE, Group, uses_short_names
+from ablations.report.detail_tables import (
+    cells_table,
+    comparisons_table,
+    factor_tables,
+    gaps_table,
+)
+from ablations.report.document import Figure, Report, Table
+from ablations.report.observations import Measure, Observations
+from ablations.report.published import published_table
+from ablations.report.summaries import Summaries
+from ablations.report.tables import main_tables
+from ablations.report.wording import noise_lines, sentence
+from ablations.runner.records import Run
+from layerswap_method.errors import InputError
+
+
+def compose(
+    run: Run, *, published: bool = False, draw: bool = True
+) -> tuple[Report, tuple[Comparison, ...]]:
+    """Return the report of `run` and the comparisons in it.
+
+    Args:
+        run: a run with at least one finished cell.
+        published: whether the paper's values stand beside the layouts that it has.
+        draw: whether to draw figures, which needs matplotlib; without it they are left out and
+            the report says so.
+
+    Raises:
+        InputError: for a run without a finished cell.
+    """
+    if not run.cells:
+        raise InputError(_emptiness(run))
+    study = run.study
+    observations = Observations(run)
+    comparer = Comparer(seed=study.evaluate.seed, level=study.evaluate.level)
+    summaries = Summaries(observations, comparer)
+    comparisons = compare_all(observations, comparer)
+    drawn: tuple[Figure, ...] = ()
+    notes = list(_notes(observations, comparisons))
+    if draw and figures.can_draw():
+        drawn = tuple(figures.draw_chart(chart) for chart in charts(summaries))
+    elif draw:
+        notes.append(f"Figures are left out: {figures.HINT}.")
+    by_factor = [each for each in comparisons if each.contrast.factor]
+    others = [each for each in comparisons if not each.contrast.factor]
+    report = Report(
+        name=study.name,
+        question=study.question,
+        source=study.source,
+        facts=tuple(_facts(run)),
+        answers=tuple(sentence(each) for each in by_factor or others),
+        against=tuple(sentence(each) for each in others if by_factor),
+        noise=tuple(noise_lines(comparisons, _medians(summaries), study.evaluate.level)),
+        tables=tuple(_tables(summaries, comparisons, published)),
+        figures=drawn,
+        gaps=gaps_table(observations),
+        notes=tuple(notes),
+    )
+    return report, comparisons
+
+
+def _tables(
+    summaries: Summaries, comparisons: Sequence[Comparison], published: bool
+) -> Iterator[Table]:
+    for table in main_tables(summaries):
+        yield table
+        reference = published_table(table.key) if published else None
+        if reference is not None:
+            yield reference
+    yield from factor_tables(summaries, comparisons)
+    compared = comparisons_table(comparisons)
+    if compared is not None:
+        yield compared
+    yield cells_table(summaries.observations)
+
+
+def _medians(summaries: Summaries) -> list[tuple[Group, Measure, int, float]]:
+    observations = summaries.observations
+    found = []
+    for group in observations.groups:
+        for measure in observations.measures(group):
+            items = observations.items(group, measure)
+            values = [
+                score.value
+                for cell in observations.members(group)
+                if (score := observations.score(cell, measure)) is not None
+            ]
+            if items and values:
+                found.append((group, measure, len(items), plain.median(values)))
+    return found
+
+
+def _facts(run: Run) -> Iterator[tuple[str, str]]:
+    yield "cells", f"{len(run.cells)} of {len(run.head.cells)} finished"
+    yield "engine", ", ".join(sorted({cell.backend for cell in run.cells}))
+    if run.head.num_layers is not None:
+        yield "layers of the model", str(run.head.num_layers)
+    evaluate = run.study.evaluate
+    yield "items per task", "all" if evaluate.limit is None else f"the first {evaluate.limit}"
+    seconds = sum(cell.timing_s.get("total", 0.0) for cell in run.cells)
+    yield "time in cells", f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
+    yield "run made", run.head.created
+    yield "versions", ", ".join(f"{name} {text}" for name, text in run.head.versions.items())
+
+
+def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Iterator[str]:
+    study = observations.run.study
+    yield from observations.run.head.notes
+    if uses_short_names(study):
+        yield SHORT_NOTE
+    methods = dict.fromkeys(
+        each.outcome.method for each in comparisons if each.outcome and each.outcome.method
+    )
+    if methods:
+        yield (
+            f"Tests, all on the same items: {'; '.join(methods)}. Holm's correction is over all "
+            "comparisons of this report. Intervals are not corrected."
+        )
+    if any(
+        len(group.task_experts) > 1 or len(group.language_experts) > 1
+        for group in observations.groups
+    ):
+        yield (
+            "Averages over pairs: intervals draw task experts, language experts and items with "
+            "replacement, each by itself (pigeonhole bootstrap); p-values draw items only, so they "
+            "are about these experts."
+        )
+    else:
+        yield (
+            "Intervals and tests are over items. Another training run of the same experts may "
+            "differ by more."
+        )
+    shown = dict.fromkeys(m for g in observations.groups for m in observations.measures(g))
+    told = ", ".join(f"{m.task}: {m.metric} ({m.filter})" for m in shown)
+    yield f"Metric and filter shown: {told}. `scores.csv` has all of them."
+    yield f"Resampling is seeded with {study.evaluate.seed}: the same run gives the same report."
+
+
+def _emptiness(run: Run) -> str:
+    text = f"{run.path}: none of its {len(run.head.cells)} cells is finished"
+    if run.failures:
+        first = run.failures[0]
+        reason = (first.error.splitlines() or [""])[0]
+        text += f"; {len(run.failures)} failed, the first ({first.label}) with: {reason}"
+    return f"{text}; layerswap run {run.study.name} runs them"

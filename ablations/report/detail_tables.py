@@ -1,0 +1,196 @@
+"""Tables of single factors, of comparisons, of cells and of gaps. Knows no file format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ablations.report.comparisons import Comparison
+from ablations.report.design import Factor, factors
+from ablations.report.document import Entry, Table, gap, text_entries
+from ablations.report.observations import Measure, Observations
+from ablations.report.summaries import Summaries
+from ablations.report.tables import entry, scope_note
+from ablations.report.wording import (
+    GAP,
+    contrast_text,
+    extent_text,
+    measure_text,
+    number,
+    points,
+    verdict,
+    with_interval,
+)
+from ablations.runner.records import CellRecord
+
+_P_NOTE = (
+    "p: two-sided; corrected: by Holm's method for all comparisons of this report. Differences "
+    "are in points of percent."
+)
+
+
+def factor_tables(summaries: Summaries, comparisons: Sequence[Comparison]) -> Iterator[Table]:
+    """Yield a table per varied parameter: every level, and how it differs from the first."""
+    study = summaries.observations.run.study
+    if study.report.tables and "parameters" not in study.report.tables:
+        return
+    for factor in factors(study):
+        notes = [scope_note(summaries.observations), _P_NOTE]
+        others = [each.label for each in factors(study) if each.names != factor.names]
+        if others:
+            notes.append(f"Averaged over {', '.join(others)}; compared are settings that agree.")
+        yield Table(
+            f"factor-{'-'.join(factor.names).replace('_', '-').replace('.', '-').lower()}",
+            f"By {factor.label}",
+            (
+                *("task", factor.label, "score", f"difference to {factor.levels[0].label}"),
+                *("p", "p corrected", "reading"),
+            ),
+            tuple(_factor_rows(summaries, factor, comparisons)),
+            tuple(notes),
+            text_columns=2,
+        )
+
+
+def comparisons_table(comparisons: Sequence[Comparison]) -> Table | None:
+    """Return all comparisons with every number; None where nothing is compared."""
+    if not comparisons:
+        return None
+    rows = []
+    for each in comparisons:
+        head = text_entries([measure_text(each.measure, each.group), contrast_text(each)])
+        outcome = each.outcome
+        if outcome is None:
+            rows.append((*head, gap(), gap(), gap(), gap(), Entry(verdict(each)), Entry("")))
+            continue
+        rows.append(
+            (
+                *head,
+                _difference(each),
+                *_p_entries(each),
+                Entry(extent_text(outcome), float(outcome.items * outcome.cells)),
+                Entry(verdict(each)),
+                Entry(outcome.method),
+            )
+        )
+    return Table(
+        "comparisons",
+        "All comparisons",
+        ("task", "compared", "difference", "p", "p corrected", "items", "reading", "method"),
+        tuple(rows),
+        (_P_NOTE,),
+        text_columns=2,
+    )
+
+
+def cells_table(observations: Observations) -> Table:
+    """Return every finished cell with its own scores and intervals."""
+    run = observations.run
+    measures = _all_measures(observations)
+    rows = []
+    for cell in run.cells:
+        plan = cell.layer_plan
+        told = "" if plan is None else plan.describe().partition(": ")[2]
+        rows.append(
+            (
+                *text_entries([cell.label, cell.kind.replace("_", " "), told]),
+                *(_cell_entry(observations, cell, measure) for measure in measures),
+            )
+        )
+    return Table(
+        "cells",
+        "All cells",
+        ("cell", "kind", "layers", *(f"{m.task}, {m.metric}" for m in measures)),
+        tuple(rows),
+        ("Intervals are over items: Wilson's for right or wrong, bootstrap else.",),
+        text_columns=3,
+    )
+
+
+def gaps_table(observations: Observations) -> Table | None:
+    """Return the cells without a record, with the reason; None where there are none."""
+    run = observations.run
+    failures = {failure.key: failure for failure in run.failures}
+    rows = []
+    for planned in run.unfinished:
+        failure = failures.get(planned.key)
+        state = "not run" if failure is None else f"failed {failure.attempt}×"
+        reason = "" if failure is None else failure.error
+        rows.append(text_entries([planned.label, state, reason]))
+    if not rows:
+        return None
+    return Table(
+        "gaps",
+        "Cells without a result",
+        ("cell", "state", "reason"),
+        tuple(rows),
+        ("`layerswap run` with the same arguments runs exactly these.",),
+        text_columns=3,
+    )
+
+
+def _factor_rows(
+    summaries: Summaries, factor: Factor, comparisons: Sequence[Comparison]
+) -> Iterator[tuple[Entry, ...]]:
+    observations = summaries.observations
+    for group in observations.groups:
+        for measure in observations.measures(group):
+            name = f"{measure_text(measure, group)}, {measure.metric}"
+            for number_of, level in enumerate(factor.levels):
+                label = Entry(level.label, float(number_of))
+                score = entry(summaries.of(level.models, group, measure), measure)
+                if number_of == 0:
+                    yield (Entry(name), label, score, *text_entries(["reference", "", "", ""]))
+                    continue
+                found = next(
+                    each
+                    for each in comparisons
+                    if (each.group, each.measure) == (group, measure)
+                    and each.contrast.first_models == level.models
+                    and each.contrast.factor == factor.label
+                )
+                yield (
+                    Entry(name),
+                    label,
+                    score,
+                    _difference(found),
+                    *_p_entries(found),
+                    Entry(verdict(found)),
+                )
+
+
+def _difference(comparison: Comparison) -> Entry:
+    outcome = comparison.outcome
+    if outcome is None:
+        return gap()
+    text = points(outcome.difference)
+    if not comparison.is_same_model:
+        text += f" [{points(outcome.low)}, {points(outcome.high)}]"
+    return Entry(text, outcome.difference)
+
+
+def _p_entries(comparison: Comparison) -> tuple[Entry, Entry]:
+    outcome = comparison.outcome
+    if outcome is None:
+        return gap(), gap()
+    if outcome.p is None or comparison.p_holm is None:
+        return Entry(GAP), Entry(GAP)
+    return _p_entry(outcome.p), _p_entry(comparison.p_holm)
+
+
+def _p_entry(p: float) -> Entry:
+    return Entry("<0.001" if p < 0.001 else f"{p:.3f}", p)
+
+
+def _cell_entry(observations: Observations, cell: CellRecord, measure: Measure) -> Entry:
+    score = observations.score(cell, measure)
+    if score is None:
+        return Entry("")
+    if not score.is_share:
+        return Entry(number(score.value, False), score.value)
+    return Entry(with_interval(score.value, score.interval), score.value)
+
+
+def _all_measures(observations: Observations) -> list[Measure]:
+    return list(
+        dict.fromkeys(m for group in observations.groups for m in observations.measures(group))
+    )

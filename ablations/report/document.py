@@ -1,0 +1,124 @@
+"""What a report consists of, before it is Markdown, LaTeX, CSV or HTML. Knows no statistic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What stands in one place of a table."""
+
+    text: str
+    """As shown."""
+
+    value: float | None = None
+    """To sort by; None for text."""
+
+    is_gap: bool = False
+    """Whether a cell behind it is missing or failed."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with its notes."""
+
+    key: str
+    """Lower-case letters, digits and hyphens; unique in a report."""
+
+    title: str
+    """What it shows."""
+
+    columns: tuple[str, ...]
+    """Head of every column."""
+
+    rows: tuple[tuple[Entry, ...], ...]
+    """As many entries as columns each."""
+
+    notes: tuple[str, ...] = ()
+    """What the numbers mean, and what they do not."""
+
+    text_columns: int = 1
+    """How many columns from the left are set as text, whatever they hold."""
+
+    is_reference: bool = False
+    """Whether it holds published values, which are not this run's."""
+
+    def is_text(self, column: int) -> bool:
+        """Return whether a column is set as text: it is one of the first, or has no number."""
+        return column < self.text_columns or all(row[column].value is None for row in self.rows)
+
+    def __post_init__(self) -> None:
+        """Refuse rows of another width.
+
+        Raises:
+            ValueError: naming the table.
+        """
+        if any(len(row) != len(self.columns) for row in self.rows):
+            raise ValueError(f"table {self.key}: a row has not {len(self.columns)} entries")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawn figure."""
+
+    key: str
+    """Lower-case letters, digits and hyphens; unique in a report."""
+
+    title: str
+    """What it shows."""
+
+    caption: str
+    """How to read it."""
+
+    images: dict[str, bytes]
+    """File name extension (``svg``, ``png``, ``pdf``) -> content."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report in the order in which it is read."""
+
+    name: str
+    """Of the study."""
+
+    question: str
+    """Of the study."""
+
+    source: str
+    """Where the question comes from; may be empty."""
+
+    facts: tuple[tuple[str, str], ...]
+    """What the numbers are from: cells, engine, versions."""
+
+    answers: tuple[str, ...]
+    """A plain sentence per comparison that the study is about."""
+
+    against: tuple[str, ...]
+    """The same for comparisons with the baselines, where those are not what it is about."""
+
+    noise: tuple[str, ...]
+    """How small a difference the items can show."""
+
+    tables: tuple[Table, ...]
+    """The layouts."""
+
+    figures: tuple[Figure, ...]
+    """Drawn; empty without matplotlib."""
+
+    gaps: Table | None
+    """Cells without a record, with the reason; None where there are none."""
+
+    notes: tuple[str, ...]
+    """How the statistics were computed, and what else the reader must know."""
+
+
+def gap() -> Entry:
+    """Return the entry for what is not there."""
+    return Entry("–", None, is_gap=True)
+
+
+def text_entries(texts: Sequence[str]) -> tuple[Entry, ...]:
+    """Return entries that hold text."""
+    return tuple(Entry(text) for text in texts)

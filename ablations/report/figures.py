@@ -1,0 +1,264 @@
+"""Draws charts with matplotlib. Knows how a figure looks; not what the numbers mean.
+
+The only importer of matplotlib, which is an extra: ``pip install 'layerswap[plot]'``. The same
+chart gives the same bytes with the same matplotlib: no dates, and ids that depend on the chart.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ablations.report.charts import Chart, Panel, Series
+from ablations.report.document import Figure
+from layerswap_method.errors import LayerSwapError
+
+HINT = "matplotlib is not installed: pip install 'layerswap[plot]'"
+
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+"""Okabe and Ito's, which colour-blind readers can tell apart; markers differ as well."""
+
+_MARKERS = ("o", "s", "^", "D")
+_BAR = "#8cc0de"
+"""Light, so that intervals and baselines show on it."""
+
+_DASHES: tuple[Any, ...] = (
+    (0, (1, 1.3)),
+    (0, (7, 2.5)),
+    (0, (7, 2, 1.5, 2)),
+    "-",
+    (0, (3, 1.5)),
+    (0, (5, 1.5, 1, 1.5, 1, 1.5)),
+)
+_GREYS = ("#777777", "#444444", "#222222", "#9a9a9a", "#555555", "#777777")
+_METADATA: dict[str, dict[str, Any]] = {
+    "svg": {"Date": None, "Creator": None},
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+_STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same on every machine
+    "font.size": 8.5,
+    "axes.titlesize": 9,
+    "axes.labelsize": 8.5,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.7,
+    "xtick.major.width": 0.7,
+    "ytick.major.width": 0.7,
+    "svg.fonttype": "path",
+    "pdf.fonttype": 42,
+    "hatch.linewidth": 0.5,
+}
+_PANELS_PER_ROW = 3
+_DPI = 200
+
+
+def can_draw() -> bool:
+    """Return whether matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def draw_chart(chart: Chart) -> Figure:
+    """Return `chart` as SVG, PNG and PDF.
+
+    Raises:
+        LayerSwapError: without matplotlib; see `can_draw`.
+    """
+    if not can_draw():
+        raise LayerSwapError(HINT)
+    with _style(chart):
+        from matplotlib.figure import Figure as Canvas
+
+        number = len(chart.panels)
+        columns = 2 if number == 4 else min(_PANELS_PER_ROW, number)
+        rows = math.ceil(number / columns)
+        wide = 3.6 if columns == 1 else 2.75
+        canvas = Canvas(figsize=(wide * columns, 2.5 * rows + 0.35), layout="constrained")
+        grid = canvas.subplots(rows, columns, squeeze=False)
+        axes = [each for row in grid for each in row]
+        for unused in axes[number:]:
+            unused.set_visible(False)
+        for each, panel in zip(axes, chart.panels, strict=False):
+            each.set_title(panel.title, loc="left", fontweight="bold")
+            if chart.kind == "heatmap":
+                _draw_heatmap(each, panel)
+            else:
+                _draw_scores(each, chart, panel)
+                each.set_ylabel(panel.y_label)
+        canvas.supxlabel(chart.x_label, fontsize=_STYLE["axes.labelsize"])
+        if chart.y_label:
+            canvas.supylabel(chart.y_label, fontsize=_STYLE["axes.labelsize"])
+        _draw_legend(canvas, axes[:number], chart)
+        images = {kind: _saved(canvas, kind) for kind in _METADATA}
+    return Figure(chart.key, chart.title, chart.caption, images)
+
+
+@contextmanager
+def _style(chart: Chart) -> Iterator[None]:
+    import matplotlib
+
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": f"layerswap/{chart.key}"}):
+        yield
+
+
+def _draw_scores(axes: Any, chart: Chart, panel: Panel) -> None:
+    values = [end for s in panel.series for p in s.points for end in (p.value, p.low, p.high)]
+    ends = [value for value in values if value is not None]
+    ends += [value for _, value in panel.references]
+    for number, (name, value) in enumerate(panel.references):
+        style = {"color": _GREYS[number % len(_GREYS)], "ls": _DASHES[number % len(_DASHES)]}
+        axes.axhline(value, lw=1.1, zorder=2.5, label=name, **style)
+    if chart.kind == "bars":
+        _draw_bars(axes, panel.series[0])
+        low = 0.0
+    else:
+        _draw_lines(axes, chart, panel)
+        low = max(0.0, min(ends) - 0.08 * (max(ends) - min(ends) or 10))
+    # Room above, so that no interval ends at the frame.
+    axes.set_ylim(low, min(100.0, max(ends) + 0.08 * (max(ends) - low or 10)) or 1.0)
+    axes.grid(axis="y", color="#dddddd", lw=0.5, zorder=0)
+    axes.set_axisbelow(True)
+
+
+def _draw_lines(axes: Any, chart: Chart, panel: Panel) -> None:
+    places = sorted({point.x for series in panel.series for point in series.points})
+    span = (places[-1] - places[0]) or 1.0
+    is_log = places[0] > 0 and places[-1] / places[0] >= 50
+    if is_log:
+        axes.set_xscale("log")
+    for number, series in enumerate(panel.series):
+        # Side by side, so that intervals do not hide each other.
+        shift = 0.0 if is_log else 0.014 * span * (number - (len(panel.series) - 1) / 2)
+        look = {
+            "color": _COLORS[number % len(_COLORS)],
+            "marker": _MARKERS[number % len(_MARKERS)],
+            "markersize": 4,
+            "lw": 1.3 if chart.is_continuous else 0,
+        }
+        axes.errorbar(
+            [point.x + shift for point in series.points],
+            [point.value for point in series.points],
+            yerr=_errors(series),
+            elinewidth=1.0,
+            capsize=2.5,
+            zorder=3,
+            **{**look, "lw": 0},
+        )
+        # A line is not drawn across a gap, which it would hide.
+        known = {point.x: point.value for point in series.points}
+        heights = [known.get(place, math.nan) for place in places]
+        axes.plot([place + shift for place in places], heights, zorder=3, label=series.name, **look)
+    if is_log:
+        return
+    ticks = {point.x: point.tick or f"{point.x:g}" for s in panel.series for point in s.points}
+    axes.set_xticks(places, [ticks[place] for place in places])
+
+
+def _draw_bars(axes: Any, series: Series) -> None:
+    places = [point.x for point in series.points]
+    axes.bar(
+        places,
+        [point.value for point in series.points],
+        width=0.62,
+        color=_BAR,
+        label=series.name,
+        yerr=_errors(series),
+        error_kw={"elinewidth": 1.0, "capsize": 3, "ecolor": "#111111", "zorder": 3},
+        zorder=2,
+    )
+    labels = [point.tick for point in series.points]
+    axes.set_xticks(places, labels)
+    if sum(map(len, labels)) > 22:
+        axes.tick_params(axis="x", rotation=30)
+        for label in axes.get_xticklabels():
+            label.set_horizontalalignment("right")
+            label.set_rotation_mode("anchor")
+    axes.set_xlim(-0.6, max(places) + 0.6)
+
+
+def _errors(series: Series) -> list[list[float]] | None:
+    if any(point.low is None or point.high is None for point in series.points):
+        return None
+    # A percentile interval need not hold the value itself.
+    return [
+        [max(0.0, point.value - (point.low or 0.0)) for point in series.points],
+        [max(0.0, (point.high or 0.0) - point.value) for point in series.points],
+    ]
+
+
+def _draw_heatmap(axes: Any, panel: Panel) -> None:
+    import numpy as np
+
+    values = np.array([[np.nan if v is None else v for v in row] for row in panel.values])
+    edges = [np.arange(size + 1) - 0.5 for size in values.shape]
+    axes.pcolormesh(edges[1], edges[0], values, cmap="cividis", edgecolors="white", lw=1)
+    low, high = np.nanmin(values), np.nanmax(values)
+    for (row, column), value in np.ndenumerate(values):
+        if np.isnan(value):
+            axes.add_patch(_hatched(column, row))
+            continue
+        is_dark = value < low + 0.55 * (high - low)
+        axes.text(
+            column,
+            row,
+            f"{value:.1f}",
+            ha="center",
+            va="center",
+            color="white" if is_dark else "black",
+            fontsize=8,
+        )
+    axes.set_xticks(range(len(panel.columns)), panel.columns)
+    axes.set_yticks(range(len(panel.rows)), panel.rows)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+
+
+def _hatched(column: int, row: int) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle(
+        (column - 0.5, row - 0.5), 1, 1, facecolor="#eeeeee", edgecolor="#888888", hatch="///"
+    )
+
+
+def _draw_legend(canvas: Any, axes: Sequence[Any], chart: Chart) -> None:
+    found: dict[str, Any] = {}
+    for each in axes:
+        for handle, label in zip(*each.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    baselines = {name for panel in chart.panels for name, _ in panel.references}
+    names = sorted(found, key=lambda name: name in baselines)
+    if len(names) > 1:
+        canvas.legend(
+            [found[name] for name in names],
+            names,
+            loc="outside upper center",
+            ncols=_legend_columns(names, canvas.get_figwidth()),
+            frameon=False,
+            handlelength=2.6,
+        )
+
+
+def _legend_columns(names: Sequence[str], width: float) -> int:
+    """Return how many entries fit side by side: about 0.065 inches a letter, 0.6 a handle."""
+    rows = 1
+    while rows < len(names):
+        columns = math.ceil(len(names) / rows)
+        if columns * (0.6 + 0.065 * max(map(len, names))) <= width:
+            break
+        rows += 1
+    return math.ceil(len(names) / rows)
+
+
+def _saved(canvas: Any, kind: str) -> bytes:
+    buffer = io.BytesIO()
+    canvas.savefig(buffer, format=kind, metadata=_METADATA[kind], dpi=_DPI)
+    return buffer.getvalue()

@@ -1,0 +1,243 @@
+"""What the cells of a run scored, item by item, ready to be compared. Knows records; tests nothing.
+
+Cells are looked up by model and experts; a cell that failed or was not run is a gap, not an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ablations.evaluation.bleu import bleu_counts
+from ablations.evaluation.scores import TaskScore
+from ablations.report.bleu import bleu_of_sums
+from ablations.report.design import ROLES, Group, Model, groups, setting_key
+from ablations.report.statistics import Array, Mask, Statistic
+from ablations.runner.records import CellRecord, Run
+
+Item = tuple[int, str]
+"""Index of an item in its split, and lm-eval's hash of it."""
+
+_Place = tuple[str, str, str | None, str | None]
+"""Kind, setting, task expert, language expert."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One metric of one task: what a number in a table is about."""
+
+    task: str
+    """lm-eval's task name."""
+
+    metric: str
+    """lm-eval's metric name."""
+
+    filter: str
+    """lm-eval's filter name."""
+
+    is_share: bool
+    """Whether scores lie in [0, 1] and are shown in percent."""
+
+    higher_is_better: bool
+    """Direction, as the task says."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """The cells of some models in one group, item by item; see `statistics`."""
+
+    counts: Array
+    """Shape [settings, task experts, language experts, items, statistics]."""
+
+    present: Mask
+    """Shape [settings, task experts, language experts]: which cells there are."""
+
+    weights: tuple[str | None, ...]
+    """`weights_key` per cell in the same order, flat: equal where two cells are one model."""
+
+    statistic: Statistic
+    """A cell's sums to its score."""
+
+    is_binary: bool
+    """Whether every item is right or wrong."""
+
+
+class Observations:
+    """The cells of a run by what they are, with their items."""
+
+    def __init__(self, run: Run) -> None:
+        """Index the cells of `run`. Items are read when they are asked for, once."""
+        self.run = run
+        self.groups = groups(run.study)
+        self._cells: dict[_Place, CellRecord] = {}
+        for cell in run.cells:
+            place = (
+                cell.kind,
+                setting_key(cell.values),
+                cell.experts.get("task"),
+                cell.experts.get("language"),
+            )
+            self._cells[place] = cell
+        self._items: dict[str, Mapping[tuple[str, str, str], Mapping[Item, object]]] = {}
+
+    def cell(self, model: Model, task: str, language: str) -> CellRecord | None:
+        """Return the cell of `model` for a pair of experts; None where it is a gap."""
+        roles = ROLES.get(model.kind, ("task", "language"))
+        place = (
+            model.kind,
+            model.setting,
+            task if "task" in roles else None,
+            language if "language" in roles else None,
+        )
+        return self._cells.get(place)
+
+    def cells(self, model: Model, group: Group) -> dict[tuple[str, str], CellRecord | None]:
+        """Return the cells of `model` in `group` by (task expert, language expert).
+
+        A role that the model does not come from is ``""``: a task expert has a cell per task
+        expert, the base a single one.
+        """
+        roles = ROLES.get(model.kind, ("task", "language"))
+        return {
+            (task if "task" in roles else "", language if "language" in roles else ""): self.cell(
+                model, task, language
+            )
+            for task in group.task_experts
+            for language in group.language_experts
+        }
+
+    def measures(self, group: Group) -> tuple[Measure, ...]:
+        """Return what to show of `group`: a metric per task, in the order of the study.
+
+        Cells of another language do not count; those of no language only for tasks that
+        the cells of this language have too, if there is any such cell.
+        """
+        scores = self._scores_of(group)
+        wanted = self.run.study.report
+        tasks = [task for task in wanted.tasks if task in scores] or list(scores)
+        found = []
+        for task in tasks:
+            named = [score for score in scores[task] if score.metric == wanted.metric]
+            score = (named or scores[task])[0]
+            found.append(
+                Measure(task, score.metric, score.filter, score.is_share, score.higher_is_better)
+            )
+        return tuple(found)
+
+    def score(self, cell: CellRecord, measure: Measure) -> TaskScore | None:
+        """Return the score of `cell`; None where it was not asked."""
+        for score in cell.scores:
+            if (score.task, score.metric, score.filter) == _key(measure):
+                return score
+        return None
+
+    def block(
+        self, models: Sequence[Model], group: Group, measure: Measure, items: Sequence[Item]
+    ) -> Block | None:
+        """Return the block of `models` over `items`; None where no cell has them.
+
+        Args:
+            models: the settings to average over.
+            group: gives the experts.
+            measure: the score.
+            items: from `items`, in the order to use.
+        """
+        shape = (len(models), len(group.task_experts), len(group.language_experts))
+        present = np.zeros(shape, dtype=bool)
+        found: dict[tuple[int, int, int], Array] = {}
+        weights: list[str | None] = []
+        for place in np.ndindex(*shape):
+            setting, task, language = place
+            cell = self.cell(
+                models[setting], group.task_experts[task], group.language_experts[language]
+            )
+            weights.append(None if cell is None else cell.weights_key)
+            if cell is None:
+                continue
+            values = self._values(cell, measure)
+            if values and all(item in values for item in items):
+                present[place] = True
+                found[place] = _counts([values[item] for item in items])
+        if not found or not items:
+            return None
+        width = next(iter(found.values())).shape[-1]
+        counts = np.zeros((*shape, len(items), width))
+        for place, rows in found.items():
+            counts[place] = rows
+        is_bleu = width > 1
+        return Block(
+            counts=counts,
+            present=present,
+            weights=tuple(weights),
+            statistic=bleu_of_sums if is_bleu else _mean_of(len(items)),
+            is_binary=not is_bleu and bool(np.isin(counts, (0.0, 1.0)).all()),
+        )
+
+    def items(self, group: Group, measure: Measure) -> tuple[Item, ...]:
+        """Return the items that every cell of `group` answered, in the order of their split.
+
+        Empty where no item has a value of its own, as for perplexity.
+        """
+        common: set[Item] | None = None
+        for cell in self.members(group):
+            values = self._values(cell, measure)
+            if values:
+                common = set(values) if common is None else common & set(values)
+        return tuple(sorted(common or ()))
+
+    def members(self, group: Group) -> list[CellRecord]:
+        """Return the finished cells of `group`: those of its language and those of none."""
+        return [
+            cell
+            for cell in self.run.cells
+            if cell.language == group.language or "language" not in cell.experts
+        ]
+
+    def _scores_of(self, group: Group) -> dict[str, list[TaskScore]]:
+        members = self.members(group)
+        own = [cell for cell in members if "language" in cell.experts] or members
+        scores: dict[str, list[TaskScore]] = {}
+        for task, score in ((score.task, score) for cell in own for score in cell.scores):
+            known = scores.setdefault(task, [])
+            if all((s.metric, s.filter) != (score.metric, score.filter) for s in known):
+                known.append(score)
+        return scores
+
+    def _values(self, cell: CellRecord, measure: Measure) -> Mapping[Item, object]:
+        # Cells that are one model under one protocol were evaluated once.
+        if cell.score_key not in self._items:
+            read: dict[tuple[str, str, str], dict[Item, object]] = {}
+            for sample in cell.samples():
+                for metric, value in sample.values.items():
+                    if isinstance(value, tuple) and metric != "bleu":
+                        continue  # chrF and its kin: no sums to draw again
+                    into = read.setdefault((sample.task, metric, sample.filter), {})
+                    into[sample.doc_id, sample.doc_hash] = value
+            self._items[cell.score_key] = {
+                key: _counted(values) if key[1] == "bleu" else values
+                for key, values in read.items()
+            }
+        if not measure.is_share:
+            return {}
+        return self._items[cell.score_key].get(_key(measure), {})
+
+
+def _key(measure: Measure) -> tuple[str, str, str]:
+    return measure.task, measure.metric, measure.filter
+
+
+def _counted(values: Mapping[Item, object]) -> dict[Item, object]:
+    pairs = [value for value in values.values() if isinstance(value, tuple)]
+    rows = bleu_counts([prediction for _, prediction in pairs], [gold for gold, _ in pairs])
+    return dict(zip(values, rows.astype(np.float64), strict=True))
+
+
+def _counts(values: Sequence[object]) -> Array:
+    rows = np.array(values, dtype=np.float64)
+    return rows if rows.ndim == 2 else rows[:, None]
+
+
+def _mean_of(items: int) -> Statistic:
+    return lambda sums: np.asarray(sums[..., 0] / items, dtype=np.float64)

@@ -1,0 +1,94 @@
+"""Averages over pairs of experts, with intervals and gaps. Knows scores; no layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ablations.report.comparisons import Comparer
+from ablations.report.design import Group, Model
+from ablations.report.observations import Measure, Observations
+from ablations.runner.records import CellRecord
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the cells of some models scored on one measure."""
+
+    average: float
+    """Mean over the cells that there are."""
+
+    worst: float
+    """Of them, by the direction of the measure."""
+
+    best: float
+    """Likewise."""
+
+    interval: tuple[float, float] | None
+    """Of the average, over experts and items; a single cell's own. None where none is derived."""
+
+    cells: int
+    """Cells that there are."""
+
+    expected: int
+    """Cells that the study plans."""
+
+
+class Summaries:
+    """Summaries of a run, computed once each."""
+
+    def __init__(self, observations: Observations, comparer: Comparer) -> None:
+        """Take the cells, and the draws of the intervals."""
+        self.observations = observations
+        self._comparer = comparer
+        self._known: dict[tuple[tuple[Model, ...], Group, Measure], Summary | None] = {}
+
+    def of(self, models: Sequence[Model], group: Group, measure: Measure) -> Summary | None:
+        """Return the summary of all cells of `models`; None where there is none."""
+        key = (tuple(models), group, measure)
+        if key not in self._known:
+            self._known[key] = self._summarise(*key)
+        return self._known[key]
+
+    def best_of(
+        self, models: Sequence[Model], group: Group, measure: Measure
+    ) -> tuple[Model, Summary] | None:
+        """Return the model with the best average; None where none has a cell."""
+        found = [
+            (model, summary)
+            for model in models
+            if (summary := self.of([model], group, measure)) is not None
+        ]
+        sign = 1 if measure.higher_is_better else -1
+        return max(found, key=lambda each: sign * each[1].average, default=None)
+
+    def _summarise(
+        self, models: tuple[Model, ...], group: Group, measure: Measure
+    ) -> Summary | None:
+        cells: list[CellRecord] = []
+        expected = 0
+        for model in models:
+            planned = self.observations.cells(model, group)
+            expected += len(planned)
+            cells += [cell for cell in planned.values() if cell is not None]
+        scores = [
+            score for cell in cells if (score := self.observations.score(cell, measure)) is not None
+        ]
+        if not scores:
+            return None
+        values = [score.value for score in scores]
+        interval = None
+        if len(scores) == 1 and scores[0].interval is not None:
+            interval = (scores[0].interval.low, scores[0].interval.high)
+        elif len(scores) > 1 and (items := self.observations.items(group, measure)):
+            block = self.observations.block(models, group, measure, items)
+            interval = None if block is None else self._comparer.interval(block)
+        ends = sorted(values, reverse=not measure.higher_is_better)
+        return Summary(
+            average=sum(values) / len(values),
+            worst=ends[0],
+            best=ends[-1],
+            interval=interval,
+            cells=len(scores),
+            expected=expected,
+        )

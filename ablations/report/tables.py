@@ -1,0 +1,293 @@
+"""The tables of a report: which rows and columns, and what stands in them. Knows no file format.
+
+Layouts follow the paper (arXiv 2410.01335): Table 1 (average and best over pairs, models as
+columns), Table 2 (worst, average, best, English, all tasks) and Table 6 (souping), and add the
+b × u grid. Tables per factor, of comparisons and of cells are in `detail_tables`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from ablations.report.comparisons import MOST_SETTINGS
+from ablations.report.design import Group, Model, baselines, factors, recipe_models
+from ablations.report.document import Entry, Table, gap, text_entries
+from ablations.report.observations import Measure, Observations
+from ablations.report.summaries import Summaries, Summary
+from ablations.report.wording import measure_text, number, with_interval
+
+AVERAGE_NOTE = (
+    "Averages over pairs of experts; their intervals are bootstrapped over experts and items "
+    "together. Percent, unless a metric is no share."
+)
+SINGLE_NOTE = (
+    "One pair of experts: the intervals are over items, and say nothing of how another training "
+    "run would do. Percent, unless a metric is no share."
+)
+BEST_NOTE = (
+    "The maximum of several noisy scores is too high by chance; so is what is best of several "
+    "settings, chosen on the same items. Neither has an interval or is tested."
+)
+
+
+def main_tables(summaries: Summaries) -> Iterator[Table]:
+    """Yield the layouts that the study asks for, or those that fit it."""
+    study = summaries.observations.run.study
+    souped = _structures(summaries.observations)
+    asked = study.report.tables
+    models = (*baselines(study), *recipe_models(study))
+    if "pairs" in asked or (not asked and len(models) > 1):
+        yield pairs_table(summaries)
+    if "overview" in asked or (not asked and study.baseline):
+        yield overview_table(summaries)
+    if "souping" in asked or (not asked and any(max(each) > 1 for each in souped)):
+        yield souping_table(summaries, souped)
+    if "parameters" in asked or not asked:
+        yield from grid_tables(summaries)
+
+
+def entry(summary: Summary | None, measure: Measure, what: str = "average") -> Entry:
+    """Return the entry of one end of a summary; of the average with its interval."""
+    if summary is None:
+        return gap()
+    value = float(getattr(summary, what))
+    text = number(value, measure.is_share)
+    if what == "average" and measure.is_share:
+        text = with_interval(value, summary.interval)
+    is_gap = summary.cells < summary.expected
+    if is_gap:
+        text += f" ({summary.cells} of {summary.expected} cells)"
+    return Entry(text, value, is_gap)
+
+
+def has_pairs(observations: Observations) -> bool:
+    """Return whether some group has several pairs of experts."""
+    return any(len(g.task_experts) * len(g.language_experts) > 1 for g in observations.groups)
+
+
+def scope_note(observations: Observations) -> str:
+    """Return what the averages and intervals of a table are over."""
+    return AVERAGE_NOTE if has_pairs(observations) else SINGLE_NOTE
+
+
+def pairs_table(summaries: Summaries) -> Table:
+    """Return the layout of Table 1: average and best over pairs, models as columns."""
+    observations = summaries.observations
+    columns = _Columns(summaries)
+    rows = []
+    for group, measure in _measured(observations):
+        name = f"{measure_text(measure, group)}, {measure.metric}"
+        rows.append((*text_entries([name, "avg"]), *columns.entries(group, measure, "average")))
+        if has_pairs(observations):
+            rows.append((*text_entries([name, "max"]), *columns.entries(group, measure, "best")))
+    notes = [scope_note(observations)]
+    if has_pairs(observations) or columns.has_best:
+        notes.append(BEST_NOTE)
+    return Table(
+        "pairs",
+        "Scores by model (layout of Table 1)",
+        ("task", "over pairs", *columns.labels),
+        tuple(rows),
+        tuple(notes),
+        text_columns=2,
+    )
+
+
+def overview_table(summaries: Summaries) -> Table:
+    """Return the layout of Table 2: worst, average and best, English, all tasks."""
+    observations = summaries.observations
+    columns = _Columns(summaries)
+    rows = []
+    for group in observations.groups:
+        measures = observations.measures(group)
+        for measure in measures:
+            ends = ["average"] if is_english(measure.task) else ["worst", "average", "best"]
+            for what in ends if has_pairs(observations) else ["average"]:
+                name = f"{measure_text(measure, group)}, {measure.metric}"
+                shown = {"worst": "min", "average": "avg", "best": "max"}[what]
+                entries = columns.entries(group, measure, what)
+                rows.append((*text_entries([name, shown]), *entries))
+        together = [m for m in measures if m.is_share and m.metric == measures[0].metric]
+        if len(together) > 1:
+            code = f" ({group.language})" if group.language else ""
+            name = f"all {len(together)} {together[0].metric} tasks{code}"
+            entries = columns.averages(group, together)
+            rows.append((*text_entries([name, "avg"]), *entries))
+    notes = [scope_note(observations)]
+    if has_pairs(observations) or columns.has_best:
+        notes.append(BEST_NOTE)
+    notes.append("The average of all tasks weighs every task alike; it has no interval.")
+    return Table(
+        "overview",
+        "Worst, average and best over pairs; English; all tasks (layout of Table 2)",
+        ("task", "over pairs", *columns.labels),
+        tuple(rows),
+        tuple(notes),
+        text_columns=2,
+    )
+
+
+def souping_table(
+    summaries: Summaries, structures: Mapping[tuple[int, int], Sequence[Model]]
+) -> Table:
+    """Return the layout of Table 6: the soup of pairs, and swaps of pairs or of soups.
+
+    Args:
+        summaries: of the run.
+        structures: (task experts, language experts) in one merge -> settings of the recipe.
+    """
+    observations = summaries.observations
+    soups = [model for model in baselines(observations.run.study) if model.kind == "soup"]
+    columns: dict[str, Sequence[Model]] = {"soup, pairwise": soups} if soups else {}
+    for (task, language), models in sorted(structures.items()):
+        pairwise = (task, language) == (1, 1)
+        experts = f"soup of {task} task × soup of {language} language experts"
+        columns[f"swap, {'pairwise' if pairwise else experts}"] = models
+    rows = tuple(
+        (
+            Entry(f"{measure_text(measure, group)}, {measure.metric}"),
+            *(entry(summaries.of(each, group, measure), measure) for each in columns.values()),
+        )
+        for group, measure in _measured(observations)
+    )
+    return Table(
+        "souping",
+        "Swapping between soups (layout of Table 6)",
+        ("task", *columns),
+        rows,
+        (scope_note(observations), "Several settings of the recipe are averaged."),
+    )
+
+
+def grid_tables(summaries: Summaries) -> Iterator[Table]:
+    """Yield, per measure, b × u where the study varies both freely."""
+    observations = summaries.observations
+    for group, measure in _measured(observations):
+        cells = grid(summaries, group, measure)
+        if cells is None:
+            return
+        bottoms, tops, found = cells
+        slug = re.sub(r"[^a-z0-9]+", "-", f"{measure.task}-{group.language or ''}".lower())
+        yield Table(
+            f"grid-{slug.strip('-')}",
+            f"{measure_text(measure, group)}, {measure.metric}: layers at bottom (b) and top (u)",
+            ("b \\ u", *(f"u={top}" for top in tops)),
+            tuple(
+                (
+                    Entry(f"b={bottom}", float(bottom)),
+                    *(entry(found[bottom, top], measure) for top in tops),
+                )
+                for bottom in bottoms
+            ),
+            (scope_note(observations),),
+        )
+
+
+def grid(
+    summaries: Summaries, group: Group, measure: Measure
+) -> tuple[list[int], list[int], dict[tuple[int, int], Summary | None]] | None:
+    """Return the values of b, those of u, and the summary of each combination.
+
+    None where the study does not vary both freely. Other factors are averaged over.
+    """
+    by_name = {each.names: each for each in factors(summaries.observations.run.study)}
+    bottom, top = by_name.get(("bottom_layers",)), by_name.get(("top_layers",))
+    if bottom is None or top is None:
+        return None
+    found = {
+        (int(row.value or 0), int(column.value or 0)): summaries.of(
+            [model for model in row.models if model in column.models], group, measure
+        )
+        for row in bottom.levels
+        for column in top.levels
+    }
+    return sorted({b for b, _ in found}), sorted({u for _, u in found}), found
+
+
+def is_english(task: str) -> bool:
+    """Return whether a task is in English by the last two-letter part of its name."""
+    codes = [part for part in re.split(r"[_\-]", task.lower()) if re.fullmatch("[a-z]{2}", part)]
+    return bool(codes) and codes[-1] == "en"
+
+
+class _Columns:
+    """The models of the main tables; of many settings their average and their best only."""
+
+    def __init__(self, summaries: Summaries) -> None:
+        study = summaries.observations.run.study
+        self._summaries = summaries
+        self._recipes = recipe_models(study)
+        self.has_best = len(self._recipes) > MOST_SETTINGS
+        single: tuple[Model, ...] = () if self.has_best else self._recipes
+        self._models = [[model] for model in (*baselines(study), *single)]
+        self.labels = [models[0].label for models in self._models]
+        if self.has_best:
+            self._models.append(list(self._recipes))
+            number_of = len(self._recipes)
+            self.labels += [f"average of {number_of} settings", f"best of {number_of} settings"]
+
+    def entries(self, group: Group, measure: Measure, what: str) -> list[Entry]:
+        """Return an entry per column."""
+        found = [
+            entry(self._summaries.of(each, group, measure), measure, what) for each in self._models
+        ]
+        if self.has_best:
+            found.append(self._best(group, measure, what))
+        return found
+
+    def averages(self, group: Group, measures: Sequence[Measure]) -> list[Entry]:
+        """Return, per column, the mean over `measures` of the averages."""
+        chosen = list(self._models)
+        if self.has_best:
+            best = self._summaries.best_of(self._recipes, group, measures[0])
+            chosen.append([] if best is None else [best[0]])
+        found = []
+        for models in chosen:
+            each = [self._summaries.of(models, group, measure) for measure in measures]
+            known = [summary for summary in each if summary is not None]
+            if len(known) < len(measures):
+                found.append(gap())
+                continue
+            value = sum(summary.average for summary in known) / len(known)
+            is_gap = any(summary.cells < summary.expected for summary in known)
+            found.append(Entry(number(value, True) + " (gaps)" * is_gap, value, is_gap))
+        return found
+
+    def _best(self, group: Group, measure: Measure, what: str) -> Entry:
+        best = self._summaries.best_of(self._recipes, group, measure)
+        if best is None:
+            return gap()
+        model, summary = best
+        value = float(getattr(summary, what))
+        setting = model.label.partition("b=")[1:]
+        label = "".join(setting) or model.label
+        is_gap = summary.cells < summary.expected
+        return Entry(f"{number(value, measure.is_share)} ({label})", value, is_gap)
+
+
+def _measured(observations: Observations) -> Iterator[tuple[Group, Measure]]:
+    for group in observations.groups:
+        for measure in observations.measures(group):
+            yield group, measure
+
+
+def _structures(observations: Observations) -> dict[tuple[int, int], list[Model]]:
+    """Return (task experts, language experts) in one merge -> settings of the recipe."""
+    found: dict[tuple[int, int], list[Model]] = {}
+    for model in recipe_models(observations.run.study):
+        for group in observations.groups:
+            cells = observations.cells(model, group).values()
+            merged = next((cell for cell in cells if cell is not None), None)
+            if merged is None:
+                continue
+            roles = [
+                (each.get("parameters") or {}).get("role")
+                for each in merged.merge.get("models") or ()
+            ]
+            if "task" not in roles or "language" not in roles:
+                continue
+            known = found.setdefault((roles.count("task"), roles.count("language")), [])
+            if model not in known:
+                known.append(model)
+    return found

@@ -1,0 +1,176 @@
+"""Numbers of a report as text, and what they allow to be said. Knows words; tests nothing."""
+
+from __future__ import annotations
+
+import statistics as plain
+from collections.abc import Iterator, Sequence
+
+from ablations.evaluation.scores import Interval
+from ablations.report.comparisons import BOOTSTRAP, Comparison, Outcome
+from ablations.report.design import Group
+from ablations.report.observations import Measure
+from ablations.report.power import (
+    detectable_difference,
+    independent_psi,
+    items_needed,
+    noise_threshold,
+)
+
+ALPHA = 0.05
+"""A corrected p below this is called evidence."""
+
+GAP = "–"
+"""What stands for a number that there is not."""
+
+
+def percent(value: float) -> str:
+    """Return ``32.4`` for 0.324."""
+    return f"{100 * value + 0.0:.1f}"
+
+
+def points(difference: float) -> str:
+    """Return ``+0.4`` for 0.004; zero has a plus sign."""
+    text = f"{100 * difference:+.1f}"
+    return "+0.0" if text == "-0.0" else text
+
+
+def number(value: float, is_share: bool) -> str:
+    """Return a score as a table shows it: percent, or three decimals for what is no share."""
+    return percent(value) if is_share else f"{value:.3f}"
+
+
+def with_interval(value: float, interval: Interval | tuple[float, float] | None) -> str:
+    """Return ``32.4 [28.9, 35.8]`` for shares."""
+    if interval is None:
+        return percent(value)
+    low, high = interval if isinstance(interval, tuple) else (interval.low, interval.high)
+    return f"{percent(value)} [{percent(low)}, {percent(high)}]"
+
+
+def p_text(p: float) -> str:
+    """Return ``p=0.52`` or ``p<0.001``."""
+    if p < 0.001:
+        return "p<0.001"
+    return f"p={p:.3f}" if p < 0.1 else f"p={p:.2f}"
+
+
+def measure_text(measure: Measure, group: Group) -> str:
+    """Return the task, with the language where a study has several of them."""
+    return measure.task if group.language is None else f"{measure.task} ({group.language})"
+
+
+def contrast_text(comparison: Comparison) -> str:
+    """Return what is compared with what."""
+    contrast = comparison.contrast
+    if {contrast.first, contrast.second} == {"on", "off"}:
+        return f"{contrast.factor} {contrast.first}/{contrast.second}"
+    compared = f"{contrast.first} against {contrast.second}"
+    return f"{contrast.factor}, {compared}" if contrast.factor else compared
+
+
+def extent_text(outcome: Outcome) -> str:
+    """Return ``n=250``, with the number of pairs where the difference is an average."""
+    if outcome.cells == 1:
+        return f"n={outcome.items}"
+    return f"n={outcome.items} × {outcome.cells} pairs of cells"
+
+
+def sentence(comparison: Comparison) -> str:
+    """Return the comparison in one plain sentence."""
+    where = f"{contrast_text(comparison)}, {measure_text(comparison.measure, comparison.group)}"
+    outcome = comparison.outcome
+    if outcome is None:
+        return f"{where}: not compared, {_why_not(comparison)}"
+    if comparison.is_same_model:
+        return f"{where}: {verdict(comparison)}"
+    p = p_text(outcome.p or 0.0)
+    if comparison.family > 1 and comparison.p_holm is not None:
+        corrected = p_text(comparison.p_holm)
+        p += f" ({corrected} corrected for {comparison.family} comparisons)"
+    interval = f"[{points(outcome.low)}, {points(outcome.high)}]"
+    told = f"{points(outcome.difference)} points {interval}, {p}, {extent_text(outcome)}"
+    return f"{where}: {told}: {verdict(comparison)}"
+
+
+def verdict(comparison: Comparison) -> str:
+    """Return what the numbers allow to be said."""
+    outcome = comparison.outcome
+    if outcome is None:
+        return f"not compared, {_why_not(comparison)}"
+    if comparison.is_same_model:
+        return "the same model, nothing to test"
+    p, corrected = outcome.p or 0.0, comparison.p_holm if comparison.p_holm is not None else 1.0
+    if corrected >= ALPHA:
+        if p < ALPHA:
+            return f"no evidence of a difference once corrected for {comparison.family} comparisons"
+        return "no evidence of a difference"
+    is_up = (outcome.difference > 0) == comparison.measure.higher_is_better
+    contrast = comparison.contrast
+    better = contrast.first if is_up else contrast.second
+    if better in ("on", "off"):
+        better = f"{contrast.factor} {better}"
+    several = outcome.task_experts > 1 or outcome.language_experts > 1
+    if several and outcome.low <= 0 <= outcome.high:
+        return (
+            f"{better} is better with these experts, but the interval over experts holds zero: "
+            "not shown for others"
+        )
+    return f"evidence that {better} is better"
+
+
+def noise_lines(
+    comparisons: Sequence[Comparison],
+    medians: Sequence[tuple[Group, Measure, int, float]],
+    level: float,
+) -> Iterator[str]:
+    """Yield, for every measure, how small a difference its items can show.
+
+    Args:
+        comparisons: all of the report.
+        medians: (group, measure, items, median score) of every measure that has items.
+        level: of the intervals.
+    """
+    for group, measure, items, median in medians:
+        where = f"{measure_text(measure, group)}, n={items}"
+        outcomes = [
+            each.outcome
+            for each in comparisons
+            if (each.group, each.measure) == (group, measure)
+            and each.outcome is not None
+            and not each.is_same_model
+        ]
+        if measure.metric == "bleu":
+            widths = [(o.high - o.low) / 2 for o in outcomes if o.method == BOOTSTRAP]
+            if widths:
+                yield (
+                    f"{where}: BLEU differences under about {percent(plain.median(widths))} points "
+                    f"are noise at {level:.0%} (median half width of the intervals of differences)."
+                )
+            continue
+        yield _noise_line(where, items, [o.psi for o in outcomes if o.psi], median, level)
+
+
+def _noise_line(where: str, items: int, found: Sequence[float], median: float, level: float) -> str:
+    if found:
+        psi = plain.median(found)
+        told = f"two models compared here differ on {psi:.0%} of the items (median)"
+    else:
+        psi = independent_psi(median)
+        told = f"two models at {percent(median)}% that fail independently differ on {psi:.0%}"
+    if psi <= 0:
+        return f"{where}: {told}, so nothing can be said of smaller differences."
+    smallest = detectable_difference(items, psi, level)
+    line = (
+        f"{where}: {told}. Between two single models, differences under "
+        f"{percent(noise_threshold(items, psi, level))} points are noise at {level:.0%}; "
+        f"a true difference of {percent(smallest)} points is found with 80% power"
+    )
+    if smallest > 0.02 and psi > 0.02**2:
+        return f"{line}; one of 2.0 points would take {items_needed(0.02, psi, level):,} items."
+    return f"{line}."
+
+
+def _why_not(comparison: Comparison) -> str:
+    if not comparison.measure.is_share:
+        return f"{comparison.measure.metric} has no value per item"
+    return "cells are missing or their items have no value of their own"

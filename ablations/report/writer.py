@@ -1,0 +1,76 @@
+"""Writes a report in the formats that are asked for. Knows file names; not what is in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ablations.report.compose import compose
+from ablations.report.latex import render_latex
+from ablations.report.markdown import render_markdown
+from ablations.report.page import render_html
+from ablations.report.spreadsheet import comparisons_csv, scores_csv
+from ablations.runner.records import Run
+from layerswap_method.errors import InputError, nearest
+
+FORMATS = ("md", "csv", "latex", "html")
+
+
+def build(
+    run: Run, formats: Sequence[str], out: Path, *, published: bool = False
+) -> tuple[Path, ...]:
+    """Write the report of `run` to the folder `out` and return the files.
+
+    ``md``: report.md; ``html``: report.html, which needs no other file; ``latex``: tables.tex;
+    ``csv``: scores.csv and comparisons.csv. Figures stand in figures/ as SVG, PNG and PDF when
+    Markdown or LaTeX, which refer to them, are among the formats.
+
+    Args:
+        run: finished or not.
+        formats: of `FORMATS`.
+        out: made if it is not there.
+        published: whether the paper's values stand beside the layouts that it has.
+
+    Raises:
+        InputError: for a format that there is not, or a run without a finished cell.
+    """
+    unknown = [each for each in formats if each not in FORMATS]
+    if unknown:
+        hint = nearest(unknown[0], FORMATS)
+        raise InputError(f"no format {unknown[0]!r}{hint}; known are {', '.join(FORMATS)}")
+    draw = bool({"md", "latex", "html"} & set(formats))
+    report, comparisons = compose(run, published=published, draw=draw)
+    written: list[Path] = []
+
+    def write(name: str, text: str) -> None:
+        _write(out / name, text.encode("utf-8"))
+        written.append(out / name)
+
+    if {"md", "latex"} & set(formats):
+        for figure in report.figures:
+            for kind, image in figure.images.items():
+                path = out / "figures" / f"{figure.key}.{kind}"
+                _write(path, image)
+                written.append(path)
+    if "md" in formats:
+        write("report.md", render_markdown(report))
+    if "html" in formats:
+        write("report.html", render_html(report))
+    if "latex" in formats:
+        write("tables.tex", render_latex(report))
+    if "csv" in formats:
+        write("scores.csv", scores_csv(run))
+        write("comparisons.csv", comparisons_csv(comparisons))
+    return tuple(written)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write beside `path`, then rename; with the permissions of any new file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        fresh.write_bytes(content)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)

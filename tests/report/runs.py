@@ -1,0 +1,235 @@
+"""Runs as `layerswap run` writes them, of models whose abilities are known because we chose them.
+
+A model answers an item right if ability + item's ease + its own luck > 0; the items are the same
+for all, so scores of different models are paired as real ones are.
+"""
+
+import itertools
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ablations.evaluation.bleu import bleu_counts, bleu_of
+from ablations.evaluation.intervals import bootstrap, mean_stderr, wilson_interval
+from ablations.evaluation.scores import Sample, TaskScore
+from ablations.report.design import ROLES, describe_setting
+from ablations.runner.records import (
+    CellHead,
+    Failure,
+    PlannedCell,
+    Run,
+    RunFile,
+    load_run,
+    write_cell,
+    write_failure,
+    write_run_file,
+)
+from ablations.study.schema import Study
+from layerswap_method.plan import build_plan
+
+NUM_LAYERS = 8
+WORDS = ("mtu", "watu", "kitu", "vitu", "mti", "miti", "jina", "mahali", "siku", "nyumba")
+
+
+@dataclass(frozen=True)
+class Point:
+    """What a made-up cell is."""
+
+    kind: str
+    values: Mapping[str, Any]
+    experts: Mapping[str, str]
+    language: str | None
+    label: str
+
+    @property
+    def key(self) -> str:
+        return f"{zlib.crc32(self.label.encode()):08x}"
+
+
+Ability = Callable[[Point, str], float]
+"""Of a cell on a task; about the score's logit."""
+
+
+def points_of(study: Study) -> list[Point]:
+    codes = study.experts.languages()
+    pairs = list(itertools.product(study.experts.task, study.experts.language_names()))
+    points = []
+    for kind in study.baseline:
+        roles = ROLES.get(kind, ("task", "language"))
+        for task, language in pairs:
+            experts = {r: n for r, n in (("task", task), ("language", language)) if r in roles}
+            label = " ".join([kind, *experts.values()])
+            code = codes.get(experts.get("language", ""))
+            if all(point.label != label for point in points):
+                points.append(Point(kind, {}, experts, code, label))
+    if study.recipe is not None:
+        for setting, (task, language) in itertools.product(study.settings(), pairs):
+            experts = {"task": task, "language": language, "base": "base"}
+            label = f"{task}+{language} {describe_setting(setting)}".strip()
+            points.append(Point("recipe", setting, experts, codes.get(language), label))
+    return points
+
+
+def tasks_of(study: Study, point: Point) -> list[str]:
+    asked = study.evaluate.languages
+    codes = list(asked) if point.language is None else [point.language]
+    return [*study.evaluate.tasks, *(task for code in codes for task in asked.get(code, ()))]
+
+
+def write_run(
+    folder: Path,
+    study: Study,
+    ability: Ability,
+    *,
+    items: int = 250,
+    failed: Mapping[str, str] | None = None,
+    unrun: frozenset[str] = frozenset(),
+) -> Run:
+    """Write a run of `study` and return it as read. `failed`: label -> reason."""
+    points = points_of(study)
+    write_run_file(
+        folder,
+        RunFile(
+            study=study,
+            question=study.question,
+            experts={},
+            cells=tuple(PlannedCell(key=point.key, label=point.label) for point in points),
+            num_layers=NUM_LAYERS,
+            created="2026-11-01T12:00:00+00:00",
+            versions={"layerswap": "0.1.0", "lm_eval": "0.4.13"},
+        ),
+    )
+    for point in points:
+        reason = (failed or {}).get(point.label)
+        if reason is not None:
+            failure = Failure(
+                key=point.key, label=point.label, error=reason, when="2026-11-01", attempt=2
+            )
+            write_failure(folder, failure)
+        elif point.label not in unrun:
+            _write(folder, study, point, ability, items)
+    return load_run(folder)
+
+
+def _write(folder: Path, study: Study, point: Point, ability: Ability, items: int) -> None:
+    samples: list[Sample] = []
+    scores: list[TaskScore] = []
+    for task in tasks_of(study, point):
+        found, score = _answer(task, point, ability(point, task), items)
+        samples += found
+        scores.append(score)
+    counts = {k: v for k, v in point.values.items() if k.endswith(("_layers", "_transition"))}
+    plan = build_plan(NUM_LAYERS, **{"bottom_layers": 1, "top_layers": 1, **counts})
+    is_recipe = point.kind == "recipe"
+    models = [
+        {"model": f"experts/{name}", "parameters": {"role": role}}
+        for role, name in point.experts.items()
+        if role != "base"
+    ]
+    write_cell(
+        folder,
+        CellHead(
+            key=point.key,
+            weights_key=f"w{point.key}",
+            score_key=f"s{point.key}",
+            label=point.label,
+            values=dict(point.values),
+            experts=dict(point.experts),
+            language=point.language,
+            kind=point.kind,
+            plan=plan.sources if is_recipe else None,
+            backend="hf",
+            timing_s={"load": 0.1, "evaluate": 2.0, "total": 2.1},
+            provenance={"versions": {"lm_eval": "0.4.13"}},
+        ),
+        {"merge_method": "layer_swap", "models": models},
+        scores,
+        samples,
+    )
+
+
+def _answer(task: str, point: Point, ability: float, items: int) -> tuple[list[Sample], TaskScore]:
+    ease = np.random.default_rng(zlib.crc32(task.encode())).normal(0, 1.5, items)
+    rng = np.random.default_rng(zlib.crc32(f"{task}/{point.label}".encode()))
+    right = ability + ease + rng.normal(0, 0.7, items) > 0
+    if "perplexity" in task:
+        values: list[Any] = [3.0] * items
+        metric = "word_perplexity"
+    elif "translate" in task:
+        values = [_translation(doc, ability, rng) for doc in range(items)]
+        metric = "bleu"
+    else:
+        values = [float(each) for each in right]
+        metric = "exact_match"
+    samples = [
+        Sample(
+            task=task,
+            filter="strict-match",
+            doc_id=doc,
+            prompts=(f"{task} <{doc}> & more",),
+            target="7",
+            responses=("7 \u2028 .",),
+            answers=("7",),
+            values={metric: value},
+            doc_hash=f"d{doc}",
+            prompt_hash=f"p{doc}",
+            target_hash=f"t{doc}",
+        )
+        for doc, value in enumerate(values)
+    ]
+    return samples, _score(task, metric, values)
+
+
+def _score(task: str, metric: str, values: list[Any]) -> TaskScore:
+    n = len(values)
+    interval, stderr, value = None, None, 3.0
+    if metric == "bleu":
+        counts = bleu_counts([each[1] for each in values], [each[0] for each in values])
+        drawn = bootstrap(counts, bleu_of, seed=0, resamples=200)
+        value, interval, stderr = bleu_of(counts.sum(axis=0)), drawn.interval, drawn.stderr
+    elif metric == "exact_match":
+        value = float(np.mean(values))
+        interval, stderr = wilson_interval(int(sum(values)), n), mean_stderr(np.array(values))
+    return TaskScore(
+        task=task,
+        metric=metric,
+        filter="strict-match",
+        value=value,
+        is_share=metric != "word_perplexity",
+        interval=interval,
+        stderr=stderr,
+        n=n,
+        higher_is_better=metric != "word_perplexity",
+    )
+
+
+def _translation(doc: int, ability: float, rng: np.random.Generator) -> tuple[str, str]:
+    words = np.random.default_rng(doc).choice(WORDS, size=9)
+    kept = rng.random(9) < 1 / (1 + np.exp(-ability - 1))
+    said = np.where(kept, words, rng.choice(WORDS, size=9))
+    return " ".join(words), " ".join(said)
+
+
+def study_of(**changes: Any) -> Study:
+    """Return a study on the pocket experts with `changes`."""
+    return Study.model_validate(
+        {
+            "name": "made_up",
+            "question": "Does it matter? <b> & 100 % of $x_1$",
+            "source": "arXiv 2410.01335, section 4.2",
+            "recipe": {"merge_method": "layer_swap", "models": [{"model": "task"}]},
+            "experts": {"task": ["math"], "language": ["swahili"]},
+            "evaluate": {"tasks": ["pocket_math_sw", "pocket_math_en"]},
+            **changes,
+        }
+    )
+
+
+NINE_PAIRS = {
+    "task": ["math_1", "math_2", "math_3"],
+    "language": {"sw": ["swh_1", "swh_2", "swh_3"], "te": ["tel_1", "tel_2", "tel_3"]},
+}

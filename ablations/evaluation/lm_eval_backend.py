@@ -12,7 +12,7 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,7 @@ class CheckpointEvaluator:
         """Return scores and records of the checkpoint `model`."""
         check_tasks(request)
         where = _locate(model)
-        lm = self._load(where, request.seed)
+        lm = start_model(where, self._backend, self._options, request.seed)
         try:
             return run_tasks(lm, request, model=str(model), backend=self._backend)
         finally:
@@ -128,18 +128,39 @@ class CheckpointEvaluator:
     def close(self) -> None:
         """Do nothing: no engine outlives its `evaluate`."""
 
-    def _load(self, model: str, seed: int) -> Any:
-        start = _start_vllm if self._backend == "vllm" else _start_hf
-        try:
-            with _quietly():
-                return start(model, self._options, seed)
-        except LayerSwapError:
-            raise
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
-            if self._backend == "vllm":
-                vllm_engine.clean_up()
-            kind = LayerSwapError if isinstance(error, RuntimeError) else InputError
-            raise kind(f"{model}: {self._backend} cannot load it: {error}") from error
+
+def start_model(
+    model: str,
+    backend: Backend,
+    options: EngineOptions,
+    seed: int = 0,
+    engine_arguments: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return lm-eval's model object of a checkpoint: loaded, its engine started.
+
+    Args:
+        model: a folder, or the hub id of a model in the local cache.
+        backend: the engine.
+        options: how the model is run.
+        seed: of vLLM's sampling.
+        engine_arguments: more arguments for vLLM.
+
+    Raises:
+        InputError: when the model or the backend is not what it should be.
+        LayerSwapError: when the engine fails to start.
+    """
+    try:
+        with _quietly():
+            if backend == "vllm":
+                return _start_vllm(model, options, seed, engine_arguments or {})
+            return _start_hf(model, options)
+    except LayerSwapError:
+        raise
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        if backend == "vllm":
+            vllm_engine.clean_up()
+        kind = LayerSwapError if isinstance(error, RuntimeError) else InputError
+        raise kind(f"{model}: {backend} cannot load it: {error}") from error
 
 
 def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backend) -> Evaluation:
@@ -233,9 +254,8 @@ def _locate(model: Checkpoint) -> str:
     raise InputError(f"{text}: no such checkpoint folder{nearest(path.name, siblings)}")
 
 
-def _start_hf(model: str, options: EngineOptions, seed: int) -> Any:
-    """Return lm-eval's transformers model; `seed` plays no part in loading."""
-    del seed
+def _start_hf(model: str, options: EngineOptions) -> Any:
+    """Return lm-eval's transformers model."""
     import torch
     from lm_eval.models.huggingface import HFLM
 
@@ -249,7 +269,9 @@ def _start_hf(model: str, options: EngineOptions, seed: int) -> Any:
     )
 
 
-def _start_vllm(model: str, options: EngineOptions, seed: int) -> Any:
+def _start_vllm(
+    model: str, options: EngineOptions, seed: int, engine_arguments: Mapping[str, Any]
+) -> Any:
     """Return lm-eval's vLLM model with a fresh engine.
 
     All requests are handed over at once (vLLM batches by itself, up to ``max_num_seqs``); with
@@ -263,7 +285,7 @@ def _start_vllm(model: str, options: EngineOptions, seed: int) -> Any:
     stored = getattr(AutoConfig.from_pretrained(model), "dtype", None)
     stored_dtype = None if stored is None else str(stored).removeprefix("torch.")
     arguments = vllm_engine.engine_arguments(options, seed, stored_dtype)
-    return VLLM(pretrained=model, batch_size=sys.maxsize, **arguments)
+    return VLLM(pretrained=model, batch_size=sys.maxsize, **arguments, **engine_arguments)
 
 
 @contextmanager

@@ -82,6 +82,26 @@ def engine_arguments(options: EngineOptions, seed: int, stored_dtype: str | None
     return arguments | {"gpu_memory_utilization": options.gpu_memory_utilization}
 
 
+def partly_loaded(model: Any) -> list[str]:
+    """Return the modules that were given only a part of their tensors.
+
+    To be asked in a worker while vLLM reloads weights, when the last tensor was handed over: vLLM
+    then builds such a module with whatever is in fresh memory. Embeddings count as whole: their
+    padding is no part of a checkpoint.
+    """
+    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+    found = []
+    for name, module in model.named_modules():
+        info = get_layerwise_info(module)
+        if not info.can_load() or isinstance(module, VocabParallelEmbedding):
+            continue
+        if 0 < info.load_numel < (info.load_numel_total or 0):
+            found.append(name)
+    return found
+
+
 def shut_down(engine: Any) -> None:
     """End a ``vllm.LLM`` and clean up after it."""
     engine.llm_engine.engine_core.shutdown()

@@ -5,28 +5,33 @@ Knows which merges can be streamed, and what to fall back on; not how an engine 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from ablations.atomic import write_text
 from ablations.evaluation.evaluator import EngineOptions
-from ablations.evaluation.scores import Backend, Evaluation
+from ablations.evaluation.scores import Backend
 from ablations.runner.work import Done, Work
-from ablations.study.experts import Expert
-from layerswap_method.errors import LayerSwapError
+from ablations.study.documents import with_references
+from ablations.study.experts import Expert, here
+from layerswap_method.errors import InputError, LayerSwapError
+
+if TYPE_CHECKING:
+    from ablations.live import LiveEvaluator
+    from layerswap_method.streams import WeightStream
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class EngineSetup:
     """How to evaluate the cells of one study; picklable."""
 
@@ -62,7 +67,8 @@ class StudyEngine:
     def __init__(self, setup: EngineSetup):
         """Start nothing."""
         self._setup = setup
-        self._cold: Any = None
+        self._is_here = False
+        self._live: LiveEvaluator | None = None
 
     def evaluate(self, work: Work) -> Done:
         """Return the scores of a work item.
@@ -70,32 +76,85 @@ class StudyEngine:
         Raises:
             LayerSwapError: where experts have changed, or a merge or an evaluation fails.
         """
+        if not self._is_here:
+            self._setup, self._is_here = _on_this_machine(self._setup), True
         self._check_experts(work)
         done = self._evaluate(work)
         self._check_experts(work)
         return done
 
     def close(self) -> None:
-        """Give back what runs."""
-        self._cold = None
+        """End the live engine, if there is one."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.close()
 
     def _evaluate(self, work: Work) -> Done:
+        if self._setup.materialize:
+            return self._through_checkpoint(work, {})
+        from ablations.live import SwapFailed
+
+        try:
+            return self._live_done(work)
+        except SwapFailed as error:
+            reason = error.message
+        logger.warning("  %s: not through the live engine: %s", work.label, reason)
+        self.close()  # two models need not fit into memory
+        return self._through_checkpoint(work, {"fallback": reason})
+
+    def _live_done(self, work: Work) -> Done:
+        """Return the scores of the live engine.
+
+        Raises:
+            SwapFailed: when the weights cannot be put into it.
+        """
+        from ablations.live import SwapFailed
+        from ablations.study.streams import can_stream, stream_of
+        from layerswap_method.streams import checkpoint_stream
+
+        if can_stream(work.merge):
+            try:
+                stream = stream_of(work.merge, self._setup.experts)
+            except InputError as error:
+                raise SwapFailed(error.message) from error
+            return self._swapped(stream, work, {"weights": "streamed"}, 0.0)
         with self._checkpoint(work) as (folder, seconds):
-            evaluation, spent = self._evaluate_cold(folder, work)
+            how = {"weights": "merged by mergekit-yaml, then streamed"}
+            return self._swapped(checkpoint_stream(folder), work, how, seconds)
+
+    def _swapped(
+        self, stream: WeightStream, work: Work, how: dict[str, Any], merge_s: float
+    ) -> Done:
+        if self._live is None:
+            from ablations.live import open_live
+
+            setup = self._setup
+            self._live = open_live(setup.base.folder, setup.backend, setup.options)
+        start_s = self._live.start()
+        report = self._live.swap(stream)
+        evaluation = self._live.evaluate(stream, work.request)
         return Done(
             evaluation,
-            {"load": seconds, "evaluate": evaluation.elapsed_s, "start": spent},
-            {"weights": "checkpoint"},
+            {
+                "merge": merge_s,
+                "start": start_s,
+                "load": report.seconds,
+                "evaluate": evaluation.elapsed_s,
+            },
+            {**how, "loaded_tensors": report.tensors, "loaded_bytes": report.bytes},
         )
 
-    def _evaluate_cold(self, folder: Path, work: Work) -> tuple[Evaluation, float]:
-        """Evaluate a checkpoint on a fresh engine; also return the seconds around its tasks."""
+    def _through_checkpoint(self, work: Work, why: dict[str, Any]) -> Done:
+        """Return the scores of a fresh engine on a checkpoint on disk."""
         from ablations.evaluation.lm_eval_backend import CheckpointEvaluator
 
-        started = time.monotonic()
-        evaluator = CheckpointEvaluator(self._setup.backend, self._setup.options)
-        evaluation = evaluator.evaluate(folder, work.request)
-        return evaluation, time.monotonic() - started - evaluation.elapsed_s
+        with self._checkpoint(work) as (folder, merge_s):
+            started = time.monotonic()
+            evaluator = CheckpointEvaluator(self._setup.backend, self._setup.options)
+            evaluation = evaluator.evaluate(folder, work.request)
+            start_s = time.monotonic() - started - evaluation.elapsed_s
+        timing = {"merge": merge_s, "start": start_s, "evaluate": evaluation.elapsed_s}
+        return Done(evaluation, timing, {"weights": "checkpoint", **why})
 
     @contextmanager
     def _checkpoint(self, work: Work) -> Iterator[tuple[Path, float]]:
@@ -114,7 +173,9 @@ class StudyEngine:
         for left in self._setup.work.glob(f".{work.score_key}*"):  # of a runner that was killed
             shutil.rmtree(left, ignore_errors=True)
         try:
-            write_text(recipe, yaml.safe_dump(dict(work.merge), sort_keys=False))
+            references = {ref: expert.reference for ref, expert in self._setup.experts.items()}
+            document = with_references(work.merge, references)
+            write_text(recipe, yaml.safe_dump(document, sort_keys=False))
             merge(recipe, folder, fingerprint=work.score_key, options=cache if adapters else [])
             yield folder, time.monotonic() - started
             folder.with_suffix(".log").unlink(missing_ok=True)
@@ -153,3 +214,18 @@ class StudyEngine:
                         f"expert {expert.name!r} has changed since the study began ({folder}); "
                         "run the study again"
                     )
+
+
+def _on_this_machine(setup: EngineSetup) -> EngineSetup:
+    """Return the setup with the experts where they are here: the plan may be another machine's.
+
+    Raises:
+        InputError: where one is neither here nor on the hub.
+    """
+    experts = {}
+    for reference, expert in setup.experts.items():
+        try:
+            experts[reference] = here(expert)
+        except InputError:  # its cells fail and say so; the others do not need it
+            experts[reference] = expert
+    return dataclasses.replace(setup, base=here(setup.base), experts=experts)

@@ -27,8 +27,14 @@ HOW_TO_INSTALL = "pip install 'layerswap[ray]'"
 @dataclass
 class _Actor:
     handle: Any
+    pending: Any
+    """Reference to what it is about: its start, or an item."""
+
     work: Work | None = None
-    result: Any = None
+    """The item; None while it starts or is idle."""
+
+    ready: bool = False
+    """Whether it has started. An actor that the cluster has no room for yet gets no item."""
 
 
 class _Engine:
@@ -36,6 +42,9 @@ class _Engine:
 
     def __init__(self, factory: Callable[[], WorkEvaluator]):
         self._evaluator = factory()
+
+    def start(self) -> None:
+        """Answer, which an actor does when it runs."""
 
     def evaluate(self, work: Work) -> Outcome:
         return attempt(self._evaluator, work)
@@ -84,44 +93,52 @@ class RayExecutor:
         self._jobs = jobs
         self._cpus = cpus
         self._actors: list[_Actor] = []
+        self._queue: list[Work] = []
 
     @property
     def slots(self) -> int:
         """Actors that the cluster as it is now has room for, at most `jobs`."""
-        resources = self._ray.cluster_resources()
-        room = int(resources.get("GPU", 0))
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        room = sum(int(node.get("GPU", 0)) for node in nodes)
         if not room:
-            alive = sum(bool(node["Alive"]) for node in self._ray.nodes())
-            room = alive if self._jobs is None else int(resources.get("CPU", 1) / self._cpus)
+            per_node = [int(node.get("CPU", 0) / self._cpus) for node in nodes]
+            room = sum(min(count, 1) if self._jobs is None else count for count in per_node)
         return max(1, room if self._jobs is None else min(room, self._jobs))
 
     def submit(self, work: Work) -> None:
-        """Give the item to an idle actor, starting one if there is none."""
-        actor = next((each for each in self._actors if each.work is None), None)
-        if actor is None:
-            actor = _Actor(self._start())
-            self._actors.append(actor)
-        actor.work = work
-        actor.result = actor.handle.evaluate.remote(work)
+        """Queue the item for the next idle actor, starting one if there may be more."""
+        self._queue.append(work)
+        self._dispatch()
 
     def collect(self) -> Sequence[tuple[Work, Outcome]]:
         """Return what actors have finished, and as lost the items of those that are gone."""
-        busy = {actor.result: actor for actor in self._actors if actor.work is not None}
+        busy = {each.pending: each for each in self._actors if each.pending is not None}
         ready, _ = self._ray.wait(list(busy), num_returns=1, timeout=_POLL_S)
         ended = []
         for reference in ready:
             actor = busy[reference]
-            outcome: Outcome
+            work, actor.work, actor.pending = actor.work, None, None
             try:
                 outcome = self._ray.get(reference)
+                actor.ready = True
             except self._ray.exceptions.RayError as error:
                 self._actors.remove(actor)
                 first = str(error).strip().splitlines()[0]
                 outcome = Failed(f"its node or its actor went away ({first})", lost=True)
-            if actor.work is not None:
-                ended.append((actor.work, outcome))
-            actor.work = None
+            if work is not None:
+                ended.append((work, outcome))
+        self._dispatch()
         return ended
+
+    def _dispatch(self) -> None:
+        for actor in self._actors:
+            if self._queue and actor.ready and actor.pending is None:
+                actor.work = self._queue.pop(0)
+                actor.pending = actor.handle.evaluate.remote(actor.work)
+        starting = sum(not actor.ready for actor in self._actors)
+        for _ in range(min(len(self._queue) - starting, self.slots - len(self._actors))):
+            handle = self._start()
+            self._actors.append(_Actor(handle, handle.start.remote()))
 
     def close(self) -> None:
         """End the actors; leave the cluster as it was."""
@@ -132,7 +149,7 @@ class RayExecutor:
             self._ray.shutdown()
 
     def _start(self) -> Any:
-        has_gpu = self._ray.cluster_resources().get("GPU", 0) > 0
+        has_gpu = any(node["Resources"].get("GPU") for node in self._ray.nodes() if node["Alive"])
         needs = {"num_gpus": 1} if has_gpu else {"num_cpus": self._cpus}
         spread = "DEFAULT" if has_gpu else "SPREAD"
         remote = self._ray.remote(_Engine)
@@ -142,6 +159,7 @@ class RayExecutor:
 
 
 def _runtime() -> dict[str, Any]:
-    """Return what workers need to import what this process imports."""
-    path = [entry for entry in sys.path if entry]
-    return {"runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(path)}}}
+    """Return what workers need to import what this process imports besides its environment."""
+    installed = (sys.prefix, sys.base_prefix)
+    path = [entry for entry in sys.path if entry and not entry.startswith(installed)]
+    return {"runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(path)}}} if path else {}

@@ -73,7 +73,8 @@ class CellHead(Frozen):
     """The engine that really ran."""
 
     timing_s: dict[str, float]
-    """Wall time in seconds: ``load`` (weights into the engine), ``evaluate``, ``total``."""
+    """Wall time in seconds: ``total``, and what there was of ``merge`` (by mergekit), ``start`` (of
+    an engine), ``load`` (weights into the live engine) and ``evaluate``."""
 
     provenance: dict[str, Any]
     """Versions, fingerprints, how the weights got into the engine, when and where."""

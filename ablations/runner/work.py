@@ -39,7 +39,7 @@ class Done:
     """Scores and records."""
 
     timing_s: Mapping[str, float] = field(default_factory=dict)
-    """Wall time of ``load`` and ``evaluate``, in seconds."""
+    """Wall time of the steps, in seconds; see `CellHead.timing_s`."""
 
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """How the weights got into the engine; why not the usual way, if so."""

@@ -179,6 +179,15 @@ def read_document(document: Mapping[str, Any], known: Mapping[str, Any]) -> Reci
     return read_recipe(config, document, known=known)
 
 
+def with_references(value: Any, references: Mapping[str, str]) -> Any:
+    """Return a recipe, or a part of one, in which texts that are keys of `references` changed."""
+    if isinstance(value, Mapping):
+        return {key: with_references(each, references) for key, each in value.items()}
+    if isinstance(value, list):
+        return [with_references(each, references) for each in value]
+    return references.get(value, value) if isinstance(value, str) else value
+
+
 def _replaced(value: Any, experts: Mapping[str, Expert]) -> Any:
     if isinstance(value, Mapping):
         return {

@@ -55,6 +55,9 @@ class Expert:
     adapter: Path | None = None
     """A LoRA adapter on top of it; absolute."""
 
+    source: str = ""
+    """Where another machine finds it: the reference, a hub id with the revision that was found."""
+
     @property
     def reference(self) -> str:
         """The expert as a mergekit recipe names it."""
@@ -112,16 +115,34 @@ def find_expert(name: str, known: Mapping[str, Any], *, download: bool) -> Exper
             f"expert {name!r} is {reference!r}; write a folder, a hub id, or base+adapter"
         )
     if Path(reference).is_dir():  # a folder whose name holds a plus sign
-        return Expert(name, Path(reference).resolve())
+        return Expert(name, Path(reference).resolve(), source=str(Path(reference).resolve()))
     model, plus, adapter = reference.partition("+")
     folder = _locate(name, model, download=download)
     if not plus:
-        return Expert(name, folder)
+        return Expert(name, folder, source=_source(model, folder))
     found = _locate(name, adapter, download=download)
     for file in ("adapter_config.json", "adapter_model.safetensors"):
         if not (found / file).is_file():
             raise InputError(f"expert {name!r}: {adapter} holds no {file}: no peft adapter")
-    return Expert(name, folder, found)
+    return Expert(name, folder, found, f"{_source(model, folder)}+{_source(adapter, found)}")
+
+
+def here(expert: Expert) -> Expert:
+    """Return the expert as it is on this machine, fetching what the hub has and this has not.
+
+    Raises:
+        InputError: where it is neither here nor on the hub.
+    """
+    folders = [expert.folder, *([expert.adapter] if expert.adapter is not None else [])]
+    if all(folder.is_dir() for folder in folders):
+        return expert
+    return find_expert(expert.name, {expert.name: expert.source}, download=True)
+
+
+def _source(text: str, folder: Path) -> str:
+    if folder.parent.name != "snapshots":
+        return str(folder)
+    return f"{text.partition('@')[0]}@{folder.name}"
 
 
 def _locate(name: str, text: str, *, download: bool) -> Path:

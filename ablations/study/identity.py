@@ -25,6 +25,7 @@ from ablations.evaluation.fingerprint import (
 )
 from ablations.evaluation.scores import Backend
 from ablations.study.cells import Cell
+from ablations.study.documents import with_references
 from ablations.study.experts import Expert
 from ablations.study.streams import can_stream, stream_of
 from layerswap_method.errors import InputError
@@ -191,7 +192,7 @@ def weights_identity(
         versions: of the packages that can change a merge.
     """
     by_recipe = {
-        "document": _with_hashes(merge, contents.references),
+        "document": with_references(merge, contents.references),
         "mergekit": versions["mergekit"],
     }
     if not can_stream(merge):
@@ -216,12 +217,3 @@ def _origin(origin: TensorOrigin, contents: Contents) -> list[Any]:
         file = contents.files[change.file.resolve()]
         added = [file, change.up, change.down, change.scaling, change.transposed]
     return [contents.files[origin.file], origin.name, origin.dtype, added]
-
-
-def _with_hashes(value: Any, references: Mapping[str, str]) -> Any:
-    """Return a recipe in which each model is what it is made of instead of where it is."""
-    if isinstance(value, Mapping):
-        return {key: _with_hashes(each, references) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_with_hashes(each, references) for each in value]
-    return references.get(value, value) if isinstance(value, str) else value

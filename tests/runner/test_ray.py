@@ -1,0 +1,97 @@
+"""A real Ray cluster of several nodes on this machine, and one that is killed mid-study."""
+
+import importlib.util
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from ablations.runner.loop import run_cells
+from ablations.runner.work import InProcessExecutor
+from layerswap_method.errors import InputError
+from tests.runner.fakes import FakeEvaluator, make_cells, scores_on_disk
+
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray")
+COUNT = 24
+
+
+@pytest.fixture
+def cluster():
+    """Yield a head without room for actors and three worker nodes with room for one each."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    for _ in range(3):
+        made.add_node(num_cpus=1)
+    made.wait_for_nodes()
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_killed_node_costs_no_cell_and_changes_no_record(tmp_path: Path, cluster) -> None:
+    from ablations.runner.ray_executor import RayExecutor
+
+    out, journal = tmp_path / "run", tmp_path / "journal"
+    cells = make_cells(COUNT)
+    executor = RayExecutor(
+        FakeEvaluator(delay_s=0.5, journal=journal), address=cluster.address, jobs=3
+    )
+
+    def kill_a_node() -> None:
+        wait_for(lambda: journal.exists() and len(journal.read_text().splitlines()) >= 5)
+        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+
+    killer = threading.Thread(target=kill_a_node)
+    killer.start()
+    try:
+        summary = run_cells(out, cells, executor, progress=False)
+    finally:
+        killer.join()
+        executor.close()
+    assert not summary.failed
+    assert sorted(summary.evaluated) == sorted(cell.label for cell in cells)  # each once
+    lines = [line.split() for line in journal.read_text().splitlines()]
+    begun = [key for key, _ in lines]
+    assert set(begun) == {cell.score_key for cell in cells}
+    assert COUNT <= len(begun) <= COUNT + 1  # at most the one that was under way began again
+    assert len({pid for _, pid in lines}) in (3, 4)  # actors keep their engine
+    run_cells(tmp_path / "local", cells, InProcessExecutor(FakeEvaluator()), progress=False)
+    assert scores_on_disk(out) == scores_on_disk(tmp_path / "local")
+    assert not list(out.glob("failures/*"))
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_failed_cell_is_no_lost_one(tmp_path: Path, cluster) -> None:
+    from ablations.runner.ray_executor import RayExecutor
+
+    cells = make_cells(4)
+    evaluator = FakeEvaluator(raising=("bottom_layers=1",), journal=tmp_path / "journal")
+    executor = RayExecutor(evaluator, address=cluster.address, jobs=2)
+    try:
+        summary = run_cells(tmp_path / "run", cells, executor, progress=False)
+    finally:
+        executor.close()
+    assert list(summary.failed) == ["bottom_layers=1"]
+    assert len((tmp_path / "journal").read_text().splitlines()) == 4  # it was not tried again
+
+
+@needs_ray
+@pytest.mark.slow
+def test_no_cluster_says_how_to_start_one() -> None:
+    from ablations.runner.ray_executor import RayExecutor
+
+    with pytest.raises(InputError, match="ray start --head"):
+        RayExecutor(FakeEvaluator(), address="auto")
+
+
+def wait_for(condition, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,174 @@
+"""Whole runs with transformers on random experts: live engine, checkpoints, faults, CLI."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ablations.cli import main
+from ablations.runner import records
+from ablations.runner.run import RunOptions, RunResult, dry_run, run_study
+from layerswap_method.errors import InputError
+from tests.runner.fakes import scores_on_disk
+from tests.study.standins import study_document, write_expert, write_task, write_yaml
+
+STUDY = {"baseline": ["base", "task_expert", "soup", "ties"], "vary": {"bottom_layers": [0, 1]}}
+
+
+def run(tmp_path: Path, experts: Path, name: str, document=None, **options) -> RunResult:
+    study = write_yaml(tmp_path / "small.yml", document or study_document(**STUDY))
+    chosen = RunOptions(experts=experts, out=tmp_path / name, backend="hf", **options)
+    return run_study(str(study), chosen)
+
+
+@pytest.mark.slow
+def test_a_live_engine_and_checkpoints_give_the_same_records(tmp_path: Path, experts: Path) -> None:
+    live = run(tmp_path, experts, "live")
+    assert not live.summary.failed
+    cold = run(tmp_path, experts, "cold", materialize=True)
+    assert not cold.summary.failed
+    found = scores_on_disk(tmp_path / "live")
+    assert len(found) == 6
+    assert len({samples for _, samples, _ in found.values()}) > 3  # the cells do differ
+    assert found == scores_on_disk(tmp_path / "cold")
+    by_label = {cell.label: cell for cell in records.load_run(live.out).cells}
+    assert list(by_label)[:4] == ["base", "task_expert", "soup", "ties"]
+    assert {c.provenance["weights"] for c in records.load_run(cold.out).cells} == {"checkpoint"}
+    assert by_label["soup"].provenance["weights"] == "streamed"
+    assert by_label["ties"].provenance["weights"] == "merged by mergekit-yaml, then streamed"
+    assert not any("fallback" in cell.provenance for cell in by_label.values())
+    assert by_label["bottom_layers=1 "[:-1]].plan == ("language", "task", "task", "language")
+    assert not list((tmp_path / "cold" / ".work").iterdir())  # nothing is left on disk
+
+    again = run(tmp_path, experts, "live")
+    assert not again.summary.evaluated
+    assert len(again.summary.before) == 6
+
+
+@pytest.mark.slow
+def test_an_expert_that_disappears_and_a_task_that_raises(
+    tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the cells cannot be done; the others are, and a rerun does exactly the rest."""
+    for name in ("base", "math", "swahili", "telugu", "tasks"):
+        shutil.copytree(models / name, tmp_path / name)
+    names = ("base", "math", "swahili", "telugu")
+    setting = {"experts": {name: str(tmp_path / name) for name in names}}
+    experts = write_yaml(
+        tmp_path / "experts.yml", setting | {"include_path": str(tmp_path / "tasks")}
+    )
+    data = tmp_path / "tasks" / "data.jsonl"
+    sound = (tmp_path / "tasks" / "words_te.yaml").read_bytes()
+    write_task(tmp_path / "tasks", "words_te", data, doc_to_text="{{prompt[99].x.y}}")
+    document = study_document(
+        experts={"task": ["math"], "language": {"sw": ["swahili"], "te": ["telugu"]}},
+        evaluate={"tasks": [], "languages": {"sw": ["words_sw"], "te": ["words_te"]}},
+        vary={"bottom_layers": [1, 2]},
+        baseline=[],
+    )
+    first = run(tmp_path, experts, "run", document)
+    assert len(first.summary.evaluated) == 2
+    assert sorted(first.summary.failed) == [
+        "math+telugu bottom_layers=1",
+        "math+telugu bottom_layers=2",
+    ]
+    assert all("UndefinedError" in error for error in first.summary.failed.values())
+    assert "The same command again runs exactly the cells that failed." in first.report()
+
+    (tmp_path / "tasks" / "words_te.yaml").write_bytes(sound)
+    hidden = tmp_path / "hidden"
+    original = records.write_cell
+
+    def write_then_hide(*args: object) -> None:  # the expert goes after the first cell
+        original(*args)
+        if (tmp_path / "telugu").exists():
+            (tmp_path / "telugu").rename(hidden)
+
+    monkeypatch.setattr(records, "write_cell", write_then_hide)
+    second = run(tmp_path, experts, "run2", document)
+    monkeypatch.undo()
+    assert len(second.summary.evaluated) == 2
+    assert all("has disappeared" in error for error in second.summary.failed.values())
+    hidden.rename(tmp_path / "telugu")
+    third = run(tmp_path, experts, "run2", document)
+    assert sorted(third.summary.evaluated) == sorted(second.summary.failed)
+    undisturbed = run(tmp_path, experts, "undisturbed", document)
+    assert not undisturbed.summary.failed
+    assert scores_on_disk(tmp_path / "run2") == scores_on_disk(tmp_path / "undisturbed")
+
+
+@pytest.mark.slow
+def test_a_model_that_cannot_be_swapped_in_goes_through_a_checkpoint(
+    tmp_path: Path, models: Path
+) -> None:
+    """The base has another generation config, which a live engine would keep."""
+    for name in ("base", "math", "swahili"):
+        shutil.copytree(models / name, tmp_path / name)
+    config = tmp_path / "math" / "generation_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"bos_token_id": 3}))
+    setting = {"experts": {name: str(tmp_path / name) for name in ("base", "math", "swahili")}}
+    experts = write_yaml(
+        tmp_path / "experts.yml", setting | {"include_path": str(models / "tasks")}
+    )
+    document = study_document(baseline=["task_expert"], vary={"bottom_layers": [1]})
+    result = run(tmp_path, experts, "run", document)
+    assert not result.summary.failed
+    task, merged = records.load_run(result.out).cells
+    assert task.provenance["weights"] == "checkpoint"
+    assert "generation_config.json (bos_token_id)" in task.provenance["fallback"]
+    assert merged.provenance["weights"] == "streamed"
+
+
+def test_the_folder_of_another_study_is_refused(tmp_path: Path, experts: Path) -> None:
+    head = records.RunFile.model_validate(
+        {
+            "study": {**study_document(), "name": "other"},
+            "question": "?",
+            "experts": {},
+            "cells": [],
+            "num_layers": 4,
+            "created": "",
+            "versions": {},
+        }
+    )
+    records.write_run_file(tmp_path / "run", head)
+    with pytest.raises(InputError, match="holds a run of the study 'other', not of 'small'"):
+        run(tmp_path, experts, "run")
+
+
+def test_a_folder_with_other_things_is_refused(tmp_path: Path, experts: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("x")
+    with pytest.raises(InputError, match=r"is not empty \(thesis\.tex\) and holds no run"):
+        run(tmp_path, experts, "run")
+
+
+def test_only_chooses_cells_and_says_when_there_is_none(tmp_path: Path, experts: Path) -> None:
+    study = str(write_yaml(tmp_path / "small.yml", study_document()))
+    options = RunOptions(experts=experts, backend="hf", only="kind=recipe,bottom_layers=1")
+    text = dry_run(study, options)
+    assert "2 cells (" in text
+    assert "cost: 2 evaluations for 2 cells" in text
+    with pytest.raises(InputError, match="no cell of small is like that"):
+        dry_run(study, RunOptions(experts=experts, backend="hf", only="bottom_layers=7"))
+
+
+@pytest.mark.slow
+def test_the_command_line(tmp_path: Path, experts: Path) -> None:
+    study = write_yaml(tmp_path / "small.yml", study_document(**STUDY))
+    out = tmp_path / "run"
+    command = ["run", str(study), "--experts", str(experts), "--out", str(out), "--backend", "hf"]
+    result = CliRunner().invoke(main, [*command, "--only", "kind=base"])
+    assert result.exit_code == 0, result.output
+    assert "1 cells evaluated, 0 failed" in result.output
+    assert "5 cells of the study have not been run yet." in result.output
+    assert len(records.load_run(out).cells) == 1
+    write_expert(tmp_path / "deep", seed=1, layers=6)
+    document = {"base": str(tmp_path / "deep"), "math": "./absent", "swahili": "./absent"}
+    command[3] = str(write_yaml(tmp_path / "wrong.yml", document))
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 2
+    assert "2 experts" not in result.output
+    assert "expert 'math': ./absent: no such folder" in result.output

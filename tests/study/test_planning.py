@@ -1,0 +1,251 @@
+"""From a study to cells: dedup, keys, and every problem in one error. Real headers, no engine."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ablations.evaluation import vllm_cpu
+from ablations.study.describe import describe_plan
+from ablations.study.files import read_study
+from ablations.study.planning import StudyPlan, plan_study
+from layerswap_method.errors import InputError
+from tests.study.standins import study_document, write_expert, write_yaml
+
+
+def plan(tmp_path: Path, experts_file: Path, /, **changes: object) -> StudyPlan:
+    path = write_yaml(tmp_path / "study.yml", study_document(**changes))
+    return plan_study(read_study(path), experts_file, backend="hf")
+
+
+def problems(tmp_path: Path, experts_file: Path, /, **changes: object) -> str:
+    with pytest.raises(InputError) as caught:
+        plan(tmp_path, experts_file, **changes)
+    return caught.value.message
+
+
+def test_equal_weights_are_found_and_evaluated_once(tmp_path: Path, experts: Path) -> None:
+    found = plan(tmp_path, experts)
+    by_label = {cell.label: cell for cell in found.cells}
+    task, nothing = by_label["task_expert"], by_label["bottom_layers=0 top_layers=0"]
+    assert task.weights_key == nothing.weights_key
+    assert task.score_key == nothing.score_key
+    assert task.key != nothing.key
+    assert len(found.cells) == 6
+    assert len(found.groups()) == 5
+    assert any("the same weights" in note and "task_expert" in note for note in found.notes)
+
+
+def test_an_averaged_embedding_is_another_model(tmp_path: Path, experts: Path) -> None:
+    document = study_document()
+    del document["recipe"]["parameters"]["non_layer"]
+    found = plan(tmp_path, experts, recipe=document["recipe"])
+    assert len(found.groups()) == 6
+
+
+def test_what_has_no_effect_on_the_plan_shares_weights(tmp_path: Path, experts: Path) -> None:
+    vary = {"placement": ["outer", "middle"], "seed": [0, 1], "bottom_layers": [4]}
+    recipe = study_document()["recipe"] | {"parameters": {"top_layers": 0}}
+    found = plan(tmp_path, experts, vary=vary, recipe=recipe, baseline=[])
+    assert len(found.cells) == 4
+    assert len(found.groups()) == 1
+
+
+def test_a_stored_dtype_written_out_is_no_change_and_another_is(
+    tmp_path: Path, experts: Path
+) -> None:
+    vary = {"dtype": ["float32", "bfloat16"], "bottom_layers": [0], "top_layers": [0]}
+    found = plan(tmp_path, experts, vary=vary)
+    base, task, same, other = found.cells
+    assert task.weights_key == same.weights_key
+    assert len({base.weights_key, task.weights_key, other.weights_key}) == 3
+
+
+def test_pairs_are_crossed_and_languages_asked(tmp_path: Path, experts: Path) -> None:
+    found = plan(
+        tmp_path,
+        experts,
+        experts={"task": ["math", "math_2"], "language": {"sw": ["swahili"], "te": ["telugu"]}},
+        evaluate={"tasks": ["words"], "languages": {"sw": ["words_sw"], "te": ["words_te"]}},
+        baseline=["base", "soup", "language_expert"],
+        vary={"bottom_layers": [1]},
+    )
+    recipes = [cell for cell in found.cells if cell.kind == "recipe"]
+    assert [(cell.experts["task"], cell.experts["language"]) for cell in recipes] == [
+        ("math", "swahili"),
+        ("math", "telugu"),
+        ("math_2", "swahili"),
+        ("math_2", "telugu"),
+    ]
+    assert [cell.request.tasks for cell in recipes[:2]] == [
+        ("words", "words_sw"),
+        ("words", "words_te"),
+    ]
+    assert [cell.language for cell in recipes[:2]] == ["sw", "te"]
+    assert found.cells[0].request.tasks == ("words", "words_sw", "words_te")
+    assert sum(cell.kind == "soup" for cell in found.cells) == 4
+    assert len({cell.label for cell in found.cells}) == len(found.cells) == 11
+
+
+def test_a_changed_protocol_changes_every_key(tmp_path: Path, experts: Path, models: Path) -> None:
+    first = plan(tmp_path, experts)
+    keys = {cell.key for cell in first.cells}
+    assert keys == {cell.key for cell in plan(tmp_path, experts).cells}
+    for evaluate in (
+        {"tasks": ["words"], "limit": 4, "options": {"batch_size": 8}},
+        {"tasks": ["words"], "seed": 1, "options": {"batch_size": 8}},
+        {"tasks": ["words", "words_sw"], "options": {"batch_size": 8}},
+        {"tasks": ["words"], "options": {"batch_size": 4}},
+    ):
+        changed = plan(tmp_path, experts, evaluate=evaluate)
+        assert not keys & {cell.key for cell in changed.cells}
+    copied = tmp_path / "tasks"
+    shutil.copytree(models / "tasks", copied)
+    document = json.loads(json.dumps(study_document()))
+    document["evaluate"]["include_path"] = str(copied)
+    moved = write_experts_without_tasks(tmp_path, models)
+    assert keys == {cell.key for cell in plan(tmp_path, moved, **document).cells}  # place: no
+    (copied / "words.yaml").write_text((copied / "words.yaml").read_text() + "\n# changed\n")
+    assert not keys & {cell.key for cell in plan(tmp_path, moved, **document).cells}
+
+
+def write_experts_without_tasks(tmp_path: Path, models: Path) -> Path:
+    document = {name: str(models / name) for name in ("base", "math", "swahili")}
+    return write_yaml(tmp_path / "moved.yml", {"experts": document})
+
+
+def test_other_weights_change_the_keys_of_what_is_made_of_them(
+    tmp_path: Path, models: Path
+) -> None:
+    for name in ("base", "math", "swahili"):
+        shutil.copytree(models / name, tmp_path / name)
+    document = {name: str(tmp_path / name) for name in ("base", "math", "swahili")}
+    setting = {"experts": document, "include_path": str(models / "tasks")}
+    experts = write_yaml(tmp_path / "experts.yml", setting)
+    before = {cell.label: cell.score_key for cell in plan(tmp_path, experts).cells}
+    write_expert(tmp_path / "swahili", seed=99)
+    after = {cell.label: cell.score_key for cell in plan(tmp_path, experts).cells}
+    same = {label for label in before if before[label] == after[label]}
+    assert same == {"base", "task_expert", "bottom_layers=0 top_layers=0"}
+
+
+def test_layer_counts_of_another_depth_are_scaled_aloud(tmp_path: Path, experts: Path) -> None:
+    vary = [{"bottom_layers": 8, "top_layers": 4}]
+    found = plan(tmp_path, experts, reference_layers=32, vary=vary)
+    assert found.cells[-1].merge["parameters"]["bottom_layers"] == 1
+    assert found.cells[-1].values == {"bottom_layers": 8, "top_layers": 4}
+    text = describe_plan(found, materialize=False, jobs=1)
+    assert "bottom_layers 8 -> 1; top_layers 4 -> 1 (from 0.5)" in text
+    assert "█··█" in text
+
+
+def test_explicit_layers_cannot_be_scaled(tmp_path: Path, experts: Path) -> None:
+    recipe = study_document()["recipe"] | {"parameters": {}}
+    vary = [{"placement": "layers", "language_layers": "0-4"}]
+    message = problems(tmp_path, experts, reference_layers=32, vary=vary, recipe=recipe)
+    assert "cannot be scaled from reference_layers: 32" in message
+
+
+def test_every_problem_comes_in_one_error(tmp_path: Path, experts: Path) -> None:
+    message = problems(
+        tmp_path,
+        experts,
+        questoin="?",
+        vary={"botom_layers": [1], "top_layers": []},
+        experts={"task": ["mathh"], "language": ["swahili"]},
+        baseline=["weighted_soup"],
+        evaluate={"tasks": ["wrods"]},
+    )
+    assert "6 problems" in message
+    assert "the study has the unknown key 'questoin'; did you mean 'question'?" in message
+    assert "unknown parameter 'botom_layers'; did you mean 'bottom_layers'?" in message
+    assert "vary.top_layers has no values: the grid is empty" in message
+    assert "no expert 'mathh' in the experts file; did you mean 'math'?" in message
+    assert "weighted_soup needs magnitude weights" in message
+    assert "unknown task 'wrods'; did you mean 'words'?" in message
+
+
+@pytest.mark.parametrize("vary", [{}, []])
+def test_an_empty_grid_is_refused(tmp_path: Path, experts: Path, vary: object) -> None:
+    assert "vary is empty" in problems(tmp_path, experts, vary=vary)
+
+
+def test_values_that_do_not_fit_name_their_cells(tmp_path: Path, experts: Path) -> None:
+    vary = {"bottom_layers": [1, 3, 9], "top_layers": [2]}
+    message = problems(tmp_path, experts, vary=vary)
+    assert "= 5 is more than the model's 4 layers (cell bottom_layers=3 top_layers=2)" in message
+    assert "= 11 is more than the model's 4 layers" in message
+
+
+def test_a_cell_twice_is_refused(tmp_path: Path, experts: Path) -> None:
+    vary = [{"bottom_layers": 1, "top_layers": 1}, {"top_layers": 1, "bottom_layers": 1}]
+    assert "vary has {'bottom_layers': 1, 'top_layers': 1} 2 times" in problems(
+        tmp_path, experts, vary=vary
+    )
+
+
+def test_incompatible_experts_are_reported_together(
+    tmp_path: Path, models: Path, experts: Path
+) -> None:
+    write_expert(tmp_path / "deep", seed=5, layers=6)
+    write_expert(tmp_path / "wide", seed=6, hidden=64)
+    document = {
+        "experts": {
+            "base": str(models / "base"),
+            "math": str(tmp_path / "deep"),
+            "swahili": str(tmp_path / "wide"),
+        },
+        "include_path": str(models / "tasks"),
+    }
+    path = write_yaml(tmp_path / "unfit.yml", document)
+    message = problems(tmp_path, path)
+    assert "incompatible experts: base and math have different depths (4 and 6 layers)" in message
+    assert "incompatible experts: base and swahili have different" in message
+
+
+def test_no_experts_file_is_a_problem(tmp_path: Path) -> None:
+    path = write_yaml(tmp_path / "study.yml", study_document())
+    with pytest.raises(InputError, match="add --experts FILE"):
+        plan_study(read_study(path), None, backend="hf")
+
+
+@pytest.mark.skipif(vllm_cpu.installed_version() is not None, reason="vLLM is installed")
+def test_a_backend_that_is_not_installed_says_how(tmp_path: Path, experts: Path) -> None:
+    path = write_yaml(tmp_path / "study.yml", study_document())
+    with pytest.raises(InputError, match=r"pip install 'layerswap\[vllm\]'"):
+        plan_study(read_study(path), experts, backend="vllm")
+
+
+def test_any_parameter_of_another_method_can_be_varied(tmp_path: Path, experts: Path) -> None:
+    recipe = {
+        "merge_method": "ties",
+        "models": [
+            {"model": "task", "parameters": {"density": 0.2, "weight": 1.0}},
+            {"model": "language", "parameters": {"density": 0.2, "weight": 1.0}},
+        ],
+        "base_model": "base",
+        "parameters": {"lambda": 1.0},
+    }
+    vary = {"lambda": [0.5, 1.0], "models.0.parameters.density": [0.2, 0.5]}
+    found = plan(tmp_path, experts, recipe=recipe, vary=vary, baseline=[])
+    last = found.cells[-1].merge
+    assert last["parameters"] == {"lambda": 1.0}
+    assert last["models"][0]["parameters"]["density"] == 0.5
+    assert last["models"][1]["parameters"]["density"] == 0.2
+    assert len(found.groups()) == 4
+    message = problems(tmp_path, experts, recipe=recipe, vary={"lamda": [1]}, baseline=[])
+    assert "unknown parameter 'lamda'; did you mean 'lambda'?" in message
+
+
+def test_the_cost_counts_what_is_left(tmp_path: Path, experts: Path) -> None:
+    found = plan(tmp_path, experts, baseline=["base", "ties"])
+    text = describe_plan(found, materialize=False, jobs=1)
+    assert "cost: 6 evaluations for 6 cells" in text
+    assert "engine starts: 1; loads into a live engine: 6" in text
+    assert "checkpoints written by mergekit: 1 (" in text
+    done = {found.cells[0].key}
+    text = describe_plan(found, materialize=True, jobs=1, finished=done)
+    assert "cost: 5 evaluations for 6 cells" in text
+    assert "engine starts: 5; loads into a live engine: 0" in text
+    assert "checkpoints written by mergekit: 5 (" in text

@@ -1,0 +1,45 @@
+"""The expression of --only."""
+
+import pytest
+
+from ablations.study.selection import parse_selection
+from layerswap_method.errors import InputError
+
+CELLS = [
+    {"kind": "base", "label": "base"},
+    {"kind": "recipe", "bottom_layers": 0, "placement": "outer", "on": True},
+    {"kind": "recipe", "bottom_layers": 3, "placement": "middle", "on": False},
+    {"kind": "recipe", "bottom_layers": 10, "placement": "outer", "on": False},
+]
+KNOWN = {name for cell in CELLS for name in cell}
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [
+        ("kind=base", [0]),
+        ("kind=recipe", [1, 2, 3]),
+        ("bottom_layers=0|10", [1, 3]),
+        ("bottom_layers<10,placement=outer", [1]),
+        ("bottom_layers >= 3", [2, 3]),
+        ("placement!=outer", [2]),
+        ("on=true", [1]),
+    ],
+)
+def test_conditions(text: str, chosen: list[int]) -> None:
+    holds = parse_selection(text, KNOWN)
+    assert [index for index, cell in enumerate(CELLS) if holds(cell)] == chosen
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "--only is empty"),
+        ("bottom", "is no condition"),
+        ("bottom_layer=3", "did you mean 'bottom_layers'"),
+        ("bottom_layers<many", "is no number"),
+    ],
+)
+def test_faults(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_selection(text, KNOWN)

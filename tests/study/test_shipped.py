@@ -1,0 +1,82 @@
+"""Every shipped study: its header, and a dry run on experts of the right names."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ablations.cli import main
+from ablations.study.experts import read_experts_file
+from ablations.study.files import STUDIES, load_study
+from ablations.study.schema import Study
+from tests.study.standins import write_expert, write_tasks
+
+FILES = sorted(path for path in STUDIES.rglob("*.yml") if path.parent.name != "experts")
+EXPERTS = sorted((STUDIES / "experts").rglob("*.yml"))
+HEADER = ("# What:", "# Run:", "# Needs:", "# Source:", "# Expected:")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(STUDIES).as_posix()
+
+
+def test_there_are_studies_and_experts() -> None:
+    assert {"layer_count.yml", "transition_zone.yml"} <= {name_of(path) for path in FILES}
+    assert {"pocket.yml", "llama_8b.yml"} <= {path.name for path in EXPERTS}
+
+
+@pytest.mark.parametrize("path", [*FILES, *EXPERTS], ids=name_of)
+def test_the_header_says_what_it_must(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    head = [line for line in lines if line.startswith("#")]
+    assert lines[0].startswith(HEADER[0])
+    for field in HEADER:
+        assert any(line.startswith(field) for line in head), f"no line {field}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_the_name_is_that_of_the_file(path: Path) -> None:
+    assert load_study(path).name == path.stem
+
+
+@pytest.mark.parametrize("path", EXPERTS, ids=name_of)
+def test_the_experts_files_read(path: Path) -> None:
+    assert "base" in read_experts_file(path).experts
+
+
+@pytest.fixture(scope="module")
+def pocket(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a working directory with stand-ins for the pocket experts in runs/pocket."""
+    folder = tmp_path_factory.mktemp("work")
+    for seed, name in enumerate(("base", "task", "language")):
+        write_expert(folder / "runs" / "pocket" / name, seed, layers=8)
+    tasks = {task for path in FILES for task in tasks_of(load_study(path))}
+    write_tasks(folder / "runs" / "pocket" / "tasks", sorted(tasks))
+    return folder
+
+
+def tasks_of(study: Study) -> tuple[str, ...]:
+    return (*study.evaluate.tasks, *(t for each in study.evaluate.languages.values() for t in each))
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_a_dry_run_lists_cells_and_writes_nothing(
+    path: Path, pocket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from click.testing import CliRunner
+
+    monkeypatch.chdir(pocket)
+    before = sorted(pocket.rglob("*"))
+    arguments = ["run", name_of(path).removesuffix(".yml"), "--backend", "hf", "--dry-run"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert load_study(path).question in result.output
+    assert "cost: " in result.output
+    assert sorted(pocket.rglob("*")) == before
+
+
+def test_the_layer_counts_are_those_of_the_paper() -> None:
+    document = yaml.safe_load((STUDIES / "layer_count.yml").read_text())
+    counts = [(each["bottom_layers"], each["top_layers"]) for each in document["vary"]]
+    assert counts == [(0, 0), (3, 1), (5, 2), (8, 4)]
+    assert document["reference_layers"] == 32

@@ -167,7 +167,8 @@ def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backe
     """Run the tasks on a loaded lm-eval model object and return scores and records.
 
     The seam for an engine that lives longer than one model: hand the same `lm` in again after
-    changing its weights and resetting its prefix cache.
+    changing its weights and resetting its prefix cache. Prompts go out as the task writes them:
+    no chat template is applied, and `ablations.live.identity` counts on that.
 
     Args:
         lm: an ``lm_eval.api.model.LM``.

@@ -1,56 +1,91 @@
 """What a model is besides its tensors: config, tokenizer, generation settings. Knows files.
 
 A live engine keeps those it was started with. A cell that would get others from its donor, merged
-to disk, is another model for the same tensors.
+to disk, is another model for the same tensors. Files are compared by what transformers reads in
+them: two versions of it write the same settings in different words.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_SETTINGS = ("config.json", "generation_config.json", "tokenizer_config.json")
-_CONTENTS = (
-    *("tokenizer.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json"),
+_TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json"),
+    *("added_tokens.json", "vocab.json", "merges.txt"),
 )
 _IDLE = frozenset(
     {
-        *("transformers_version", "_name_or_path", "name_or_path", "_from_model_config"),
+        *("transformers_version", "_name_or_path", "_from_model_config", "_commit_hash"),
         *("dtype", "torch_dtype", "use_cache", "output_attentions", "output_hidden_states"),
     }
 )
-"""Keys that change no answer; the dtype is compared by itself."""
+"""Keys that change no answer. The dtype is compared by itself; the chat template is not compared
+at all, because no task is asked with one (`lm_eval_backend.run_tasks`)."""
 
 
 def differences(one: Path, other: Path) -> list[str]:
     """Return what differs between two checkpoints besides their tensors, file by file."""
-    return [] if one.resolve() == other.resolve() else list(_differences(one, other))
+    if one.resolve() == other.resolve():
+        return []
+    found = [
+        *_differing("config.json", _config(one), _config(other)),
+        *_differing("generation_config.json", _generation(one), _generation(other)),
+    ]
+    if [_digest(one / name) for name in _TOKENIZER_FILES] != [
+        _digest(other / name) for name in _TOKENIZER_FILES
+    ]:
+        found += _differing("tokenizer", _tokenizer(one), _tokenizer(other))
+    return found
 
 
-def _differences(one: Path, other: Path) -> Iterator[str]:
-    for name in _SETTINGS:
-        first, second = _settings(one / name), _settings(other / name)
-        keys = sorted(
-            key
-            for key in {*first, *second} - _IDLE
-            if first.get(key, _ABSENT) != second.get(key, _ABSENT)
-        )
-        if keys:
-            yield f"{name} ({', '.join(keys[:3])}{', ...' if len(keys) > 3 else ''})"
-    for name in _CONTENTS:
-        if _digest(one / name) != _digest(other / name):
-            yield name
+def _differing(name: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    keys = sorted(key for key in {*one, *other} if one.get(key) != other.get(key))
+    return [f"{name} ({', '.join(keys[:3])}{', ...' if len(keys) > 3 else ''})"] if keys else []
 
 
-_ABSENT = object()
+def _config(folder: Path) -> dict[str, Any]:
+    from transformers import AutoConfig
+
+    return _active(AutoConfig.from_pretrained(folder).to_dict())
 
 
-def _settings(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+def _generation(folder: Path) -> dict[str, Any]:
+    """Return the generation settings; where there is no file, engines take them from the config."""
+    from transformers import AutoConfig, GenerationConfig
+
+    if (folder / "generation_config.json").is_file():
+        return _active(GenerationConfig.from_pretrained(folder).to_dict())
+    config = AutoConfig.from_pretrained(folder)
+    return _active(GenerationConfig.from_model_config(config).to_dict())
+
+
+def _active(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _active(value) if isinstance(value, Mapping) else value
+        for key, value in settings.items()
+        if key not in _IDLE and value is not None
+    }
+
+
+def _tokenizer(folder: Path) -> dict[str, Any]:
+    """Return what decides how text becomes tokens, and which of them are special."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    facts = {
+        "class": type(tokenizer).__name__,
+        "special tokens": {key: str(each) for key, each in tokenizer.special_tokens_map.items()},
+        "model_max_length": tokenizer.model_max_length,
+    }
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return facts | {name: _digest(folder / name) for name in _TOKENIZER_FILES}
+    stages = json.loads(backend.to_str())
+    return facts | {key: stages[key] for key in stages if key not in ("padding", "truncation")}
 
 
 def _digest(path: Path) -> str | None:

@@ -147,12 +147,7 @@ def recipe_models(study: Study) -> tuple[Model, ...]:
     if study.recipe is None:
         return ()
     settings = study.settings()
-    varied = {
-        name
-        for setting in settings
-        for name in setting
-        if any(other.get(name) != setting[name] for other in settings)
-    }
+    varied = _varied(settings)
     method = str(study.recipe.get("merge_method", "recipe")).replace("_", " ")
     models = []
     for setting in settings:
@@ -174,7 +169,7 @@ def factors(study: Study) -> tuple[Factor, ...]:
     models = dict(zip((setting_key(each) for each in settings), recipe_models(study), strict=True))
     names = tuple(dict.fromkeys(name for setting in settings for name in setting))
     values = {name: _distinct(settings, name) for name in names}
-    varied = [name for name in names if len(values[name]) > 1]
+    varied = [name for name in names if name in _varied(settings)]
     grid = {
         setting_key(dict(zip(names, combined, strict=True)))
         for combined in itertools.product(*values.values())
@@ -204,6 +199,12 @@ def factors(study: Study) -> tuple[Factor, ...]:
         )
         for name in varied
     )
+
+
+def _varied(settings: tuple[dict[str, Scalar], ...]) -> set[str]:
+    """Return the parameters that are not the same in all settings; absent is a value too."""
+    names = {name for setting in settings for name in setting}
+    return {name for name in names if len({json.dumps(s.get(name)) for s in settings}) > 1}
 
 
 def _distinct(settings: tuple[dict[str, Scalar], ...], name: str) -> list[Scalar]:

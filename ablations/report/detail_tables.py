@@ -60,7 +60,7 @@ def comparisons_table(comparisons: Sequence[Comparison]) -> Table | None:
         head = text_entries([measure_text(each.measure, each.group), contrast_text(each)])
         outcome = each.outcome
         if outcome is None:
-            rows.append((*head, gap(), gap(), gap(), gap(), Entry(verdict(each)), Entry("")))
+            rows.append((*head, gap(), gap(), gap(), gap(), Entry(verdict(each))))
             continue
         rows.append(
             (
@@ -69,13 +69,12 @@ def comparisons_table(comparisons: Sequence[Comparison]) -> Table | None:
                 *_p_entries(each),
                 Entry(extent_text(outcome), float(outcome.items * outcome.cells)),
                 Entry(verdict(each)),
-                Entry(outcome.method),
             )
         )
     return Table(
         "comparisons",
         "All comparisons",
-        ("task", "compared", "difference", "p", "p corrected", "items", "reading", "method"),
+        ("task", "compared", "difference", "p", "p corrected", "items", "reading"),
         tuple(rows),
         (_P_NOTE,),
         text_columns=2,

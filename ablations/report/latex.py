@@ -24,7 +24,8 @@ _SPECIAL = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
+    '"': "''",
+    "[": "{[}",  # after a row's end it would begin an argument
     "–": "--",
     "×": r"$\times$",
     "·": r"$\cdot$",
@@ -63,6 +64,7 @@ def _table_lines(table: Table, report: Report) -> Iterator[str]:
     sides = "".join("l" if table.is_text(each) else "r" for each in range(len(table.columns)))
     yield r"\begin{table}[htbp]"
     yield r"  \centering"
+    yield r"  \setlength{\belowcaptionskip}{4pt}"
     yield f"  \\caption{{\\textbf{{{escape(table.title)}.}}{question} {_notes(table)}}}"
     yield f"  \\label{{tab:{report.name}-{table.key}}}"
     # Shrinks what is too wide, and only that.

@@ -1,0 +1,174 @@
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ablations.report.comparisons import MCNEMAR, Comparer, Comparison, compare_all
+from ablations.report.observations import Observations
+from ablations.report.statistics import holm, mcnemar_exact, newcombe_interval
+from ablations.report.wording import noise_lines, points, sentence
+from ablations.runner.records import Run, load_run
+from tests.report.runs import Point, study_of, write_run
+
+TRANSITIONS = [{"bottom_transition": t, "top_transition": t} for t in (0, 1)]
+
+
+def _compared(run: Run) -> list[Comparison]:
+    return list(compare_all(Observations(run), Comparer(seed=0, level=0.95)))
+
+
+def _of(comparisons: list[Comparison], task: str, first: str) -> Comparison:
+    (found,) = [
+        each
+        for each in comparisons
+        if (each.measure.task, each.contrast.first) == (task, first) and each.contrast.factor
+    ]
+    return found
+
+
+def _steady(point: Point, task: str) -> float:
+    return 0.0
+
+
+def _values(run: Run, label: str, task: str) -> np.ndarray[Any, Any]:
+    (cell,) = [cell for cell in run.cells if cell.label == label]
+    values = [each.values for each in cell.samples() if each.task == task]
+    return np.array([each["exact_match"] for each in values])
+
+
+def test_one_pair_right_or_wrong_is_mcnemar_with_newcombes_interval(tmp_path: Path) -> None:
+    run = write_run(tmp_path, study_of(vary=TRANSITIONS), _steady)
+    found = _of(_compared(run), "pocket_math_sw", "on").outcome
+    assert found is not None
+    off, on = (_values(run, f"math+swahili t_b={t} t_u={t}", "pocket_math_sw") for t in (0, 1))
+    table = [int(((on == a) & (off == b)).sum()) for a, b in ((1, 1), (1, 0), (0, 1), (0, 0))]
+    assert found.method == MCNEMAR
+    assert found.p == mcnemar_exact(table[1], table[2])
+    assert (found.low, found.high) == newcombe_interval(*table)
+    assert found.difference == pytest.approx(on.mean() - off.mean())
+    assert found.psi == pytest.approx((on != off).mean())
+    assert (found.items, found.cells) == (250, 1)
+
+
+def test_the_plain_sentence_has_every_number(tmp_path: Path) -> None:
+    run = write_run(tmp_path, study_of(vary=TRANSITIONS), _steady)
+    text = sentence(_of(_compared(run), "pocket_math_sw", "on"))
+    assert re.fullmatch(
+        r"transition zone on/off, pocket_math_sw: [+-]\d+\.\d points \[[+-]\d+\.\d, [+-]\d+\.\d\], "
+        r"p=0\.\d+ \(p=[01]\.\d+ corrected for 2 comparisons\), n=250: "
+        r"no evidence of a difference",
+        text,
+    )
+
+
+def test_a_large_difference_is_evidence_and_says_for_whom(tmp_path: Path) -> None:
+    study = study_of(vary=TRANSITIONS)
+    run = write_run(tmp_path, study, lambda p, _: -0.9 * float(p.values["bottom_transition"]))
+    found = _of(_compared(run), "pocket_math_sw", "on")
+    assert found.outcome is not None
+    assert found.outcome.high < 0
+    assert sentence(found).endswith("evidence that transition zone off is better")
+
+
+def test_corrected_over_all_comparisons_of_the_report(nine_pairs: Run) -> None:
+    comparisons = _compared(nine_pairs)
+    tested = [each.outcome.p for each in comparisons if each.outcome and each.outcome.p is not None]
+    assert len(tested) == len(comparisons) == 5 * (1 + 2 * 4)
+    assert [each.p_holm for each in comparisons] == list(holm(tested))
+    assert {each.family for each in comparisons} == {len(tested)}
+
+
+def test_averages_over_pairs_are_paired_by_item_and_expert(nine_pairs: Run) -> None:
+    found = _of(_compared(nine_pairs), "mgsm_te", "on").outcome
+    assert found is not None
+    on, off = (
+        np.mean(
+            [
+                _values(nine_pairs, f"math_{m}+tel_{t} t_b={on} t_u={on}", "mgsm_te")
+                for m in (1, 2, 3)
+                for t in (1, 2, 3)
+            ],
+            axis=0,
+        )
+        for on in (1, 0)
+    )
+    assert found.difference == pytest.approx(float((on - off).mean()))
+    assert (found.cells, found.task_experts, found.language_experts) == (9, 3, 3)
+    assert found.low < found.difference < found.high
+
+
+def test_a_failed_cell_is_left_out_on_both_sides(nine_pairs: Run) -> None:
+    cells = {
+        (each.contrast.first, each.group.language): each.outcome.cells
+        for each in _compared(nine_pairs)
+        if each.outcome is not None and each.contrast.second == "soup"
+    }
+    assert set(cells.values()) == {8, 9}
+    assert {count for (_, language), count in cells.items() if language == "sw"} == {8}
+
+
+def test_cells_with_the_same_weights_are_not_tested(tmp_path: Path) -> None:
+    run = write_run(tmp_path, study_of(vary=TRANSITIONS), _steady)
+    first, second = sorted((run.path / "cells").iterdir())
+    copied = second / "cell.json"
+    text = (first / "cell.json").read_text()
+    weights = re.search(r'"weights_key": "\w+"', text)
+    assert weights is not None
+    copied.write_text(re.sub(r'"weights_key": "\w+"', weights[0], copied.read_text()))
+    comparisons = _compared(load_run(run.path))
+    assert all(each.is_same_model and each.p_holm is None for each in comparisons)
+    assert sentence(comparisons[0]).endswith("pocket_math_sw: the same model, nothing to test")
+
+
+def test_what_has_no_items_is_not_compared(tmp_path: Path) -> None:
+    study = study_of(vary=TRANSITIONS, evaluate={"tasks": ["perplexity_sw"]})
+    (found,) = _compared(write_run(tmp_path, study, _steady, items=20))
+    assert found.outcome is None
+    assert sentence(found).endswith("not compared, word_perplexity has no value per item")
+
+
+def test_a_missing_cell_is_said_not_guessed(tmp_path: Path) -> None:
+    gone = frozenset({"math+swahili t_b=1 t_u=1"})
+    found = _compared(write_run(tmp_path, study_of(vary=TRANSITIONS), _steady, unrun=gone))
+    assert [each.outcome for each in found] == [None, None]
+    assert "not compared, cells are missing" in sentence(found[0])
+
+
+def test_only_items_that_all_answered_are_compared(tmp_path: Path) -> None:
+    run = write_run(tmp_path, study_of(vary=TRANSITIONS), _steady)
+    folder = sorted((run.path / "cells").iterdir())[0]
+    lines = (folder / "samples.jsonl").read_text().split("\n")
+    kept = [line for line in lines if '"doc_id":3,' not in line]
+    assert len(kept) == len(lines) - 2
+    (folder / "samples.jsonl").write_text("\n".join(kept))
+    assert {each.outcome.items for each in _compared(run) if each.outcome} == {249}
+
+
+def test_noise_is_said_in_points_and_items(nine_pairs: Run, tmp_path: Path) -> None:
+    observations = Observations(nine_pairs)
+    comparisons = compare_all(observations, Comparer(seed=0, level=0.95))
+    measures = [(g, m, 80, 0.4) for g in observations.groups for m in observations.measures(g)]
+    lines = list(noise_lines(comparisons, measures, 0.95))
+    assert len(lines) == 5
+    assert re.search(
+        r"mgsm_te \(te\), n=80: two models compared here differ on \d+% of the items \(median\)\. "
+        r"Between two single models, differences under \d+\.\d points are noise at 95%; a true "
+        r"difference of \d+\.\d points is found with 80% power; one of 2\.0 points would take "
+        r"\d,\d{3} items\.",
+        lines[4],
+    )
+    assert "BLEU differences under about" in lines[2]
+    alone = list(noise_lines((), measures[:1], 0.95))
+    assert "two models at 40.0% that fail independently differ on 48%" in alone[0]
+
+
+def test_points_have_a_sign_and_no_negative_zero() -> None:
+    assert [points(each) for each in (0.004, -0.013, 0.0, -0.0001)] == [
+        *("+0.4", "-1.3", "+0.0", "+0.0"),
+    ]
+
+
+def test_two_readings_are_the_same(nine_pairs: Run) -> None:
+    assert _compared(nine_pairs) == _compared(load_run(nine_pairs.path))

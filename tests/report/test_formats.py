@@ -1,0 +1,235 @@
+import csv
+import io
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from ablations.report import latex, markdown
+from ablations.report.compose import compose
+from ablations.report.document import Report, Table
+from ablations.report.latex import render_latex
+from ablations.report.markdown import render_markdown
+from ablations.report.page import render_html
+from ablations.report.writer import FORMATS, build
+from ablations.runner.records import Run
+from layerswap_method.errors import InputError
+from tests.report.conftest import REASON
+
+ODD = "a_b & 50% of $x^2$ {#~} <b>|*`[x]` \\ “é” – ×"
+
+
+@pytest.fixture(scope="module")
+def report(grid: Run) -> Report:
+    found, _ = compose(grid, published=True)
+    return found
+
+
+def test_markdown_tables_are_rectangles_with_every_number(report: Report) -> None:
+    text = render_markdown(report)
+    blocks = re.findall(r"(?:^\|.*\|\n)+", text, flags=re.MULTILINE)
+    tables = [*([report.gaps] if report.gaps else []), *report.tables]
+    assert len(blocks) == len(tables) > 5
+    for block, table in zip(blocks, tables, strict=True):
+        rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in block.splitlines()]
+        assert {len(row) for row in rows} == {len(table.columns)}
+        shown = [[cell.strip() for cell in row] for row in rows[2:]]
+        assert shown == [[markdown.escape(entry.text) for entry in row] for row in table.rows]
+        assert [cell.strip().endswith(":") for cell in rows[1]] == [
+            not table.is_text(column) for column in range(len(table.columns))
+        ]
+    assert all(markdown.escape(line) in text for line in (*report.answers, *report.noise))
+    assert markdown.escape(report.question) in text
+
+
+def test_markdown_escapes_what_it_would_take_for_syntax() -> None:
+    assert markdown.escape("a_b|c*d`e<f\nLine") == r"a\_b\|c\*d\`e\<f Line"
+
+
+def _unescaped(text: str, sign: str) -> int:
+    return len(re.findall(rf"(?<!\\){re.escape(sign)}", text))
+
+
+def _tables_of(text: str) -> list[str]:
+    found = re.findall(r"\\begin\{table\}.*?\\end\{table\}", text, flags=re.DOTALL)
+    assert found
+    return found
+
+
+def test_latex_is_booktabs_with_as_many_columns_in_every_row(report: Report) -> None:
+    text = render_latex(report)
+    tables: list[Table] = [*report.tables, *([report.gaps] if report.gaps else [])]
+    for block, table in zip(_tables_of(text), tables, strict=True):
+        columns = re.search(r"\\begin\{tabular\}\{([lr]+)\}", block)
+        assert columns is not None
+        assert len(columns[1]) == len(table.columns)
+        rules = [block.index(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")]
+        assert rules == sorted(rules)
+        body = block[rules[1] : rules[2]].splitlines()[1:-1]
+        assert len(body) == len(table.rows)
+        assert all(line.endswith(r" \\") for line in body)
+        assert {_unescaped(line, "&") for line in body} == {len(table.columns) - 1}
+        assert rf"\label{{tab:grid-{table.key}}}" in block
+
+
+def test_latex_is_balanced_and_has_no_bare_special(report: Report) -> None:
+    text = "\n".join(line for line in render_latex(report).splitlines() if line[:1] != "%")
+    assert _unescaped(text, "{") == _unescaped(text, "}") > 50
+    opened = re.findall(r"\\begin\{(\w+)\}", text)
+    assert sorted(opened) == sorted(re.findall(r"\\end\{(\w+)\}", text))
+    assert len(re.findall(r"(?<!\\)\$", text)) == 2 * text.count(r"$\times$")
+    assert _unescaped(text, "#") == _unescaped(text, "~") == _unescaped(text, "^") == 0
+    # The one comment sign is the usual one at the end of \resizebox's line.
+    assert all(line.endswith("!}{%") for line in text.splitlines() if _unescaped(line, "%"))
+    for line in text.splitlines():
+        bare = re.sub(r"\\(label|includegraphics(\[.*?\])?)\{.*?\}", "", line)
+        assert _unescaped(bare, "_") == 0, line
+    assert "engine died: \\textless{}b\\textgreater{}CUDA" in text
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_latex_compiles(grid: Run, tmp_path: Path) -> None:
+    build(grid, ["latex"], tmp_path, published=True)
+    (tmp_path / "paper.tex").write_text(
+        "\\documentclass{article}\n\\usepackage{booktabs}\n\\usepackage{graphicx}\n"
+        "\\begin{document}\n\\input{tables.tex}\n\\end{document}\n"
+    )
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout
+    assert (tmp_path / "paper.pdf").stat().st_size > 10_000
+
+
+def test_latex_escapes_every_special() -> None:
+    assert latex.escape(ODD) == (
+        r"a\_b \& 50\% of \$x\textasciicircum{}2\$ \{\#\textasciitilde{}\} "
+        r"\textless{}b\textgreater{}\textbar{}*`{[}x]` \textbackslash{} “é” -- $\times$"
+    )
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+
+
+def test_csv_has_a_row_per_cell_and_score_that_reads_back_exactly(
+    grid: Run, report_folder: Path
+) -> None:
+    out = report_folder / "csv"
+    written = build(grid, ["csv"], out)
+    assert [path.name for path in written] == ["scores.csv", "comparisons.csv"]
+    rows = _rows(out / "scores.csv")
+    done = [row for row in rows if row["state"] == "done"]
+    assert len(done) == sum(len(cell.scores) for cell in grid.cells)
+    scores = {(c.key, s.task): (c, s) for c in grid.cells for s in c.scores}
+    for row in done:
+        cell, score = scores[row["key"], row["task"]]
+        assert float(row["value"]) == score.value
+        assert score.interval is not None
+        assert (float(row["low"]), float(row["high"])) == (score.interval.low, score.interval.high)
+        assert row["interval"] == "wilson"
+        assert row["bottom_layers"] == str(cell.values.get("bottom_layers", ""))
+        assert row["language_expert"] == cell.experts.get("language", "")
+    gaps = {row["label"]: (row["state"], row["reason"], row["value"]) for row in rows}
+    assert gaps["math+swahili b=1 u=1"] == ("failed", REASON, "")
+    assert gaps["math+swahili b=2 u=0"] == ("not run", "", "")
+
+
+def test_csv_of_comparisons_has_what_the_tables_round(grid: Run, report_folder: Path) -> None:
+    build(grid, ["csv"], report_folder / "csv2")
+    _, comparisons = compose(grid, draw=False)
+    rows = _rows(report_folder / "csv2" / "comparisons.csv")
+    assert len(rows) == len(comparisons) > 4
+    for row, each in zip(rows, comparisons, strict=True):
+        assert each.outcome is not None
+        assert float(row["difference"]) == each.outcome.difference
+        assert float(row["p_holm"]) == each.p_holm
+        assert (row["first"], row["second"]) == (each.contrast.first, each.contrast.second)
+
+
+class _Page(HTMLParser):
+    """Collects what a page would load, and checks that tags are closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loads: list[str] = []
+        self.ids: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        self.loads += [named[name] or "" for name in ("src", "action", "data") if name in named]
+        if tag in ("link", "a"):
+            self.loads.append(named.get("href") or "")
+        self.ids += [named["id"] or ""] if "id" in named else []
+        if tag not in ("meta", "link", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in ("meta", "link", "br"):
+            assert self.open.pop() == tag
+
+
+def test_the_page_is_one_file_with_the_question_over_each_table(report: Report) -> None:
+    text = render_html(report)
+    page = _Page()
+    page.feed(text)
+    assert page.open == []
+    assert page.loads == ["data:,"]
+    assert len(page.ids) == len(set(page.ids)) > 20
+    question = "Does it matter? &lt;b&gt; &amp; 100 % of $x_1$"
+    ours = [table for table in report.tables if not table.is_reference]
+    assert text.count(f'<p class="question">{question}</p>') == len(ours) + 1
+    assert text.count("<svg ") == len(report.figures) == 3
+    assert "&lt;b&gt;CUDA&lt;/b&gt;" in text
+    assert "<b>" not in text
+
+
+def test_every_format_is_written_and_the_second_time_the_same(
+    grid: Run, report_folder: Path
+) -> None:
+    first, second = report_folder / "first", report_folder / "second"
+    written = build(grid, FORMATS, first, published=True)
+    build(grid, FORMATS, second, published=True)
+    names = sorted(path.relative_to(first).as_posix() for path in written)
+    assert {"report.md", "report.html", "tables.tex", "scores.csv", "comparisons.csv"} < set(names)
+    found = sorted(p.relative_to(first).as_posix() for p in first.rglob("*") if p.is_file())
+    assert names == found
+    for name in names:
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+
+
+def test_only_what_is_asked_is_written(grid: Run, report_folder: Path) -> None:
+    out = report_folder / "html"
+    assert [path.name for path in build(grid, ["html"], out)] == ["report.html"]
+    assert [path.name for path in out.iterdir()] == ["report.html"]
+
+
+def test_an_unknown_format_names_the_nearest(grid: Run, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no format 'htm'; did you mean 'html'"):
+        build(grid, ["htm"], tmp_path)
+
+
+def test_without_matplotlib_the_report_says_so(
+    grid: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    written = build(grid, ["md", "html"], tmp_path)
+    assert [path.name for path in written] == ["report.md", "report.html"]
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "Figures are left out: matplotlib is not installed: pip install 'layerswap" in text
+    assert "![" not in text

@@ -1,0 +1,208 @@
+from pathlib import Path
+
+import pytest
+
+from ablations.evaluation.scores import TaskScore
+from ablations.report.compose import compose
+from ablations.report.document import Entry, Table
+from ablations.report.published import published_table
+from ablations.report.tables import is_english
+from ablations.runner.records import Run, load_run
+from tests.report.conftest import REASON
+from tests.report.runs import study_of, write_run
+
+
+def _tables(run: Run, *, published: bool = False) -> dict[str, Table]:
+    report, _ = compose(run, published=published, draw=False)
+    tables = {table.key: table for table in report.tables}
+    assert len(tables) == len(report.tables)
+    return tables
+
+
+def _scores(run: Run, task: str, prefix: str, language: str) -> list[TaskScore]:
+    return [
+        score
+        for cell in run.cells
+        if cell.label.startswith(prefix) and cell.language in (language, None)
+        for score in cell.scores
+        if score.task == task
+    ]
+
+
+def _row(table: Table, *texts: str) -> dict[str, Entry]:
+    (found,) = [row for row in table.rows if tuple(e.text for e in row[: len(texts)]) == texts]
+    return dict(zip(table.columns, found, strict=True))
+
+
+def test_table_1_has_average_and_best_over_pairs_per_language(nine_pairs: Run) -> None:
+    table = _tables(nine_pairs)["pairs"]
+    assert table.columns == (
+        *("task", "over pairs", "base", "task expert", "language expert", "soup"),
+        *("layer swap t_b=0 t_u=0", "layer swap t_b=1 t_u=1"),
+    )
+    for column, prefix, count in (
+        ("base", "base", 1),
+        ("task expert", "task_expert", 3),
+        ("language expert", "language_expert", 3),
+        ("soup", "soup", 9),
+    ):
+        values = [each.value for each in _scores(nine_pairs, "mgsm_te", prefix, "te")]
+        assert len(values) == count
+        average = _row(table, "mgsm_te (te), exact_match", "avg")[column]
+        assert average.value == pytest.approx(sum(values) / count)
+        assert average.text.startswith(f"{100 * sum(values) / count:.1f} [")
+        best = _row(table, "mgsm_te (te), exact_match", "max")[column]
+        assert (best.value, best.text) == (max(values), f"{100 * max(values):.1f}")
+
+
+def test_a_single_cell_shows_its_own_interval(nine_pairs: Run) -> None:
+    (score,) = _scores(nine_pairs, "mgsm_sw", "base", "sw")
+    assert score.interval is not None
+    shown = _row(_tables(nine_pairs)["pairs"], "mgsm_sw (sw), exact_match", "avg")["base"].text
+    low, high = 100 * score.interval.low, 100 * score.interval.high
+    assert shown == f"{100 * score.value:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def test_gaps_are_marked_where_they_count(nine_pairs: Run) -> None:
+    table = _tables(nine_pairs)["pairs"]
+    found = _row(table, "mgsm_sw (sw), exact_match", "avg")
+    assert found["soup"].is_gap
+    assert found["soup"].text.endswith("(8 of 9 cells)")
+    assert not found["task expert"].is_gap
+    assert not _row(table, "mgsm_te (te), exact_match", "avg")["soup"].is_gap
+
+
+def test_table_2_has_worst_average_best_english_and_all_tasks(nine_pairs: Run) -> None:
+    table = _tables(nine_pairs)["overview"]
+    shown = [(row[0].text, row[1].text) for row in table.rows]
+    assert shown == [
+        ("mgsm_en (sw), exact_match", "avg"),
+        *[("mgsm_sw (sw), exact_match", end) for end in ("min", "avg", "max")],
+        *[("translate_sw (sw), bleu", end) for end in ("min", "avg", "max")],
+        ("all 2 exact_match tasks (sw)", "avg"),
+        ("mgsm_en (te), exact_match", "avg"),
+        *[("mgsm_te (te), exact_match", end) for end in ("min", "avg", "max")],
+        ("all 2 exact_match tasks (te)", "avg"),
+    ]
+    worst = _row(table, "mgsm_te (te), exact_match", "min")["language expert"].value
+    assert worst == min(e.value for e in _scores(nine_pairs, "mgsm_te", "language_expert", "te"))
+    both = [
+        _row(table, f"{task} (te), exact_match", "avg")["task expert"].value
+        for task in ("mgsm_en", "mgsm_te")
+    ]
+    together = _row(table, "all 2 exact_match tasks (te)", "avg")["task expert"].value
+    assert together == pytest.approx(sum(each for each in both if each is not None) / 2)
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        *(("mgsm_direct_en", True), ("pocket_math_en_2shot", True), ("mgsm_en_cot_sw", False)),
+        *(("mgsm_native_cot_te", False), ("gsm8k", False), ("pocket_translate_sw_en", True)),
+    ],
+)
+def test_english_is_told_by_the_last_code_in_the_name(task: str, expected: bool) -> None:
+    assert is_english(task) is expected
+
+
+def test_of_many_settings_the_best_is_shown_and_called_what_it_is(grid: Run) -> None:
+    table = _tables(grid)["pairs"]
+    assert table.columns[-2:] == ("average of 6 settings", "best of 6 settings")
+    best = _row(table, "pocket_math_sw, exact_match", "avg")["best of 6 settings"]
+    scores = _scores(grid, "pocket_math_sw", "math+swahili", "")
+    assert best.value == max(score.value for score in scores)
+    assert best.text.endswith("(b=2 u=1)")
+    assert any("chosen on the same items" in note for note in table.notes)
+
+
+def test_the_grid_shows_b_against_u_with_gaps(grid: Run) -> None:
+    table = _tables(grid)["grid-pocket-math-sw"]
+    assert table.columns == ("b \\ u", "u=0", "u=1")
+    assert [row[0].text for row in table.rows] == ["b=0", "b=1", "b=2"]
+    assert [[e.is_gap for e in row[1:]] for row in table.rows] == [
+        *([False, False], [False, True], [True, False]),
+    ]
+
+
+def test_a_table_per_varied_parameter_with_its_tests(grid: Run) -> None:
+    tables = _tables(grid)
+    table = tables["factor-bottom-layers"]
+    assert table.columns[:4] == ("task", "bottom layers", "score", "difference to b=0")
+    assert "factor-top-layers" in tables
+    found = _row(table, "pocket_math_sw, exact_match", "b=1")
+    assert found["score"].text.endswith("(1 of 2 cells)")
+    assert found["difference to b=0"].value is not None
+    assert found["reading"].text
+    assert "Averaged over top layers; compared are settings that agree." in table.notes
+
+
+def test_cells_and_gaps_are_complete(grid: Run) -> None:
+    report, _ = compose(grid, draw=False)
+    cells = next(table for table in report.tables if table.key == "cells")
+    assert [row[0].text for row in cells.rows] == [cell.label for cell in grid.cells]
+    assert report.gaps is not None
+    assert [tuple(entry.text for entry in row) for row in report.gaps.rows] == [
+        ("math+swahili b=1 u=1", "failed 2×", REASON),
+        ("math+swahili b=2 u=0", "not run", ""),
+    ]
+    assert ("cells", "6 of 8 finished") in report.facts
+
+
+def test_souped_recipes_get_the_layout_of_table_6(grid: Run, tmp_path: Path) -> None:
+    assert "souping" not in _tables(grid)
+    study = study_of(baseline=["soup"])
+    run = write_run(tmp_path, study, lambda _, __: 0.0, items=30)
+    for path in run.path.glob("cells/*/merge.yml"):
+        more = "- {model: experts/other, parameters: {role: language}}\n"
+        path.write_text(path.read_text() + more * 2)
+    table = _tables(load_run(run.path))["souping"]
+    assert table.columns == (
+        *("task", "soup, pairwise", "swap, soup of 1 task × soup of 3 language experts"),
+    )
+    assert all(entry.value is not None for row in table.rows for entry in row[1:])
+
+
+def test_the_study_chooses_layouts_tasks_and_metric(tmp_path: Path) -> None:
+    report = {"tables": ["pairs"], "tasks": ["pocket_math_en"], "metric": "exact_match"}
+    study = study_of(baseline=["base"], vary={"seed": [0, 1]}, report=report)
+    tables = _tables(write_run(tmp_path, study, lambda _, __: 0.0, items=30))
+    assert set(tables) == {"pairs", "comparisons", "cells"}
+    assert [row[0].text for row in tables["pairs"].rows] == ["pocket_math_en, exact_match"]
+
+
+def test_published_values_stand_apart_and_only_when_asked(nine_pairs: Run) -> None:
+    plain, shown = _tables(nine_pairs), _tables(nine_pairs, published=True)
+    added = {key: table for key, table in shown.items() if key not in plain}
+    assert set(added) == {"published-pairs", "published-overview"}
+    assert all(table.is_reference for table in added.values())
+    assert all("Reference only, not this run" in table.notes[0] for table in added.values())
+    assert {key: shown[key] for key in plain} == plain
+    assert list(shown).index("published-pairs") == list(shown).index("pairs") + 1
+
+
+def test_published_values_are_the_papers() -> None:
+    pairs, overview, souping = (published_table(key) for key in ("pairs", "overview", "souping"))
+    assert pairs is not None
+    assert overview is not None
+    assert souping is not None
+    # arXiv 2410.01335: Table 1 Swahili avg and Telugu max, Table 2 English, Table 6 Bengali.
+    for table, name, values in (
+        (pairs, "Swahili avg", [24.8, 24.7, 29.5, 29.3, 32.4, 32.8]),
+        (pairs, "Telugu max", [12.0, 22.4, 24.0, 26.4, 27.6, 27.6]),
+        (overview, "English avg", [56.0, 55.7, 66.2, 64.3, 62.0, 60.1, 64.7, 64.4]),
+        (souping, "Bengali", [36.8, 37.1, 40.4, 36.0]),
+    ):
+        assert [entry.value for entry in list(_row(table, name).values())[1:]] == values
+    assert published_table("cells") is None
+
+
+def test_a_row_of_another_width_is_refused() -> None:
+    with pytest.raises(ValueError, match="table x: a row has not 2 entries"):
+        Table("x", "x", ("a", "b"), ((Entry("1"),),))
+
+
+def test_what_is_no_share_is_shown_as_it_is(tmp_path: Path) -> None:
+    study = study_of(vary={"seed": [0, 1]}, evaluate={"tasks": ["perplexity_sw"]})
+    tables = _tables(write_run(tmp_path, study, lambda _, __: 0.0, items=10))
+    row = _row(tables["pairs"], "perplexity_sw, word_perplexity", "avg")
+    assert row["layer swap seed=0"].text == "3.000"

@@ -153,7 +153,7 @@ class _Loop:
                 for cell in missing:
                     copy_record(self._out, source, cell)
                     self._summary.reused.append(cell.label)
-                    self._bar.update()
+                    self._skip(1)
             except (OSError, LayerSwapError) as error:  # then they are evaluated
                 logger.warning("  %s: cannot be copied: %s", cells[0].label, error)
             finally:
@@ -172,7 +172,7 @@ class _Loop:
                 self._waiting.remove(score_key)
                 new = [c.label for c in cells if c.label not in self._summary.reused]
                 self._summary.before += new
-                self._bar.update(len(new))
+                self._skip(len(new))
                 continue
             try:
                 claim = try_claim(self._out / LOCKS, score_key)
@@ -224,6 +224,13 @@ class _Loop:
             self._summary.evaluated.append(cell.label)
             logger.info("  %s: %.1f s", cell.label, total)
             self._bar.update()
+
+    def _skip(self, count: int) -> None:
+        """Move the bar without a say in the time that is left."""
+        if not self._bar.disable:
+            self._bar.initial += count
+            self._bar.n += count
+            self._bar.refresh()
 
     def _fail(self, cell: Cell, outcome: Failed) -> None:
         self._summary.failed[cell.label] = outcome.error

@@ -20,7 +20,7 @@ from ablations.study.describe import describe_plan
 from ablations.study.files import find_study, read_study
 from ablations.study.planning import StudyPlan, plan_study
 from ablations.study.selection import parse_selection
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, LayerSwapError
 
 logger = logging.getLogger(__name__)
 
@@ -214,7 +214,10 @@ def _write_run_file(out: Path, plan: StudyPlan) -> None:
     )
     if known == head:
         return
-    claim = try_claim(out / LOCKS, records.RUN_FILE)
-    if claim is not None:  # else another runner is writing it
-        records.write_run_file(out, head)
-        claim.release()
+    try:
+        claim = try_claim(out / LOCKS, records.RUN_FILE)
+        if claim is not None:  # else another runner is writing it
+            records.write_run_file(out, head)
+            claim.release()
+    except OSError as error:
+        raise LayerSwapError(f"{out}: cannot be written: {error}") from error

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping
@@ -77,7 +78,8 @@ class Fingerprints:
     def save(self) -> None:
         """Write what is known to the cache."""
         if self._cache is not None:
-            write_text(self._cache, json.dumps(self._known, indent=1) + "\n")
+            with contextlib.suppress(OSError):  # it is found out again
+                write_text(self._cache, json.dumps(self._known, indent=1) + "\n")
 
 
 def folder_state(folder: Path) -> str:

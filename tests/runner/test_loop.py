@@ -1,7 +1,11 @@
 """The loop over cells with an evaluator that lives here: no model, real files."""
 
+import dataclasses
 import json
 import logging
+import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -10,7 +14,7 @@ import pytest
 from ablations.runner import records
 from ablations.runner.locks import try_claim
 from ablations.runner.loop import LOCKS, run_cells
-from ablations.runner.work import InProcessExecutor
+from ablations.runner.work import InProcessExecutor, Work
 from layerswap_method.errors import InputError
 from tests.runner.fakes import FakeEvaluator, fake_evaluation, make_cells, scores_on_disk
 
@@ -37,8 +41,6 @@ def test_every_cell_gets_a_whole_record(tmp_path: Path) -> None:
 
 
 def record_work(cell):
-    from ablations.runner.work import Work
-
     return Work(cell.score_key, cell.label, cell.merge, cell.request)
 
 
@@ -97,8 +99,6 @@ def test_a_bug_in_the_evaluator_keeps_its_traceback(tmp_path: Path) -> None:
 
 
 def test_another_protocol_does_not_resume_onto_old_scores(tmp_path: Path) -> None:
-    import dataclasses
-
     cells = make_cells(2)
     run(tmp_path, cells, FakeEvaluator())
     changed = [dataclasses.replace(c, score_key=f"x{c.score_key}", key=f"x{c.key}") for c in cells]
@@ -108,8 +108,6 @@ def test_another_protocol_does_not_resume_onto_old_scores(tmp_path: Path) -> Non
 
 
 def test_a_cell_under_a_new_name_takes_the_scores_that_are_there(tmp_path: Path) -> None:
-    import dataclasses
-
     cells = make_cells(2)
     run(tmp_path, cells, FakeEvaluator())
     renamed = [dataclasses.replace(c, key=f"n{c.key}", label=f"new {c.label}") for c in cells]
@@ -195,3 +193,28 @@ def test_a_cell_that_another_runner_holds_is_waited_for(tmp_path: Path) -> None:
     run(tmp_path, cells, evaluator)
     timer.join()
     assert evaluator.seen == ["s001", "s000"]  # the free one first
+
+
+def test_the_bar_shows_cells_and_the_time_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = make_cells(8)
+    run(tmp_path, cells[:4], FakeEvaluator())
+    evaluator = FakeEvaluator(delay_s=0.15)
+    run_cells(tmp_path, cells, InProcessExecutor(evaluator), progress=True)
+    shown = capsys.readouterr().err.split("\r")
+    assert any("4/8" in line for line in shown[:6])
+    assert re.search(r"8/8 \[00:0\d<00:00", shown[-1])
+    assert any(re.search(r"[67]/8 \[00:0\d<00:0\d", line) for line in shown)  # time left
+    run_cells(tmp_path, cells, InProcessExecutor(evaluator))
+    assert capsys.readouterr().err == ""  # no terminal, no bar
+
+
+def test_nothing_heavy_is_imported_by_the_loop() -> None:
+    code = (
+        "import sys, ablations.runner.loop, ablations.runner.processes, ablations.runner.run\n"
+        "heavy = {'vllm', 'lm_eval', 'ray', 'matplotlib', 'mergekit'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,51 @@
+"""The same study on one live vLLM engine and on transformers: the same words."""
+
+from pathlib import Path
+
+import pytest
+
+from ablations.evaluation import vllm_cpu
+from ablations.runner import records
+from ablations.runner.run import RunOptions, run_study
+from tests.study.standins import WORDS, study_document, write_expert, write_tasks, write_yaml
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.slow,
+    pytest.mark.skipif(vllm_cpu.installed_version() is None, reason="needs vLLM"),
+]
+
+
+def test_two_backends_agree_on_every_cell(tmp_path: Path) -> None:
+    for seed, name in enumerate(("base", "math", "swahili")):
+        write_expert(tmp_path / name, seed, hidden=64)  # vLLM on CPU takes heads of 32
+    names = {name: str(tmp_path / name) for name in ("base", "math", "swahili")}
+    tasks = write_tasks(tmp_path / "tasks", ["words"])
+    setting = {"experts": names, "include_path": str(tasks)}
+    experts = write_yaml(tmp_path / "experts.yml", setting)
+    options = {"batch_size": 8, "kv_cache_gib": 1, "gpu_memory_utilization": 0.3}
+    document = study_document(
+        baseline=["base", "task_expert", "soup", "ties"],
+        evaluate={"tasks": ["words"], "options": options},
+    )
+    study = str(write_yaml(tmp_path / "small.yml", document))
+    found = {}
+    for backend in ("hf", "vllm"):
+        out = tmp_path / backend
+        result = run_study(study, RunOptions(experts=experts, out=out, backend=backend))
+        assert not result.summary.failed
+        cells = records.load_run(out).cells
+        assert {cell.backend for cell in cells} == {backend}
+        assert not any("fallback" in cell.provenance for cell in cells)
+        found[backend] = {
+            cell.label: [words_of(str(sample.responses[0])) for sample in cell.samples()]
+            for cell in cells
+        }
+    assert len(found["hf"]) == 8
+    assert len({tuple(said) for said in found["hf"].values()}) > 3  # the cells do differ
+    assert found["vllm"] == found["hf"]
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """Return the words: the backends differ in the space before the first and in special tokens."""
+    return tuple(word for word in text.split() if word in WORDS)

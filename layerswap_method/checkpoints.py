@@ -15,6 +15,9 @@ from layerswap_method.errors import InputError
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
+_FLOATS = ("BF16", "F16", "F32", "F64")
+"""What weights may be stored as; integers and smaller floats are quantised."""
+
 _SHOWN = 3
 """Tensors named in one message."""
 
@@ -64,14 +67,23 @@ def read_checkpoint(name: str, path: Path, config: Any) -> Checkpoint:
 
     Raises:
         InputError: for a folder without safetensors (pickle-only or empty), or a shard that the
-            index names but that is missing or damaged.
+            index names but that is missing, damaged, or lacks a tensor that the index places
+            there.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     dtypes: dict[str, str] = {}
     files: dict[str, Path] = {}
-    for shard in _shards(name, path):
-        for key, dtype, shape in _header(name, shard):
-            shapes[key], dtypes[key], files[key] = shape, dtype, shard
+    for shard, listed in _shards(name, path):
+        header = {key: (dtype, shape) for key, dtype, shape in _header(name, shard)}
+        absent = [key for key in listed or () if key not in header]
+        if absent:
+            raise InputError(
+                f"{name}: {_INDEX} names {len(absent)} tensors that {shard.name} does not hold: "
+                f"{name_list(absent)}; download the checkpoint again"
+            )
+        for key, (dtype, shape) in header.items():
+            if listed is None or key in listed:  # mergekit sees no others
+                shapes[key], dtypes[key], files[key] = shape, dtype, shard
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     quantization = getattr(config, "quantization_config", None)
     if quantization is not None and not isinstance(quantization, dict):
@@ -99,7 +111,7 @@ def own_problems(checkpoint: Checkpoint) -> Iterator[str]:
         {
             dtype
             for name, dtype in checkpoint.dtypes.items()
-            if (dtype.startswith("F8") or dtype in ("I8", "U8")) and not is_buffer(name)
+            if dtype not in _FLOATS and len(checkpoint.shapes[name]) > 1 and not is_buffer(name)
         }
     )
     if checkpoint.quantization is not None:
@@ -170,7 +182,10 @@ def pair_problems(
         missing = [
             name
             for name in holder.shapes
-            if name not in lacking.shapes and not is_buffer(name) and name not in vocabulary
+            if name not in lacking.shapes
+            and not is_buffer(name)
+            # A tied output embedding may be stored twice or once.
+            and not (first.tied and name in vocabulary)
         ]
         if missing:
             yield (
@@ -203,31 +218,55 @@ def _more(names: list[str]) -> str:
     return f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
 
 
-def _shards(name: str, path: Path) -> list[Path]:
+def _shards(name: str, path: Path) -> list[tuple[Path, set[str] | None]]:
+    """Return each file of weights, with the tensors the index places in it (None: no index).
+
+    As in mergekit, an index goes before a single file; transformers does it the other way round.
+    """
     if not path.is_dir():
         raise InputError(f"{name}: {path} is no folder")
     index = path / _INDEX
-    if (path / _SINGLE).is_file():
-        return [path / _SINGLE]
     if not index.is_file():
-        pickles = sorted(path.glob("*.bin")) + sorted(path.glob("*.pt*"))
-        if pickles:
-            raise InputError(
-                f"{name}: only pickled weights ({pickles[0].name}); loading a pickle can run code. "
-                "Convert it: AutoModelForCausalLM.from_pretrained(...).save_pretrained(DIR)"
-            )
-        raise InputError(f"{name}: no {_SINGLE} and no {_INDEX} in {path}")
-    try:
-        files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise InputError(f"{name}: {index} cannot be read ({error}); download it again") from error
-    absent = [file for file in files if not (path / file).is_file()]
+        return [(_single(name, path), None)]
+    shards: dict[str, set[str]] = {}
+    for key, file in _weight_map(name, index).items():
+        shards.setdefault(file, set()).add(key)
+    absent = [file for file in sorted(shards) if not (path / file).is_file()]
     if absent:
         raise InputError(
-            f"{name}: {len(absent)} of {len(files)} shards are missing in {path}: "
+            f"{name}: {len(absent)} of {len(shards)} shards are missing in {path}: "
             f"{name_list(absent)}; download the checkpoint again"
         )
-    return [path / file for file in files]
+    return [(path / file, shards[file]) for file in sorted(shards)]
+
+
+def _single(name: str, path: Path) -> Path:
+    if (path / _SINGLE).is_file():
+        return path / _SINGLE
+    pickles = sorted(path.glob("*.bin")) + sorted(path.glob("*.pt*"))
+    if pickles:
+        raise InputError(
+            f"{name}: only pickled weights ({pickles[0].name}); loading a pickle can run code. "
+            "Convert it: AutoModelForCausalLM.from_pretrained(...).save_pretrained(DIR)"
+        )
+    raise InputError(f"{name}: no {_SINGLE} and no {_INDEX} in {path}")
+
+
+def _weight_map(name: str, index: Path) -> dict[str, str]:
+    try:
+        document = json.loads(index.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name}: {index} cannot be read ({error}); download it again") from error
+    found = document.get("weight_map") if isinstance(document, dict) else None
+    if not isinstance(found, dict) or not found:
+        raise InputError(f"{name}: {index} has no weight_map with tensors; download it again")
+    for key, file in found.items():
+        if not isinstance(file, str) or not file:
+            raise InputError(
+                f"{name}: {index} places {key} in {file!r}, which is no file name; download it "
+                "again"
+            )
+    return found
 
 
 def _header(name: str, shard: Path) -> Iterator[tuple[str, str, tuple[int, ...]]]:

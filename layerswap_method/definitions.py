@@ -87,6 +87,8 @@ def definition_problems(arch: Any, config: Any, checkpoint: Checkpoint) -> Itera
             f"this checkpoint with any method ({reason})"
         )
         return
+    if not checkpoint.tied:
+        yield from _untied_problems(weights, made, checkpoint)
     # mergekit skips an optional weight that is not stored under its own name.
     wanted = {weight.name for weight in weights if not weight.optional}
     lost = [name for name in unnamed if not converted[name] & wanted and not is_buffer(name)]
@@ -109,6 +111,19 @@ def definition_problems(arch: Any, config: Any, checkpoint: Checkpoint) -> Itera
             checkpoint.name,
             name_list(lost),
         )
+
+
+def _untied_problems(weights: Any, made: set[str], checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield embeddings that a checkpoint which ties nothing lacks; mergekit would copy others."""
+    for weight in weights:
+        if weight.vocabulary_axis is None or not weight.tied_names or weight.name in made:
+            continue
+        if not any(name in checkpoint.shapes for name in (weight.name, *(weight.aliases or ()))):
+            yield (
+                f"{checkpoint.name} holds no {weight.name}, and its config does not tie it to "
+                f"{' or '.join(weight.tied_names)} (tie_word_embeddings: false); get the whole "
+                "checkpoint, or set tie_word_embeddings: true if it was trained so"
+            )
 
 
 def _names(weight: Any) -> tuple[str, ...]:

@@ -21,6 +21,9 @@ Placement = Literal["outer", "middle", "random", "alternating", "layers"]
 
 PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
 
+_MOST_LAYERS = 100_000
+"""Layer numbers from here on are refused before a range is written out."""
+
 _SYMBOLS: dict[Source, str] = {"task": "·", "average": "▒", "language": "█"}
 
 
@@ -95,8 +98,9 @@ def build_plan(
     There the transition generalises: the t_b layers on the task side above (output side of) each
     run of swapped layers and the t_u layers below (input side of) each run are averaged. Where
     they meet another run or the end of the model, language wins over average and average over
-    task. `outer` keeps both its runs even when one is empty: with u=0 and t_u=1 the last layer
-    is averaged (the paper's Figure 3, right).
+    task; n+t_b+t_u may not pass L, and without a swapped layer there is no transition. `outer`
+    keeps both its runs even when one is empty: with u=0 and t_u=1 the last layer is averaged (the
+    paper's Figure 3, right).
 
     Raises:
         ValueError: with the numbers, where they do not fit L.
@@ -123,6 +127,9 @@ def build_plan(
     swapped = _swapped_layers(
         num_layers, bottom_layers + top_layers, placement, language_layers, seed
     )
+    plan_problem = _transition_problem(num_layers, len(swapped), bottom_transition, top_transition)
+    if plan_problem is not None:
+        raise ValueError(plan_problem)
     averaged = _transitions(swapped, bottom_transition, top_transition)
     return LayerPlan(
         tuple(
@@ -137,29 +144,40 @@ def parse_layers(text: str, num_layers: int | None = None) -> tuple[int, ...]:
 
     Raises:
         ValueError: for an empty string, anything but numbers and ranges, a range that runs
-            backwards, a layer named twice, or one beyond `num_layers`.
+            backwards, a layer named twice, one beyond `num_layers`, or one that no model has.
     """
-    layers: list[int] = []
+    layers: set[int] = set()
+    shown = repr(text if len(text) <= 80 else f"{text[:77]}...")
     for part in text.split(","):
         first, dash, last = (piece.strip() for piece in part.strip().partition("-"))
-        if not first.isascii() or not first.isdigit() or (dash and not last.isdigit()):
+        if not _is_number(first) or (dash and not _is_number(last)):
             raise ValueError(
-                f"language_layers {text!r}: {part.strip()!r} is neither a layer nor a range; "
+                f"language_layers {shown}: {part.strip()!r} is neither a layer nor a range; "
                 "write layers and ranges (ends included) such as '0-4,30,31'"
             )
+        for number in (first, last):
+            if len(number.lstrip("0")) >= len(str(_MOST_LAYERS)):
+                raise ValueError(
+                    f"language_layers {shown}: layer {number[:40]} does not exist; no model "
+                    f"has {_MOST_LAYERS} layers"
+                )
         start, end = int(first), int(last) if dash else int(first)
         if end < start:
-            raise ValueError(f"language_layers {text!r}: range {part.strip()!r} runs backwards")
+            raise ValueError(f"language_layers {shown}: range {part.strip()!r} runs backwards")
         if num_layers is not None and end >= num_layers:
             raise ValueError(
-                f"language_layers {text!r}: layer {end} does not exist; "
+                f"language_layers {shown}: layer {end} does not exist; "
                 f"the model has layers 0 to {num_layers - 1}"
             )
-        layers.extend(range(start, end + 1))
-    twice = sorted({layer for layer in layers if layers.count(layer) > 1})
-    if twice:
-        raise ValueError(f"language_layers {text!r}: layer {twice[0]} is named twice")
+        named = range(start, end + 1)
+        if twice := layers.intersection(named):
+            raise ValueError(f"language_layers {shown}: layer {min(twice)} is named twice")
+        layers.update(named)
     return tuple(sorted(layers))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
 
 
 def format_layers(layers: Iterable[int]) -> str:
@@ -212,6 +230,22 @@ def _count_problem(
             f"bottom_layers + bottom_transition + top_transition + top_layers = {bottom_layers} + "
             f"{bottom_transition} + {top_transition} + {top_layers} = {total} is more than the "
             f"model's {num_layers} layers: the transitions would overlap"
+        )
+    return None
+
+
+def _transition_problem(num_layers: int, swapped: int, above: int, below: int) -> str | None:
+    """Return why transitions beside swapped runs (not `outer`) cannot be; None where they can."""
+    if swapped == 0 and (above or below):
+        return (
+            f"bottom_transition {above} and top_transition {below} have no effect: no layer is "
+            "swapped, so there is no run beside which layers could be averaged"
+        )
+    total = swapped + above + below
+    if (above or below) and total > num_layers:
+        return (
+            f"swapped layers + bottom_transition + top_transition = {swapped} + {above} + {below} "
+            f"= {total} is more than the model's {num_layers} layers"
         )
     return None
 

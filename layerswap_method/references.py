@@ -16,25 +16,47 @@ from layerswap_method.mergekit_api import merged_reference
 def path_problem(path: str) -> str | None:
     """Return what is wrong with a model path as a recipe writes it; None where nothing is.
 
-    A relative path with at most one slash that exists is taken for a hub id when mergekit writes
-    the model card, after the weights: offline that leaves half an output.
+    An existing relative path that could be a hub id (`task`, `m/task`; not `./task`) is one to
+    mergekit when it writes the model card, after the weights: offline that leaves half an output.
     """
+    if not path.strip():
+        return "a model's path is empty; write a folder or a hub id"
     looks_local = path.startswith(("/", "~", ".")) or path.count("/") > 1
     if path.startswith("~"):
         return f"{path}: mergekit does not expand ~; write the whole path"
     if looks_local and not Path(path).exists():
         return f"{path}: no such folder (the current directory is {Path.cwd()})"
-    if Path(path).exists() and path.count("/") <= 1 and not path.startswith("/"):
+    if Path(path).exists() and _is_hub_id(path):
         return (
-            f"{path}: mergekit takes a relative path with one slash or none for a hub id and fails "
-            f"after writing the weights; write {_safe_path(path)}"
+            f"{path}: this folder's name could be a hub id, and mergekit asks the hub about it "
+            f"after writing the weights (offline it fails there); write ./{path}"
         )
     return None
 
 
-def _safe_path(path: str) -> str:
-    safe = f"./{path}" if not path.startswith(".") else path
-    return safe if safe.count("/") > 1 else str(Path(path).resolve())
+def _is_hub_id(path: str) -> bool:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(path)
+    except HFValidationError:
+        return False
+    return True
+
+
+def same_model_key(reference: Any) -> str:
+    """Return a text that is equal for references to one model, however its folder is written.
+
+    Args:
+        reference: mergekit's `ModelReference`, or its text ``path@revision+adapter``.
+    """
+    return "+".join(_resolved(part) for part in str(reference).split("+"))
+
+
+def _resolved(part: str) -> str:
+    path, at, revision = part.partition("@")
+    return (str(Path(path).resolve()) if path and Path(path).exists() else path) + at + revision
 
 
 def reference_problems(reference: Any, options: Any) -> list[str]:
@@ -77,9 +99,7 @@ def load_config(reference: Any, options: Any) -> Any:
     try:
         return reference.config(trust_remote_code=options.trust_remote_code)
     except Exception as error:
-        raise InputError(
-            f"{reference}: its config cannot be loaded: {_first_line(error)}"
-        ) from error
+        raise InputError(f"{reference}: its config cannot be loaded: {_cause(error)}") from error
 
 
 def local_folder(reference: Any, options: Any) -> Path:
@@ -99,7 +119,7 @@ def local_folder(reference: Any, options: Any) -> Path:
                 f"write the snapshot's folder instead{_snapshot(reference, options)}"
             )
         raise InputError(
-            f"{reference}: its weights cannot be had: {_first_line(error)}{hint}"
+            f"{reference}: its weights cannot be had: {_cause(error)}{hint}"
         ) from error
 
 
@@ -115,5 +135,7 @@ def _snapshot(reference: Any, options: Any) -> str:
     return f": {Path(found).parent}" if isinstance(found, str) else ""
 
 
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip() or '(no message)').splitlines()[0]}"
+def _cause(error: Exception) -> str:
+    """Return the first two lines of an error: torch and peft name the cause in the second."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:2]) or '(no message)'}"

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    model_validator,
+)
 
 from layerswap_method.plan import LayerPlan, Placement, build_plan, parse_layers
 from layerswap_method.tensors import layer_part, split_layer
@@ -18,7 +26,7 @@ TensorSource = Literal["task", "language", "average", "base"]
 """Where one tensor comes from."""
 
 Count = Annotated[StrictInt, Field(ge=0)]
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Weight = Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)]
 
 
 class LayerSwapSpec(BaseModel):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import time
 
 import pytest
 from hypothesis import given
@@ -180,6 +181,28 @@ def test_transitions_sit_above_and_below_each_run_and_language_wins() -> None:
             {"placement": "layers", "language_layers": "0-8"},
             "layer 8 does not exist; the model has layers 0 to 7",
         ),
+        (
+            {"placement": "middle", "bottom_transition": 2},
+            "swapped layers + bottom_transition + top_transition = 7 + 2 + 0 = 9 is more than the "
+            "model's 8 layers",
+        ),
+        (
+            {"placement": "random", "bottom_layers": 0, "top_transition": 30_000_000},
+            "2 + 0 + 30000000 = 30000002 is more than the model's 8 layers",
+        ),
+        (
+            {"placement": "layers", "language_layers": "0-6", "top_transition": 2},
+            "7 + 0 + 2 = 9 is more than the model's 8 layers",
+        ),
+        (
+            {
+                "placement": "middle",
+                "bottom_layers": 0,
+                "top_layers": 0,
+                "bottom_transition": 2,
+            },
+            "bottom_transition 2 and top_transition 0 have no effect: no layer is swapped",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_numbers(
@@ -195,10 +218,29 @@ def test_layer_text_round_trips(layers: set[int]) -> None:
     assert set(parse_layers(format_layers(layers))) == layers
 
 
-@pytest.mark.parametrize("text", ["", "a", "3-1", "1,1", "0-3,2", "1-", "-1", "1..3", "²", "1 2"])
+MALFORMED = ["", "a", "3-1", "1,1", "0-3,2", "1-", "-1", "1..3", "²", "1 2", "1-２", "1-²", "２"]
+
+
+@pytest.mark.parametrize("text", MALFORMED)
 def test_malformed_layer_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="language_layers"):
         parse_layers(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["0-99999999999", "100000", "5-000100000", "9" * 5000, "0," + "1" * 5000]
+)
+def test_layers_that_no_model_has_are_refused_before_they_are_listed(text: str) -> None:
+    with pytest.raises(ValueError, match=r"does not exist; no model has 100000 layers"):
+        parse_layers(text)
+
+
+def test_long_ranges_are_read_in_linear_time() -> None:
+    start = time.perf_counter()
+    assert parse_layers("0-99999") == tuple(range(100_000))
+    with pytest.raises(ValueError, match="layer 0 is named twice"):
+        parse_layers(",".join(["0-99999"] * 1000))
+    assert time.perf_counter() - start < 5
 
 
 def test_drawing_and_description_show_every_layer() -> None:

@@ -118,10 +118,10 @@ def charts(summaries: Summaries) -> Iterator[Chart]:
     for factor in found:
         if factor.names == ("seed",):
             continue
-        if set(factor.names) <= set(_COUNTS) and len(factor.names) == 2:
-            chart = _layer_count_chart(summaries, factor)
+        others = [each for each in found if each is not factor and each.names != ("seed",)]
+        if set(factor.names) == set(_COUNTS):
+            chart = _layer_count_chart(summaries, factor, others)
         elif _is_numeric(factor):
-            others = [each for each in found if each is not factor and each.names != ("seed",)]
             chart = _line_chart(summaries, factor, others)
         else:
             chart = _bar_chart(summaries, factor)
@@ -132,62 +132,75 @@ def charts(summaries: Summaries) -> Iterator[Chart]:
         yield heatmap
 
 
-def _layer_count_chart(summaries: Summaries, factor: Factor) -> Chart:
+def _layer_count_chart(summaries: Summaries, factor: Factor, others: Sequence[Factor]) -> Chart:
     observations = summaries.observations
     counted = [
         (count, level) for level in factor.levels if (count := _swapped(observations, level))
     ]
-    known = [(float(count[0]), level) for count, level in counted]
-    ticked = [(x, level, f"{x:g}\n{_pair(level.label)}") for x, level in known]
-    recipe = _recipe_name(summaries)
+    places = [
+        (float(count[0]), level, f"{count[0]}\n{_pair(level.label)}") for count, level in counted
+    ]
     total = max((count[1] for count, _ in counted), default=0)
-    distinct = len({count for count, _ in known}) == len(known)
     return Chart(
         "score-layer-count",
         "Score against the number of swapped layers",
-        _caption(observations, "b, u: layers at the bottom and at the top as the study says."),
+        f"{_caption(summaries, others)} b, u: layers at the bottom and at the top as the study "
+        "gives them.",
         "lines",
         f"layers from the language expert (of {total}); below: b+u",
-        _panels(summaries, [(recipe, ticked)]),
-        is_continuous=distinct,
+        _panels(summaries, _split(summaries, places, others)),
+        is_continuous=len({x for x, _, _ in places}) == len(places),
     )
 
 
 def _line_chart(summaries: Summaries, factor: Factor, others: Sequence[Factor]) -> Chart:
-    lines: list[tuple[str, list[_Place]]] = []
-    split = others[0] if len(others) == 1 and len(others[0].levels) <= _MOST_SERIES else None
-    for other in split.levels if split is not None else (None,):
-        levels = []
-        for level in factor.levels:
-            models = tuple(m for m in level.models if other is None or m in other.models)
-            levels.append((float(level.value or 0), replace(level, models=models), ""))
-        lines.append((_recipe_name(summaries) if other is None else other.label, levels))
+    places = [(float(level.value or 0), level, "") for level in factor.levels]
     name = factor.names[0]
-    told = "" if split is not None or not others else "Averaged over the other parameters."
     return Chart(
         f"score-{_slug(name)}",
         f"Score against {factor.label}",
-        _caption(summaries.observations, told),
+        _caption(summaries, others),
         "lines",
         _AXES.get(name, name.replace("_", " ")),
-        _panels(summaries, lines),
+        _panels(summaries, _split(summaries, places, others)),
     )
 
 
+def _split(
+    summaries: Summaries, places: Sequence[_Place], others: Sequence[Factor]
+) -> list[tuple[str, list[_Place]]]:
+    """Return a line per level of the only other factor; one line where there is none or many."""
+    if not _is_split(others):
+        return [(_recipe_name(summaries), list(places))]
+    return [
+        (
+            other.label,
+            [
+                (x, replace(each, models=tuple(m for m in each.models if m in other.models)), tick)
+                for x, each, tick in places
+            ],
+        )
+        for other in others[0].levels
+    ]
+
+
+def _is_split(others: Sequence[Factor]) -> bool:
+    return len(others) == 1 and len(others[0].levels) <= _MOST_SERIES
+
+
 def _bar_chart(summaries: Summaries, factor: Factor) -> Chart:
-    levels = [
+    places = [
         (float(position), level, level.label.removeprefix(f"{factor.names[0]}="))
         for position, level in enumerate(factor.levels)
     ]
-    several = any(len(level.models) > 1 for level in factor.levels)
-    told = "Averaged over the other parameters." if several else ""
+    others = [each for each in factors(summaries.observations.run.study) if each != factor]
     return Chart(
         f"bars-{_slug('-'.join(factor.names))}",
         f"Score by {factor.label}",
-        _caption(summaries.observations, told),
+        _caption(summaries, others, is_split=False),
         "bars",
         factor.label,
-        _panels(summaries, [(_recipe_name(summaries), levels)]),
+        _panels(summaries, [(_recipe_name(summaries), places)]),
         is_continuous=False,
     )
 
@@ -299,10 +312,17 @@ def _is_numeric(factor: Factor) -> bool:
     )
 
 
-def _caption(observations: Observations, told: str) -> str:
+def _caption(
+    summaries: Summaries, others: Sequence[Factor], *, is_split: bool | None = None
+) -> str:
+    observations = summaries.observations
     over = "experts and items" if has_pairs(observations) else "items"
     level = observations.run.study.evaluate.level
-    return f"Bars: {level:.0%} intervals over {over}. {told}".strip()
+    text = f"Error bars: {level:.0%} intervals over {over}."
+    split = _is_split(others) if is_split is None else is_split
+    if others and not split:
+        text += f" Averaged over {', '.join(each.label for each in others)}."
+    return text
 
 
 def _recipe_name(summaries: Summaries) -> str:

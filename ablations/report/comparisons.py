@@ -92,6 +92,9 @@ class Outcome:
     psi: float | None
     """Mean squared difference per item of two single cells; None for BLEU. See `power`."""
 
+    models: tuple[tuple[str, str], ...]
+    """The two models of every pair of cells, by their weights."""
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -113,7 +116,7 @@ class Comparison:
     """p corrected for all comparisons of the report."""
 
     family: int = 0
-    """How many they are."""
+    """How many they are; those of the same models count once."""
 
     @property
     def is_same_model(self) -> bool:
@@ -149,7 +152,7 @@ class Comparer:
             np.array(each.weights, dtype=object).reshape(each.present.shape)
             for each in (first, second)
         ]
-        same = np.equal(*(_with_settings(each, settings) for each in keys))
+        weights = [_with_settings(each, settings)[present] for each in keys]
         items = one.shape[3]
         scores = [first.statistic(each.sum(axis=3))[present].mean() for each in (one, other)]
         per_item = (one - other)[present][..., 0]
@@ -165,8 +168,9 @@ class Comparer:
             task_experts=int(present.any(axis=(0, 2)).sum()),
             language_experts=int(present.any(axis=(0, 1)).sum()),
             psi=None if is_bleu else float((per_item**2).mean()),
+            models=tuple((str(a), str(b)) for a, b in zip(*weights, strict=True)),
         )
-        if same[present].all():
+        if all(a == b for a, b in outcome.models):
             return outcome
         if outcome.cells == 1 and first.is_binary and second.is_binary:
             return _compare_right_and_wrong(outcome, one[present][0], other[present][0], self.level)
@@ -228,14 +232,24 @@ def compare_all(observations: Observations, comparer: Comparer) -> tuple[Compari
                 )
                 for contrast in listed
             ]
-    tested = [each.outcome.p for each in found if each.outcome and each.outcome.p is not None]
-    corrected = iter(holm(tested))
+    # Settings that come to the same weights (layer counts on a small model) are one hypothesis.
+    tested = {_hypothesis(each, each.outcome): p for each in found if (p := _p(each)) is not None}
+    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
     return tuple(
-        replace(each, p_holm=next(corrected), family=len(tested))
-        if each.outcome is not None and each.outcome.p is not None
-        else each
+        each
+        if _p(each) is None
+        else replace(each, p_holm=corrected[_hypothesis(each, each.outcome)], family=len(tested))
         for each in found
     )
+
+
+def _p(comparison: Comparison) -> float | None:
+    return None if comparison.outcome is None else comparison.outcome.p
+
+
+def _hypothesis(comparison: Comparison, outcome: Outcome | None) -> tuple[object, ...]:
+    models = () if outcome is None else outcome.models
+    return comparison.group, comparison.measure, models
 
 
 def _outcome(

@@ -7,9 +7,9 @@ is the models' cells with one target language.
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ablations.study.schema import Kind, Scalar, Study
@@ -97,6 +97,9 @@ class Group:
     language: str | None
     """Code of the language; None where the study names none."""
 
+    label: str
+    """The same in words, where a study has several groups; else empty."""
+
     task_experts: tuple[str, ...]
     """In the order of the study."""
 
@@ -130,9 +133,10 @@ def groups(study: Study) -> tuple[Group, ...]:
     """Return a group per target language, or one of all where the study names no language."""
     codes = study.experts.languages()
     names = study.experts.language_names()
+    tasks = study.experts.task
     by_code = {code: tuple(n for n in names if codes.get(n) == code) for code in codes.values()}
     return tuple(
-        Group(code, study.experts.task, members)
+        Group(code, code if code is not None and len(by_code) > 1 else "", tasks, members)
         for code, members in (by_code.items() if codes else [(None, names)])
     )
 
@@ -159,72 +163,69 @@ def recipe_models(study: Study) -> tuple[Model, ...]:
 def factors(study: Study) -> tuple[Factor, ...]:
     """Return what the study varies.
 
-    In a full grid every parameter is a factor, and a level holds all settings with its value:
-    comparing two levels compares settings that differ in nothing else. Settings that form no
-    grid are the levels of one factor.
+    Parameters that only vary together (bottom and top layers in ``{3,1}, {5,2}``) are one factor.
+    Where the factors form a full grid, a level holds all settings that have it: comparing two
+    levels compares settings that differ in nothing else. Settings that form no grid are the
+    levels of a single factor.
     """
     if study.recipe is None:
         return ()
     settings = study.settings()
-    models = dict(zip((setting_key(each) for each in settings), recipe_models(study), strict=True))
-    names = tuple(dict.fromkeys(name for setting in settings for name in setting))
-    values = {name: _distinct(settings, name) for name in names}
-    varied = [name for name in names if name in _varied(settings)]
-    grid = {
-        setting_key(dict(zip(names, combined, strict=True)))
-        for combined in itertools.product(*values.values())
-    }
-    if len(settings) < 2 or not varied:
+    bundles = _bundles(settings)
+    if not bundles:
         return ()
-    if grid != set(models):
-        told = tuple(varied)
-        levels = _levels_of_settings(settings, models, told)
-        return (Factor(told, _factor_label(told), levels),)
+    levels = {bundle: list(dict.fromkeys(_part(s, bundle) for s in settings)) for bundle in bundles}
+    if math.prod(map(len, levels.values())) != len(settings):
+        everything = tuple(name for bundle in bundles for name in bundle)
+        levels = {everything: [_part(setting, everything) for setting in settings]}
+    models = tuple(zip(settings, recipe_models(study), strict=True))
     return tuple(
         Factor(
-            (name,),
-            _factor_label((name,)),
+            names,
+            _NAMES.get(frozenset(names), " and ".join(name.replace("_", " ") for name in names)),
             tuple(
                 Level(
-                    f"{_SHORT.get(name, name)}={describe_value(value)}",
-                    value,
-                    tuple(
-                        models[setting_key(setting)]
-                        for setting in settings
-                        if setting_key({name: setting[name]}) == setting_key({name: value})
-                    ),
+                    label,
+                    json.loads(part)[names[0]] if len(names) == 1 else None,
+                    tuple(model for setting, model in models if _part(setting, names) == part),
                 )
-                for value in values[name]
+                for part, label in zip(parts, _level_labels(names, parts), strict=True)
             ),
         )
-        for name in varied
+        for names, parts in levels.items()
     )
 
 
-def _varied(settings: tuple[dict[str, Scalar], ...]) -> set[str]:
+def _varied(settings: Sequence[Setting]) -> list[str]:
     """Return the parameters that are not the same in all settings; absent is a value too."""
-    names = {name for setting in settings for name in setting}
-    return {name for name in names if len({json.dumps(s.get(name)) for s in settings}) > 1}
+    names = dict.fromkeys(name for setting in settings for name in setting)
+    return [name for name in names if len({_part(each, (name,)) for each in settings}) > 1]
 
 
-def _distinct(settings: tuple[dict[str, Scalar], ...], name: str) -> list[Scalar]:
-    found = {json.dumps(s[name]): s[name] for s in settings if name in s}
-    return list(found.values())
+def _bundles(settings: Sequence[Setting]) -> list[tuple[str, ...]]:
+    """Return the varied parameters, together where the value of each tells that of the other."""
+    bundles: list[tuple[str, ...]] = []
+    for name in _varied(settings):
+        for index, bundle in enumerate(bundles):
+            joined = (*bundle, name)
+            numbers = {len({_part(each, names) for each in settings}) for names in (bundle, joined)}
+            numbers.add(len({_part(each, (name,)) for each in settings}))
+            if len(numbers) == 1:
+                bundles[index] = joined
+                break
+        else:
+            bundles.append((name,))
+    return bundles
 
 
-def _levels_of_settings(
-    settings: tuple[dict[str, Scalar], ...], models: Mapping[str, Model], names: tuple[str, ...]
-) -> tuple[Level, ...]:
-    transition = set(names) == {"bottom_transition", "top_transition"} and len(settings) == 2
-    on = [any(setting.get(name) for name in names) for setting in settings]
-    labels = [describe_setting({n: s[n] for n in names if n in s}) for s in settings]
-    if transition and sorted(on) == [False, True]:
-        labels = ["on" if each else "off" for each in on]
-    return tuple(
-        Level(label, None, (models[setting_key(setting)],))
-        for label, setting in zip(labels, settings, strict=True)
-    )
+def _part(setting: Setting, names: Sequence[str]) -> str:
+    """Return the part of a setting that `names` are; JSON, which tells True from 1."""
+    return json.dumps({name: setting[name] for name in names if name in setting})
 
 
-def _factor_label(names: tuple[str, ...]) -> str:
-    return _NAMES.get(frozenset(names), " and ".join(name.replace("_", " ") for name in names))
+def _level_labels(names: tuple[str, ...], parts: Sequence[str]) -> list[str]:
+    settings = [json.loads(part) for part in parts]
+    on = [any(setting.values()) for setting in settings]
+    if set(names) == {"bottom_transition", "top_transition"} and sorted(on) == [False, True]:
+        return ["on" if each else "off" for each in on]
+    return [describe_setting(setting) for setting in settings]

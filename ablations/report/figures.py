@@ -26,15 +26,16 @@ _MARKERS = ("o", "s", "^", "D")
 _BAR = "#8cc0de"
 """Light, so that intervals and baselines show on it."""
 
-_DASHES: tuple[Any, ...] = (
-    (0, (1, 1.3)),
-    (0, (7, 2.5)),
-    (0, (7, 2, 1.5, 2)),
-    "-",
-    (0, (3, 1.5)),
-    (0, (5, 1.5, 1, 1.5, 1, 1.5)),
-)
-_GREYS = ("#777777", "#444444", "#222222", "#9a9a9a", "#555555", "#777777")
+_BASELINES: dict[str, tuple[str, Any]] = {
+    "base": ("#777777", (0, (1, 1.3))),
+    "task expert": ("#444444", (0, (7, 2.5))),
+    "language expert": ("#222222", (0, (7, 2, 1.5, 2))),
+    "soup": ("#9a9a9a", "-"),
+    "weighted soup": ("#777777", (0, (5, 1.5, 1, 1.5, 1, 1.5))),
+    "TIES": ("#555555", (0, (3, 1.5))),
+}
+"""Grey and dashes of each, the same in all figures."""
+
 _METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": None},
     "png": {"Software": None},
@@ -113,9 +114,9 @@ def _draw_scores(axes: Any, chart: Chart, panel: Panel) -> None:
     values = [end for s in panel.series for p in s.points for end in (p.value, p.low, p.high)]
     ends = [value for value in values if value is not None]
     ends += [value for _, value in panel.references]
-    for number, (name, value) in enumerate(panel.references):
-        style = {"color": _GREYS[number % len(_GREYS)], "ls": _DASHES[number % len(_DASHES)]}
-        axes.axhline(value, lw=1.1, zorder=2.5, label=name, **style)
+    for name, value in panel.references:
+        color, dashes = _BASELINES[name]
+        axes.axhline(value, lw=1.1, zorder=2.5, label=name, color=color, ls=dashes)
     if chart.kind == "bars":
         _draw_bars(axes, panel.series[0])
         low = 0.0
@@ -136,7 +137,7 @@ def _draw_lines(axes: Any, chart: Chart, panel: Panel) -> None:
         axes.set_xscale("log")
     for number, series in enumerate(panel.series):
         # Side by side, so that intervals do not hide each other.
-        shift = 0.0 if is_log else 0.014 * span * (number - (len(panel.series) - 1) / 2)
+        shift = 0.0 if is_log else 0.02 * span * (number - (len(panel.series) - 1) / 2)
         look = {
             "color": _COLORS[number % len(_COLORS)],
             "marker": _MARKERS[number % len(_MARKERS)],

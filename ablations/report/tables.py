@@ -110,7 +110,7 @@ def overview_table(summaries: Summaries) -> Table:
                 rows.append((*text_entries([name, shown]), *entries))
         together = [m for m in measures if m.is_share and m.metric == measures[0].metric]
         if len(together) > 1:
-            code = f" ({group.language})" if group.language else ""
+            code = f" ({group.label})" if group.label else ""
             name = f"all {len(together)} {together[0].metric} tasks{code}"
             entries = columns.averages(group, together)
             rows.append((*text_entries([name, "avg"]), *entries))
@@ -168,7 +168,7 @@ def grid_tables(summaries: Summaries) -> Iterator[Table]:
         if cells is None:
             return
         bottoms, tops, found = cells
-        slug = re.sub(r"[^a-z0-9]+", "-", f"{measure.task}-{group.language or ''}".lower())
+        slug = re.sub(r"[^a-z0-9]+", "-", f"{measure.task}-{group.label}".lower())
         yield Table(
             f"grid-{slug.strip('-')}",
             f"{measure_text(measure, group)}, {measure.metric}: layers at bottom (b) and top (u)",

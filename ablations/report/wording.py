@@ -56,7 +56,7 @@ def p_text(p: float) -> str:
 
 def measure_text(measure: Measure, group: Group) -> str:
     """Return the task, with the language where a study has several of them."""
-    return measure.task if group.language is None else f"{measure.task} ({group.language})"
+    return f"{measure.task} ({group.label})" if group.label else measure.task
 
 
 def contrast_text(comparison: Comparison) -> str:

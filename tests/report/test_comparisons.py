@@ -80,6 +80,28 @@ def test_corrected_over_all_comparisons_of_the_report(nine_pairs: Run) -> None:
     assert {each.family for each in comparisons} == {len(tested)}
 
 
+def test_settings_that_come_to_the_same_weights_count_once(tmp_path: Path) -> None:
+    study = study_of(vary={"bottom_transition": [0, 2, 4]})
+    run = write_run(tmp_path, study, _steady, items=60)
+    two, four = (
+        next((run.path / "cells").glob(f"{cell.key}"))
+        for cell in run.cells
+        if cell.values["bottom_transition"]
+    )
+    kept = (four / "cell.json").read_text()
+    weights = re.findall(r'"(?:weights|score)_key": "\w+"', (two / "cell.json").read_text())
+    for old, new in zip(re.findall(r'"(?:weights|score)_key": "\w+"', kept), weights, strict=True):
+        kept = kept.replace(old, new)
+    (four / "cell.json").write_text(kept)
+    for name in ("samples.jsonl", "scores.json"):
+        (four / name).write_bytes((two / name).read_bytes())
+    comparisons = _compared(load_run(run.path))
+    assert len(comparisons) == 4
+    assert {each.family for each in comparisons} == {2}
+    by_task = [comparisons[:2], comparisons[2:]]
+    assert all(first.p_holm == second.p_holm for first, second in by_task)
+
+
 def test_averages_over_pairs_are_paired_by_item_and_expert(nine_pairs: Run) -> None:
     found = _of(_compared(nine_pairs), "mgsm_te", "on").outcome
     assert found is not None

@@ -43,15 +43,39 @@ def test_a_grid_has_a_factor_per_parameter_and_matched_levels() -> None:
             ["on", "off"],
         ),
         ({"placement": ["outer", "middle"]}, "placement", ["placement=outer", "placement=middle"]),
-        ([{"embeddings": "base"}, {"top_layers": 1}], "embeddings and top layers", None),
+        (
+            [{"embeddings": "base"}, {"top_layers": 1}],
+            "embeddings and top layers",
+            ["embeddings=base", "u=1"],
+        ),
     ],
 )
-def test_settings_that_form_no_grid_are_one_factor(
-    vary: object, label: str, levels: list[str] | None
+def test_parameters_that_vary_together_are_one_factor(
+    vary: object, label: str, levels: list[str]
 ) -> None:
     (factor,) = factors(study_of(vary=vary))
     assert factor.label == label
-    assert levels is None or [level.label for level in factor.levels] == levels
+    assert [level.label for level in factor.levels] == levels
+
+
+def test_bundles_of_parameters_can_form_a_grid() -> None:
+    counts, transitions = ((5, 2), (8, 4)), (0, 2, 4)
+    vary = [
+        {"bottom_layers": b, "top_layers": u, "bottom_transition": t, "top_transition": t}
+        for b, u in counts
+        for t in transitions
+    ]
+    count, transition = factors(study_of(vary=vary))
+    assert (count.label, transition.label) == ("layer count", "transition zone")
+    assert [level.label for level in count.levels] == ["b=5 u=2", "b=8 u=4"]
+    assert [len(level.models) for level in transition.levels] == [2, 2, 2]
+    assert [model.label for model in transition.levels[1].models] == [
+        "layer swap b=5 u=2 t_b=2 t_u=2",
+        "layer swap b=8 u=4 t_b=2 t_u=2",
+    ]
+    # One setting less is no grid: every setting is a level of its own.
+    (everything,) = factors(study_of(vary=vary[:-1]))
+    assert [len(level.models) for level in everything.levels] == [1] * 5
 
 
 @pytest.mark.parametrize("changes", [{}, {"vary": {"seed": [3]}}, {"recipe": None}])

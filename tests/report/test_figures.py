@@ -82,6 +82,16 @@ def test_any_number_that_varies_is_an_axis_such_as_divergence(tmp_path: Path) ->
     assert b"<svg" in figure.images["svg"]
 
 
+def test_every_baseline_has_a_look() -> None:
+    from ablations.report.design import baselines
+    from ablations.report.figures import _BASELINES
+    from ablations.study.schema import BASELINE_KINDS
+
+    models = baselines(study_of(baseline=list(BASELINE_KINDS)))
+    assert [model.label for model in models if model.label not in _BASELINES] == []
+    assert len(set(map(str, _BASELINES.values()))) == len(models)
+
+
 def test_images_are_what_they_say(grid: Run) -> None:
     from PIL import Image
 

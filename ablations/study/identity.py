@@ -123,7 +123,8 @@ def code_fingerprint() -> str:
     """Return a hash of the code that makes weights and scores: a changed method is another one."""
     method = Path(layerswap_method.__file__).parent
     evaluation = Path(__file__).parent.parent / "evaluation"
-    code = [*method.glob("*.py"), *evaluation.glob("*.py")]
+    live = Path(__file__).parent.parent / "live"
+    code = [path for folder in (method, evaluation, live) for path in folder.glob("*.py")]
     return fingerprint_of(**{str(path.parent.name) + path.name: path.read_text() for path in code})
 
 

@@ -11,7 +11,7 @@ from ablations.cli import main
 from ablations.runner import records
 from ablations.runner.run import RunOptions, RunResult, dry_run, run_study
 from layerswap_method.errors import InputError
-from tests.runner.fakes import scores_on_disk
+from tests.runner.fakes import scores_by_label
 from tests.study.standins import study_document, write_expert, write_task, write_yaml
 
 STUDY = {"baseline": ["base", "task_expert", "soup", "ties"], "vary": {"bottom_layers": [0, 1]}}
@@ -29,10 +29,10 @@ def test_a_live_engine_and_checkpoints_give_the_same_records(tmp_path: Path, exp
     assert not live.summary.failed
     cold = run(tmp_path, experts, "cold", materialize=True)
     assert not cold.summary.failed
-    found = scores_on_disk(tmp_path / "live")
+    found = scores_by_label(tmp_path / "live")
     assert len(found) == 6
     assert len({samples for _, samples, _ in found.values()}) > 3  # the cells do differ
-    assert found == scores_on_disk(tmp_path / "cold")
+    assert found == scores_by_label(tmp_path / "cold")
     by_label = {cell.label: cell for cell in records.load_run(live.out).cells}
     assert list(by_label)[:4] == ["base", "task_expert", "soup", "ties"]
     assert {c.provenance["weights"] for c in records.load_run(cold.out).cells} == {"checkpoint"}
@@ -96,7 +96,7 @@ def test_an_expert_that_disappears_and_a_task_that_raises(
     assert sorted(third.summary.evaluated) == sorted(second.summary.failed)
     undisturbed = run(tmp_path, experts, "undisturbed", document)
     assert not undisturbed.summary.failed
-    assert scores_on_disk(tmp_path / "run2") == scores_on_disk(tmp_path / "undisturbed")
+    assert scores_by_label(tmp_path / "run2") == scores_by_label(tmp_path / "undisturbed")
 
 
 @pytest.mark.slow

@@ -1,0 +1,103 @@
+"""Experts as base+adapter through whole runs, and experts that another machine looks for."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ablations.evaluation.evaluator import EngineOptions
+from ablations.evaluation.scores import EvaluationRequest
+from ablations.runner import records
+from ablations.runner.engines import EngineSetup
+from ablations.runner.run import RunOptions, run_study
+from ablations.runner.work import Work
+from ablations.study.experts import Expert
+from layerswap_method.errors import LayerSwapError
+from tests.runner.fakes import scores_by_label
+from tests.study.standins import study_document, write_yaml
+
+
+def write_adapter(folder: Path, base: Path) -> Path:
+    """Write a LoRA adapter of the query projections; a large change, so that answers differ."""
+    import torch
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    generator = torch.Generator().manual_seed(0)
+    tensors = {}
+    for layer in range(4):
+        name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+        tensors[f"{name}.lora_A.weight"] = torch.randn(4, 32, generator=generator)
+        tensors[f"{name}.lora_B.weight"] = torch.randn(32, 4, generator=generator)
+    save_file(tensors, str(folder / "adapter_model.safetensors"))
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": str(base),
+        "r": 4,
+        "lora_alpha": 8,
+        "target_modules": ["q_proj"],
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.slow
+def test_an_adapter_is_streamed_as_mergekit_would_merge_it(tmp_path: Path, models: Path) -> None:
+    adapter = write_adapter(tmp_path / "adapter", models / "base")
+    setting = {
+        "experts": {
+            "base": str(models / "base"),
+            "math": str(models / "math"),
+            "swahili": f"{models / 'base'}+{adapter}",
+        },
+        "include_path": str(models / "tasks"),
+    }
+    experts = write_yaml(tmp_path / "experts.yml", setting)
+    document = study_document(
+        baseline=["base", "language_expert", "soup"], vary={"bottom_layers": [1]}
+    )
+    study = str(write_yaml(tmp_path / "small.yml", document))
+    options = RunOptions(experts=experts, out=tmp_path / "live", backend="hf")
+    assert not run_study(study, options).summary.failed
+    options = RunOptions(
+        experts=experts,
+        out=tmp_path / "cold",
+        backend="hf",
+        materialize=True,
+        only="kind=language_expert|recipe",
+    )
+    assert not run_study(study, options).summary.failed
+    cells = records.load_run(tmp_path / "live").cells
+    assert {cell.provenance["weights"] for cell in cells} == {"streamed"}
+    assert len({tuple(s.responses for s in cell.samples()) for cell in cells}) == 4
+    found, cold = scores_by_label(tmp_path / "live"), scores_by_label(tmp_path / "cold")
+    assert len(cold) == 2
+    assert cold == {label: found[label] for label in cold}
+
+
+def test_an_expert_is_found_by_its_source_where_the_folder_is_not(
+    tmp_path: Path, models: Path
+) -> None:
+    """As on another node: the driver's folder is not there, what it was found by is."""
+    absent = tmp_path / "snapshots" / "abc"
+    expert = Expert("base", absent, source=str(models / "base"))
+    setup = EngineSetup(
+        backend="hf",
+        options=EngineOptions(batch_size=8),
+        base=expert,
+        experts={expert.reference: expert},
+        states={},
+        work=tmp_path / "work",
+    )
+    merge = {"merge_method": "passthrough", "models": [{"model": expert.reference}]}
+    request = EvaluationRequest(tasks=("words",), include_path=models / "tasks", limit=2)
+    engine = setup()
+    done = engine.evaluate(Work("s", "base", merge, request))
+    engine.close()
+    assert done.provenance["weights"] == "streamed"
+    lost = Expert("base", absent, source=str(tmp_path / "nowhere" / "else" / "x"))
+    with pytest.raises(LayerSwapError, match="no such folder"):
+        EngineSetup(
+            "hf", EngineOptions(), lost, {lost.reference: lost}, {}, tmp_path / "work"
+        )().evaluate(Work("s", "base", merge, request))

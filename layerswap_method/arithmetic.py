@@ -14,6 +14,9 @@ _CHUNK = 1 << 20
 _EXACT_LIMIT = 1 << 24
 """Integers up to here are exact in float32."""
 
+_EXACT_FACTOR = 1 << 12
+"""A 16-bit float times a whole number up to here is exact in float32."""
+
 
 def mix_coefficients(
     task_weights: Sequence[float],
@@ -73,9 +76,9 @@ def weighted_average(
 
     Tensors of coefficient 0 are left out. Where one tensor remains and its coefficient equals
     the divisor, that tensor itself is returned (an alias, bit-identical; cast only if
-    `out_dtype` differs). Otherwise the sum is accumulated in float32 (float64 if an input or
-    `out_dtype` is float64, or if float32 is averaged into 16 bits), divided once and rounded once
-    to `out_dtype` (default: the promoted dtype of the inputs).
+    `out_dtype` differs). Otherwise the sum is accumulated in float32, or in float64 where float32
+    would round on the way (float64 inputs; float32 inputs, but for the plain average of two),
+    divided once and rounded once to `out_dtype` (default: the promoted dtype of the inputs).
 
     Args:
         tensors: floating tensors of one shape on one device; not modified.
@@ -99,10 +102,7 @@ def weighted_average(
     first, coefficient = terms[0]
     if len(terms) == 1 and coefficient == divisor:
         return first.to(dtype)
-    dtypes = {tensor.dtype for tensor, _ in terms}
-    # A float32 sum of float32 values is rounded; rounding it again to 16 bits can miss by one.
-    narrowed = torch.float32 in dtypes and dtype.itemsize < torch.float32.itemsize
-    wide = narrowed or torch.float64 in {dtype, *dtypes}
+    wide = not _float32_suffices([t.dtype for t, _ in terms], [c for _, c in terms], divisor, dtype)
     compute = torch.float64 if wide else torch.float32
     result = torch.empty(first.shape, dtype=dtype, device=first.device)
     flat = result.view(-1)
@@ -118,6 +118,22 @@ def weighted_average(
             total.div_(divisor)
         flat[piece] = _to_odd(total) if wide and dtype.itemsize < 4 else total
     return result
+
+
+def _float32_suffices(
+    dtypes: Sequence[torch.dtype],
+    coefficients: Sequence[float],
+    divisor: float,
+    out_dtype: torch.dtype,
+) -> bool:
+    """Return whether a float32 sum and one division round no earlier than the last step."""
+    if torch.float64 in {out_dtype, *dtypes}:
+        return False
+    if all(dtype.itemsize == 2 for dtype in dtypes):  # up to 11 significant bits a value
+        return all(c == int(c) and c <= _EXACT_FACTOR for c in coefficients)
+    # Powers of two shift; of two float32 terms the sum is then the only step that rounds.
+    shifts = all(math.frexp(value)[0] == 0.5 for value in (*coefficients, divisor))
+    return shifts and len(dtypes) == 2 and out_dtype == torch.float32
 
 
 def _to_odd(total: torch.Tensor) -> torch.Tensor:

@@ -39,3 +39,9 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the valid name closest to `name`, or ``""``."""
     found = difflib.get_close_matches(name, sorted(choices), n=1, cutoff=0.5)
     return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def describe_error(error: BaseException) -> str:
+    """Return a foreign exception as one line: its type and the first two lines it says."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:2]) or '(no message)'}"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, LayerSwapError
 
 PLAN_FILE = "layer_swap_plan.json"
 """The layer plan, written beside the weights."""
@@ -17,18 +21,46 @@ _WEIGHTS = ("model*.safetensors", "model*.safetensors.index.json", "pytorch_mode
 _MERGED = (PLAN_FILE, "mergekit_config.yml")
 """Files that only a merge leaves."""
 
+_RENEWED = (
+    *_WEIGHTS,
+    *_MERGED,
+    *("chat_template*", "generation_config.json"),
+)
+"""Of an earlier merge, what must not stay beside new files: they would be taken for the new one's.
+Tokenizer files stay: a merge of experts that have none does not write any."""
+
+LOG = logging.getLogger("layerswap")
+
+
+def output_folder(out_path: str) -> Path:
+    """Return the absolute output folder for what the user wrote.
+
+    Raises:
+        InputError: for an empty path.
+    """
+    if not str(out_path).strip():
+        raise InputError("the output path is empty; give a folder")
+    return Path(os.path.abspath(out_path))  # noqa: PTH100 - resolve() would follow links
+
 
 def check_output(out: Path, inputs: Collection[Path]) -> None:
     """Check that a merge may be written to `out`.
 
+    Args:
+        out: the folder.
+        inputs: what the merge reads (models, adapters, the adapter cache); need not exist.
+
     Raises:
-        InputError: if `out` is a file, the folder of an input, or holds another model's weights.
+        InputError: if `out` is a file or a dangling link, lies where an input is, or holds
+            another model's weights.
     """
+    if out.is_symlink() and not out.exists():
+        raise InputError(f"{out}: the output path is a link to nothing; give a folder")
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: the output path is a file; give a folder")
     if any(out.resolve() == folder.resolve() for folder in inputs):
         raise InputError(f"{out}: the output folder is one of the merge's inputs; give another")
-    weights = _weight_files(out)
+    weights = _files(out, _WEIGHTS)
     if weights and not any((out / name).is_file() for name in _MERGED):
         raise InputError(
             f"{out}: the folder holds weights that no merge has written ({weights[0].name}); give "
@@ -40,30 +72,68 @@ def check_output(out: Path, inputs: Collection[Path]) -> None:
 def temporary_output(out: Path) -> Iterator[Path]:
     """Yield a folder beside `out` that becomes `out` when the body ends, and vanishes on failure.
 
-    Files of an existing `out` that the merge does not write stay, as with mergekit itself, but
-    for the weights of an earlier merge: transformers would load its `model.safetensors` in place
-    of new shards.
+    It vanishes on Ctrl-C and SIGTERM too; what a killed merge left is named at the next one.
+    Files of an existing `out` that a merge does not write stay, as with mergekit itself; those
+    of an earlier merge go: transformers would load its `model.safetensors` in place of new shards.
 
     Raises:
-        InputError: if `out` is a file.
+        InputError: if `out` is a file or cannot be made.
+        LayerSwapError: if the finished files cannot be moved to `out`.
     """
     check_output(out, ())
-    out.parent.mkdir(parents=True, exist_ok=True)
-    holder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".partial", dir=out.parent))
+    for left in sorted(out.parent.glob(".layerswap-*.partial")):
+        if (left / out.name).exists():
+            LOG.warning("%s is of a merge that was killed or still runs; delete it if killed", left)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        holder = Path(tempfile.mkdtemp(prefix=".layerswap-", suffix=".partial", dir=out.parent))
+    except OSError as error:
+        raise InputError(f"{out}: the output folder cannot be made: {error.strerror}") from error
     folder = holder / out.name  # mergekit prints the last part of the path on the model card
     try:
-        folder.mkdir()
-        yield folder
-        if out.is_dir():
-            for file in _weight_files(out):
-                file.unlink()
-            for file in sorted(folder.iterdir()):
-                file.replace(out / file.name)
-        else:
-            folder.replace(out)
+        with _ended_by_sigterm():
+            folder.mkdir()
+            yield folder
+            _move(folder, out)
     finally:
         shutil.rmtree(holder, ignore_errors=True)
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    return sorted(file for pattern in _WEIGHTS for file in folder.glob(pattern))
+def _move(folder: Path, out: Path) -> None:
+    try:
+        if not out.is_dir():
+            folder.replace(out)
+            return
+        if any((out / name).is_file() for name in _MERGED):
+            for file in _files(out, _RENEWED):
+                file.unlink()
+        for file in sorted(folder.iterdir()):
+            file.replace(out / file.name)
+    except OSError as error:
+        raise LayerSwapError(f"{out}: the merge cannot be moved there: {error}") from error
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM unwind the merge as Ctrl-C does, unless somebody else handles it."""
+    ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    )
+    if not ours:
+        yield
+        return
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _files(folder: Path, patterns: Collection[str]) -> list[Path]:
+    found = {file for pattern in patterns for file in folder.glob(pattern)}
+    return sorted(file for file in found if file.is_file())

@@ -192,12 +192,13 @@ def _is_needed(recipe: Recipe, source: TensorSource, model: Any) -> bool:
 def _with_source(planner: Any, task: Any, weight: Any, source: TensorSource) -> Any:
     """Return mergekit's task for one tensor with its source written into it.
 
-    mergekit casts to the recipe's `dtype` on loading, so an average would be rounded twice;
-    averages are therefore loaded as stored, and the kernel rounds them to `dtype` once.
+    mergekit casts to the recipe's `dtype` on loading and to `out_dtype` on saving, so an average
+    would be rounded up to three times; averages are therefore loaded as stored, and the kernel
+    rounds them once, to the dtype they are saved in.
     """
     parameters = {**dict(task.parameters.items()), SOURCE_PARAMETER: source}
     update: dict[str, Any] = {}
-    dtype = weight.force_dtype or planner.config.dtype
+    dtype = weight.force_dtype or planner.config.out_dtype or planner.config.dtype
     if source == "average" and dtype is not None:
         parameters[DTYPE_PARAMETER] = dtype
         update["gather_tensors"] = _loaded_as_stored(task.gather_tensors)

@@ -10,6 +10,8 @@ import functools
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +31,10 @@ from layerswap_method.definitions import (
     slice_problems,
     vocabulary_tensors,
 )
-from layerswap_method.errors import InputError
-from layerswap_method.mergekit_api import forget_loaders, recipe_fields
+from layerswap_method.errors import InputError, LayerSwapError, describe_error, nearest
+from layerswap_method.mergekit_api import chat_templates, forget_loaders, recipe_fields
 from layerswap_method.method import NAME
-from layerswap_method.output import PLAN_FILE, check_output, temporary_output
+from layerswap_method.output import PLAN_FILE, check_output, output_folder, temporary_output
 from layerswap_method.plan import LayerPlan
 from layerswap_method.planner import decoder_module, layer_plan, planner_is_extended
 from layerswap_method.recipe import Recipe, read_recipe
@@ -42,6 +44,7 @@ from layerswap_method.tensors import layer_part, split_layer
 LOG = logging.getLogger("layerswap")
 
 PLAN_SCHEMA_VERSION = 1
+_DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 
 def patch_merge(module: Any) -> None:
@@ -58,10 +61,12 @@ def patch_merge(module: Any) -> None:
             original(merge_config, out_path, options, config_source)
             return
         forget_loaders()
-        recipe, plan = check(merge_config, options, config_source, Path(out_path))
+        out = output_folder(out_path)
+        recipe, plan = check(merge_config, options, config_source, out)
         announce(recipe, plan, quiet=options.quiet)
-        with temporary_output(Path(out_path)) as folder:
-            original(merge_config, str(folder), options, config_source)
+        with temporary_output(out) as folder:
+            with _failures_in_one_message(verbose=options.verbosity > 0):
+                original(merge_config, str(folder), options, config_source)
             text = json.dumps(plan_record(recipe, plan), indent=2) + "\n"
             (folder / PLAN_FILE).write_text(text, encoding="utf-8")
 
@@ -69,6 +74,26 @@ def patch_merge(module: Any) -> None:
     for name, loaded in list(sys.modules.items()):
         if name.startswith("mergekit.") and getattr(loaded, "run_merge", None) is original:
             loaded.run_merge = run_merge  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _failures_in_one_message(*, verbose: bool) -> Iterator[None]:
+    """Turn what fails inside mergekit into one message; with ``-v`` its traceback is kept.
+
+    Raises:
+        LayerSwapError: for any exception but this project's own and interrupts.
+    """
+    try:
+        yield
+    except LayerSwapError:
+        raise
+    except Exception as error:
+        if verbose:
+            raise
+        raise LayerSwapError(
+            f"mergekit failed, and nothing was written: {describe_error(error)} (add -v for the "
+            "traceback)"
+        ) from error
 
 
 def check(
@@ -87,7 +112,15 @@ def check(
     problems = [p for ref in references for p in reference_problems(ref, options)]
     if problems:
         raise InputError.from_problems("layer_swap recipe", problems)
+    problems = list(_setting_problems(merge_config))
+    if problems:
+        raise InputError.from_problems("layer_swap recipe", problems)
     configs = {str(ref): load_config(ref, options) for ref in references}
+    if out is not None:
+        check_output(out, _inputs(references, options))
+    if merge_config.models:  # slices are checked first, below
+        plan_for_depth(recipe, merge_config, configs)
+    # From here on checkpoints are fetched and adapters merged; the cheap checks come before.
     checkpoints = [
         read_checkpoint(str(ref), local_folder(ref, options), configs[str(ref)])
         for ref in references
@@ -95,10 +128,10 @@ def check(
     if out is not None:
         check_output(out, [checkpoint.path for checkpoint in checkpoints])
     _check_checkpoints(recipe, merge_config, options, configs, checkpoints)
-    num_layers = _num_layers(merge_config, checkpoints[0])
-    if num_layers != checkpoints[0].num_layers:
-        _check_new_depth(num_layers, configs[str(recipe.base_model)], checkpoints[0])
-    return recipe, layer_plan(recipe, num_layers)
+    plan = plan_for_depth(recipe, merge_config, configs)
+    if plan.num_layers != checkpoints[0].num_layers:
+        _check_new_depth(plan.num_layers, configs[str(recipe.base_model)], checkpoints[0])
+    return recipe, plan
 
 
 def unique_references(recipe: Recipe, merge_config: Any) -> list[Any]:
@@ -170,16 +203,44 @@ def _check_new_depth(num_layers: int, config: Any, first: Checkpoint) -> None:
         )
 
 
-def _num_layers(merge_config: Any, first: Checkpoint) -> int:
+def _setting_problems(merge_config: Any) -> Iterator[str]:
+    """Yield what mergekit would only notice while it merges, or after."""
+    for key in ("dtype", "out_dtype"):
+        name = getattr(merge_config, key)
+        if name is not None and name.removeprefix("torch.") not in _DTYPES:
+            hint = nearest(name, _DTYPES)
+            yield f"{key} is {name!r}; it must be one of {', '.join(_DTYPES)}{hint}"
+    template = merge_config.chat_template
+    known = ("auto", *chat_templates())
+    if template and "{" not in template and template not in known:
+        yield (
+            f"chat_template is {template!r}; it must be one of {', '.join(known)}, or a template's "
+            f"own text{nearest(template, known)}"
+        )
+
+
+def _inputs(references: list[Any], options: Any) -> list[Path]:
+    """Return every path on this machine that the merge reads from."""
+    parts = [part for ref in references for part in (ref.model, ref.lora) if part is not None]
+    found = [Path(part.path) for part in parts]
+    if options.lora_merge_cache:
+        found.append(Path(options.lora_merge_cache))
+    return [path for path in found if path.exists()]
+
+
+def plan_for_depth(recipe: Recipe, merge_config: Any, configs: dict[str, Any]) -> LayerPlan:
+    """Return the plan for the depth of the recipe's slices, or of the first model's config."""
     slices = merge_config.slices
-    for name, module in (merge_config.modules or {}).items():
-        if module.slices and (len(merge_config.modules) == 1 or name == "text_decoder"):
-            slices = module.slices
+    if merge_config.modules:
+        slices = merge_config.modules[decoder_module(merge_config)].slices
     if slices:
-        return sum(o.sources[0].layer_range[1] - o.sources[0].layer_range[0] for o in slices)
-    if first.num_layers is None:
-        raise InputError(f"{first.name}: its config does not say how many layers it has")
-    return first.num_layers
+        ranges = [out.sources[0].layer_range for out in slices]
+        return layer_plan(recipe, sum(end - start for start, end in ranges))
+    name, config = next(iter(configs.items()))
+    num_layers = getattr(config.get_text_config(), "num_hidden_layers", None)
+    if num_layers is None:
+        raise InputError(f"{name}: its config does not say how many layers it has")
+    return layer_plan(recipe, int(num_layers))
 
 
 def announce(recipe: Recipe, plan: LayerPlan, *, quiet: bool) -> None:

@@ -64,12 +64,23 @@ def dtype_from_name(name: str | None) -> Any:
     return convert(name)
 
 
+def chat_templates() -> tuple[str, ...]:
+    """Return the names of the chat templates that mergekit ships."""
+    import importlib.resources
+
+    from mergekit._data import chat_templates as folder
+
+    files = importlib.resources.files(folder).iterdir()
+    return tuple(sorted(f.name[:-6] for f in files if f.name.endswith(".jinja")))
+
+
 def recipe_fields() -> dict[str, tuple[str, ...]]:
-    """Return the keys mergekit knows: of a recipe, of an entry of `models`, and of `slices`."""
+    """Return the keys mergekit knows: of a recipe and of the entries of its lists and modules."""
     from mergekit.config import (
         InputModelDefinition,
         InputSliceDefinition,
         MergeConfiguration,
+        OutputModuleDefinition,
         OutputSliceDefinition,
     )
 
@@ -78,6 +89,7 @@ def recipe_fields() -> dict[str, tuple[str, ...]]:
         "models": tuple(InputModelDefinition.model_fields),
         "slices": tuple(OutputSliceDefinition.model_fields),
         "sources": tuple(InputSliceDefinition.model_fields),
+        "modules": tuple(OutputModuleDefinition.model_fields),
     }
 
 

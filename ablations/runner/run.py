@@ -101,8 +101,10 @@ def dry_run(study: str, options: RunOptions) -> str:
         InputError: with every problem of the study.
     """
     file = read_study(find_study(study))
-    plan = plan_study(file, options.experts, backend=options.backend, download=False)
-    out = options.out or default_out(plan.study.name)
+    name = "study" if file.study is None else file.study.name
+    out = (options.out or default_out(name)).absolute()
+    cache = out / _FINGERPRINTS
+    plan = plan_study(file, options.experts, backend=options.backend, cache=cache, dry=True)
     finished = {cell.key for cell in plan.cells if records.is_finished(out, cell.key)}
     selected = {cell.key for cell in _selected(plan, options.only)}
     return describe_plan(

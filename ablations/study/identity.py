@@ -51,9 +51,16 @@ _DONATED = (
 class Fingerprints:
     """Fingerprints of expert folders, kept in a file while sizes and dates stay the same."""
 
-    def __init__(self, cache: Path | None):
-        """Read `cache`; None keeps nothing."""
+    def __init__(self, cache: Path | None, *, dry: bool = False):
+        """Read `cache`; None keeps nothing.
+
+        Args:
+            cache: the file.
+            dry: whether to read no expert and write nothing: then what is not in the cache is
+                known by its `folder_state`, and no record fits it.
+        """
         self._cache = cache
+        self._dry = dry
         self._known: dict[str, list[str]] = {}
         if cache is not None and cache.is_file():
             try:
@@ -62,12 +69,12 @@ class Fingerprints:
                 self._known = {}
 
     def of(self, folder: Path) -> str:
-        """Return the hash of a checkpoint's or adapter's files. Reads all of them once."""
+        """Return the hash of a checkpoint's or adapter's files. Reads all of them, once."""
         state = folder_state(folder)
         known = self._known.get(str(folder))
         if known is not None and known[0] == state:
             return known[1]
-        found = fingerprint_checkpoint(folder)
+        found = f"unread {state}" if self._dry else fingerprint_checkpoint(folder)
         self._known[str(folder)] = [state, found]
         return found
 
@@ -77,7 +84,7 @@ class Fingerprints:
 
     def save(self) -> None:
         """Write what is known to the cache."""
-        if self._cache is not None:
+        if self._cache is not None and not self._dry:
             with contextlib.suppress(OSError):  # it is found out again
                 write_text(self._cache, json.dumps(self._known, indent=1) + "\n")
 

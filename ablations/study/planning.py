@@ -83,7 +83,7 @@ def plan_study(
     *,
     backend: BackendChoice = "auto",
     cache: Path | None = None,
-    download: bool = True,
+    dry: bool = False,
 ) -> StudyPlan:
     """Return the plan of a study, after every check that can be made without running it.
 
@@ -92,7 +92,7 @@ def plan_study(
         experts_file: names to folders; None takes the study's own `experts_file`.
         backend: what is to evaluate.
         cache: file in which fingerprints of experts are kept.
-        download: whether experts may be downloaded from the hub.
+        dry: whether to download no expert, read no weights and write nothing.
 
     Raises:
         InputError: listing every problem.
@@ -103,7 +103,7 @@ def plan_study(
     study, named = _with_experts(file, file.study, experts_file, problems)
     known = recipe_fields()
     problems += study_problems(study, known)
-    experts = _find_experts(study, named, problems, download=download)
+    experts = _find_experts(study, named, problems, download=not dry)
     chosen = _backend(backend, study, problems)
     expansion, checkpoints = Expansion(), list[Checkpoint]()
     if set(experts) == set(expert_names(study)):
@@ -124,7 +124,7 @@ def plan_study(
     if problems or chosen is None:
         raise InputError.from_problems(str(file.path), problems)
     versions = _versions(chosen)
-    fingerprints = Fingerprints(cache)
+    fingerprints = Fingerprints(cache, dry=dry)
     contents = read_contents(experts.values(), fingerprints)
     fingerprints.save()
     cells = identified(

@@ -42,6 +42,10 @@ def test_a_live_engine_and_checkpoints_give_the_same_records(tmp_path: Path, exp
     assert by_label["bottom_layers=1 "[:-1]].plan == ("language", "task", "task", "language")
     assert not list((tmp_path / "cold" / ".work").iterdir())  # nothing is left on disk
 
+    options = RunOptions(experts=experts, out=tmp_path / "live", backend="hf")
+    text = dry_run(str(tmp_path / "small.yml"), options)
+    assert text.count("  finished") == 6
+    assert "cost: 0 evaluations for 6 cells" in text
     again = run(tmp_path, experts, "live")
     assert not again.summary.evaluated
     assert len(again.summary.before) == 6

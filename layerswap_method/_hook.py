@@ -21,6 +21,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 CALLBACKS = {
+    "mergekit.config": "on_config",
     "mergekit.merge_methods.registry": "on_registry",
     "mergekit.plan": "on_plan",
     "mergekit.merge": "on_merge",

@@ -1,11 +1,13 @@
 """A `layer_swap` recipe as mergekit parsed it, read into typed values with every problem at once.
 
 Knows the fields of mergekit's `MergeConfiguration` (duck-typed, nothing is imported) and the
-rules of the method's parameters; not checkpoints, paths or tensors.
+rules of the method's parameters; not checkpoints or tensors.
 """
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +15,11 @@ from typing import Any
 import pydantic
 
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.references import same_model_key
 from layerswap_method.spec import MODEL_PARAMETERS, ROLES, SHARED_PARAMETERS, LayerSwapSpec
 
 _ALL_PARAMETERS = (*MODEL_PARAMETERS, *SHARED_PARAMETERS)
+_SCALARS = (bool, int, float, str)
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def read_recipe(
     Raises:
         InputError: with all problems, each with its place and the nearest valid name.
     """
-    problems = list(_key_problems(source, known)) if source is not None else []
+    problems = list(key_problems(source, known)) if source is not None else []
     spec, spec_problems = _read_spec(config.parameters or {})
     problems += spec_problems
     models: tuple[InputModel, ...] = ()
@@ -88,15 +92,36 @@ def read_recipe(
     return Recipe(spec=spec, models=models, base_model=config.base_model)
 
 
-def _key_problems(source: Mapping[str, Any], known: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield the keys that mergekit would silently ignore."""
+def key_problems(source: Mapping[str, Any], known: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield the keys that mergekit would silently ignore.
+
+    Args:
+        source: the YAML document; values of a wrong type are passed over.
+        known: `mergekit_api.recipe_fields()`.
+    """
     yield from _unknown_keys(source, known["recipe"], "the recipe")
-    for i, model in enumerate(source.get("models") or ()):
-        yield from _unknown_keys(model, known["models"], f"models[{i}]")
-    for i, out in enumerate(source.get("slices") or ()):
-        yield from _unknown_keys(out, known["slices"], f"slices[{i}]")
-        for j, entry in enumerate(out.get("sources") or () if isinstance(out, Mapping) else ()):
-            yield from _unknown_keys(entry, known["sources"], f"slices[{i}].sources[{j}]")
+    yield from _input_key_problems(source, known, "")
+    modules = source.get("modules")
+    for name, module in modules.items() if isinstance(modules, Mapping) else ():
+        yield from _unknown_keys(module, known["modules"], f"modules.{name}")
+        if isinstance(module, Mapping):
+            yield from _input_key_problems(module, known, f"modules.{name}.")
+
+
+def _input_key_problems(
+    holder: Mapping[str, Any], known: Mapping[str, Sequence[str]], place: str
+) -> Iterator[str]:
+    for i, model in enumerate(_items(holder, "models")):
+        yield from _unknown_keys(model, known["models"], f"{place}models[{i}]")
+    for i, out in enumerate(_items(holder, "slices")):
+        yield from _unknown_keys(out, known["slices"], f"{place}slices[{i}]")
+        for j, entry in enumerate(_items(out, "sources")):
+            yield from _unknown_keys(entry, known["sources"], f"{place}slices[{i}].sources[{j}]")
+
+
+def _items(holder: Any, key: str) -> Sequence[Any]:
+    found = holder.get(key) if isinstance(holder, Mapping) else None
+    return found if isinstance(found, list | tuple) else ()
 
 
 def _unknown_keys(found: Any, known: Sequence[str], place: str) -> Iterator[str]:
@@ -111,19 +136,24 @@ def _unknown_keys(found: Any, known: Sequence[str], place: str) -> Iterator[str]
 def _read_spec(parameters: Mapping[str, Any]) -> tuple[LayerSwapSpec | None, list[str]]:
     problems: list[str] = []
     values: dict[str, Any] = {}
+    unread = False
     for name, value in parameters.items():
         if name in MODEL_PARAMETERS:
             problems.append(f"{name} belongs under the parameters: of each model, not at the top")
         elif name not in SHARED_PARAMETERS:
-            problems.append(f"unknown parameter {name!r}{nearest(name, _ALL_PARAMETERS)}")
-        elif not isinstance(value, (bool, int, float, str)):
+            problems.append(f"unknown parameter {name!r}{nearest(str(name), _ALL_PARAMETERS)}")
+        elif not isinstance(value, _SCALARS):
             problems.append(_list_problem(name, value))
+            unread = True
         else:
             values[name] = value
     try:
         return LayerSwapSpec(**values), problems
     except pydantic.ValidationError as error:
-        return None, problems + [_value_problem(item) for item in error.errors()]
+        found = error.errors()
+        if unread:  # what does not fit together may fit once every value is read
+            found = [item for item in found if item["loc"]]
+        return None, problems + [_value_problem(item) for item in found]
 
 
 def _list_problem(name: str, value: Any) -> str:
@@ -147,7 +177,29 @@ def _value_problem(item: Any) -> str:
         return f'{name} is {value!r}; it must be a string in quotes, such as "{value}"'
     if item["type"] == "int_type":
         return f"{name} is {value!r}; it must be a whole number"
+    if item["type"] == "float_type":
+        return f"{name} is {value!r}; it must be one number{_number_hint(value)}"
     return f"{name} is {value!r}: {item['msg']}"
+
+
+def _number_hint(value: Any) -> str:
+    """Return how to write a number that YAML took for text, such as 1e-6 or "1"."""
+    try:
+        number = float(value) if isinstance(value, str) else math.nan
+    except ValueError:
+        return ""
+    if not math.isfinite(number):
+        return ""
+    text = repr(number)
+    if "e" in text and "." not in text:
+        text = text.replace("e", ".0e")
+    return f", and this is text (YAML reads 1e-6 and quoted numbers so): write {text}"
+
+
+def _shown(value: Any) -> str:
+    """Return a setting for a message; mergekit's filters have no readable form."""
+    flat = value if isinstance(value, list) else [value]
+    return repr(value) if all(isinstance(v, _SCALARS) for v in flat) else "a list or filter"
 
 
 def _output_groups(config: Any) -> Iterator[tuple[str, Sequence[Any]]]:
@@ -168,35 +220,19 @@ def _read_models(
 ) -> tuple[tuple[InputModel, ...], list[str]]:
     problems: list[str] = []
     models: list[InputModel] = []
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     for i, entry in enumerate(sources):
         where = f"{place}[{i}] ({entry.model})"
         parameters = entry.parameters or {}
-        for name in parameters:
-            if name in SHARED_PARAMETERS:
-                problems.append(f"{where}: {name} belongs under the recipe's top parameters:")
-            elif name not in MODEL_PARAMETERS:
-                problems.append(
-                    f"{where}: unknown parameter {name!r}{nearest(name, _ALL_PARAMETERS)}"
-                )
         role = parameters.get("role")
-        if role is None and entry.model != base_model:
-            if not any(nearest(key, ["role"]) for key in parameters):  # else a typo, named above
-                problems.append(f"{where} has no role; write role: task or role: language")
-        elif role is not None and role not in ROLES:
-            problems.append(
-                f"{where}: role is {role!r}; it must be task or language{nearest(str(role), ROLES)}"
-            )
         weight = parameters.get("weight", 1.0)
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)):
-            problems.append(f"{where}: weight is {weight!r}; it must be one number")
-            weight = 1.0
-        elif not 0 <= weight < float("inf"):
-            problems.append(f"{where}: weight is {weight}; it must be finite and 0 or more")
-        if str(entry.model) in seen:
-            problems.append(f"{where} is listed twice; one model plays one role")
-        seen.add(str(entry.model))
-        models.append(InputModel(entry.model, role, float(weight)))
+        problems += [f"{where}{problem}" for problem in _input_problems(entry, base_model)]
+        key = same_model_key(entry.model)
+        if key in seen:
+            other = "" if seen[key] == str(entry.model) else f" (first as {seen[key]})"
+            problems.append(f"{where} is listed twice{other}; one model plays one role")
+        seen.setdefault(key, str(entry.model))
+        models.append(InputModel(entry.model, role, float(weight) if _is_weight(weight) else 1.0))
     with_role = tuple(model for model in models if model.role in ROLES)
     if not problems:
         for role in ROLES:
@@ -206,6 +242,43 @@ def _read_models(
             elif sum(model.weight for model in given) == 0:
                 problems.append(f"{place}: the weights of role {role} sum to 0")
     return with_role, problems
+
+
+def _input_problems(entry: Any, base_model: Any) -> Iterator[str]:
+    """Yield what is wrong with the parameters of one input, to be read after its place."""
+    parameters = entry.parameters or {}
+    for name in parameters:
+        if name in SHARED_PARAMETERS:
+            yield f": {name} belongs under the recipe's top parameters:"
+        elif name not in MODEL_PARAMETERS:
+            yield f": unknown parameter {name!r}{nearest(str(name), _ALL_PARAMETERS)}"
+    role = parameters.get("role")
+    if role is None and entry.model != base_model:
+        if base_model is not None and same_model_key(entry.model) == same_model_key(base_model):
+            yield f" is the base_model; write it in the same way ({base_model}), or leave it out"
+        elif not any(nearest(str(key), ["role"]) for key in parameters):  # else named above
+            yield " has no role; write role: task or role: language"
+    elif role == "base":
+        yield (
+            ": role is 'base'; the base is named by base_model: at the recipe's top and needs no "
+            "role: drop this line"
+        )
+    elif role is not None and role not in ROLES:
+        hint = nearest(role, ROLES) if isinstance(role, str) else ""
+        yield f": role is {_shown(role)}; it must be task or language{hint}"
+    elif role is None and "weight" in parameters:
+        yield ": weight has no effect on the base, which has no role; drop it"
+    if "weight" in parameters:
+        weight = parameters["weight"]
+        if isinstance(weight, bool) or not isinstance(weight, int | float):
+            yield f": weight is {_shown(weight)}; it must be one number{_number_hint(weight)}"
+        elif not _is_weight(weight):
+            yield f": weight is {weight}; it must be finite and 0 or more"
+
+
+def _is_weight(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and 0 <= value <= sys.float_info.max
 
 
 def _stray_parameters(config: Any) -> list[str]:

@@ -1,6 +1,6 @@
 """Registration: knows what mergekit must be told, and when to stand aside; not how it merges.
 
-`layerswap_method._hook` calls the three `on_*` functions right after the mergekit modules they
+`layerswap_method._hook` calls the four `on_*` functions right after the mergekit modules they
 are named after have run. They may raise: the hook turns that into one warning.
 """
 
@@ -32,6 +32,13 @@ def layer_swap_method() -> Any:
 
         _method = build_method()
     return _method
+
+
+def on_config(config: ModuleType) -> None:
+    """Have `mergekit.config` say in our words why a `layer_swap` recipe is none to it."""
+    from layerswap_method.validation import patch_config
+
+    patch_config(config, applies=lambda: not _standing_aside)
 
 
 def on_registry(registry: ModuleType) -> None:
@@ -76,6 +83,8 @@ def withdraw() -> None:
     For a process in which a later step failed: a `layer_swap` without its planner or its checks
     is worse than mergekit's plain "Unimplemented merge method".
     """
+    global _standing_aside
+    _standing_aside = True
     registry = sys.modules.get("mergekit.merge_methods.registry")
     methods = getattr(registry, "_METHODS", {})
     if _method is not None and methods.get(METHOD_NAME) is _method:

@@ -15,7 +15,12 @@ import pytest
 
 from layerswap_method import _hook, registration
 
-WATCHED = ["mergekit.merge_methods.registry", "mergekit.plan", "mergekit.merge"]
+WATCHED = [
+    "mergekit.config",
+    "mergekit.merge_methods.registry",
+    "mergekit.plan",
+    "mergekit.merge",
+]
 
 
 def run(source: str, *flags: str) -> str:
@@ -72,7 +77,7 @@ class TestWatchedModule:
 
 def test_other_modules_are_not_looked_at() -> None:
     finder = next(found for found in sys.meta_path if type(found) is _hook.LayerSwapFinder)
-    for name in ("json", "mergekit", "mergekit.config", "layerswap_method", "no_such_module"):
+    for name in ("json", "mergekit", "mergekit.common", "layerswap_method", "no_such_module"):
         assert finder.find_spec(name) is None
     assert _hook.LayerSwapFinder().find_spec("mergekit.plan") is None  # it is on no path
 

@@ -108,7 +108,7 @@ def test_a_merge_that_fails_half_way_leaves_nothing(
     models = {"task": experts("llama").task, "language": damaged}
     for out in (root / "new", existing):
         done.clear()
-        with pytest.raises(LayerSwapError, match="nothing was written: .*Input/output error"):
+        with pytest.raises(LayerSwapError, match=r"nothing was written: .*Input/output error"):
             merge(recipe(models, SWAP.parameters()), out, out_shard_size=2000)
         assert len(done) > 20  # tensors were read, and shards written, before it failed
     assert [path.name for path in root.iterdir()] == ["existing"]

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, describe_error
 from layerswap_method.mergekit_api import merged_reference
 
 
@@ -99,7 +99,9 @@ def load_config(reference: Any, options: Any) -> Any:
     try:
         return reference.config(trust_remote_code=options.trust_remote_code)
     except Exception as error:
-        raise InputError(f"{reference}: its config cannot be loaded: {_cause(error)}") from error
+        raise InputError(
+            f"{reference}: its config cannot be loaded: {describe_error(error)}"
+        ) from error
 
 
 def local_folder(reference: Any, options: Any) -> Path:
@@ -119,7 +121,7 @@ def local_folder(reference: Any, options: Any) -> Path:
                 f"write the snapshot's folder instead{_snapshot(reference, options)}"
             )
         raise InputError(
-            f"{reference}: its weights cannot be had: {_cause(error)}{hint}"
+            f"{reference}: its weights cannot be had: {describe_error(error)}{hint}"
         ) from error
 
 
@@ -133,9 +135,3 @@ def _snapshot(reference: Any, options: Any) -> str:
         revision=reference.model.revision,
     )
     return f": {Path(found).parent}" if isinstance(found, str) else ""
-
-
-def _cause(error: Exception) -> str:
-    """Return the first two lines of an error: torch and peft name the cause in the second."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' '.join(lines[:2]) or '(no message)'}"

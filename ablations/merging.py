@@ -13,9 +13,9 @@ from pathlib import Path
 
 from ablations.atomic import replaced_folder, write_text
 from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.output import PLAN_FILE
 from layerswap_method.plan import LayerPlan
 
-PLAN_FILE = "layer_swap_plan.json"
 FINGERPRINT_FILE = "quickstart_fingerprint.txt"
 _TAIL_LINES = 15
 

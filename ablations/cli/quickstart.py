@@ -12,6 +12,8 @@ from typing import Literal
 
 import click
 
+from ablations.cli.options import backend_option
+
 
 @click.command()
 @click.option(
@@ -28,13 +30,7 @@ import click
     show_default=True,
     help="Folder of the pocket experts; they are trained when they are not there.",
 )
-@click.option(
-    "--backend",
-    type=click.Choice(["auto", "hf", "vllm"]),
-    default="auto",
-    show_default=True,
-    help="What evaluates: vLLM when it is installed (auto), transformers, or vLLM.",
-)
+@backend_option
 @click.option(
     "--limit", type=click.IntRange(min=1), default=300, show_default=True, help="Items per task."
 )

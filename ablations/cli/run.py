@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from ablations.cli.options import backend_option
+
 
 @click.command()
 @click.argument("study")
@@ -22,13 +24,7 @@ import click
     type=click.Path(file_okay=False, path_type=Path),
     help="Run folder; runs/STUDY unless given.",
 )
-@click.option(
-    "--backend",
-    type=click.Choice(["auto", "hf", "vllm"]),
-    default="auto",
-    show_default=True,
-    help="What evaluates: vLLM when it is installed (auto), transformers, or vLLM.",
-)
+@backend_option
 @click.option(
     "--executor",
     type=click.Choice(["local", "ray"]),

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.word_tokenizer import save_word_tokenizer
+
 WORDS = [f"w{index}" for index in range(24)]
 SPECIAL = ["<pad>", "<bos>", "<eos>", "<unk>"]
 
@@ -13,21 +15,10 @@ SPECIAL = ["<pad>", "<bos>", "<eos>", "<unk>"]
 def write_model(folder: Path, seed: int = 0) -> Path:
     """Write a random two-layer Llama that says something else for every seed."""
     import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    vocabulary = {word: index for index, word in enumerate([*SPECIAL, *WORDS])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        bos_token="<bos>",
-        eos_token="<eos>",
-        unk_token="<unk>",
-        padding_side="left",
-        model_max_length=128,
-    ).save_pretrained(folder)
+    vocabulary = [*SPECIAL, *WORDS]
+    save_word_tokenizer(folder, vocabulary, padding_side="left", model_max_length=128)
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(vocabulary),

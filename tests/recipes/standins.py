@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.recipes.documents import Reference, is_hub_id
+from tests.word_tokenizer import save_word_tokenizer
 
 HIDDEN, VOCABULARY, RANK, ALPHA = 16, 64, 2, 4
 
@@ -72,22 +73,9 @@ def build_model(name: str, folder: Path, *, vocabulary: int = VOCABULARY) -> Non
 
 
 def _build_tokenizer(folder: Path, vocabulary: int) -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
     special = ["<pad>", "<bos>", "<eos>", "<unk>"]
     words = special + [f"w{i}" for i in range(vocabulary - len(special))]
-    tokenizer = Tokenizer(
-        models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>")
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        bos_token="<bos>",
-        eos_token="<eos>",
-        unk_token="<unk>",
-    ).save_pretrained(folder)
+    save_word_tokenizer(folder, words)
 
 
 def _build_adapter(base: str, name: str, folder: Path) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from tests.word_tokenizer import save_word_tokenizer
+
 WORDS = [f"w{index}" for index in range(24)]
 SPECIAL = ["<pad>", "<bos>", "<eos>", "<unk>"]
 
@@ -14,21 +16,10 @@ SPECIAL = ["<pad>", "<bos>", "<eos>", "<unk>"]
 def write_expert(folder: Path, seed: int, *, layers: int = 4, hidden: int = 32) -> Path:
     """Write a random Llama with a word-level tokenizer; another one for every seed."""
     import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    vocabulary = {word: index for index, word in enumerate([*SPECIAL, *WORDS])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        bos_token="<bos>",
-        eos_token="<eos>",
-        unk_token="<unk>",
-        padding_side="left",
-        model_max_length=64,
-    ).save_pretrained(folder)
+    vocabulary = [*SPECIAL, *WORDS]
+    save_word_tokenizer(folder, vocabulary, padding_side="left", model_max_length=64)
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(vocabulary),

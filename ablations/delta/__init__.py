@@ -1,0 +1,1 @@
+"""Where fine-tuning changed a model: profiles, grids, figures. Merges nothing."""

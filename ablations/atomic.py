@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from layerswap_method.output import give_folder_mode
+
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to a temporary file beside `path`, then rename it."""
+    """Write `text` to a temporary file beside `path`, then rename it.
+
+    The file has the mode that the umask gives; one of `tempfile` only its owner could read.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as file:
-        fresh = Path(file.name)
-        try:
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with fresh.open("x", encoding="utf-8") as file:
             file.write(text)
-        except BaseException:
-            fresh.unlink()
-            raise
-    fresh.replace(path)
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager
@@ -29,7 +33,8 @@ def replaced_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder beside `path` that takes its place when the body ends.
 
     When the body raises, the new folder vanishes and what was at `path` stays. A folder cannot
-    be exchanged in one step everywhere, so for an instant neither may be there.
+    be exchanged in one step everywhere, so for an instant neither may be there. Its files can be
+    read by whoever may read the folder.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     holder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
@@ -37,6 +42,7 @@ def replaced_folder(path: Path) -> Iterator[Path]:
         fresh = holder / path.name
         fresh.mkdir()
         yield fresh
+        give_folder_mode(fresh)
         if path.exists():
             path.replace(holder / "replaced")
         fresh.replace(path)

@@ -94,9 +94,25 @@ def temporary_output(out: Path) -> Iterator[Path]:
         with _ended_by_sigterm():
             folder.mkdir()
             yield folder
+            give_folder_mode(folder)
             _move(folder, out)
     finally:
         shutil.rmtree(holder, ignore_errors=True)
+
+
+def give_folder_mode(folder: Path) -> None:
+    """Let everybody read and write the files in `folder` who may do so with the folder.
+
+    safetensors (0.8) and `tempfile` write files that only their owner may read, whatever the umask
+    says: useless to others on shared storage.
+
+    Args:
+        folder: made under the umask, with files of ours only; changes their modes, not its own.
+    """
+    mode = folder.stat().st_mode & 0o666
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(path.stat().st_mode | mode)
 
 
 def _move(folder: Path, out: Path) -> None:

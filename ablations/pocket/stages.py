@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from layerswap_method.errors import InputError
+from layerswap_method.output import give_folder_mode
 
 MANIFEST = "pocket_stage.json"
 
@@ -100,6 +101,7 @@ def write_stage(stage: Stage, fill: Callable[[Path], dict[str, Any]]) -> None:
         "files": hash_files(fresh),
     }
     (fresh / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+    give_folder_mode(fresh)
     old = stage.folder.with_name(f".{stage.name}.old.partial-{os.getpid()}")
     if stage.folder.exists():
         stage.folder.rename(old)

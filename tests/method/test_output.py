@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import save_file
 
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.output import check_output, output_folder, temporary_output
@@ -34,6 +36,21 @@ def test_a_folder_appears_whole(tmp_path: Path) -> None:
         write_model(folder, "config.json")
         assert not (tmp_path / "a" / "out").exists()
     assert leftovers(tmp_path / "a") == ["out"]
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["new", "over an earlier merge"])
+def test_weights_can_be_read_by_whoever_the_umask_lets(tmp_path: Path, there: bool) -> None:
+    out = tmp_path / "out"
+    if there:
+        write_model(out, "mergekit_config.yml")
+    before = os.umask(0o027)
+    try:
+        with temporary_output(out) as folder:
+            save_file({"tensor": torch.zeros(1)}, folder / "model.safetensors")
+            assert (folder / "model.safetensors").stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(before)
+    assert (out / "model.safetensors").stat().st_mode & 0o777 == 0o640
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])

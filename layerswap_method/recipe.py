@@ -6,20 +6,17 @@ rules of the method's parameters; not checkpoints or tensors.
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pydantic
-
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.parameters import number_hint, read_parameters, shown
 from layerswap_method.references import same_model_key
 from layerswap_method.spec import MODEL_PARAMETERS, ROLES, SHARED_PARAMETERS, LayerSwapSpec
 
 _ALL_PARAMETERS = (*MODEL_PARAMETERS, *SHARED_PARAMETERS)
-_SCALARS = (bool, int, float, str)
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,9 @@ def read_recipe(
         InputError: with all problems, each with its place and the nearest valid name.
     """
     problems = list(key_problems(source, known)) if source is not None else []
-    spec, spec_problems = _read_spec(config.parameters or {})
+    spec, spec_problems = read_parameters(
+        LayerSwapSpec, config.parameters or {}, of_models=MODEL_PARAMETERS
+    )
     problems += spec_problems
     models: tuple[InputModel, ...] = ()
     for place, sources in _output_groups(config):
@@ -92,114 +91,54 @@ def read_recipe(
     return Recipe(spec=spec, models=models, base_model=config.base_model)
 
 
-def key_problems(source: Mapping[str, Any], known: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def key_problems(
+    source: Mapping[str, Any],
+    known: Mapping[str, Sequence[str]],
+    parameters: Collection[str] = _ALL_PARAMETERS,
+) -> Iterator[str]:
     """Yield the keys that mergekit would silently ignore.
 
     Args:
         source: the YAML document; values of a wrong type are passed over.
         known: `mergekit_api.recipe_fields()`.
+        parameters: names of the method's parameters, which may stand in the wrong place.
     """
-    yield from _unknown_keys(source, known["recipe"], "the recipe")
-    yield from _input_key_problems(source, known, "")
+    for place, found, kind in _blocks(source):
+        for key in found:
+            if key not in known[kind]:
+                hint = nearest(str(key), known[kind])
+                if key in parameters:
+                    hint = "; it belongs under parameters:"
+                yield f"{place} has the unknown key {key!r}, which mergekit ignores{hint}"
+
+
+def _blocks(source: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], str]]:
+    """Yield (place, block, its kind in `recipe_fields`) of everything that has fixed keys."""
+    yield "the recipe", source, "recipe"
+    yield from _input_blocks(source, "")
     modules = source.get("modules")
     for name, module in modules.items() if isinstance(modules, Mapping) else ():
-        yield from _unknown_keys(module, known["modules"], f"modules.{name}")
         if isinstance(module, Mapping):
-            yield from _input_key_problems(module, known, f"modules.{name}.")
+            yield f"modules.{name}", module, "modules"
+            yield from _input_blocks(module, f"modules.{name}.")
 
 
-def _input_key_problems(
-    holder: Mapping[str, Any], known: Mapping[str, Sequence[str]], place: str
-) -> Iterator[str]:
-    for i, model in enumerate(_items(holder, "models")):
-        yield from _unknown_keys(model, known["models"], f"{place}models[{i}]")
-    for i, out in enumerate(_items(holder, "slices")):
-        yield from _unknown_keys(out, known["slices"], f"{place}slices[{i}]")
-        for j, entry in enumerate(_items(out, "sources")):
-            yield from _unknown_keys(entry, known["sources"], f"{place}slices[{i}].sources[{j}]")
+def _input_blocks(
+    holder: Mapping[str, Any], place: str
+) -> Iterator[tuple[str, Mapping[str, Any], str]]:
+    for i, model in _items(holder, "models"):
+        yield f"{place}models[{i}]", model, "models"
+    for i, out in _items(holder, "slices"):
+        yield f"{place}slices[{i}]", out, "slices"
+        for j, entry in _items(out, "sources"):
+            yield f"{place}slices[{i}].sources[{j}]", entry, "sources"
 
 
-def _items(holder: Any, key: str) -> Sequence[Any]:
-    found = holder.get(key) if isinstance(holder, Mapping) else None
-    return found if isinstance(found, list | tuple) else ()
-
-
-def _unknown_keys(found: Any, known: Sequence[str], place: str) -> Iterator[str]:
-    for key in found if isinstance(found, Mapping) else ():
-        if key not in known:
-            hint = nearest(str(key), known)
-            if key in _ALL_PARAMETERS:
-                hint = "; it belongs under parameters:"
-            yield f"{place} has the unknown key {key!r}, which mergekit ignores{hint}"
-
-
-def _read_spec(parameters: Mapping[str, Any]) -> tuple[LayerSwapSpec | None, list[str]]:
-    problems: list[str] = []
-    values: dict[str, Any] = {}
-    unread = False
-    for name, value in parameters.items():
-        if name in MODEL_PARAMETERS:
-            problems.append(f"{name} belongs under the parameters: of each model, not at the top")
-        elif name not in SHARED_PARAMETERS:
-            problems.append(f"unknown parameter {name!r}{nearest(str(name), _ALL_PARAMETERS)}")
-        elif not isinstance(value, _SCALARS):
-            problems.append(_list_problem(name, value))
-            unread = True
-        else:
-            values[name] = value
-    try:
-        return LayerSwapSpec(**values), problems
-    except pydantic.ValidationError as error:
-        found = error.errors()
-        if unread:  # what does not fit together may fit once every value is read
-            found = [item for item in found if item["loc"]]
-        return None, problems + [_value_problem(item) for item in found]
-
-
-def _list_problem(name: str, value: Any) -> str:
-    if name == "language_layers":
-        layers = value if isinstance(value, list) else []
-        text = ",".join(str(layer) for layer in layers) or "0-4,30,31"
-        return f'{name} is a list, which mergekit interpolates; write a string: "{text}"'
-    return f"{name} is a list or filter, which mergekit interpolates by layer; write one value"
-
-
-def _value_problem(item: Any) -> str:
-    name = ".".join(str(part) for part in item["loc"])
-    value = item.get("input")
-    if item["type"] == "literal_error":
-        expected = item["ctx"]["expected"]
-        options = [option.strip("' ") for option in expected.replace(" or ", ", ").split(", ")]
-        return f"{name} is {value!r}; it must be {expected}{nearest(str(value), options)}"
-    if item["type"] == "value_error":
-        return str(item["ctx"]["error"])
-    if name == "language_layers":
-        return f'{name} is {value!r}; it must be a string in quotes, such as "{value}"'
-    if item["type"] == "int_type":
-        return f"{name} is {value!r}; it must be a whole number"
-    if item["type"] == "float_type":
-        return f"{name} is {value!r}; it must be one number{_number_hint(value)}"
-    return f"{name} is {value!r}: {item['msg']}"
-
-
-def _number_hint(value: Any) -> str:
-    """Return how to write a number that YAML took for text, such as 1e-6 or "1"."""
-    try:
-        number = float(value) if isinstance(value, str) else math.nan
-    except ValueError:
-        return ""
-    if not math.isfinite(number):
-        return ""
-    text = repr(number)
-    if "e" in text and "." not in text:
-        text = text.replace("e", ".0e")
-    return f", and this is text (YAML reads 1e-6 and quoted numbers so): write {text}"
-
-
-def _shown(value: Any) -> str:
-    """Return a setting for a message; mergekit's filters have no readable form."""
-    flat = value if isinstance(value, list) else [value]
-    return repr(value) if all(isinstance(v, _SCALARS) for v in flat) else "a list or filter"
+def _items(holder: Mapping[str, Any], key: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    found = holder.get(key)
+    for i, item in enumerate(found if isinstance(found, list | tuple) else ()):
+        if isinstance(item, Mapping):
+            yield i, item
 
 
 def _output_groups(config: Any) -> Iterator[tuple[str, Sequence[Any]]]:
@@ -265,13 +204,13 @@ def _input_problems(entry: Any, base_model: Any) -> Iterator[str]:
         )
     elif role is not None and role not in ROLES:
         hint = nearest(role, ROLES) if isinstance(role, str) else ""
-        yield f": role is {_shown(role)}; it must be task or language{hint}"
+        yield f": role is {shown(role)}; it must be task or language{hint}"
     elif role is None and "weight" in parameters:
         yield ": weight has no effect on the base, which has no role; drop it"
     if "weight" in parameters:
         weight = parameters["weight"]
         if isinstance(weight, bool) or not isinstance(weight, int | float):
-            yield f": weight is {_shown(weight)}; it must be one number{_number_hint(weight)}"
+            yield f": weight is {shown(weight)}; it must be one number{number_hint(weight)}"
         elif not _is_weight(weight):
             yield f": weight is {weight}; it must be finite and 0 or more"
 

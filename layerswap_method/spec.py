@@ -62,7 +62,7 @@ class LayerSwapSpec(BaseModel):
     placement: Placement = "outer"
     """Where the swapped layers sit; see `layerswap_method.plan.build_plan`."""
 
-    language_layers: StrictStr | None = None
+    language_layers: StrictStr | None = Field(default=None, examples=["0-4,30,31"])
     """For `placement: layers`: the swapped layers as a string such as "0-4,30,31"."""
 
     seed: StrictInt = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics as plain
 from collections.abc import Iterator, Sequence
 
-from ablations.report import figures
+from ablations.plotting import HINT, can_draw
 from ablations.report.charts import charts
 from ablations.report.comparisons import Comparer, Comparison, compare_all
 from ablations.report.design import SHORT_NOTE, Group, uses_short_names
@@ -16,6 +16,7 @@ from ablations.report.detail_tables import (
     gaps_table,
 )
 from ablations.report.document import Figure, Report, Table
+from ablations.report.figures import draw_chart
 from ablations.report.observations import Measure, Observations
 from ablations.report.published import published_table
 from ablations.report.summaries import Summaries
@@ -48,10 +49,10 @@ def compose(
     comparisons = compare_all(observations, comparer)
     drawn: tuple[Figure, ...] = ()
     notes = list(_notes(observations, comparisons))
-    if draw and figures.can_draw():
-        drawn = tuple(figures.draw_chart(chart) for chart in charts(summaries))
+    if draw and can_draw():
+        drawn = tuple(draw_chart(chart) for chart in charts(summaries))
     elif draw:
-        notes.append(f"Figures are left out: {figures.HINT}.")
+        notes.append(f"Figures are left out: {HINT}.")
     by_factor = [each for each in comparisons if each.contrast.factor]
     others = [each for each in comparisons if not each.contrast.factor]
     report = Report(

@@ -1,28 +1,27 @@
-"""Draws charts with matplotlib. Knows how a figure looks; not what the numbers mean.
+"""Draws charts. Knows how a report's figures look; not what the numbers mean.
 
-The only importer of matplotlib, which is an extra: ``pip install 'layerswap[plot]'``. The same
-chart gives the same bytes with the same matplotlib: no dates, and ids that depend on the chart.
+All of matplotlib comes from `ablations.plotting`.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import io
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
+from ablations.plotting import (
+    COLORS,
+    MARKERS,
+    STYLE,
+    color_map,
+    draw_cells,
+    drawing,
+    images_of,
+    new_canvas,
+)
 from ablations.report.charts import Chart, Panel, Series
 from ablations.report.document import Figure
-from layerswap_method.errors import LayerSwapError
 
-HINT = "matplotlib is not installed: pip install 'layerswap[plot]'"
-
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
-"""Okabe and Ito's, which colour-blind readers can tell apart; markers differ as well."""
-
-_MARKERS = ("o", "s", "^", "D")
 _BAR = "#8cc0de"
 """Light, so that intervals and baselines show on it."""
 
@@ -36,53 +35,21 @@ _BASELINES: dict[str, tuple[str, Any]] = {
 }
 """Grey and dashes of each, the same in all figures."""
 
-_METADATA: dict[str, dict[str, Any]] = {
-    "svg": {"Date": None, "Creator": None},
-    "png": {"Software": None},
-    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-}
-_STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same on every machine
-    "font.size": 8.5,
-    "axes.titlesize": 9,
-    "axes.labelsize": 8.5,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "legend.fontsize": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.7,
-    "xtick.major.width": 0.7,
-    "ytick.major.width": 0.7,
-    "svg.fonttype": "path",
-    "pdf.fonttype": 42,
-    "hatch.linewidth": 0.5,
-}
 _PANELS_PER_ROW = 3
-_DPI = 200
-
-
-def can_draw() -> bool:
-    """Return whether matplotlib is installed."""
-    return importlib.util.find_spec("matplotlib") is not None
 
 
 def draw_chart(chart: Chart) -> Figure:
     """Return `chart` as SVG, PNG and PDF.
 
     Raises:
-        LayerSwapError: without matplotlib; see `can_draw`.
+        LayerSwapError: without matplotlib; see `ablations.plotting.can_draw`.
     """
-    if not can_draw():
-        raise LayerSwapError(HINT)
-    with _style(chart):
-        from matplotlib.figure import Figure as Canvas
-
+    with drawing(chart.key):
         number = len(chart.panels)
         columns = 2 if number == 4 else min(_PANELS_PER_ROW, number)
         rows = math.ceil(number / columns)
         wide = 3.6 if columns == 1 else 2.75
-        canvas = Canvas(figsize=(wide * columns, 2.5 * rows + 0.35), layout="constrained")
+        canvas = new_canvas(wide * columns, 2.5 * rows + 0.35)
         grid = canvas.subplots(rows, columns, squeeze=False)
         axes = [each for row in grid for each in row]
         for unused in axes[number:]:
@@ -94,20 +61,12 @@ def draw_chart(chart: Chart) -> Figure:
             else:
                 _draw_scores(each, chart, panel)
                 each.set_ylabel(panel.y_label)
-        canvas.supxlabel(chart.x_label, fontsize=_STYLE["axes.labelsize"])
+        canvas.supxlabel(chart.x_label, fontsize=STYLE["axes.labelsize"])
         if chart.y_label:
-            canvas.supylabel(chart.y_label, fontsize=_STYLE["axes.labelsize"])
+            canvas.supylabel(chart.y_label, fontsize=STYLE["axes.labelsize"])
         _draw_legend(canvas, axes[:number], chart)
-        images = {kind: _saved(canvas, kind) for kind in _METADATA}
+        images = images_of(canvas)
     return Figure(chart.key, chart.title, chart.caption, images)
-
-
-@contextmanager
-def _style(chart: Chart) -> Iterator[None]:
-    import matplotlib
-
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": f"layerswap/{chart.key}"}):
-        yield
 
 
 def _draw_scores(axes: Any, chart: Chart, panel: Panel) -> None:
@@ -139,8 +98,8 @@ def _draw_lines(axes: Any, chart: Chart, panel: Panel) -> None:
         # Side by side, so that intervals do not hide each other.
         shift = 0.0 if is_log else 0.02 * span * (number - (len(panel.series) - 1) / 2)
         look = {
-            "color": _COLORS[number % len(_COLORS)],
-            "marker": _MARKERS[number % len(_MARKERS)],
+            "color": COLORS[number % len(COLORS)],
+            "marker": MARKERS[number % len(MARKERS)],
             "markersize": 4,
             "lw": 1.3 if chart.is_continuous else 0,
         }
@@ -196,38 +155,18 @@ def _errors(series: Series) -> list[list[float]] | None:
 
 
 def _draw_heatmap(axes: Any, panel: Panel) -> None:
-    import numpy as np
-
-    values = np.array([[np.nan if v is None else v for v in row] for row in panel.values])
-    edges = [np.arange(size + 1) - 0.5 for size in values.shape]
-    axes.pcolormesh(edges[1], edges[0], values, cmap="cividis", edgecolors="white", lw=1)
-    low, high = np.nanmin(values), np.nanmax(values)
-    for (row, column), value in np.ndenumerate(values):
-        if np.isnan(value):
-            axes.add_patch(_hatched(column, row))
-            continue
-        is_dark = value < low + 0.55 * (high - low)
-        axes.text(
-            column,
-            row,
-            f"{value:.1f}",
-            ha="center",
-            va="center",
-            color="white" if is_dark else "black",
-            fontsize=8,
-        )
+    values = [[math.nan if v is None else v for v in row] for row in panel.values]
+    known = [v for row in values for v in row if not math.isnan(v)]
+    draw_cells(
+        axes,
+        values,
+        colors=color_map("cividis"),
+        limits=(min(known, default=0.0), max(known, default=1.0)),
+        text=lambda value: f"{value:.1f}",
+        font_pt=8,
+    )
     axes.set_xticks(range(len(panel.columns)), panel.columns)
     axes.set_yticks(range(len(panel.rows)), panel.rows)
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0)
-
-
-def _hatched(column: int, row: int) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle(
-        (column - 0.5, row - 0.5), 1, 1, facecolor="#eeeeee", edgecolor="#888888", hatch="///"
-    )
 
 
 def _draw_legend(canvas: Any, axes: Sequence[Any], chart: Chart) -> None:
@@ -257,9 +196,3 @@ def _legend_columns(names: Sequence[str], width: float) -> int:
             break
         rows += 1
     return math.ceil(len(names) / rows)
-
-
-def _saved(canvas: Any, kind: str) -> bytes:
-    buffer = io.BytesIO()
-    canvas.savefig(buffer, format=kind, metadata=_METADATA[kind], dpi=_DPI)
-    return buffer.getvalue()

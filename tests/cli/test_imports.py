@@ -98,6 +98,7 @@ def test_each_heavy_package_has_one_home() -> None:
                 homes[name].append(path.relative_to(ROOT).as_posix())
     assert homes["lm_eval"] == ["ablations/evaluation/lm_eval_backend.py"]
     assert homes["vllm"] == ["ablations/evaluation/vllm_engine.py"]
+    assert homes["matplotlib"] == ["ablations/plotting.py"]
     assert len(homes["mergekit"]) == 1
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
 

@@ -1,0 +1,384 @@
+"""An expert and its base, tensor by tensor: delta = expert - base. Knows files and adapters.
+
+Not what is made of the deltas (profiles, weights, reverts). Only headers are read when a pair is
+opened, and a small sample of the weights that tells whether the base is the base. Everything is
+computed in float32 (float64 where a file holds that, then rounded). An adapter's change is added
+in float32 and not rounded to the checkpoint's dtype: a merged bf16 copy would have lost much of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from layerswap_method.adapters import read_changes
+from layerswap_method.checkpoints import (
+    Checkpoint,
+    is_buffer,
+    own_problems,
+    pair_problems,
+    read_checkpoint,
+)
+from layerswap_method.errors import InputError
+from layerswap_method.mixes import LowRankChange
+from layerswap_method.rows import RowLayout, input_axis, row_layout, row_mav
+from layerswap_method.stored import StoredTensor, open_stored, read_span, stored_tensors
+
+if TYPE_CHECKING:
+    from layerswap_method.streams import StreamInput
+
+UNRELATED = 0.7
+"""||delta|| / ||base|| from which the base is not the base: of two unrelated models it is about
+1.4, of fine-tunes far below 0.5."""
+
+BLOCK = 1 << 17
+"""Values of a block: small enough that a block and its delta stay in a core's cache."""
+
+_SEGMENT = 1 << 22
+"""Values that one task of a pool of threads works through, block by block."""
+
+_SAMPLED_TENSORS, _SAMPLED_VALUES = 16, 1 << 16
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive lines of a tensor on both sides."""
+
+    first_line: int
+    """Number of the first line, counted through all matrices of the tensor."""
+
+    expert: torch.Tensor
+    """[lines, columns] in the dtype of the file, without an adapter's change."""
+
+    base: torch.Tensor
+    """[lines, columns] in the dtype of the file."""
+
+    delta: torch.Tensor
+    """[lines, columns] float32; the caller may change it."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Lines of one tensor that are read in one go; never of two matrices at once."""
+
+    name: str
+    start: int
+    """First line, counted through all matrices."""
+
+    stop: int
+    """Past the last line."""
+
+
+@dataclass(frozen=True)
+class DeltaPair:
+    """An expert and its base that hold the same tensors."""
+
+    expert: str
+    """For messages."""
+
+    base: str
+    """For messages."""
+
+    model_type: str
+    """Of the base's config, the text model's where there are several."""
+
+    architecture: str
+    """Class name in the base's config."""
+
+    num_layers: int | None
+    """Decoder layers; None where the config does not say."""
+
+    names: tuple[str, ...]
+    """Every weight that both hold, in the order of the base's files; buffers are left out."""
+
+    expert_tensors: Mapping[str, StoredTensor]
+    """Name -> place in the expert's checkpoint."""
+
+    base_tensors: Mapping[str, StoredTensor]
+    """Name -> place in the base."""
+
+    changes: Mapping[str, LowRankChange]
+    """Name -> what the expert's adapter adds; empty without one."""
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor."""
+        return self.base_tensors[name].shape
+
+    def expert_dtype(self, name: str) -> torch.dtype | None:
+        """Return the dtype that the expert was rounded to; None where an adapter is added."""
+        return None if name in self.changes else self.expert_tensors[name].dtype
+
+    def axis(self, name: str) -> int | None:
+        """Return the tensor's `input_axis`."""
+        return input_axis(name, len(self.shape(name)), self.model_type)
+
+    def layout(self, name: str) -> RowLayout:
+        """Return how the tensor's rows run."""
+        return row_layout(self.shape(name), self.axis(name))
+
+    def read(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (delta, base) of one whole tensor, both float32, in its shape.
+
+        Raises:
+            InputError: if a file is gone, cut short, or was written anew since the pair was
+                opened.
+        """
+        shape = self.shape(name)
+        deltas, bases = [], []
+        for segment in self.segments(name):
+            for block in self.blocks(segment):
+                deltas.append(block.delta)
+                bases.append(block.base.float())
+        if not deltas:
+            return torch.zeros(shape), torch.zeros(shape)
+        return torch.cat(deltas).reshape(shape), torch.cat(bases).reshape(shape)
+
+    def row_mav(self, name: str) -> torch.Tensor:
+        """Return the MAV of every row of a tensor, flat, float32."""
+        delta, _ = self.read(name)
+        return row_mav(delta, self.axis(name)).reshape(-1)
+
+    def segments(self, name: str) -> list[Segment]:
+        """Return the tensor's lines in runs that are worth a task of their own."""
+        layout = self.layout(name)
+        if not layout.columns:
+            return []
+        run = max(1, _SEGMENT // layout.columns)
+        return [
+            Segment(name, first + i, first + min(i + run, layout.lines))
+            for first in range(0, layout.matrices * layout.lines, layout.lines or 1)
+            for i in range(0, layout.lines, run)
+        ]
+
+    def blocks(self, segment: Segment) -> Iterator[Block]:
+        """Yield the blocks of a segment in order; a block's tensors are its own.
+
+        Raises:
+            InputError: as `read`.
+        """
+        name = segment.name
+        columns = self.layout(name).columns
+        step = max(1, BLOCK // columns)
+        expert, base = self.expert_tensors[name], self.base_tensors[name]
+        change = self._factors(name)
+        with open_stored(base) as base_file, open_stored(expert) as expert_file:
+            for first in range(segment.start, segment.stop, step):
+                lines = min(step, segment.stop - first)
+                theirs = torch.empty(lines * columns, dtype=base.dtype)
+                read_span(base_file, base, first * columns, theirs)
+                if expert == base:
+                    ours = theirs
+                else:
+                    ours = torch.empty(lines * columns, dtype=expert.dtype)
+                    read_span(expert_file, expert, first * columns, ours)
+                ours, theirs = ours.view(lines, columns), theirs.view(lines, columns)
+                delta = _subtract(ours, theirs)
+                if change is not None:
+                    delta.addmm_(change[0][first : first + lines], change[1])
+                yield Block(first, ours, theirs, delta)
+
+    def _factors(self, name: str) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return (left, right) with change = left @ right in the tensor's storage order."""
+        change = self.changes.get(name)
+        if change is None:
+            return None
+        stored = self._adapter_tensors[change.file]
+        down, up = (_read_whole(stored[key]).float() for key in (change.down, change.up))
+        up = up * change.scaling
+        return (down.T, up.T.contiguous()) if change.transposed else (up, down)
+
+    @cached_property
+    def _adapter_tensors(self) -> Mapping[Path, Mapping[str, StoredTensor]]:
+        files = dict.fromkeys(change.file for change in self.changes.values())
+        return {file: stored_tensors(file) for file in files}
+
+
+def open_pair(
+    expert: StreamInput | Path,
+    base: StreamInput | Path,
+    *,
+    allow_unrelated: bool = False,
+) -> DeltaPair:
+    """Return an expert and its base, checked against each other.
+
+    Args:
+        expert: a checkpoint's folder, or a `StreamInput` (name, folder, adapter).
+        base: likewise; without an adapter.
+        allow_unrelated: let deltas as large as the weights pass.
+
+    Raises:
+        InputError: with every problem of the first kind found: files that do not read, quantised
+            weights, tensors that one side lacks, other shapes or vocabularies, an adapter of
+            another model; or a base that is not the expert's.
+    """
+    mine, own = _side(expert), _side(base)
+    if own.adapter is not None:
+        raise InputError(f"{own.name}: the base has an adapter; merge it into a folder first")
+    config, checkpoint = _read_side(own)
+    _, other = _read_side(mine)
+    problems = [problem for side in (checkpoint, other) for problem in own_problems(side)]
+    problems += _differences(checkpoint, other)
+    if problems:
+        raise InputError.from_problems("delta", problems)
+    model_type = getattr(_text_config(config), "model_type", config.model_type)
+    changes = (
+        {} if mine.adapter is None else read_changes(mine.adapter, other.shapes, config.model_type)
+    )
+    theirs, ours = _places(checkpoint), _places(other)
+    pair = DeltaPair(
+        expert=mine.name,
+        base=own.name,
+        model_type=model_type,
+        architecture=checkpoint.architecture,
+        num_layers=checkpoint.num_layers,
+        names=tuple(n for n in theirs if n in ours and theirs[n].dtype.is_floating_point),
+        expert_tensors=ours,
+        base_tensors=theirs,
+        changes=changes,
+    )
+    if not allow_unrelated:
+        _check_related(pair)
+    return pair
+
+
+def mean_row_mav(pair: DeltaPair) -> float:
+    """Return the average MAV for all rows in all deltas of an expert (section 5.1).
+
+    "The resulting weight of each expert is the inverse of the average MAV for all rows in all
+    W_delta for that expert." Pooled are all rows (`layerswap_method.rows`) of all parameters, one-
+    and two-dimensional, inside and outside the decoder layers, each row once whatever its length;
+    buffers are left out, a tied embedding counts once. The sum runs in float64.
+
+    Raises:
+        InputError: as `DeltaPair.read`, or for weights that are not finite.
+    """
+    total, count = 0.0, 0
+    for name in pair.names:
+        layout = pair.layout(name)
+        values = 0.0
+        for segment in pair.segments(name):
+            for block in pair.blocks(segment):
+                # The mean over rows of the means over a row's values: rows of one tensor are
+                # equally long, so that is the sum of all values over their number.
+                values += float(block.delta.abs().sum(dtype=torch.float64))
+        if values != values or values == float("inf"):
+            raise not_finite(pair, name)
+        if layout.features:
+            total += values / (layout.matrices * layout.lines * layout.columns) * layout.features
+            count += layout.features
+    if not count:
+        raise InputError(f"{pair.expert} and {pair.base} hold no weights in common")
+    return total / count
+
+
+def not_finite(pair: DeltaPair, name: str) -> InputError:
+    """Return the error for a tensor whose delta is not finite: whose fault it is and how much."""
+    for side, tensor in ((pair.expert, pair.expert_tensors), (pair.base, pair.base_tensors)):
+        values = _read_whole(tensor[name])
+        if bad := int((~torch.isfinite(values)).sum()):
+            return InputError(
+                f"{side}: {bad} of {values.numel()} values of {name} are NaN or infinite; the "
+                "checkpoint is damaged or its training diverged"
+            )
+    return InputError(f"{pair.expert}: the change of {name} is not finite; its adapter is damaged")
+
+
+@dataclass(frozen=True)
+class _Side:
+    name: str
+    folder: Path
+    adapter: Path | None
+
+
+def _side(given: StreamInput | Path) -> _Side:
+    if isinstance(given, Path):
+        return _Side(str(given), given, None)
+    return _Side(given.name, given.folder, given.adapter)
+
+
+def _read_side(side: _Side) -> tuple[Any, Checkpoint]:
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(side.folder)
+    except (OSError, ValueError, KeyError) as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"{side.name}: {side.folder}: no readable config: {first}") from error
+    return config, read_checkpoint(side.name, side.folder, config)
+
+
+def _text_config(config: Any) -> Any:
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def _differences(base: Checkpoint, expert: Checkpoint) -> Iterator[str]:
+    """Yield why a delta of the two cannot be had."""
+    rows = [
+        name
+        for name, shape in base.shapes.items()
+        if (other := expert.shapes.get(name, shape)) != shape
+        and len(shape) == 2
+        and other[1:] == shape[1:]
+        and (shape[0], other[0]) == (base.vocab_size, expert.vocab_size)
+    ]
+    for name in rows[:1]:
+        yield (
+            f"{expert.name} and {base.name} have different vocabularies: {name} has "
+            f"{expert.shapes[name][0]} and {base.shapes[name][0]} rows; a delta needs the base "
+            "with the expert's vocabulary (load the base, resize_token_embeddings, save it)"
+        )
+    tied_copies = [n for n in (*base.shapes, *expert.shapes) if n.endswith("lm_head.weight")]
+    yield from pair_problems(base, expert, vocabulary=[*rows, *tied_copies], aligned=True)
+
+
+def _places(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
+    by_file = {
+        file: stored_tensors(file.resolve()) for file in dict.fromkeys(checkpoint.files.values())
+    }
+    return {
+        name: by_file[file][name]
+        for name, file in checkpoint.files.items()
+        if not is_buffer(name) and name in by_file[file]
+    }
+
+
+def _check_related(pair: DeltaPair) -> None:
+    """Raise where a sample of the matrices has a delta as large as the weights."""
+    matrices = [name for name in pair.names if len(pair.shape(name)) >= 2]
+    step = max(1, len(matrices) // _SAMPLED_TENSORS)
+    change = weight = 0.0
+    for name in matrices[::step]:
+        segments = pair.segments(name)
+        if not segments:
+            continue
+        lines = max(1, _SAMPLED_VALUES // pair.layout(name).columns)
+        first = segments[0]
+        sample = Segment(name, first.start, min(first.stop, first.start + lines))
+        for block in pair.blocks(sample):
+            change += float(block.delta.double().square().sum())
+            weight += float(block.base.double().square().sum())
+    if weight > 0 and change >= UNRELATED**2 * weight:
+        ratio = (change / weight) ** 0.5
+        raise InputError(
+            f"{pair.base} is not the base of {pair.expert}: the deltas are as large as the weights "
+            f"(||delta|| / ||weights|| = {ratio:.2f} in a sample; a fine-tuned model is far below "
+            f"{UNRELATED}); give the checkpoint that the expert was trained from"
+        )
+
+
+def _subtract(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    if torch.float64 in (ours.dtype, theirs.dtype):
+        return (ours.double() - theirs.double()).float()
+    return ours.to(torch.float32, copy=True).sub_(theirs)
+
+
+def _read_whole(tensor: StoredTensor) -> torch.Tensor:
+    values = torch.empty(tensor.shape, dtype=tensor.dtype)
+    with open_stored(tensor) as opened:
+        read_span(opened, tensor, 0, values.view(-1))
+    return values

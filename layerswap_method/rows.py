@@ -1,0 +1,131 @@
+"""The rows of a weight: one a feature that it reads. Knows names and axes; no files.
+
+The paper compares tensors of different shapes by "the magnitude of change at the row level using
+mean absolute value (MAV)" (arXiv 2410.01335, section 3.2). Its published fractions are whole
+multiples of 1/in_features, so its row is one INPUT feature: with torch's ``[out, in]`` storage the
+MAV is ``delta.abs().mean(dim=0)``.
+
+What a row is where the paper has no example:
+
+- a 1-D parameter is one row, the mean over the vector (the paper's own words);
+- Conv1D (GPT-2) is stored ``[in, out]``, so the axes change places;
+- fused projections (Phi-3's qkv, gate_up) are one tensor: a row spans all outputs of its feature;
+- stacked experts ``[experts, out, in]`` are that many matrices, each with rows of its own, so that
+  they count as they do where every expert is a tensor; their 2-D biases are a row an expert;
+- an embedding ``[vocabulary, hidden]`` is read like the output embedding that it may be tied to:
+  one row a hidden feature, the mean over the vocabulary;
+- a convolution's row is one input channel at one place; a 3-D one is taken for depthwise.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from layerswap_method.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+_CONV1D_TYPES = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer", "clvp")
+_CONV1D = re.compile(r"\.(?:c_attn|q_attn|c_proj|c_fc)\.weight$")
+"""GPT-2's Conv1D modules, stored inputs x outputs."""
+
+_TRANSPOSED_EXPERTS = ("gpt_oss", "llama4", "llama4_text", "aria", "aria_text")
+"""Model types that store stacked experts ``[experts, in, out]``."""
+
+_EXPERT_BIAS = re.compile(r"experts\..*bias$")
+_DBRX_DOWN = re.compile(r"\.ffn\.experts\.mlp\.w2$")
+
+
+def input_axis(name: str, ndim: int, model_type: str) -> int | None:
+    """Return the axis of the input features; None where the last axis is one row.
+
+    Args:
+        name: the tensor's name in its file.
+        ndim: its number of axes.
+        model_type: of the transformers config, or of its text config.
+
+    Raises:
+        InputError: for a tensor of more than five axes.
+    """
+    if ndim < 2 or (ndim == 2 and _EXPERT_BIAS.search(name)):
+        return None
+    if ndim == 2:
+        conv1d = model_type in _CONV1D_TYPES and _CONV1D.search(name)
+        return 0 if conv1d or _DBRX_DOWN.search(name) else 1
+    if ndim == 3:
+        transposed = model_type in _TRANSPOSED_EXPERTS and "experts" in name
+        return 1 if transposed else 2
+    if ndim <= 5:
+        return 1  # a convolution [out, in, height, width]
+    raise InputError(f"{name} has {ndim} axes; which of them are inputs is not known")
+
+
+def row_mav(delta: torch.Tensor, axis: int | None) -> torch.Tensor:
+    """Return the mean absolute value of each row of `delta`, in its dtype.
+
+    Args:
+        delta: fine-tuned weight - base weight.
+        axis: what `input_axis` says.
+
+    Returns:
+        ``[in]`` for a matrix, ``[experts, in]`` for stacked ones, ``[1]`` for a vector.
+    """
+    magnitude = delta.abs()
+    if axis is None:
+        return magnitude.mean(dim=-1).reshape(-1) if delta.ndim else magnitude.reshape(1)
+    return magnitude.mean(dim=_output_axis(delta.ndim, axis))
+
+
+def spread_rows(rows: torch.Tensor, shape: Sequence[int], axis: int | None) -> torch.Tensor:
+    """Return one value a row (as `row_mav` orders them) in a shape that broadcasts to `shape`."""
+    if axis is None:
+        return rows.reshape(*shape[:-1], 1) if shape else rows.reshape(())
+    return rows.unsqueeze(_output_axis(len(shape), axis))
+
+
+def _output_axis(ndim: int, axis: int) -> int:
+    return {2: 1 - axis, 3: 3 - axis}.get(ndim, 0)
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """A stored tensor as matrices below each other, and how their rows of features run.
+
+    Streaming needs it: blocks of consecutive lines are what a file gives.
+    """
+
+    matrices: int
+    """Matrices that are stored one after the other; each has features of its own."""
+
+    lines: int
+    """Lines of each matrix, in the order of the file."""
+
+    columns: int
+    """Values of a line."""
+
+    across: bool
+    """True: a feature is a column, its MAV the mean over the lines. False: it is a line."""
+
+    @property
+    def features(self) -> int:
+        """Return the number of rows in the paper's sense."""
+        return self.matrices * (self.columns if self.across else self.lines)
+
+
+def row_layout(shape: Sequence[int], axis: int | None) -> RowLayout:
+    """Return the layout of a tensor of `shape` whose `input_axis` is `axis`."""
+    size = math.prod(shape)
+    if axis is None:
+        columns = shape[-1] if shape else 1
+        return RowLayout(1, size // columns if columns else 0, columns, across=False)
+    output = _output_axis(len(shape), axis)
+    if output == len(shape) - 1:  # [in, out] and [experts, in, out]
+        return RowLayout(1, math.prod(shape[:-1]), shape[-1], across=False)
+    if output == 0:
+        return RowLayout(1, shape[0], math.prod(shape[1:]), across=True)
+    return RowLayout(shape[0], shape[1], shape[2], across=True)

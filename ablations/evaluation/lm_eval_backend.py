@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.evaluation import vllm_cpu, vllm_engine
+from ablations.evaluation.choice import choose_tasks
 from ablations.evaluation.evaluator import BackendChoice, Checkpoint, EngineOptions
 from ablations.evaluation.results import read_samples, read_scores
 from ablations.evaluation.scores import Backend, Evaluation, EvaluationRequest
@@ -181,13 +182,26 @@ def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backe
     """
     from lm_eval import simple_evaluate
 
-    manager = _task_manager(request)
+    tasks, skipped = load_tasks(request)
     started = time.monotonic()
+    if not tasks:
+        return Evaluation(
+            model=model,
+            backend=backend,
+            scores=(),
+            samples=(),
+            task_versions={},
+            num_fewshot={},
+            versions=backend_versions(backend),
+            elapsed_s=0.0,
+            skipped=skipped,
+        )
     with _quietly():
         raw = simple_evaluate(
             model=lm,
-            tasks=list(request.tasks),
-            task_manager=manager,
+            tasks=tasks,
+            task_manager=_task_manager(request),
+            confirm_run_unsafe_code=request.allow_code_execution,
             limit=request.limit,
             log_samples=True,
             bootstrap_iters=0,
@@ -208,7 +222,32 @@ def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backe
         num_fewshot={name: int(raw["n-shot"][name]) for name in raw["samples"]},
         versions=backend_versions(backend),
         elapsed_s=time.monotonic() - started,
+        skipped=skipped,
     )
+
+
+def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
+    """Return lm-eval's task objects of the request with their data, and what is skipped.
+
+    Raises:
+        InputError: for unknown tasks, or a task whose data cannot be read.
+    """
+    manager = _task_manager(request)
+    choice = choose_tasks(
+        manager.task_index, request.tasks, allow_code_execution=request.allow_code_execution
+    )
+    tasks: list[Any] = []
+    for name in choice.asked:
+        try:
+            with _quietly():
+                loaded = manager.load([name])
+        except LayerSwapError:
+            raise
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise InputError(f"task {name}: its data cannot be read: {error}") from error
+        groups = loaded.get("groups", {})
+        tasks += [groups[name]] if name in groups else loaded["tasks"].values()
+    return tasks, choice.skipped
 
 
 def check_tasks(request: EvaluationRequest) -> None:
@@ -225,7 +264,13 @@ def _task_manager(request: EvaluationRequest) -> Any:
 
     if not request.include_path.is_dir():
         raise InputError(f"{request.include_path}: no such folder of lm-eval task files")
-    manager = TaskManager(include_path=str(request.include_path), include_defaults=False)
+    if request.data_dir is not None and not request.data_dir.is_dir():
+        raise InputError(f"{request.data_dir}: no such folder of task data")
+    # Tasks hand their metadata to the function that loads their data; see ablations/tasks.
+    metadata = None if request.data_dir is None else {"data_dir": str(request.data_dir.absolute())}
+    manager = TaskManager(
+        include_path=str(request.include_path), include_defaults=False, metadata=metadata
+    )
     known = manager.all_tasks
     if not known:
         raise InputError(f"{request.include_path}: holds no lm-eval task file (*.yaml)")

@@ -18,6 +18,9 @@ Backend = Literal["hf", "vllm"]
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
+SHIPPED_TASKS = Path(__file__).parents[1] / "tasks"
+"""Folder of the task files that this package brings."""
+
 
 class Frozen(BaseModel):
     """A value that cannot change and knows no field it was not declared with."""
@@ -71,6 +74,9 @@ class TaskScore(Frozen):
     higher_is_better: bool
     """Direction of the metric, as the task says."""
 
+    signature: str | None = None
+    """sacrebleu's signature of a corpus metric (tokeniser, smoothing, version); None elsewhere."""
+
 
 class Sample(Frozen):
     """What the model said to one item, after one filter. One line of the record files."""
@@ -115,8 +121,14 @@ class EvaluationRequest(Frozen):
     tasks: tuple[str, ...] = Field(min_length=1)
     """lm-eval task, group or tag names, found below `include_path`."""
 
-    include_path: Path
+    include_path: Path = SHIPPED_TASKS
     """Folder with the task YAML files; lm-eval's own tasks are not searched."""
+
+    data_dir: Path | None = None
+    """Folder with the tasks' data, for tasks that can read files in place of the hub."""
+
+    allow_code_execution: bool = False
+    """Whether tasks that execute generated code are asked; they are skipped otherwise."""
 
     limit: int | None = Field(default=None, ge=1)
     """Items per task, from the first; None asks all."""
@@ -154,6 +166,9 @@ class Evaluation(Frozen):
 
     elapsed_s: float
     """Wall time of the evaluation without loading the model, in seconds."""
+
+    skipped: dict[str, str] = Field(default_factory=dict)
+    """Task of the request that was not asked -> why."""
 
     def score(self, task: str, metric: str | None = None, filter: str | None = None) -> TaskScore:
         """Return the first score of `task` (of `metric` and `filter`, if given).

@@ -8,7 +8,7 @@ in float32 and not rounded to the checkpoint's dtype: a merged bf16 copy would h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -246,7 +246,9 @@ def open_pair(
     return pair
 
 
-def mean_row_mav(pair: DeltaPair) -> float:
+def mean_row_mav(
+    pair: DeltaPair, progress: Callable[[Sequence[str]], Iterable[str]] = iter
+) -> float:
     """Return the average MAV for all rows in all deltas of an expert (section 5.1).
 
     "The resulting weight of each expert is the inverse of the average MAV for all rows in all
@@ -254,11 +256,15 @@ def mean_row_mav(pair: DeltaPair) -> float:
     and two-dimensional, inside and outside the decoder layers, each row once whatever its length;
     buffers are left out, a tied embedding counts once. The sum runs in float64.
 
+    Args:
+        pair: the expert and its base.
+        progress: yields the names it is given, and may count them for a bar.
+
     Raises:
         InputError: as `DeltaPair.read`, or for weights that are not finite.
     """
     total, count = 0.0, 0
-    for name in pair.names:
+    for name in progress(pair.names):
         layout = pair.layout(name)
         values = 0.0
         for segment in pair.segments(name):

@@ -72,9 +72,9 @@ def on_merge(merge: ModuleType) -> None:
     """Have `mergekit.merge` check a `layer_swap` recipe before anything is written."""
     if _standing_aside:
         return
-    from layerswap_method.preflight import patch_merge
+    from layerswap_method.run import patch_merge
 
-    patch_merge(merge)
+    patch_merge(merge, applies=lambda name: name == METHOD_NAME)
 
 
 def withdraw() -> None:

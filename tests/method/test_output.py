@@ -190,12 +190,12 @@ def test_an_adapter_and_its_cache_are_inputs(experts: Experts, tmp_path: Path) -
     from mergekit.common import ModelReference
     from mergekit.options import MergeOptions
 
-    from layerswap_method.preflight import _inputs
+    from layerswap_method.checking import input_paths
 
     cache = tmp_path / "cache"
     cache.mkdir()
     reference = ModelReference.parse(f"{experts.base}+{experts.task}")
-    found = _inputs([reference], MergeOptions(lora_merge_cache=str(cache)))
+    found = input_paths([reference], MergeOptions(lora_merge_cache=str(cache)))
     assert found == [experts.base, experts.task, cache]
 
 

@@ -64,7 +64,7 @@ def planner_cannot_be_imported(package: Path) -> None:
 
 
 def preflight_fails(package: Path) -> None:
-    (package / "preflight.py").write_text("def patch_merge(module): raise KeyError('run_merge')\n")
+    (package / "preflight.py").write_text("raise KeyError('run_merge')\n")
 
 
 @pytest.mark.slow

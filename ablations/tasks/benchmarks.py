@@ -1,0 +1,160 @@
+"""What a task file says about one language. Knows the table and the words; writes no file.
+
+What all languages share stands in the template that each task includes: `_mgsm.yaml`,
+`_belebele.yaml`, `_flores.yaml`, `_mbpp.yaml`, `_mmlu.yaml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ablations.tasks.languages import Language
+from ablations.tasks.numbers import NUMBER, answer_pattern
+
+VERSION = 1.0
+"""Of the protocol: raised with every change that can change a score."""
+
+SPECIAL_STOPS = ("</s>", "<|im_end|>", "<|eot_id|>")
+"""Ends of a turn that an engine shows as text when they are not the tokenizer's own."""
+
+HUB_IDS = {
+    "mgsm": "juletxara/mgsm",
+    "belebele": "facebook/belebele",
+    "flores": "openlanguagedata/flores_plus",  # facebook/flores is a script: datasets 4 loads none
+    "mmlu": "CohereForAI/Global-MMLU",  # as lm-eval 0.4.13 has it
+}
+"""Where the data is. No revision: none of these could be opened from where this was written."""
+
+Languages = Mapping[str, Language]
+
+
+class FunctionName(str):
+    """Written as ``!function NAME``: lm-eval puts the function there."""
+
+
+def mgsm_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
+    """Yield MGSM in every language that has it: native questions, words and exemplars."""
+    for code, language in languages.items():
+        if (words := language.mgsm) is None:
+            continue
+        strict = {"function": "regex", "regex_pattern": answer_pattern(words.phrase)}
+        flexible = {"function": "regex", "regex_pattern": f"({NUMBER})", "group_select": -1}
+        yield {
+            **_head("mgsm", code, language),
+            **_data("mgsm", {code: words.config}),
+            "doc_to_text": f"{words.question}{{{{question}}}}\n{words.answer}",
+            "generation_kwargs": _greedy([words.question.strip(), *SPECIAL_STOPS]),
+            "filter_list": [
+                _filter("strict-match", strict),
+                _filter("flexible-extract", flexible),
+            ],
+        }
+
+
+def belebele_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
+    """Yield Belebele in every language that has it."""
+    for code, language in languages.items():
+        if language.belebele is not None:
+            yield {
+                **_head("belebele", code, language),
+                **_data("belebele", {code: language.belebele}),
+            }
+
+
+def flores_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
+    """Yield FLORES from English into every other language, and back."""
+    for code, language in languages.items():
+        if code == "en":
+            continue
+        for source, target in (("en", code), (code, "en")):
+            into = languages[target]
+            yield {
+                **_head("flores", f"{source}-{target}", into),
+                **_data("flores", {each: languages[each].flores for each in (source, target)}),
+                "doc_to_text": (
+                    f"Translate this from {languages[source].name} to {into.name}:\n"
+                    f"{languages[source].name}: {{{{source}}}}\n{into.name}:"
+                ),
+                "metric_list": [
+                    _metric("bleu", f"ablations.tasks.translation.bleu_{into.bleu}"),
+                    _metric("chrf++", "ablations.tasks.translation.chrf_plus_plus"),
+                ],
+                "metadata": {
+                    **_metadata("flores", target, into),
+                    "source_language": source,
+                    "bleu_tokenizer": into.bleu,
+                },
+            }
+
+
+def mmlu_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
+    """Yield MMLU in every language that has it."""
+    for code, language in languages.items():
+        if language.mmlu is not None:
+            yield {
+                **_head("mmlu", code, language),
+                **_data("mmlu", {code: language.mmlu}),
+            }
+
+
+def mbpp_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
+    """Yield MBPP for every language that has an entry, in the language of its prompt."""
+    for code, language in languages.items():
+        if (source := language.mbpp) is not None:
+            yield {
+                **_head("mbpp", code, language),
+                "dataset_path": "google-research-datasets/mbpp",
+                "dataset_kwargs": {"configs": {source.prompt: "default"}},
+                "metadata": {**_metadata("mbpp", code, language), "prompt_language": source.prompt},
+            }
+
+
+BENCHMARKS: dict[str, Callable[[Languages], Iterator[dict[str, Any]]]] = {
+    "mgsm": mgsm_tasks,
+    "belebele": belebele_tasks,
+    "flores": flores_tasks,
+    "mbpp": mbpp_tasks,
+    "mmlu": mmlu_tasks,
+}
+"""Benchmark → its tasks, in the order of the paper's Table 5."""
+
+
+def _head(benchmark: str, suffix: str, language: Language) -> dict[str, Any]:
+    return {
+        "include": f"../_{benchmark}.yaml",
+        "task": f"layerswap_{benchmark}_{suffix}",
+        "metadata": _metadata(benchmark, suffix, language),
+    }
+
+
+def _data(benchmark: str, configs: dict[str, str]) -> dict[str, Any]:
+    """Return the source, for lm-eval's records and for our loader (which it gives no path)."""
+    hub_id = HUB_IDS[benchmark]
+    return {"dataset_path": hub_id, "dataset_kwargs": {"hub_id": hub_id, "configs": configs}}
+
+
+def _metadata(benchmark: str, code: str, language: Language) -> dict[str, Any]:
+    """Return what readers of a result need: `language` is the one the model should answer in."""
+    return {
+        "version": VERSION,
+        "benchmark": benchmark,
+        "language": code,
+        "script": language.script,
+    }
+
+
+def _greedy(until: list[str]) -> dict[str, Any]:
+    return {"until": until, "do_sample": False, "temperature": 0.0, "max_gen_toks": 1024}
+
+
+def _filter(name: str, function: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "filter": [function, {"function": "take_first"}]}
+
+
+def _metric(name: str, aggregation: str) -> dict[str, Any]:
+    return {
+        "metric": name,
+        "aggregation": FunctionName(aggregation),
+        "higher_is_better": True,
+    }

@@ -1,0 +1,288 @@
+"""Where items come from: the hub, or local files of the same schema. Knows columns; no prompt.
+
+lm-eval calls a `load_*` function with the task's ``dataset_kwargs`` and its ``metadata``; a
+``data_dir`` among the metadata (`TaskManager(metadata={"data_dir": ...})`, or from the shell
+``--metadata '{"data_dir": "..."}'``) replaces the hub. The layout is in README.md here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ablations.evaluation.scores import Frozen
+from ablations.tasks.numbers import read_number
+from layerswap_method.errors import InputError, describe_error, nearest
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+Row = dict[str, Any]
+MGSM_EXEMPLARS = 8
+CHOICE_EXEMPLARS = 5
+
+
+class Source(Frozen):
+    """What a benchmark's data must hold, wherever it comes from."""
+
+    benchmark: str
+    """Name of the folder below ``data_dir``."""
+
+    columns: tuple[str, ...]
+    """The dataset's own names; others are left out, so hub and files give equal items."""
+
+    access: str = ""
+    """How to get the data where that takes more than a download."""
+
+
+MGSM = Source(
+    benchmark="mgsm", columns=("question", "answer", "answer_number", "equation_solution")
+)
+BELEBELE = Source(
+    benchmark="belebele",
+    columns=(
+        *("link", "question_number", "flores_passage", "question"),
+        *("mc_answer1", "mc_answer2", "mc_answer3", "mc_answer4", "correct_answer_num"),
+    ),
+)
+FLORES = Source(
+    benchmark="flores",
+    columns=("id", "text"),
+    access=(
+        "FLORES+ is gated: accept its conditions at "
+        "https://huggingface.co/datasets/openlanguagedata/flores_plus (at once, no review), "
+        "then `hf auth login`"
+    ),
+)
+MMLU = Source(
+    benchmark="mmlu",
+    columns=(
+        *("sample_id", "subject", "question"),
+        *("option_a", "option_b", "option_c", "option_d", "answer"),
+    ),
+)
+
+
+def load_mgsm(
+    *, hub_id: str, configs: Mapping[str, str], data_dir: Path | str | None = None, **_metadata: Any
+) -> dict[str, Dataset]:
+    """Return MGSM's splits ``train`` (whole exemplars) and ``test``.
+
+    Raises:
+        InputError: when the data is not there, or not MGSM's.
+    """
+    ((language, config),) = configs.items()
+    splits = {}
+    for split in ("train", "test"):
+        rows = read_rows(MGSM, language, split, hub_id=hub_id, config=config, data_dir=data_dir)
+        problems = []
+        for index, row in enumerate(rows):
+            if (number := read_number(str(row["answer_number"]))) is None:
+                problems.append(f"item {index}: answer_number {row['answer_number']!r} is none")
+                continue
+            # The hub has 2125 where files may have "2,125".
+            row["answer_number"] = f"{number:f}"
+            if split == "train" and not row["answer"]:
+                problems.append(f"item {index}: an exemplar without `answer`")
+        if split == "train" and len(rows) < MGSM_EXEMPLARS:
+            problems.append(f"{len(rows)} exemplars; needed are {MGSM_EXEMPLARS}")
+        _refuse(MGSM, language, split, problems)
+        splits[split] = _dataset(rows)
+    return splits
+
+
+def load_belebele(
+    *, hub_id: str, configs: Mapping[str, str], data_dir: Path | str | None = None, **_metadata: Any
+) -> dict[str, Dataset]:
+    """Return Belebele's only split, ``test``.
+
+    Raises:
+        InputError: when the data is not there, or not Belebele's.
+    """
+    ((language, config),) = configs.items()
+    rows = read_rows(BELEBELE, language, "test", hub_id=hub_id, config=config, data_dir=data_dir)
+    problems = []
+    for index, row in enumerate(rows):
+        row["correct_answer_num"] = str(row["correct_answer_num"])
+        if row["correct_answer_num"] not in ("1", "2", "3", "4"):
+            problems.append(
+                f"item {index}: correct_answer_num {row['correct_answer_num']!r} is not 1, 2, 3, 4"
+            )
+    if len(rows) <= CHOICE_EXEMPLARS:
+        problems.append(
+            f"{len(rows)} items; {CHOICE_EXEMPLARS} examples beside the item take "
+            f"{CHOICE_EXEMPLARS + 1}"
+        )
+    _refuse(BELEBELE, language, "test", problems)
+    return {"test": _dataset(rows)}
+
+
+def load_mmlu(
+    *, hub_id: str, configs: Mapping[str, str], data_dir: Path | str | None = None, **_metadata: Any
+) -> dict[str, Dataset]:
+    """Return one split, ``items``: those of ``dev`` and ``test``, told apart by column `split`.
+
+    Raises:
+        InputError: when the data is not there, or a subject has fewer than five examples.
+    """
+    ((language, config),) = configs.items()
+    items = []
+    for split in ("dev", "test"):
+        rows = read_rows(MMLU, language, split, hub_id=hub_id, config=config, data_dir=data_dir)
+        wrong = [row["answer"] for row in rows if row["answer"] not in ("A", "B", "C", "D")]
+        _refuse(MMLU, language, split, [f"answer {each!r} is not A, B, C, D" for each in wrong[:5]])
+        items += [{**row, "split": split} for row in rows]
+    examples = Counter(row["subject"] for row in items if row["split"] == "dev")
+    asked = dict.fromkeys(row["subject"] for row in items if row["split"] == "test")
+    _refuse(
+        *(MMLU, language, "dev"),
+        [
+            f"{examples[subject]} examples of {subject!r}; needed are {CHOICE_EXEMPLARS}"
+            for subject in asked
+            if examples[subject] < CHOICE_EXEMPLARS
+        ],
+    )
+    return {"items": _dataset(items)}
+
+
+def load_flores(
+    *, hub_id: str, configs: Mapping[str, str], data_dir: Path | str | None = None, **_metadata: Any
+) -> dict[str, Dataset]:
+    """Return the split ``devtest`` of a pair: `id`, `source`, `target`, in the order of `id`.
+
+    Args:
+        hub_id: the dataset.
+        configs: source language → its config, then target language → its config.
+        data_dir: folder of local files; None for the hub.
+
+    Raises:
+        InputError: when the data is not there, or the two languages have other sentences.
+    """
+    sides = [
+        {
+            row["id"]: row["text"].strip()
+            for row in read_rows(
+                *(FLORES, language, "devtest"), hub_id=hub_id, config=config, data_dir=data_dir
+            )
+        }
+        for language, config in configs.items()
+    ]
+    source, target = sides
+    pair = "-".join(configs)
+    if odd := sorted(source.keys() ^ target.keys(), key=str):
+        raise InputError(
+            f"flores {pair}: {len(odd)} sentences are in one language only, such as id {odd[0]}"
+        )
+    if broken := [each for each in source if not source[each] or len(target[each].split("\n")) > 1]:
+        raise InputError(f"flores {pair}: sentence {broken[0]} is empty or of several lines")
+    return {
+        "devtest": _dataset(
+            {"id": each, "source": source[each], "target": target[each]} for each in sorted(source)
+        )
+    }
+
+
+def read_rows(
+    source: Source,
+    language: str,
+    split: str,
+    *,
+    hub_id: str,
+    config: str,
+    data_dir: Path | str | None,
+) -> list[Row]:
+    """Return the rows of one split, with the columns of `source` only.
+
+    Args:
+        source: which columns to expect.
+        language: code of the language, as local files have it in their names.
+        split: name of the split.
+        hub_id: dataset on the hub.
+        config: its config.
+        data_dir: folder of local files; None for the hub.
+
+    Raises:
+        InputError: when file, dataset or a column is missing, or there are no rows.
+    """
+    if data_dir is None:
+        rows, where = _from_hub(source, hub_id, config, split), f"{hub_id} ({config}, {split})"
+    else:
+        path = _find_file(source, language, split, Path(data_dir))
+        rows, where = _from_file(path), str(path)
+    if not rows:
+        raise InputError(f"{where}: no rows")
+    problems = [
+        f"row {index}: no column {name!r}{nearest(name, row)}"
+        for index, row in enumerate(rows)
+        for name in source.columns
+        if name not in row
+    ]
+    if problems:
+        more = [f"and {len(problems) - 5} more"] if len(problems) > 5 else []
+        raise InputError.from_problems(where, [*problems[:5], *more])
+    return [{name: row[name] for name in source.columns} for row in rows]
+
+
+def _find_file(source: Source, language: str, split: str, data_dir: Path) -> Path:
+    if not data_dir.is_dir():
+        raise InputError(f"{data_dir}: no such data folder")
+    folder = data_dir / source.benchmark
+    if not folder.is_dir():
+        # A folder of one benchmark, as MGSM's files are handed around.
+        bare = data_dir / f"{language}_{split}.jsonl"
+        if source is MGSM and bare.is_file():
+            return bare
+        names = [each.name for each in data_dir.iterdir()]
+        raise InputError(
+            f"{data_dir}: no folder {source.benchmark!r} in it{nearest(source.benchmark, names)}; "
+            f"expected is {source.benchmark}/{language}_{split}.jsonl"
+        )
+    path = folder / f"{language}_{split}.jsonl"
+    if not path.is_file():
+        names = [each.name for each in folder.iterdir()]
+        raise InputError(f"{path}: no such file{nearest(path.name, names)}")
+    return path
+
+
+def _from_file(path: Path) -> list[Row]:
+    rows = []
+    # Not `splitlines`: it also splits at U+2028 and its like, which JSON leaves as they are.
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise InputError(f"{path}, line {number}: not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise InputError(f"{path}, line {number}: not an object with the dataset's columns")
+        rows.append(row)
+    return rows
+
+
+def _from_hub(source: Source, hub_id: str, config: str, split: str) -> list[Row]:
+    from datasets import load_dataset
+
+    try:
+        return list(load_dataset(hub_id, config, split=split))
+    # Gated, private, renamed, no such config, no network: all are one of these.
+    except (OSError, ValueError) as error:
+        hint = f" {source.access}." if source.access else ""
+        raise InputError(
+            f"{hub_id} ({config}, {split}): cannot be loaded: {describe_error(error)}.{hint} "
+            f"Offline: --data-dir DIR with DIR/{source.benchmark}/{{language}}_{split}.jsonl"
+        ) from error
+
+
+def _refuse(source: Source, language: str, split: str, problems: list[str]) -> None:
+    if problems:
+        raise InputError.from_problems(f"{source.benchmark} {language} ({split})", problems)
+
+
+def _dataset(rows: Iterable[Row]) -> Dataset:
+    from datasets import Dataset
+
+    return Dataset.from_list(list(rows))

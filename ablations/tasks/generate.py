@@ -1,0 +1,109 @@
+"""Writes the task files from the language table. Knows YAML; neither data nor models.
+
+python -m ablations.tasks.generate           write `generated/` anew
+python -m ablations.tasks.generate --check   say what differs, and exit with 1 if anything does
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from ablations.atomic import write_text
+from ablations.tasks.benchmarks import BENCHMARKS, VERSION, FunctionName
+from ablations.tasks.languages import Language, load_languages
+from layerswap_method.errors import LayerSwapError
+
+TASKS = Path(__file__).parent
+_HEADER = "# Written by `python -m ablations.tasks.generate` from languages.yml: edit that.\n"
+
+
+def task_files(languages: dict[str, Language]) -> dict[str, str]:
+    """Return file name → text of every task and group."""
+    files: dict[str, dict[str, Any]] = {}
+    members: dict[str, list[str]] = {}
+    for benchmark, tasks in BENCHMARKS.items():
+        for content in tasks(languages):
+            name = content["task"]
+            files[name] = content
+            suffix = name.removeprefix(f"layerswap_{benchmark}_")
+            members.setdefault(f"layerswap_{benchmark}", []).append(name)
+            # A pair belongs to its language that is not English.
+            codes = [code for code in suffix.split("-") if "-" not in suffix or code != "en"]
+            for code in codes:
+                members.setdefault(f"layerswap_{code}", []).append(name)
+    for group, tasks_of_group in members.items():
+        files[group] = {
+            "group": group,
+            "task": tasks_of_group,
+            "metadata": {"version": VERSION},
+        }
+    return {f"{name}.yaml": _HEADER + _dump(content) for name, content in files.items()}
+
+
+def write_files(folder: Path, files: dict[str, str]) -> None:
+    """Write `files` to `folder` and remove other task files there."""
+    for path in folder.glob("*.yaml"):
+        if path.name not in files:
+            path.unlink()
+    for name, text in files.items():
+        write_text(folder / name, text)
+
+
+def find_differences(folder: Path, files: dict[str, str]) -> list[str]:
+    """Return what stands in `folder` that the table does not say, and the other way round."""
+    there = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.yaml")}
+    return [
+        *(f"{name} is missing" for name in sorted(files.keys() - there.keys())),
+        *(f"{name} is not from the table" for name in sorted(there.keys() - files.keys())),
+        *(
+            f"{name} differs"
+            for name in sorted(files)
+            if there.get(name, files[name]) != files[name]
+        ),
+    ]
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes every value where it stands, text of several lines as lines, and functions."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Return True: no value is written as a reference to another."""
+        return True
+
+
+def _write_str(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+def _write_function(dumper: yaml.SafeDumper, name: FunctionName) -> yaml.ScalarNode:
+    return dumper.represent_scalar("!function", str(name))
+
+
+_Dumper.add_representer(str, _write_str)
+_Dumper.add_representer(FunctionName, _write_function)
+
+
+def _dump(content: dict[str, Any]) -> str:
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="Write nothing; exit with 1 where a file differs.")
+def main(check: bool) -> None:
+    """Write the task files of every benchmark and language."""
+    files = task_files(load_languages())
+    if not check:
+        write_files(TASKS / "generated", files)
+    elif differences := find_differences(TASKS / "generated", files):
+        hint = "run `python -m ablations.tasks.generate`"
+        raise LayerSwapError("\n".join([*differences, hint]))
+    click.echo(f"{len(files)} task files are in step with languages.yml")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The language table as values. Knows `languages.yml`; not what a task does with it."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError
+
+from ablations.evaluation.scores import Frozen
+from layerswap_method.errors import InputError
+
+BleuTokenizer = Literal["13a", "intl", "char"]
+"""The tokenizers of sacrebleu that need neither a download nor another package."""
+
+
+class MgsmWords(Frozen):
+    """MGSM's native words, as its train split has them."""
+
+    config: str
+    """Config of juletxara/mgsm."""
+
+    question: str = Field(min_length=1)
+    """Stands before a question, with the space after it where there is one."""
+
+    answer: str = Field(min_length=1)
+    """Stands before a solution."""
+
+    phrase: str = Field(min_length=1)
+    """Stands before the final number of a solution."""
+
+
+class MbppSource(Frozen):
+    """Where MBPP's problems come from."""
+
+    prompt: str
+    """Language code of the prompt: the language itself, or ``en`` where no translation is."""
+
+
+class Language(Frozen):
+    """One entry of the table. A benchmark that is None has no task in this language."""
+
+    name: str
+    """English name, as prompts for translation say it."""
+
+    flores: str = Field(pattern=r"^[a-z]{3}_[A-Z][a-z]{3}$")
+    """Code of openlanguagedata/flores_plus: ISO 639-3, underscore, ISO 15924."""
+
+    bleu: BleuTokenizer
+    """sacrebleu's tokenizer for translations into this language."""
+
+    mgsm: MgsmWords | None = None
+    """MGSM's words and config."""
+
+    belebele: str | None = None
+    """Config of facebook/belebele."""
+
+    mmlu: str | None = None
+    """Config of CohereForAI/Global-MMLU."""
+
+    mbpp: MbppSource | None = None
+    """Source of MBPP's problems."""
+
+    @property
+    def script(self) -> str:
+        """The script of the language, as ISO 15924 has it."""
+        return self.flores.split("_")[1]
+
+
+def load_languages(path: Path | None = None) -> dict[str, Language]:
+    """Return code → language, in the order of the table.
+
+    Args:
+        path: another table; None for the one of this package.
+
+    Raises:
+        InputError: naming every entry that is not what it should be.
+    """
+    source = path or files("ablations.tasks") / "languages.yml"
+    table: dict[str, Any] = yaml.safe_load(source.read_text(encoding="utf-8"))
+    languages, problems = {}, []
+    for code, entry in table.items():
+        try:
+            languages[code] = Language.model_validate(entry)
+        except ValidationError as error:
+            problems += [
+                f"{code}.{'.'.join(str(part) for part in each['loc'])}: {each['msg']}"
+                for each in error.errors()
+            ]
+    if problems:
+        raise InputError.from_problems(str(source), problems)
+    return languages

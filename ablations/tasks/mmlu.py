@@ -1,0 +1,46 @@
+"""MMLU's examples: the first five of the item's own subject. Loaded by lm-eval, not by us.
+
+lm-eval loads this module while it reads the task files, so its sampler is there already. It is
+taken from there, because lm-eval has one home in this project (`ablations.evaluation`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+
+def test_items(items: Any) -> Any:
+    """Return the items that are asked."""
+    return items.filter(_is_of_test)
+
+
+def dev_items(items: Any) -> Any:
+    """Return the items that serve as examples."""
+    return items.filter(_is_of_dev)
+
+
+def _is_of_test(item: dict[str, Any]) -> bool:
+    return bool(item["split"] == "test")
+
+
+def _is_of_dev(item: dict[str, Any]) -> bool:
+    return bool(item["split"] == "dev")
+
+
+class FirstOfSubject(sys.modules["lm_eval.api.samplers"].ContextSampler):  # type: ignore[misc]
+    """lm-eval's `first_n`, within the subject of the item that is asked."""
+
+    def sample(
+        self, n: int, eval_doc: dict[str, Any] | None = None, df: Any = None, **options: Any
+    ) -> Sequence[dict[str, Any]]:
+        """Return the first `n` examples that share the subject of `eval_doc`.
+
+        Raises:
+            ValueError: when lm-eval does not show the item, as it does where examples and items
+                are of one split.
+        """
+        if eval_doc is None:
+            raise ValueError("MMLU's examples depend on the item, which lm-eval did not show")
+        return [example for example in self.df if example["subject"] == eval_doc["subject"]][:n]

@@ -1,0 +1,72 @@
+"""Numbers in answers: how they are found in text, and when two are equal. Knows no task.
+
+Read are the digits of any script (1080, １０８０, ১০৮০, ౧౦౮౦), commas between groups of digits
+(1,080 and the Indian 1,00,000), a decimal point, a minus sign and a currency sign before the
+number. Not read are number words and units (7万), fractions, and a decimal comma: in all five
+languages of the suite a comma groups.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from decimal import Decimal
+
+_MINUS = "[-−－]"
+_CURRENCY = "[$€£¥₹৳＄￥]"
+_COMMA = "[,，]"
+_POINT = "[.．]"
+_GROUPED = rf"(?<!\d)\d{{1,3}}(?:{_COMMA}\d{{2,3}})*{_COMMA}\d{{3}}(?!\d)"
+
+NUMBER = (
+    # A minus after a digit, a Latin letter or a bracket is an operation: 35-2 holds no -2.
+    rf"(?:(?<![\dA-Za-z)\]]){_MINUS})?(?:{_CURRENCY}{_MINUS}?)?"
+    rf"(?:(?:{_GROUPED}|\d+)(?:{_POINT}\d+)?|(?<![\d.．]){_POINT}\d+)"
+)
+"""Regular expression of one number, without a group."""
+
+_MARKS_AROUND = " \t\r\n.,。،।:;!?*_'\"()[]%％"
+
+
+def answer_pattern(phrase: str) -> str:
+    """Return the regular expression of the number after `phrase`, in its only group.
+
+    The phrase may begin with a small or a capital letter; between the two may stand space only.
+    """
+    return rf"(?i:{re.escape(phrase)})\s*({NUMBER})"
+
+
+def read_number(text: str) -> Decimal | None:
+    """Return the number that `text` is, or None when it is none, or more than one.
+
+    Space and punctuation around it, a currency sign before it and a percent sign after it do not
+    count: ``" $1,080.00."`` is 1080.
+    """
+    plain = text.strip(_MARKS_AROUND)
+    # A leading point belongs to the number (".5"); as punctuation it would have gone, too.
+    if re.fullmatch(rf"{_POINT}\d+", text.strip()):
+        plain = text.strip()
+    if re.fullmatch(NUMBER, plain) is None:
+        return None
+    digits = "".join(
+        str(unicodedata.decimal(letter)) if letter.isdecimal() else letter for letter in plain
+    )
+    ungrouped = re.sub(f"{_COMMA}|{_CURRENCY}", "", digits)
+    return Decimal(re.sub(_POINT, ".", re.sub(_MINUS, "-", ungrouped)))
+
+
+def exact_match(references: Sequence[str], predictions: Sequence[str], **_options: object) -> float:
+    """Return 1.0 when the two are the same number, else 0.0: lm-eval's form of a metric.
+
+    Text is never compared: 3.5 is not 35, which they are once punctuation is dropped, and an
+    answer without a number is wrong.
+
+    Raises:
+        ValueError: when the reference is no number: then the data is not what it is taken for.
+    """
+    (reference,), (prediction,) = references, predictions
+    expected = read_number(str(reference))
+    if expected is None:
+        raise ValueError(f"the gold answer {reference!r} is no number")
+    return float(read_number(str(prediction)) == expected)

@@ -64,7 +64,7 @@ def belebele_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
 
 def flores_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
     """Yield FLORES from English into every other language, and back."""
-    for code, language in languages.items():
+    for code in languages:
         if code == "en":
             continue
         for source, target in (("en", code), (code, "en")):

@@ -32,6 +32,7 @@ def prepare(
     """Return a `layer_swap` merge that mergekit can carry out; see `check` for what it raises."""
     recipe, plan = check(merge_config, options, document, out)
     return Prepared(
+        merge_config=merge_config,
         lines=tuple(announcement(recipe, plan)),
         plan_file=PLAN_FILE,
         outcome=lambda: Outcome(plan_record(recipe, plan)),

@@ -50,6 +50,10 @@ class Outcome:
 class Prepared:
     """A merge that mergekit can carry out."""
 
+    merge_config: Any
+    """mergekit's `MergeConfiguration` to merge by: the recipe's own, or with what was measured for
+    it in it. The model card and `mergekit_config.yml` show the recipe's own all the same."""
+
     lines: tuple[str, ...]
     """For the log, before the merge."""
 
@@ -85,10 +89,11 @@ def patch_merge(module: Any, *, applies: Callable[[str], bool]) -> None:
         prepared = checks[merge_config.merge_method].prepare(
             merge_config, options, _document(config_source), out
         )
+        shown = config_source or merge_config.to_yaml()
         _say(prepared.lines, quiet=options.quiet)
         with temporary_output(out) as folder:
             with _failures_in_one_message(verbose=options.verbosity > 0):
-                original(merge_config, str(folder), options, config_source)
+                original(prepared.merge_config, str(folder), options, shown)
             outcome = prepared.outcome()
             text = json.dumps(outcome.record, indent=2) + "\n"
             (folder / prepared.plan_file).write_text(text, encoding="utf-8")

@@ -1,0 +1,113 @@
+"""Whether an answer is in the language it should be in. Knows text; knows neither tasks nor models.
+
+An answer to a maths problem is not prose alone: it holds numbers, formulas, code, names, and loan
+words. The rule, in this order:
+
+1. Code (fenced or in backticks), LaTeX commands, tags, addresses and everything that is no letter
+   or vowel sign are left out. What has nothing left ("11", an empty answer) is in no language.
+2. More than half of the remaining letters must be of the script of the language. Where the script
+   belongs to one language among those that models are trained on (Telugu, Bengali; Japanese by its
+   kana), that decides. A few English words change nothing; an answer that is mostly English fails.
+3. Else py3langid names the most likely of its languages for the remaining words as a whole, and it
+   must name this one. It is naive Bayes over byte n-grams, offline, without randomness.
+
+An answer that begins in one language and ends in another counts for the one with more of the text.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import unicodedata
+from functools import cache
+from typing import Any
+
+HOW_TO_INSTALL = "pip install 'layerswap[langid]'"
+
+_SCRIPTS: dict[str, tuple[str, ...]] = {
+    "Beng": ("BENGALI",),
+    "Cyrl": ("CYRILLIC",),
+    "Deva": ("DEVANAGARI",),
+    "Hans": ("CJK",),
+    "Hant": ("CJK",),
+    "Jpan": ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "CJK", "IDEOGRAPHIC"),
+    "Latn": ("LATIN",),
+    "Telu": ("TELUGU",),
+}
+"""ISO 15924 -> first words of the Unicode names of its letters."""
+
+_DECIDING = {"Beng": "bn", "Jpan": "ja", "Telu": "te"}
+"""Script -> the language that it decides for. (Assamese, too, is written in Bengali script.)"""
+
+_NO_PROSE = re.compile(
+    r"```.*?(?:```|\Z)"  # fenced code, closed or cut off
+    r"|`[^`\n]*`"
+    r"|\\[A-Za-z]+"  # a LaTeX command; what stands in its braces stays
+    r"|<[^<>\n]{1,40}>"
+    r"|\bhttps?://\S+",
+    re.DOTALL,
+)
+
+
+def why_not_judged(language: str, script: str) -> str | None:
+    """Return why answers in `language` cannot be judged here, None where they can.
+
+    Args:
+        language: ISO 639-1 code.
+        script: ISO 15924 code of the script the language is written in.
+    """
+    if script not in _SCRIPTS:
+        return f"its script {script!r} is unknown; known are {', '.join(_SCRIPTS)}"
+    if _DECIDING.get(script) == language:
+        return None
+    if importlib.util.find_spec("py3langid") is None:
+        return f"py3langid is not installed; needed is: {HOW_TO_INSTALL}"
+    if language not in _identifier().labels:
+        return f"py3langid does not know the language {language!r}"
+    return None
+
+
+def is_in_language(text: str, language: str, script: str) -> bool:
+    """Return whether `text` is in a language, by the rule at the top of this file.
+
+    Args:
+        text: an answer as the model gave it.
+        language: ISO 639-1 code.
+        script: ISO 15924 code of the script the language is written in.
+
+    Raises:
+        ValueError: where `why_not_judged` has a reason, with that reason.
+    """
+    if (reason := why_not_judged(language, script)) is not None:
+        raise ValueError(f"answers in {language!r} cannot be judged: {reason}")
+    words = words_of(text)
+    letters = [letter for letter in words if unicodedata.category(letter)[0] in "LM"]
+    own = [letter for letter in letters if _script_word(letter) in _SCRIPTS[script]]
+    if 2 * len(own) <= len(letters):
+        return False
+    if _DECIDING.get(script) == language:
+        # Chinese has the ideographs, too, but no kana.
+        return script != "Jpan" or any(_script_word(each) in _SCRIPTS["Jpan"][:3] for each in own)
+    return bool(_identifier().classify(words)[0] == language)
+
+
+def words_of(text: str) -> str:
+    """Return the words of `text`, a space between any two: rule 1 above."""
+    kept = "".join(
+        letter if unicodedata.category(letter)[0] in "LM" or letter in "'’" else " "
+        for letter in unicodedata.normalize("NFC", _NO_PROSE.sub(" ", text))
+    )
+    return " ".join(kept.split())
+
+
+@cache
+def _script_word(letter: str) -> str:
+    return unicodedata.name(letter, "").split(" ")[0]
+
+
+@cache
+def _identifier() -> Any:
+    """Return an identifier of our own: the package's is shared, and others may restrict it."""
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE)

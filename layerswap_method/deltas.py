@@ -8,6 +8,7 @@ in float32 and not rounded to the checkpoint's dtype: a merged bf16 copy would h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +27,7 @@ from layerswap_method.checkpoints import (
 )
 from layerswap_method.errors import InputError
 from layerswap_method.mixes import LowRankChange
+from layerswap_method.passes import Block, Segment, read_blocks, run_pass, segments_of
 from layerswap_method.rows import RowLayout, input_axis, row_layout, row_mav
 from layerswap_method.stored import StoredTensor, open_stored, read_span, stored_tensors
 
@@ -36,42 +38,7 @@ UNRELATED = 0.7
 """||delta|| / ||base|| from which the base is not the base: of two unrelated models it is about
 1.4, of fine-tunes far below 0.5."""
 
-BLOCK = 1 << 17
-"""Values of a block: small enough that a block and its delta stay in a core's cache."""
-
-_SEGMENT = 1 << 22
-"""Values that one task of a pool of threads works through, block by block."""
-
 _SAMPLED_TENSORS, _SAMPLED_VALUES = 16, 1 << 16
-
-
-@dataclass(frozen=True)
-class Block:
-    """Consecutive lines of a tensor on both sides."""
-
-    first_line: int
-    """Number of the first line, counted through all matrices of the tensor."""
-
-    expert: torch.Tensor
-    """[lines, columns] in the dtype of the file, without an adapter's change."""
-
-    base: torch.Tensor
-    """[lines, columns] in the dtype of the file."""
-
-    delta: torch.Tensor
-    """[lines, columns] float32; the caller may change it."""
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Lines of one tensor that are read in one go; never of two matrices at once."""
-
-    name: str
-    start: int
-    """First line, counted through all matrices."""
-
-    stop: int
-    """Past the last line."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +99,8 @@ class DeltaPair:
         deltas, bases = [], []
         for segment in self.segments(name):
             for block in self.blocks(segment):
-                deltas.append(block.delta)
-                bases.append(block.base.float())
+                deltas.append(block.delta.clone())
+                bases.append(block.wide_base.clone())
         if not deltas:
             return torch.zeros(shape), torch.zeros(shape)
         return torch.cat(deltas).reshape(shape), torch.cat(bases).reshape(shape)
@@ -145,45 +112,22 @@ class DeltaPair:
 
     def segments(self, name: str) -> list[Segment]:
         """Return the tensor's lines in runs that are worth a task of their own."""
-        layout = self.layout(name)
-        if not layout.columns:
-            return []
-        run = max(1, _SEGMENT // layout.columns)
-        return [
-            Segment(name, first + i, first + min(i + run, layout.lines))
-            for first in range(0, layout.matrices * layout.lines, layout.lines or 1)
-            for i in range(0, layout.lines, run)
-        ]
+        return segments_of(self, name)
 
     def blocks(self, segment: Segment) -> Iterator[Block]:
-        """Yield the blocks of a segment in order; a block's tensors are its own.
+        """Yield the blocks of a segment in order; each one's memory is that of the one before.
 
         Raises:
             InputError: as `read`.
         """
-        name = segment.name
-        columns = self.layout(name).columns
-        step = max(1, BLOCK // columns)
-        expert, base = self.expert_tensors[name], self.base_tensors[name]
-        change = self._factors(name)
-        with open_stored(base) as base_file, open_stored(expert) as expert_file:
-            for first in range(segment.start, segment.stop, step):
-                lines = min(step, segment.stop - first)
-                theirs = torch.empty(lines * columns, dtype=base.dtype)
-                read_span(base_file, base, first * columns, theirs)
-                if expert == base:
-                    ours = theirs
-                else:
-                    ours = torch.empty(lines * columns, dtype=expert.dtype)
-                    read_span(expert_file, expert, first * columns, ours)
-                ours, theirs = ours.view(lines, columns), theirs.view(lines, columns)
-                delta = _subtract(ours, theirs)
-                if change is not None:
-                    delta.addmm_(change[0][first : first + lines], change[1])
-                yield Block(first, ours, theirs, delta)
+        for (block,) in read_blocks((self,), segment):
+            yield block
 
-    def _factors(self, name: str) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return (left, right) with change = left @ right in the tensor's storage order."""
+    def change_factors(self, name: str) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return an adapter's change of a tensor as (left, right), float32; None for no change.
+
+        ``left @ right`` is the change in the order of the file.
+        """
         change = self.changes.get(name)
         if change is None:
             return None
@@ -264,18 +208,19 @@ def mean_row_mav(
         InputError: as `DeltaPair.read`, or for weights that are not finite.
     """
     total, count = 0.0, 0
-    for name in progress(pair.names):
-        layout = pair.layout(name)
-        values = 0.0
-        for segment in pair.segments(name):
-            for block in pair.blocks(segment):
-                # The mean over rows of the means over a row's values: rows of one tensor are
-                # equally long, so that is the sum of all values over their number.
-                values += float(block.delta.abs().sum(dtype=torch.float64))
-        if values != values or values == float("inf"):
-            raise not_finite(pair, name)
-        if layout.features:
-            total += values / (layout.matrices * layout.lines * layout.columns) * layout.features
+
+    def absolute(segment: Segment) -> float:
+        # A tensor's rows are equally long, so the sum of their means is the sum of all its values
+        # over the length of a row.
+        return math.fsum(float(block.delta.abs_().sum()) for block in pair.blocks(segment))
+
+    for segment, values in run_pass((pair,), progress(pair.names), absolute):
+        if not math.isfinite(values):
+            raise not_finite(pair, segment.name)
+        layout = pair.layout(segment.name)
+        length = layout.lines if layout.across else layout.columns
+        total += values / length
+        if segment.start == 0:
             count += layout.features
     if not count:
         raise InputError(f"{pair.expert} and {pair.base} hold no weights in common")
@@ -375,12 +320,6 @@ def _check_related(pair: DeltaPair) -> None:
             f"(||delta|| / ||weights|| = {ratio:.2f} in a sample; a fine-tuned model is far below "
             f"{UNRELATED}); give the checkpoint that the expert was trained from"
         )
-
-
-def _subtract(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
-    if torch.float64 in (ours.dtype, theirs.dtype):
-        return (ours.double() - theirs.double()).float()
-    return ours.to(torch.float32, copy=True).sub_(theirs)
 
 
 def _read_whole(tensor: StoredTensor) -> torch.Tensor:

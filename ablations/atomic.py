@@ -13,15 +13,20 @@ from layerswap_method.output import give_folder_mode
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to a temporary file beside `path`, then rename it.
+    """Write `text` as UTF-8; see `write_bytes`."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write `content` to a temporary file beside `path`, then rename it.
 
     The file has the mode that the umask gives; one of `tempfile` only its owner could read.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with fresh.open("x", encoding="utf-8") as file:
-            file.write(text)
+        with fresh.open("xb") as file:
+            file.write(content)
         fresh.replace(path)
     except BaseException:
         fresh.unlink(missing_ok=True)

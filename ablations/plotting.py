@@ -32,6 +32,13 @@ GREENS = (
 )
 """Light to dark green in equal steps of CIELAB: darker is more, as in the paper's figures."""
 
+PURPLES = (
+    *("#f8fbf6", "#f4f1f6", "#efe5f6", "#e9daf4", "#e3cdf2", "#dbc0ef", "#d3b3ea", "#c9a4e4"),
+    *("#bd95dc", "#b085d2", "#a275c6", "#9263b8", "#8052a8", "#6e4297", "#5b3284", "#492472"),
+    "#38185f",
+)
+"""The same to dark purple, for numbers below zero."""
+
 _METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": None},
     "png": {"Software": None},
@@ -83,11 +90,17 @@ def drawing(key: str) -> Iterator[None]:
         yield
 
 
-def new_canvas(width_in: float, height_in: float) -> Any:
-    """Return an empty matplotlib figure of a size in inches; no window belongs to it."""
+def new_canvas(width_in: float, height_in: float, *, is_fitted: bool = True) -> Any:
+    """Return an empty matplotlib figure of a size in inches; no window belongs to it.
+
+    Args:
+        width_in: inches.
+        height_in: inches.
+        is_fitted: whether matplotlib makes room for labels; else every place is given.
+    """
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width_in, height_in), layout="constrained")
+    return Figure(figsize=(width_in, height_in), layout="constrained" if is_fitted else None)
 
 
 def images_of(canvas: Any, kinds: Sequence[str] = KINDS) -> dict[str, bytes]:
@@ -101,12 +114,18 @@ def images_of(canvas: Any, kinds: Sequence[str] = KINDS) -> dict[str, bytes]:
 
 
 def color_map(name: str) -> Any:
-    """Return a perceptually uniform colour map: ``greens``, or one of matplotlib's such."""
+    """Return a perceptually uniform colour map.
+
+    Args:
+        name: ``greens``; ``purples-greens`` for a range with zero in its middle; or one of
+            matplotlib's, such as ``cividis``.
+    """
     import matplotlib
     from matplotlib.colors import LinearSegmentedColormap
 
-    if name == "greens":
-        return LinearSegmentedColormap.from_list(name, GREENS)
+    own = {"greens": GREENS, "purples-greens": (*reversed(PURPLES), *GREENS[1:])}
+    if name in own:
+        return LinearSegmentedColormap.from_list(name, own[name])
     return matplotlib.colormaps[name]
 
 
@@ -137,7 +156,7 @@ def draw_cells(
     mesh = axes.pcolormesh(
         edges[1],
         edges[0],
-        np.ma.masked_invalid(values),
+        values,
         cmap=colors,
         vmin=low,
         vmax=high,

@@ -13,6 +13,8 @@ from layerswap_method.errors import InputError
 
 Array = npt.NDArray[np.float64]
 
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
 FEWEST_CELLS = 3
 """Cells that a rank correlation is given for; of fewer it says nothing."""
 
@@ -36,11 +38,15 @@ class Grid:
     note: str = ""
     """What is particular to this grid, such as its threshold; stands under the title."""
 
+    limits: tuple[float, float] | None = None
+    """Ends of the colour scale, (0, 1) for shares; None for 0 and the largest value."""
+
     def __post_init__(self) -> None:
         """Check that the grid is one.
 
         Raises:
-            ValueError: for no layer, no column, a column twice, or rows of another length.
+            ValueError: for no layer, no column, a column twice, rows of another length, or limits
+                that are no range.
         """
         if not self.values or not self.columns:
             raise ValueError(f"{self.title}: a grid needs at least one layer and one column")
@@ -52,6 +58,8 @@ class Grid:
                     f"{self.title}: layer {layer} has {len(row)} values for "
                     f"{len(self.columns)} columns"
                 )
+        if self.limits is not None and not self.limits[0] < self.limits[1]:
+            raise ValueError(f"{self.title}: the limits {self.limits} are no range")
 
     @property
     def num_layers(self) -> int:
@@ -89,6 +97,17 @@ class RankCorrelation:
         if self.resampled_from is None:
             return told
         return f"{told} ({self.resampled_from} layers averaged to {self.num_layers} by depth)"
+
+
+def scientific(value: float) -> str:
+    """Return ``1.9×10⁻⁵`` for 0.000019, with two digits."""
+    digits, _, exponent = f"{value:.1e}".partition("e")
+    return f"{digits}×{power_of_ten(int(exponent))}"
+
+
+def power_of_ten(exponent: int) -> str:
+    """Return ``10⁻⁵`` for -5."""
+    return f"10{str(exponent).translate(_RAISED)}"
 
 
 def rank_correlation(first: Grid, second: Grid) -> RankCorrelation:

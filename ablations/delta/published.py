@@ -6,7 +6,7 @@ import json
 from importlib.resources import files
 from typing import Any
 
-from ablations.delta.grids import Grid
+from ablations.delta.grids import Grid, scientific
 from layerswap_method.errors import InputError, nearest
 
 
@@ -33,13 +33,15 @@ def published_grid(name: str) -> Grid:
             f"no published expert {name!r}{nearest(name, known)}; known are {', '.join(known)}"
         )
     expert = document["experts"][found]
+    figure = expert["figure"].replace("Figure", "Fig.")
     threshold = document["thresholds"][expert["threshold"]]
     return Grid(
         title=found,
         columns=tuple(column["name"] for column in document["columns"]),
         values=tuple(tuple(row) for row in expert["bottom_layer_first"]),
         label=LABEL,
-        note=f"arXiv 2410.01335, {expert['figure']}; threshold {threshold:.1e}",
+        note=f"arXiv 2410.01335, {figure}; MAV > {scientific(threshold)}",
+        limits=(0.0, 1.0),
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from ablations.atomic import write_bytes, write_text
 from ablations.report.compose import compose
 from ablations.report.latex import render_latex
 from ablations.report.markdown import render_markdown
@@ -44,14 +44,14 @@ def build(
     written: list[Path] = []
 
     def write(name: str, text: str) -> None:
-        _write(out / name, text.encode("utf-8"))
+        write_text(out / name, text)
         written.append(out / name)
 
     if {"md", "latex"} & set(formats):
         for figure in report.figures:
             for kind, image in figure.images.items():
                 path = out / "figures" / f"{figure.key}.{kind}"
-                _write(path, image)
+                write_bytes(path, image)
                 written.append(path)
     if "md" in formats:
         write("report.md", render_markdown(report))
@@ -63,14 +63,3 @@ def build(
         write("scores.csv", scores_csv(run))
         write("comparisons.csv", comparisons_csv(comparisons))
     return tuple(written)
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write beside `path`, then rename; with the permissions of any new file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        fresh.write_bytes(content)
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)

@@ -50,6 +50,11 @@ def test_what_is_no_grid_says_so(
         _grid(values, columns=columns)
 
 
+def test_limits_must_be_a_range() -> None:
+    with pytest.raises(ValueError, match=r"a: the limits \(1.0, 1.0\) are no range"):
+        Grid("a", ("q",), ((1.0,),), "share", limits=(1.0, 1.0))
+
+
 def test_spearman_of_a_worked_example() -> None:
     # Ranks 1, 2.5, 2.5, 4 and 1, 3, 2, 4: 4.5 / sqrt(4.5 * 5).
     rho = spearman(np.array([10.0, 20, 20, 30]), np.array([1.0, 8, 5, 9]))
@@ -149,8 +154,8 @@ def test_layer_0_stands_first() -> None:
     grid = published_grid("math expert #1")
     assert grid.values[31][0] == 0.411865
     assert grid.values[0][-1] == 0.035854
-    assert "1.0e-05" in grid.note
-    assert "1.9e-05" in published_grid("swahili EXPERT #1").note
+    assert "MAV > 1.0×10⁻⁵" in grid.note
+    assert "MAV > 1.9×10⁻⁵" in published_grid("swahili EXPERT #1").note
 
 
 def test_an_unknown_expert_gets_the_nearest() -> None:

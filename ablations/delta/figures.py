@@ -1,0 +1,171 @@
+"""Figures of delta profiles: heatmaps, a published one beside, comparisons. Reads no checkpoint."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ablations.atomic import write_bytes
+from ablations.delta.grids import Grid, RankCorrelation, rank_correlation
+from ablations.delta.heatmaps import draw_heatmaps
+from ablations.delta.published import published_grid
+from ablations.plotting import COLORS, KINDS, MARKERS, drawing, images_of, new_canvas
+from layerswap_method.errors import InputError, nearest
+
+MOST_LINES = len(COLORS)
+"""Pairs of experts that are lines; more are columns of a heatmap."""
+
+
+@dataclass(frozen=True)
+class PairLines:
+    """How alike the deltas of two experts are, layer by layer."""
+
+    first: str
+    """Name of an expert."""
+
+    second: str
+    """Name of another."""
+
+    correlation: tuple[float, ...]
+    """Per layer, layer 0 first: Pearson's correlation of the MAV profiles; NaN for none."""
+
+    cosine: tuple[float, ...]
+    """Per layer: cosine between the two deltas, all parameters of the layer as one vector."""
+
+    @property
+    def name(self) -> str:
+        """The pair in words."""
+        return f"{self.first} × {self.second}"
+
+
+def heatmap(grids: Grid | Sequence[Grid], path: Path, *, headline: str = "") -> None:
+    """Draw one or several grids as heatmaps on one colour scale, as the paper's Figure 2.
+
+    Layer 0 is at the bottom, columns stand in the order of each grid, the number is in every
+    cell, and darker is more. The same grids give the same bytes with the same matplotlib.
+
+    Args:
+        grids: at least one.
+        path: ``.png``, ``.svg`` or ``.pdf``.
+        headline: a line over all panels.
+
+    Raises:
+        InputError: for another kind of file.
+        LayerSwapError: without matplotlib.
+    """
+    several = [grids] if isinstance(grids, Grid) else list(grids)
+    _write(path, lambda: draw_heatmaps(several, headline))
+
+
+def side_by_side(grid: Grid, reference: Grid, path: Path) -> RankCorrelation:
+    """Draw a grid beside another one on one scale, with their rank correlation, and return that.
+
+    Models of different depth are matched by relative depth, which the figure says; their panels
+    are equally high. Arguments and errors are those of `heatmap` and `rank_correlation`.
+    """
+    found = rank_correlation(grid, reference)
+    heatmap((grid, reference), path, headline=found.text())
+    return found
+
+
+def plot_reference(name: str, out: Path) -> tuple[Path, ...]:
+    """Draw a published expert, such as ``Swahili expert #1``, into the folder `out`.
+
+    Returns:
+        The files: ``reference-swahili-expert-1.png`` and ``.svg``.
+
+    Raises:
+        InputError: for a name that there is not, with the nearest one.
+        LayerSwapError: without matplotlib.
+    """
+    grid = published_grid(name)
+    slug = re.sub(r"[^a-z0-9]+", "-", grid.title.casefold()).strip("-")
+    paths = tuple(out / f"reference-{slug}.{kind}" for kind in ("png", "svg"))
+    for path in paths:
+        heatmap(grid, path)
+    return paths
+
+
+def comparison(pairs: Sequence[PairLines], path: Path) -> None:
+    """Draw per-layer correlation and cosine of every pair of experts in one figure.
+
+    Up to `MOST_LINES` pairs are lines over the layers; more are heatmaps with a column each.
+    Arguments and errors are those of `heatmap`.
+
+    Raises:
+        ValueError: for no pair, or pairs of different depth.
+    """
+    if len({len(values) for pair in pairs for values in (pair.correlation, pair.cosine)}) != 1:
+        raise ValueError("the comparison needs pairs of experts with as many layers each")
+    if len(pairs) > MOST_LINES:
+        names = tuple(pair.name for pair in pairs)
+        grids = [
+            Grid(
+                title,
+                names,
+                tuple(zip(*lines, strict=True)),
+                "correlation / cosine",
+                limits=(-1.0, 1.0),
+            )
+            for title, lines in _panels(pairs)
+        ]
+        _write(path, lambda: draw_heatmaps(grids))
+    else:
+        _write(path, lambda: draw_lines(pairs))
+
+
+def draw_lines(pairs: Sequence[PairLines]) -> Any:
+    """Return a canvas with the two panels of a comparison; to be called inside `drawing`."""
+    canvas = new_canvas(7.0, 2.7)
+    panels = canvas.subplots(1, 2)
+    for axes, (title, lines) in zip(panels, _panels(pairs), strict=True):
+        for number, (pair, values) in enumerate(zip(pairs, lines, strict=True)):
+            axes.plot(
+                range(len(values)),
+                values,
+                label=pair.name,
+                color=COLORS[number],
+                marker=MARKERS[number],
+                markersize=3.2,
+                lw=1.2,
+            )
+        known = [value for line in lines for value in line if not math.isnan(value)]
+        low, high = min([0.0, *known]), max([0.0, *known])
+        room = 0.06 * (high - low or 1.0)
+        axes.set_ylim(low - (room if low < 0 else 0), high + room)
+        axes.axhline(0, color="#777777", lw=0.7, zorder=1)
+        axes.grid(axis="y", color="#dddddd", lw=0.5)
+        axes.set_axisbelow(True)
+        axes.set_title(title, loc="left", fontweight="bold")
+        axes.set_xlabel("layer (0: embedding side)")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    columns = 1 + (len(pairs) > 1) + (len(pairs) > 2)
+    widest = max(len(pair.name) for pair in pairs)
+    canvas.legend(
+        *panels[0].get_legend_handles_labels(),
+        loc="outside upper center",
+        ncols=columns if widest <= 32 else 1,
+        frameon=False,
+    )
+    return canvas
+
+
+def _panels(pairs: Sequence[PairLines]) -> tuple[tuple[str, list[tuple[float, ...]]], ...]:
+    return (
+        ("correlation of MAV profiles", [pair.correlation for pair in pairs]),
+        ("cosine between deltas", [pair.cosine for pair in pairs]),
+    )
+
+
+def _write(path: Path, draw: Any) -> None:
+    kind = path.suffix.removeprefix(".")
+    if kind not in KINDS:
+        hint = nearest(kind, KINDS)
+        raise InputError(f"{path}: no image of the kind {kind!r}{hint}; known are {KINDS}")
+    with drawing(path.stem):
+        image = images_of(draw(), (kind,))[kind]
+    write_bytes(path, image)

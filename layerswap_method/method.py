@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_api import build_group_method, dtype_from_name
+from layerswap_method.plan import LayerPlan
+from layerswap_method.recipe import UNMEASURED
 from layerswap_method.sources import source_terms
-from layerswap_method.spec import LayerSwapSpec, Role, TensorSource
+from layerswap_method.spec import PLAN_PARAMETER, LayerSwapSpec, Role, TensorSource
 
 if TYPE_CHECKING:
     import torch
@@ -43,6 +45,7 @@ def build_method() -> Any:
         implementation=merge_group,
         shared={
             **shared,
+            PLAN_PARAMETER: (str | None, None),
             SOURCE_PARAMETER: (TensorSource | None, None),
             DTYPE_PARAMETER: (str | None, None),
         },
@@ -68,6 +71,7 @@ def merge_group(
     Raises:
         InputError: if an input that the source needs is missing.
     """
+    plan = shared.pop(PLAN_PARAMETER, None)
     source = shared.pop(SOURCE_PARAMETER, None)
     dtype = shared.pop(DTYPE_PARAMETER, None)
     spec = LayerSwapSpec(
@@ -78,7 +82,7 @@ def merge_group(
         }
     )
     if source is None:
-        source = _source_from_name(group, spec)
+        source = _source_from_name(group, spec, plan)
     return _combine(
         group.metadata.name or "tensor",
         source,
@@ -111,13 +115,21 @@ def _combine(
     return weighted_average(chosen, terms.coefficients, terms.divisor, out_dtype)
 
 
-def _source_from_name(group: Any, spec: LayerSwapSpec) -> TensorSource:
-    """Return the source without the planner's help (recipes with `models:` only)."""
+def _source_from_name(group: Any, spec: LayerSwapSpec, plan: str | None) -> TensorSource:
+    """Return the source without the planner's help (recipes with `models:` only).
+
+    Args:
+        group: mergekit's `TensorGroup`.
+        spec: the recipe's parameters.
+        plan: a measured plan as text.
+    """
     from layerswap_method.tensors import outside_decoder, split_layer
 
     name = group.metadata.name
     if name is None:
         raise InputError("layer_swap needs the tensor's name to know its layer; none was given")
+    if spec.weighting == "magnitude":
+        raise InputError(f"{name}: {UNMEASURED}")
     layer, _ = split_layer(name)
     if layer is None or outside_decoder(name):
         return spec.non_layer
@@ -130,6 +142,7 @@ def _source_from_name(group: Any, spec: LayerSwapSpec) -> TensorSource:
             "use it through mergekit-yaml, mergekit-multi or mergekit.merge.run_merge"
         ) from error
     try:
-        return spec.tensor_source(name, layer, spec.plan(num_layers))
+        found = spec.plan(num_layers) if plan is None else LayerPlan.from_text(plan)
+        return spec.tensor_source(name, layer, found)
     except ValueError as error:
         raise InputError(str(error)) from error

@@ -16,15 +16,21 @@ from typing import Literal, get_args
 Source = Literal["task", "language", "average"]
 """Where a layer comes from: one expert unchanged, or the weighted average of both."""
 
-Placement = Literal["outer", "middle", "random", "alternating", "layers"]
-"""Where the swapped layers sit; `outer` is the paper's."""
+Placement = Literal["outer", "middle", "random", "alternating", "layers", "soup", "delta_share"]
+"""Where the swapped layers sit; `outer` is the paper's. `soup` averages every layer, and
+`delta_share` goes by what the experts changed."""
 
 PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
+
+MODULES = ("attention", "mlp")
+"""The parts of a layer that can be chosen apart, as `layerswap_method.tensors` names them."""
 
 _MOST_LAYERS = 100_000
 """Layer numbers from here on are refused before a range is written out."""
 
 _SYMBOLS: dict[Source, str] = {"task": "·", "average": "▒", "language": "█"}
+_ORDER: tuple[Source, ...] = ("language", "average", "task")
+_LETTERS: dict[Source, str] = {"task": "t", "average": "a", "language": "l"}
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,10 @@ class LayerPlan:
     """The source of every decoder layer, index 0 at the embedding side."""
 
     sources: tuple[Source, ...]
+    """Of the whole layer; where `modules` is given, of the rest of it (its norms)."""
+
+    modules: tuple[tuple[Source, Source], ...] | None = None
+    """Sources of (attention, MLP) of every layer, where the two are chosen apart."""
 
     @property
     def num_layers(self) -> int:
@@ -42,29 +52,63 @@ class LayerPlan:
         """Return the 0-based layers that come from `source`, ascending."""
         return tuple(layer for layer, name in enumerate(self.sources) if name == source)
 
+    def source_of(self, layer: int, part: str) -> Source:
+        """Return the source of one part (see `tensors.layer_part`) of one layer."""
+        if self.modules is not None and part in MODULES:
+            return self.modules[layer][MODULES.index(part)]
+        return self.sources[layer]
+
+    def by_module(self) -> dict[str, tuple[Source, ...]]:
+        """Return `attention` and `mlp` -> source of every layer; {} where layers are whole."""
+        if self.modules is None:
+            return {}
+        return {name: tuple(pair[i] for pair in self.modules) for i, name in enumerate(MODULES)}
+
     def describe(self) -> str:
         """Return one line: which layers from whom, for logs."""
-        parts = [
-            f"{label} {format_layers(layers)}"
-            for label, source in (
-                ("language", "language"),
-                ("average", "average"),
-                ("task", "task"),
-            )
-            if (layers := self.layers_from(source))  # type: ignore[arg-type]
-        ]
-        return f"{self.num_layers} layers: " + "; ".join(parts)
+        rows = self.by_module() or {"": self.sources}
+        parts = [f"{name} {_describe(sources)}".strip() for name, sources in rows.items()]
+        return f"{self.num_layers} layers: " + " | ".join(parts)
 
     def draw(self) -> str:
-        """Return a picture of three lines: a ruler, one cell a layer, the legend."""
+        """Return a picture: a ruler, one cell a layer (attention above MLP), the legend."""
         ruler = "".join("|" if layer % 5 == 0 else " " for layer in range(self.num_layers))
-        cells = "".join(_SYMBOLS[source] for source in self.sources)
-        return (
-            f"  layer 0 {ruler} {self.num_layers - 1}\n"
-            f"  input   {cells} output\n"
-            f"  {_SYMBOLS['language']} language expert  {_SYMBOLS['average']} average of both  "
-            f"{_SYMBOLS['task']} task expert"
+        modules = self.by_module()
+        rows = {"attn ": modules["attention"], "mlp  ": modules["mlp"]} if modules else {}
+        cells = [
+            f"  {label}   {''.join(_SYMBOLS[source] for source in sources)} output"
+            for label, sources in (rows or {"input": self.sources}).items()
+        ]
+        return "\n".join(
+            [
+                f"  layer 0 {ruler} {self.num_layers - 1}",
+                *cells,
+                f"  {_SYMBOLS['language']} language expert  {_SYMBOLS['average']} average of both  "
+                f"{_SYMBOLS['task']} task expert",
+            ]
         )
+
+    def to_text(self) -> str:
+        """Return the plan as letters, one a layer: ``"llatt"``; rest/attention/mlp with modules."""
+        rows = (self.sources, *self.by_module().values())
+        return "/".join("".join(_LETTERS[source] for source in row) for row in rows)
+
+    @classmethod
+    def from_text(cls, text: str) -> LayerPlan:
+        """Return the plan that `to_text` wrote.
+
+        Raises:
+            ValueError: for any other text.
+        """
+        by_letter = {letter: source for source, letter in _LETTERS.items()}
+        rows = text.split("/")
+        if len(rows) not in (1, 3) or not set(text) <= {*by_letter, "/"}:
+            raise ValueError(f"{text!r} is no layer plan")
+        sources, *modules = (tuple(by_letter[letter] for letter in row) for row in rows)
+        if not modules:
+            return cls(sources)
+        attention, mlp = modules
+        return cls(sources, tuple(zip(attention, mlp, strict=True)))
 
 
 def build_plan(
@@ -93,17 +137,19 @@ def build_plan(
     - ``random``: the n layers with the smallest of L numbers drawn from ``random.Random(seed)``;
     - ``alternating``: layers ``floor(i*L/n)``, i < n: evenly spread; every second layer, layer 0
       first, where n = L/2;
-    - ``layers``: exactly `language_layers`, such as ``"0-4,30,31"`` (ends included).
+    - ``layers``: exactly `language_layers`, such as ``"0-4,30,31"`` (ends included);
+    - ``soup``: none; every layer is averaged, and the counts are not read.
 
-    There the transition generalises: the t_b layers on the task side above (output side of) each
-    run of swapped layers and the t_u layers below (input side of) each run are averaged. Where
-    they meet another run or the end of the model, language wins over average and average over
-    task; n+t_b+t_u may not pass L, and without a swapped layer there is no transition. `outer`
-    keeps both its runs even when one is empty: with u=0 and t_u=1 the last layer is averaged (the
-    paper's Figure 3, right).
+    There, but for `soup`, the transition generalises: the t_b layers on the task side above (output
+    side of) each run of swapped layers and the t_u layers below (input side of) each run are
+    averaged. Where they meet another run or the end of the model, language wins over average and
+    average over task; n+t_b+t_u may not pass L, and without a swapped layer there is no transition.
+    `outer` keeps both its runs even when one is empty: with u=0 and t_u=1 the last layer is
+    averaged (the paper's Figure 3, right).
 
     Raises:
-        ValueError: with the numbers, where they do not fit L.
+        ValueError: with the numbers, where they do not fit L; for ``delta_share``, which goes by
+            tensors (`layerswap_method.measure`) and not by counts.
     """
     plan_problem = _count_problem(
         num_layers,
@@ -124,6 +170,14 @@ def build_plan(
                 for layer in range(num_layers)
             )
         )
+    if placement == "soup":
+        everywhere: Source = "average"
+        return LayerPlan((everywhere,) * num_layers)
+    if placement == "delta_share":
+        raise ValueError(
+            "placement: delta_share goes by what the experts changed, which is measured before a "
+            "merge (by mergekit-yaml, mergekit-multi and mergekit.merge.run_merge)"
+        )
     swapped = _swapped_layers(
         num_layers, bottom_layers + top_layers, placement, language_layers, seed
     )
@@ -139,7 +193,9 @@ def build_plan(
     )
 
 
-def parse_layers(text: str, num_layers: int | None = None) -> tuple[int, ...]:
+def parse_layers(
+    text: str, num_layers: int | None = None, name: str = "language_layers"
+) -> tuple[int, ...]:
     """Return the ascending layers of a string such as ``"0-4,30,31"`` (0-based, ends included).
 
     Raises:
@@ -152,26 +208,26 @@ def parse_layers(text: str, num_layers: int | None = None) -> tuple[int, ...]:
         first, dash, last = (piece.strip() for piece in part.strip().partition("-"))
         if not _is_number(first) or (dash and not _is_number(last)):
             raise ValueError(
-                f"language_layers {shown}: {part.strip()!r} is neither a layer nor a range; "
+                f"{name} {shown}: {part.strip()!r} is neither a layer nor a range; "
                 "write layers and ranges (ends included) such as '0-4,30,31'"
             )
         for number in (first, last):
             if len(number.lstrip("0")) >= len(str(_MOST_LAYERS)):
                 raise ValueError(
-                    f"language_layers {shown}: layer {number[:40]} does not exist; no model "
+                    f"{name} {shown}: layer {number[:40]} does not exist; no model "
                     f"has {_MOST_LAYERS} layers"
                 )
         start, end = int(first), int(last) if dash else int(first)
         if end < start:
-            raise ValueError(f"language_layers {shown}: range {part.strip()!r} runs backwards")
+            raise ValueError(f"{name} {shown}: range {part.strip()!r} runs backwards")
         if num_layers is not None and end >= num_layers:
             raise ValueError(
-                f"language_layers {shown}: layer {end} does not exist; "
+                f"{name} {shown}: layer {end} does not exist; "
                 f"the model has layers 0 to {num_layers - 1}"
             )
         named = range(start, end + 1)
         if twice := layers.intersection(named):
-            raise ValueError(f"language_layers {shown}: layer {min(twice)} is named twice")
+            raise ValueError(f"{name} {shown}: layer {min(twice)} is named twice")
         layers.update(named)
     return tuple(sorted(layers))
 
@@ -185,6 +241,11 @@ def format_layers(layers: Iterable[int]) -> str:
     return ",".join(
         str(start) if end == start + 1 else f"{start}-{end - 1}" for start, end in _runs(layers)
     )
+
+
+def _describe(sources: tuple[Source, ...]) -> str:
+    chosen = {name: [i for i, source in enumerate(sources) if source == name] for name in _ORDER}
+    return "; ".join(f"{name} {format_layers(layers)}" for name, layers in chosen.items() if layers)
 
 
 def _outer_source(layer: int, num_layers: int, b: int, u: int, t_b: int, t_u: int) -> Source:
@@ -217,7 +278,7 @@ def _count_problem(
             return f"{name} is {count}; it must be 0 or more"
     if placement not in PLACEMENTS:
         return f"placement {placement!r} is none of {', '.join(PLACEMENTS)}"
-    if placement == "layers":
+    if placement in ("layers", "soup", "delta_share"):
         return None
     if bottom_layers + top_layers > num_layers:
         return (

@@ -6,22 +6,29 @@ Knows the order of the checks; the checks themselves are in `recipe`, `checking`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from layerswap_method import __version__
 from layerswap_method.checking import check_checkpoints, read_inputs
 from layerswap_method.checkpoints import Checkpoint
+from layerswap_method.definitions import decoder_module
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_api import recipe_fields
 from layerswap_method.method import NAME
 from layerswap_method.output import PLAN_FILE
 from layerswap_method.plan import LayerPlan
-from layerswap_method.planner import decoder_module, layer_plan, planner_is_extended
+from layerswap_method.planner import layer_plan, planner_is_extended
 from layerswap_method.recipe import Recipe, read_recipe
+from layerswap_method.references import local_folder, stream_input
 from layerswap_method.run import Outcome, Prepared
+from layerswap_method.streams import StreamInput, checkpoint_stream
 from layerswap_method.tensors import layer_part, split_layer
+
+if TYPE_CHECKING:
+    from layerswap_method.measure import Measured
 
 PLAN_SCHEMA_VERSION = 1
 
@@ -30,12 +37,20 @@ def prepare(
     merge_config: Any, options: Any, document: Mapping[str, Any] | None, out: Path
 ) -> Prepared:
     """Return a `layer_swap` merge that mergekit can carry out; see `check` for what it raises."""
-    recipe, plan = check(merge_config, options, document, out)
+    recipe, plan, measured = check(merge_config, options, document, out)
+    lines, record, card = [*announcement(recipe, plan)], plan_record(recipe, plan), ""
+    if measured is not None:
+        from layerswap_method import measured as of
+
+        lines += of.measured_lines(recipe, measured)
+        record |= of.measured_record(recipe, measured)
+        card = of.measured_card(recipe, measured)
+        merge_config = of.measured_config(merge_config, recipe, measured)
     return Prepared(
         merge_config=merge_config,
-        lines=tuple(announcement(recipe, plan)),
+        lines=tuple(lines),
         plan_file=PLAN_FILE,
-        outcome=lambda: Outcome(plan_record(recipe, plan)),
+        outcome=lambda: Outcome(record, card=card),
     )
 
 
@@ -44,8 +59,10 @@ def check(
     options: Any,
     document: Mapping[str, Any] | None = None,
     out: Path | None = None,
-) -> tuple[Recipe, LayerPlan]:
-    """Return recipe and layer plan of a merge that mergekit can carry out.
+) -> tuple[Recipe, LayerPlan, Measured | None]:
+    """Return recipe, layer plan and measured changes of a merge that mergekit can carry out.
+
+    Changes are measured last, and only for recipes that go by them: it reads all weights.
 
     Args:
         merge_config: mergekit's `MergeConfiguration`.
@@ -55,27 +72,76 @@ def check(
 
     Raises:
         InputError: listing every problem of the first kind found (recipe, then references, then
-            checkpoints), before any output exists.
+            checkpoints, then changes), before any output exists.
     """
     recipe = read_recipe(merge_config, document, known=recipe_fields())
+    spec = recipe.spec
+    if spec.placement == "delta_share" and not merge_config.models:
+        raise InputError(
+            "layer_swap recipe: placement: delta_share compares the layers of whole models; write "
+            "models: in place of slices: or modules:"
+        )
+    references = unique_references(recipe, merge_config)
     inputs = read_inputs(
         NAME,
-        unique_references(recipe, merge_config),
+        references,
         merge_config,
         options,
         out,
         # slices are checked first, with the checkpoints
         before_weights=lambda configs: (
-            plan_for_depth(recipe, merge_config, configs) if merge_config.models else None
+            plan_for_depth(recipe, merge_config, configs)
+            if merge_config.models and spec.placement != "delta_share"
+            else None
         ),
     )
     check_checkpoints(NAME, inputs, merge_config, options)
     first, configs = inputs.checkpoints[0], inputs.configs
     _check_swap_modules(recipe, first)
+    if spec.placement == "delta_share":
+        measured = _measure(recipe, options, first)
+        return recipe, measured.plan or LayerPlan(()), measured
     plan = plan_for_depth(recipe, merge_config, configs)
     if plan.num_layers != first.num_layers:
         _check_new_depth(plan.num_layers, configs[str(recipe.base_model)], first)
-    return recipe, plan
+    return recipe, plan, _measure(recipe, options, first) if spec.needs_deltas else None
+
+
+def _measure(recipe: Recipe, options: Any, first: Checkpoint) -> Measured:
+    from tqdm import tqdm
+
+    from layerswap_method.measure import measure
+
+    def watched(what: str, names: Sequence[str]) -> Iterable[str]:
+        # The bar comes only where a user would begin to wonder.
+        return tqdm(names, what, unit="tensor", delay=2, disable=options.quiet)
+
+    if first.num_layers is None:
+        raise InputError(f"{first.name}: its config does not say how many layers it has")
+    experts = [
+        replace(_readable(model.reference, options), role=model.role, weight=model.weight)
+        for model in recipe.models
+    ]
+    base = stream_input(recipe.base_model, options)
+    try:
+        return measure(recipe.spec, experts, base, first.num_layers, watched)
+    except InputError as error:
+        raise InputError(f"layer_swap recipe: {error.message}") from error
+
+
+def _readable(reference: Any, options: Any) -> StreamInput:
+    """Return an expert as it is measured.
+
+    A low-rank adapter is measured as it was trained. Of every other kind it is the merged copy,
+    which is rounded to the checkpoint's dtype.
+    """
+    given = stream_input(reference, options)
+    if given.adapter is not None:
+        try:
+            checkpoint_stream(given.folder, given.adapter)
+        except InputError:
+            return StreamInput(given.name, local_folder(reference, options))
+    return given
 
 
 def unique_references(recipe: Recipe, merge_config: Any) -> list[Any]:
@@ -144,12 +210,14 @@ def announcement(recipe: Recipe, plan: LayerPlan) -> Iterator[str]:
 
 def plan_record(recipe: Recipe, plan: LayerPlan) -> dict[str, Any]:
     """Return what `layer_swap_plan.json` holds: layers, parameters, models."""
+    modules = {name: list(sources) for name, sources in plan.by_module().items()}
     return {
         "schema_version": PLAN_SCHEMA_VERSION,
         "merge_method": NAME,
         "layerswap_version": __version__,
         "num_layers": plan.num_layers,
         "layers": list(plan.sources),
+        **({"modules": modules} if modules else {}),
         "parameters": recipe.spec.model_dump(),
         "models": [
             {"model": str(m.reference), "role": m.role, "weight": m.weight} for m in recipe.models

@@ -8,15 +8,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.parameters import number_hint, read_parameters, shown
+from layerswap_method.plan import LayerPlan
 from layerswap_method.references import same_model_key
-from layerswap_method.spec import MODEL_PARAMETERS, ROLES, SHARED_PARAMETERS, LayerSwapSpec
+from layerswap_method.spec import (
+    MODEL_PARAMETERS,
+    PLAN_PARAMETER,
+    ROLES,
+    SHARED_PARAMETERS,
+    LayerSwapSpec,
+)
 
 _ALL_PARAMETERS = (*MODEL_PARAMETERS, *SHARED_PARAMETERS)
+
+UNMEASURED = (
+    "weighting: magnitude and placement: delta_share go by what the experts changed, which is "
+    "measured before a merge by mergekit-yaml, mergekit-multi and mergekit.merge.run_merge; use "
+    "one of them"
+)
+"""Where mergekit's planner or kernel meets a recipe that did not come through `run_merge`."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +58,30 @@ class Recipe:
     """Every input with a role, in the recipe's order."""
 
     base_model: Any
-    """mergekit's `ModelReference`: donor of config and tokenizer."""
+    """mergekit's `ModelReference`: donor of config and tokenizer, and where changes are measured
+    from."""
+
+    measured: LayerPlan | None = None
+    """The plan of `placement: delta_share`, once it is measured."""
 
     def by_role(self, role: str) -> tuple[InputModel, ...]:
         """Return the inputs of one role, in the recipe's order."""
         return tuple(model for model in self.models if model.role == role)
+
+
+def read_measured(config: Any) -> Recipe:
+    """Return the recipe of a merge that runs: what had to be measured for it stands in it.
+
+    Raises:
+        InputError: as `read_recipe`, or where something is still to be measured.
+    """
+    parameters = dict(config.parameters or {})
+    plan = parameters.pop(PLAN_PARAMETER, None)
+    recipe = read_recipe(config.model_copy(update={"parameters": parameters}))
+    spec = recipe.spec
+    if spec.weighting == "magnitude" or (spec.placement == "delta_share" and plan is None):
+        raise InputError(f"layer_swap recipe: {UNMEASURED}")
+    return recipe if plan is None else replace(recipe, measured=LayerPlan.from_text(plan))
 
 
 def read_recipe(
@@ -86,9 +119,24 @@ def read_recipe(
             "base_model is missing: mergekit would copy config and tokenizer from a model drawn "
             f"at random; write base_model: {task} (or the pretrained parent of the experts)"
         )
+    elif spec is not None and spec.needs_deltas:
+        problems += _base_problems(spec, config.base_model, models)
     if problems or spec is None:
         raise InputError.from_problems("layer_swap recipe", problems)
     return Recipe(spec=spec, models=models, base_model=config.base_model)
+
+
+def _base_problems(
+    spec: LayerSwapSpec, base_model: Any, models: Sequence[InputModel]
+) -> Iterator[str]:
+    """Yield which expert is the base, from which the experts' changes are to be measured."""
+    what = "placement: delta_share" if spec.placement == "delta_share" else "weighting: magnitude"
+    for model in models:
+        if same_model_key(model.reference) == same_model_key(base_model):
+            yield (
+                f"base_model {base_model} is also the {model.role} expert; {what} measures how far "
+                "each expert moved from the base: write the pretrained parent of the experts"
+            )
 
 
 def key_problems(

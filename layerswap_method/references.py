@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from layerswap_method.errors import InputError, describe_error
 from layerswap_method.mergekit_api import merged_reference
+
+if TYPE_CHECKING:
+    from layerswap_method.streams import StreamInput
 
 
 def path_problem(path: str) -> str | None:
@@ -123,6 +126,21 @@ def local_folder(reference: Any, options: Any) -> Path:
         raise InputError(
             f"{reference}: its weights cannot be had: {describe_error(error)}{hint}"
         ) from error
+
+
+def stream_input(reference: Any, options: Any) -> StreamInput:
+    """Return a reference as folders on this machine, its adapter apart; nothing is merged.
+
+    Call it once the reference is known to be good (`local_folder`).
+    """
+    from layerswap_method.streams import StreamInput
+
+    def local(part: Any) -> Path:
+        alone = reference.model_copy(update={"model": part, "lora": None})
+        return Path(alone.local_path(cache_dir=options.transformers_cache))
+
+    adapter = None if reference.lora is None else local(reference.lora)
+    return StreamInput(str(reference), local(reference.model), adapter=adapter)
 
 
 def _snapshot(reference: Any, options: Any) -> str:

@@ -33,8 +33,8 @@ def needed_roles(source: TensorSource, spec: LayerSwapSpec) -> tuple[str, ...]:
         return ()
     if source != "average":
         return (source,)
-    weights = {"task": spec.task_weight, "language": spec.language_weight}
-    return tuple(role for role, value in weights.items() if value != 0)
+    sides = zip(get_args(Role), spec.side_weights, strict=True)
+    return tuple(role for role, value in sides if value != 0)
 
 
 def source_terms(
@@ -74,8 +74,8 @@ def source_terms(
     coefficients, divisor = mix_coefficients(
         [weights[i] for i in chosen["task"] if "task" in sides],
         [weights[i] for i in chosen["language"] if "language" in sides],
-        task_weight=spec.task_weight,
-        language_weight=spec.language_weight,
+        task_weight=spec.side_weights[0],
+        language_weight=spec.side_weights[1],
     )
     order = tuple(i for side in ("task", "language") if side in sides for i in chosen[side])
     return Terms(order, tuple(coefficients), divisor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Annotated, Literal, get_args
 
 from pydantic import (
@@ -15,6 +16,7 @@ from pydantic import (
 )
 
 from layerswap_method.plan import LayerPlan, Placement, build_plan, parse_layers
+from layerswap_method.shares import BLEND, THRESHOLD, DeltaUnit
 from layerswap_method.tensors import layer_part, split_layer
 
 Role = Literal["task", "language"]
@@ -27,6 +29,9 @@ TensorSource = Literal["task", "language", "average", "base"]
 
 Count = Annotated[StrictInt, Field(ge=0)]
 Weight = Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[StrictFloat, Field(ge=0, le=1)]
+
+_COUNTS = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
 
 
 class LayerSwapSpec(BaseModel):
@@ -56,17 +61,30 @@ class LayerSwapSpec(BaseModel):
     """w_lang in every average of the two experts; a finite number, 0 or more."""
 
     weighting: Literal["uniform", "magnitude"] = "uniform"
-    """`uniform` averages by the weights above. `magnitude` (section 4.2 item 5) is refused: it
-    needs the delta analysis, which is not part of this version."""
+    """`uniform` averages by the weights above. `magnitude` (sections 4.2 item 5 and 5.1)
+    multiplies each expert's weight by the inverse of its mean change from `base_model`: see
+    `layerswap_method.weights`."""
 
     placement: Placement = "outer"
-    """Where the swapped layers sit; see `layerswap_method.plan.build_plan`."""
+    """Where the swapped layers sit; see `layerswap_method.plan.build_plan`. `soup`: nowhere, every
+    layer is averaged. `delta_share`: see `layerswap_method.shares`."""
 
     language_layers: StrictStr | None = Field(default=None, examples=["0-4,30,31"])
     """For `placement: layers`: the swapped layers as a string such as "0-4,30,31"."""
 
     seed: StrictInt = 0
     """For `placement: random`: seed of the draw."""
+
+    delta_unit: DeltaUnit = "layer"
+    """For `placement: delta_share`: what goes to one expert as a whole. With `module`, in-layer
+    norms are the language expert's, as published."""
+
+    delta_threshold: Weight = THRESHOLD
+    """For `placement: delta_share`: tau, the difference of shares up to which a unit is blended."""
+
+    delta_blend: Share = BLEND
+    """For `placement: delta_share`: alpha, the task expert's share (0 to 1) of every average, the
+    non-layer parameters among them; 1-alpha is the language expert's. Weights multiply it."""
 
     non_layer: Literal["average", "task", "language", "base"] = "average"
     """Source of embeddings, final norm, lm_head and modules other than the text decoder
@@ -82,29 +100,65 @@ class LayerSwapSpec(BaseModel):
 
     @model_validator(mode="after")
     def _check_combinations(self) -> LayerSwapSpec:
-        if self.weighting == "magnitude":
-            raise ValueError(
-                "weighting: magnitude needs the delta analysis, which this version does not have; "
-                "use weighting: uniform, with task_weight and language_weight of your own"
-            )
         if self.task_weight == 0 and self.language_weight == 0:
             raise ValueError("task_weight and language_weight are both 0: nothing to average")
+        if sum(self.side_weights) == 0:
+            raise ValueError(
+                f"delta_blend is {self.delta_blend} and the weight of the other expert 0: nothing "
+                "to average"
+            )
         if self.placement == "layers":
             if self.language_layers is None:
                 raise ValueError("placement: layers needs language_layers, such as '0-4,30,31'")
             parse_layers(self.language_layers)
-            idle = {"bottom_layers", "top_layers"} & self.model_fields_set
-            if idle:
-                raise ValueError(
-                    f"{' and '.join(sorted(idle))} have no effect with placement: layers; "
-                    "language_layers names the layers: drop one of the two"
-                )
+            self._refuse(_COUNTS[:2], "language_layers names the layers: drop one of the two")
         elif self.language_layers is not None:
             raise ValueError(
                 f"language_layers has no effect with placement: {self.placement}; "
                 "write placement: layers"
             )
+        if self.placement == "soup":
+            self._refuse(_COUNTS, "every layer is averaged: drop it")
+        if self.placement == "delta_share":
+            self._refuse(_COUNTS, "the experts' changes decide: drop it")
+        else:
+            self._refuse(
+                ("delta_unit", "delta_threshold", "delta_blend"), "write placement: delta_share"
+            )
+        if self.placement in ("soup", "delta_share") and self.swap_modules != "all":
+            raise ValueError(
+                f"swap_modules: {self.swap_modules} has no effect with placement: "
+                f"{self.placement}; drop it"
+                + (" (delta_unit: module)" if self.placement == "delta_share" else "")
+            )
         return self
+
+    def _refuse(self, names: tuple[str, ...], advice: str) -> None:
+        """Raise for parameters that were written and have no effect with this placement."""
+        idle = [name for name in names if name in self.model_fields_set]
+        if idle:
+            verb = "has" if len(idle) == 1 else "have"
+            raise ValueError(
+                f"{' and '.join(sorted(idle))} {verb} no effect with placement: {self.placement}; "
+                f"{advice}"
+            )
+
+    @property
+    def side_weights(self) -> tuple[float, float]:
+        """The weights of (task, language) in every average of the two."""
+        if self.placement != "delta_share":
+            return self.task_weight, self.language_weight
+        alpha = Decimal(repr(self.delta_blend))  # 1 - 0.9 is 0.1, which floats would miss
+        sides = (
+            alpha * Decimal(repr(self.task_weight)),
+            (1 - alpha) * Decimal(repr(self.language_weight)),
+        )
+        return float(sides[0]), float(sides[1])
+
+    @property
+    def needs_deltas(self) -> bool:
+        """Whether the experts' changes from the base must be measured before a merge."""
+        return self.weighting == "magnitude" or self.placement == "delta_share"
 
     def plan(self, num_layers: int) -> LayerPlan:
         """Return the layer plan for a model of `num_layers` layers.
@@ -138,7 +192,7 @@ class LayerSwapSpec(BaseModel):
             return "average"
         if self.swap_modules not in ("all", part):
             return "task"
-        return plan.sources[layer]
+        return plan.source_of(layer, part)
 
     def named_source(self, name: str, plan: LayerPlan) -> TensorSource:
         """Return `tensor_source` with the layer read off the tensor's name."""
@@ -147,6 +201,9 @@ class LayerSwapSpec(BaseModel):
 
 SHARED_PARAMETERS: tuple[str, ...] = tuple(LayerSwapSpec.model_fields)
 """Names that stand under the top-level ``parameters:``."""
+
+PLAN_PARAMETER = "layer_swap_plan"
+"""A measured plan as text (`LayerPlan.to_text`), set before mergekit plans; never by a recipe."""
 
 MODEL_PARAMETERS: tuple[str, ...] = ("role", "weight")
 """Names that stand under each model's ``parameters:``."""

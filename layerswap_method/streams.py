@@ -168,13 +168,15 @@ def layer_swap_stream(
         spec: the recipe's top-level parameters.
         inputs: the experts in the recipe's order, each with a role.
         base: the recipe's ``base_model``: donor of config and tokenizer, source of
-            ``non_layer: base``; may be one of the experts.
+            ``non_layer: base``, and what changes are measured from (then all weights are read
+            here); else may be one of the experts.
         dtype: the recipe's ``dtype``.
         out_dtype: the recipe's ``out_dtype``.
 
     Raises:
         InputError: with every problem of the first kind found: files, adapters, experts that do
-            not fit each other, layer counts that do not fit the model.
+            not fit each other, layer counts that do not fit the model, a base that the experts
+            were not trained from.
     """
     from layerswap_method.mixes import TensorMix
 
@@ -182,12 +184,19 @@ def layer_swap_stream(
     first = models[0].checkpoint
     if first.num_layers is None:
         raise InputError(f"{first.name}: its config does not say how many layers it has")
+    plan, given_weights = None, [given.weight for given in inputs]
+    if spec.needs_deltas:
+        from layerswap_method.measure import measure
+
+        measured = measure(spec, inputs, base, first.num_layers)
+        plan, given_weights = measured.plan, list(measured.weights.models)
+        spec = measured.weights.applied_to(spec)
     try:
-        plan = spec.plan(first.num_layers)
+        plan = plan or spec.plan(first.num_layers)
     except ValueError as error:
         raise InputError(f"layer_swap: {error}") from error
     roles = [*(given.role for given in inputs), None]
-    weights = [*(given.weight for given in inputs), 0.0]
+    weights = [*given_weights, 0.0]
     is_base = [*(False for _ in inputs), True]
 
     def mix(name: str) -> TensorMix:

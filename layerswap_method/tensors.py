@@ -34,6 +34,11 @@ def split_layer(name: str) -> tuple[int | None, str]:
     return (int(match[1]), match[2]) if match else (None, name)
 
 
+def is_norm(name: str) -> bool:
+    """Return whether a tensor is a norm's, in a layer's attention (`self_attn.q_norm`) or not."""
+    return any(_NORM.search(part) for part in split_layer(name)[1].lower().split("."))
+
+
 def layer_part(name: str) -> Part:
     """Return the part of a layer that the tensor `name` (full or below its layer) belongs to.
 

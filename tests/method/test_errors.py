@@ -58,7 +58,7 @@ PARAMETERS = [
     ({"placement": "layers", "language_layers": "0-8"}, "layer 8 does not exist"),
     (
         {"placement": "layers", "language_layers": "0", "bottom_layers": 1},
-        "bottom_layers have no effect with placement: layers",
+        "bottom_layers has no effect with placement: layers",
     ),
     ({"weighting": "magnitude"}, "weighting: magnitude needs the delta analysis"),
     ({"task_weight": 0, "language_weight": 0}, "task_weight and language_weight are both 0"),

@@ -1,0 +1,160 @@
+"""What becomes of measured changes: mergekit's configuration, log, plan file, model card.
+
+Knows the numbers of `measure` and the recipe; measures nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from layerswap_method.arithmetic import mix_coefficients
+from layerswap_method.measure import Measured
+from layerswap_method.recipe import Recipe
+from layerswap_method.spec import PLAN_PARAMETER, LayerSwapSpec
+
+POOLED = "the mean over all rows of all tensors of the model, each row once"
+"""What is averaged; see `layerswap_method.rows` for what a row is."""
+
+
+def measured_config(merge_config: Any, recipe: Recipe, measured: Measured) -> Any:
+    """Return mergekit's configuration with the measured weights and plan written into it.
+
+    Args:
+        merge_config: the recipe's own; not changed.
+        recipe: read from it.
+        measured: for that recipe.
+    """
+    config = merge_config.model_copy(deep=True)
+    parameters = {k: v for k, v in (config.parameters or {}).items() if k != "weighting"}
+    weights = measured.weights
+    parameters |= {"task_weight": weights.task, "language_weight": weights.language}
+    if measured.plan is not None:
+        parameters[PLAN_PARAMETER] = measured.plan.to_text()
+    config.parameters = parameters
+    of_model = {
+        str(model.reference): weight
+        for model, weight in zip(recipe.models, weights.models, strict=True)
+    }
+    for entry in _entries(config):
+        if str(entry.model) in of_model and (entry.parameters or {}).get("role") is not None:
+            entry.parameters = {**entry.parameters, "weight": of_model[str(entry.model)]}
+    return config
+
+
+def _entries(config: Any) -> Iterator[Any]:
+    """Yield every input of a configuration, wherever it stands."""
+    for holder in (config, *(config.modules or {}).values()):
+        yield from holder.models or ()
+        for out in holder.slices or ():
+            yield from out.sources
+
+
+def measured_lines(recipe: Recipe, measured: Measured) -> Iterator[str]:
+    """Yield what was measured, for the log."""
+    if measured.mavs:
+        yield f"weighting: magnitude. Change from {recipe.base_model}: {POOLED}"
+        for row in _weights(recipe, measured):
+            yield (
+                f"  {row['role']} expert {row['model']}: mean |change| {row['mean_change']:.6g}, "
+                f"weight {row['merge_weight']:.6g}, {row['share_of_average']:.1%} of an average"
+            )
+    if measured.plan is not None:
+        yield (
+            f"placement: delta_share. Shares of the change from {recipe.base_model}, by "
+            f"{recipe.spec.delta_unit}"
+        )
+        yield from measured.plan.draw().splitlines()
+
+
+def measured_record(recipe: Recipe, measured: Measured) -> dict[str, Any]:
+    """Return what the plan file says of it: ``{"deltas": ...}``."""
+    found: dict[str, Any] = {"base_model": str(recipe.base_model)}
+    if measured.mavs:
+        found["pooled"] = POOLED
+        found["weights"] = _weights(recipe, measured)
+    if measured.plan is not None:
+        found["units"] = [
+            {
+                "layer": unit.layer,
+                "part": unit.part,
+                "task_share": unit.task,
+                "language_share": unit.language,
+                "source": unit.source,
+            }
+            for unit in measured.units
+        ]
+    return {"deltas": found}
+
+
+def measured_card(recipe: Recipe, measured: Measured) -> str:
+    """Return the sections that the model card gets, as markdown."""
+    sections = []
+    if measured.mavs:
+        sections += [
+            "### Magnitude-adjusted weights",
+            "",
+            "Each expert's weight is multiplied by the inverse of its mean absolute change from "
+            f"`{recipe.base_model}`: {POOLED} (arXiv 2410.01335, section 5.1).",
+            "",
+            "| model | role | mean change | weight | share of an average |",
+            "|---|---|---|---|---|",
+            *(
+                f"| `{row['model']}` | {row['role']} | {row['mean_change']:.6g} | "
+                f"{row['merge_weight']:.6g} | {row['share_of_average']:.1%} |"
+                for row in _weights(recipe, measured)
+            ),
+            "",
+        ]
+    if measured.plan is not None:
+        spec = recipe.spec
+        sections += [
+            "### Layers by what the experts changed",
+            "",
+            f"Each {spec.delta_unit} comes from the expert with the larger share of its whole "
+            f"change from `{recipe.base_model}`; up to a difference of {spec.delta_threshold:g} it "
+            f"is blended, {_blend(recipe, measured)} (arXiv 2601.22620).",
+            "",
+            "```",
+            measured.plan.draw(),
+            "```",
+        ]
+    return "\n".join(sections)
+
+
+def _weights(recipe: Recipe, measured: Measured) -> list[dict[str, Any]]:
+    """Return each expert of a magnitude weighting as a row of a table."""
+    shares = dict(_shares(recipe, measured))
+    return [
+        {
+            "model": str(model.reference),
+            "role": model.role,
+            "mean_change": mav,
+            "merge_weight": weight,
+            "share_of_average": shares.get(i, 0.0),
+        }
+        for i, (model, mav, weight) in enumerate(
+            zip(recipe.models, measured.mavs, measured.weights.models, strict=True)
+        )
+        if mav is not None
+    ]
+
+
+def _blend(recipe: Recipe, measured: Measured) -> str:
+    by_role = dict.fromkeys(("task", "language"), 0.0)
+    for i, share in _shares(recipe, measured):
+        by_role[str(recipe.models[i].role)] += share
+    return " and ".join(f"{share:.3g} {role}" for role, share in by_role.items())
+
+
+def _shares(recipe: Recipe, measured: Measured) -> Iterator[tuple[int, float]]:
+    """Yield (number of an input, its share of an average of both roles)."""
+    spec: LayerSwapSpec = measured.weights.applied_to(recipe.spec)
+    numbers = {
+        role: [i for i, model in enumerate(recipe.models) if model.role == role]
+        for role in ("task", "language")
+    }
+    given = {role: [measured.weights.models[i] for i in found] for role, found in numbers.items()}
+    coefficients, divisor = mix_coefficients(given["task"], given["language"], *spec.side_weights)
+    for i, coefficient in zip((*numbers["task"], *numbers["language"]), coefficients, strict=True):
+        yield i, coefficient / divisor

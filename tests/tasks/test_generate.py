@@ -1,0 +1,231 @@
+"""The table and the files that are written from it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from ablations.tasks import generate
+from ablations.tasks.generate import TASKS, find_differences, task_files, write_files
+from ablations.tasks.languages import Language, load_languages
+from layerswap_method.errors import InputError
+from tests.tasks.conftest import (
+    DATA,
+    LANGUAGES,
+    OURS,
+    ask,
+    gold,
+    read_jsonl,
+    task_names,
+    write_jsonl,
+)
+
+GENERATED = TASKS / "generated"
+TEMPLATES = ("mgsm", "belebele", "flores", "mmlu")
+
+GERMAN = """
+de:
+  name: German
+  mgsm:
+    config: de
+    question: "Frage: "
+    answer: "Schritt-für-Schritt-Antwort:"
+    phrase: "Die Antwort lautet"
+  flores: deu_Latn
+  bleu: 13a
+  belebele: deu_Latn
+  mmlu: de
+"""
+
+
+def test_the_files_are_in_step_with_the_table() -> None:
+    files = task_files(load_languages())
+    assert len(files) > 30
+    assert find_differences(GENERATED, files) == []
+
+
+def test_every_task_and_group_of_the_suite_is_there() -> None:
+    expected = {
+        *task_names(*OURS, "mbpp"),
+        *(f"layerswap_{code}" for code in LANGUAGES),
+        *(f"layerswap_{benchmark}" for benchmark in (*OURS, "mbpp")),
+    }
+    assert {path.stem for path in GENERATED.glob("*.yaml")} == expected
+    groups = {
+        content["group"]: content["task"]
+        for path in GENERATED.glob("*.yaml")
+        if "group" in (content := _read(path))
+    }
+    assert len(groups) == 10
+    assert groups["layerswap_te"] == [
+        "layerswap_mgsm_te",
+        "layerswap_belebele_te",
+        "layerswap_flores_en-te",
+        "layerswap_flores_te-en",
+        "layerswap_mbpp_te",
+        "layerswap_mmlu_te",
+    ]
+    assert set(groups["layerswap_flores"]) == set(task_names("flores"))
+    assert not [name for name in groups["layerswap_en"] if "flores" in name]
+
+
+def test_check_says_what_differs_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generate, "TASKS", tmp_path)
+    runner = CliRunner()
+    assert runner.invoke(generate.main, []).exit_code == 0
+    assert runner.invoke(generate.main, ["--check"]).exit_code == 0
+    folder = tmp_path / "generated"
+    (folder / "layerswap_sw.yaml").unlink()
+    (folder / "layerswap_mgsm_te.yaml").write_text("task: other\n")
+    (folder / "layerswap_mgsm_xx.yaml").write_text("task: layerswap_mgsm_xx\n")
+    found = runner.invoke(generate.main, ["--check"])
+    assert found.exit_code == 1
+    for line in (
+        "layerswap_sw.yaml is missing",
+        "layerswap_mgsm_xx.yaml is not from the table",
+        "layerswap_mgsm_te.yaml differs",
+        "python -m ablations.tasks.generate",
+    ):
+        assert line in found.output
+    assert not (folder / "layerswap_sw.yaml").exists()
+    assert runner.invoke(generate.main, []).exit_code == 0
+    assert find_differences(folder, task_files(load_languages())) == []
+
+
+def test_a_language_is_one_entry(tmp_path: Path) -> None:
+    """German: an entry in the table gives tasks that run, and stop, and score."""
+    table = tmp_path / "languages.yml"
+    table.write_text((TASKS / "languages.yml").read_text(encoding="utf-8") + GERMAN)
+    files = task_files(load_languages(table))
+    new = set(files) - {path.name for path in GENERATED.glob("*.yaml")}
+    assert new == {
+        *(f"layerswap_{name}_de.yaml" for name in ("mgsm", "belebele", "mmlu")),
+        *("layerswap_flores_en-de.yaml", "layerswap_flores_de-en.yaml", "layerswap_de.yaml"),
+    }
+    suite = tmp_path / "suite"
+    write_files(suite / "generated", files)
+    for name in TEMPLATES:
+        (suite / f"_{name}.yaml").write_text((TASKS / f"_{name}.yaml").read_text(encoding="utf-8"))
+    data = tmp_path / "data"
+    exemplar = {
+        "question": "Frage: Anna hat 3 Äpfel und kauft 4. Wie viele hat sie?",
+        "answer": "Schritt-für-Schritt-Antwort: 3 + 4 = 7. Die Antwort lautet 7.",
+        "answer_number": 7,
+        "equation_solution": "3 + 4 = 7.",
+    }
+    item = {"question": "Wie viel ist 1 + 1?", "answer": None, "answer_number": "2"}
+    write_jsonl(data / "de_train.jsonl", [exemplar] * 8)
+    write_jsonl(data / "de_test.jsonl", [{**item, "equation_solution": None}])
+    found = ask(
+        lambda task, item: f" 1 + 1 = 2. Die Antwort lautet {item['answer_number']}.",
+        ("layerswap_mgsm_de",),
+        data_dir=data,
+        include_path=suite,
+    )
+    assert found.score("layerswap_mgsm_de", "exact_match").value == 1.0
+    assert (
+        found.samples[0]
+        .prompts[0]
+        .endswith("Frage: Wie viel ist 1 + 1?\n" + exemplar["answer"][:28])
+    )
+
+
+def test_an_entry_that_is_wrong_is_named(tmp_path: Path) -> None:
+    table = tmp_path / "languages.yml"
+    table.write_text(
+        "xx: {name: X, flores: xx, bleu: moses}\nyy: {flores: yyy_Yyyy, bleu: 13a, mqsm: 1}\n"
+    )
+    with pytest.raises(InputError) as caught:
+        load_languages(table)
+    for part in ("xx.flores", "xx.bleu", "yy.name", "yy.mqsm", "4 problems"):
+        assert part in caught.value.message
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_every_fixed_value_has_its_source(name: str) -> None:
+    """Templates say where shots, prompts and metrics come from, and name no revision."""
+    text = (TASKS / f"_{name}.yaml").read_text(encoding="utf-8")
+    header = text[: text.index("custom_dataset")]
+    assert "arXiv 2410.01335" in header
+    assert "Protocol" in header
+    (shots,) = re.findall(r"^num_fewshot: (\d)  # (.*)$", text, re.M)
+    assert shots[0] == {"mgsm": "8", "flores": "0"}.get(name, "5")
+    assert "arXiv 2410.01335" in shots[1]
+    assert "revision" not in text
+
+
+def test_generation_leaves_room_for_telugu() -> None:
+    seen = 0
+    for name in task_names("mgsm", "flores"):
+        content = _read(GENERATED / f"{name}.yaml")
+        template = _read(TASKS / content["include"].removeprefix("../"))
+        generation = {**template, **content}["generation_kwargs"]
+        assert generation["max_gen_toks"] >= 1024
+        assert generation["do_sample"] is False
+        seen += 1
+    assert seen == 13
+
+
+def test_stop_strings_cut_no_gold_answer_here() -> None:
+    languages = load_languages()
+    for code in LANGUAGES:
+        until = _read(GENERATED / f"layerswap_mgsm_{code}.yaml")["generation_kwargs"]["until"]
+        rows = read_jsonl(DATA / "mgsm" / f"{code}_train.jsonl")
+        assert len(rows) == 8
+        assert not [row for row in rows if any(stop in row["answer"] for stop in until)]
+        # Several lines are no end: a chain of thought may have paragraphs.
+        assert not any(stop.isspace() for stop in until)
+        words = languages[code].mgsm
+        assert words is not None
+        assert all(row["question"].startswith(words.question) for row in rows)
+        assert all(row["answer"].startswith(words.answer) for row in rows)
+
+
+def test_metadata_says_what_a_score_is_about() -> None:
+    metadata = {
+        path.stem: content["metadata"]
+        for path in GENERATED.glob("layerswap_*_*.yaml")
+        if "task" in (content := _read(path)) and "group" not in content
+    }
+    assert metadata["layerswap_mgsm_bn"] == {
+        "version": 1.0,
+        "benchmark": "mgsm",
+        "language": "bn",
+        "script": "Beng",
+    }
+    pair = metadata["layerswap_flores_en-ja"]
+    assert (pair["language"], pair["source_language"]) == ("ja", "en")
+    assert (pair["script"], pair["bleu_tokenizer"]) == ("Jpan", "char")
+    assert metadata["layerswap_flores_ja-en"]["bleu_tokenizer"] == "13a"
+    assert all(
+        {"version", "benchmark", "language", "script"} <= set(each) for each in metadata.values()
+    )
+
+
+def test_a_language_may_have_no_benchmark_at_all() -> None:
+    languages = {
+        "en": load_languages()["en"],
+        "xx": Language(name="X", flores="xxx_Xxxx", bleu="13a"),
+    }
+    names = {name.removesuffix(".yaml") for name in task_files(languages)}
+    assert {name for name in names if "xx" in name} == {
+        *("layerswap_flores_en-xx", "layerswap_flores_xx-en", "layerswap_xx")
+    }
+
+
+def _read(path: Path) -> dict[str, object] | object:
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_constructor("!function", lambda loader, node: f"!{node.value}")
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
+
+
+def test_gold_is_what_the_tests_take_it_for() -> None:
+    assert gold("layerswap_mgsm_sw", {"answer_number": "3"}) == " 1 + 1 = 2. Jibu ni 3."

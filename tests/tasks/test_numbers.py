@@ -1,0 +1,156 @@
+"""Numbers in answers: what is found, what is equal, and what is not."""
+
+import re
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ablations.tasks.languages import load_languages
+from ablations.tasks.numbers import NUMBER, answer_pattern, exact_match, read_number
+
+FULL_WIDTH = str.maketrans("0123456789,.-", "０１２３４５６７８９，．－")
+BENGALI = str.maketrans("0123456789", "০১২৩৪৫৬৭৮৯")
+TELUGU = str.maketrans("0123456789", "౦౧౨౩౪౫౬౭౮౯")
+
+
+def _equal(one: str, other: str) -> bool:
+    return exact_match(references=[one], predictions=[other]) == 1.0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *("1080", "1,080", "1080.0", "1,080.00", " 1080", "1080.", "1080。", "1080।", "$1,080"),
+        *("¥1080", "₹1,080", "৳1080", "1080%", "(1080)", "**1080**", "01080", "10,80"[:2] + "80"),
+        *("１０８０", "１，０８０", "১০৮০", "১,০৮০", "౧౦౮౦", "౧,౦౮౦"),
+    ],
+)
+def test_the_same_number_written_otherwise_is_right(answer: str) -> None:
+    assert _equal("1,080", answer)
+    assert _equal("1080", answer)
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer"),
+    [
+        *(
+            ("35", "3.5"),
+            ("35", "-35"),
+            ("35", "3 5"),
+            ("35", "350"),
+            ("35", "35.1"),
+            ("35", "3,5"),
+        ),
+        *(("35", ""), ("35", "[invalid]"), ("35", "thirty-five"), ("35", "35 or 36"), ("5", "-5")),
+        *(("1080", "1.080"), ("1080", "1,08"), ("7", "7万"), ("0", ""), ("35", "३ ५")),
+    ],
+)
+def test_another_number_or_none_is_wrong(expected: str, answer: str) -> None:
+    assert not _equal(expected, answer)
+
+
+def test_minus_signs_of_all_kinds_are_one() -> None:
+    for answer in ("-5", "−5", "－5", "－５", "-$5", "$-5", "-5.0", "-৫"):
+        assert _equal("-5", answer), answer
+
+
+def test_indian_groups_and_decimals_are_read() -> None:
+    assert read_number("1,00,000") == 100_000
+    assert read_number("12,34,567.5") == Decimal("1234567.5")
+    assert read_number(".5") == Decimal("0.5")
+    assert read_number("0.10") == Decimal("0.1")
+    assert read_number("5.") == 5
+
+
+def test_a_gold_answer_that_is_no_number_is_an_error() -> None:
+    with pytest.raises(ValueError, match="the gold answer 'many' is no number"):
+        exact_match(references=["many"], predictions=["1"])
+
+
+@given(st.integers(-(10**9), 10**9), st.sampled_from([FULL_WIDTH, BENGALI, TELUGU, {}]))
+def test_every_script_and_grouping_reads_back(number: int, script: dict[int, str]) -> None:
+    for text in (f"{number}", f"{number:,}", f"{number}.0", f"{number:,}.00"):
+        assert read_number(text.translate(script)) == number
+    assert read_number(f"{number + 1}".translate(script)) != number
+
+
+@given(
+    st.decimals(
+        allow_nan=False, allow_infinity=False, places=3, min_value=-(10**6), max_value=10**6
+    )
+)
+def test_decimals_are_compared_exactly(number: Decimal) -> None:
+    assert _equal(f"{number}", f"{number:f}0")
+    assert not _equal(f"{number}", f"{number + Decimal('0.0001')}")
+
+
+@given(st.text())
+def test_any_answer_is_either_right_or_wrong(answer: str) -> None:
+    assert exact_match(references=["35"], predictions=[answer]) in (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        ("74-35=39個のチョコレートが残っている。答えは39個。", "39"),
+        ("5 + 6 = 11. The answer is 11.", "11"),
+        ("She pays $1,080.50 in total.", "$1,080.50"),
+        ("35-2", "2"),
+        ("x-5", "5"),
+        ("from 10 to -5", "-5"),
+        ("答えは-5です", "-5"),
+        ("উত্তর হল ১,০৮০।", "১,০৮০"),
+        ("సమాధానం 39.చాక్లెట్‌లు", "39"),
+        ("on pages 10,20", "20"),
+        ("... so ...10", "10"),
+        ("18%", "18"),
+        ("1,0800", "0800"),
+        ("1234,567", "567"),
+    ],
+)
+def test_the_last_number_of_a_text_is_found(text: str, last: str) -> None:
+    assert re.findall(NUMBER, text)[-1] == last
+
+
+@given(st.lists(st.integers(0, 10**7), min_size=1, max_size=5))
+def test_numbers_in_prose_are_found_one_by_one(numbers: list[int]) -> None:
+    text = " and ".join(f"{number:,} mangoes" for number in numbers)
+    assert [read_number(each) for each in re.findall(NUMBER, text)] == numbers
+
+
+SOLUTIONS = {
+    "en": ("Five and six make 11. The answer is {}.", "so the answer is {} mangoes, not 7."),
+    "sw": ("5 + 6 = 11. Jibu ni {}.", "Kwa hivyo, jibu ni {}. Swali lilikuwa rahisi."),
+    "te": ("5+6=11. సమాధానం {}.", "5+6=11 కాబట్టి సమాధానం {}.చాక్లెట్‌లు"),
+    "bn": ("5 + 6 = 11। উত্তর হল {}।", "তাই উত্তর হল {}টি আম।"),
+    "ja": ("5+6=11。答えは{}です。", "だから、答えは{}個。"),
+}
+
+
+@pytest.mark.parametrize("code", SOLUTIONS)
+@pytest.mark.parametrize("number", ["11", "1,080", "-5", "3.5", "$8", "１１", "১১", "౧౧"])
+def test_strict_extraction_reads_what_follows_the_phrase(code: str, number: str) -> None:
+    words = load_languages()[code].mgsm
+    assert words is not None
+    for solution in SOLUTIONS[code]:
+        assert re.findall(answer_pattern(words.phrase), solution.format(number))[0] == number
+
+
+@pytest.mark.parametrize("code", SOLUTIONS)
+def test_strict_extraction_needs_the_phrase_of_the_language(code: str) -> None:
+    languages = load_languages()
+    for other, solutions in SOLUTIONS.items():
+        words = languages[code].mgsm
+        assert words is not None
+        found = re.findall(answer_pattern(words.phrase), solutions[0].format(11))
+        assert found == (["11"] if other == code else [])
+
+
+@pytest.mark.parametrize("code", SOLUTIONS)
+def test_strict_extraction_takes_no_word_for_a_number(code: str) -> None:
+    words = load_languages()[code].mgsm
+    assert words is not None
+    for rest in ("", " many", " about 11", ": 11", " x = 11"):
+        assert not re.findall(answer_pattern(words.phrase), words.phrase + rest)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +57,9 @@ class DeltaPair:
     architecture: str
     """Class name in the base's config."""
 
+    config: Any = field(repr=False)
+    """The base's transformers config."""
+
     num_layers: int | None
     """Decoder layers; None where the config does not say."""
 
@@ -79,6 +82,11 @@ class DeltaPair:
     def expert_dtype(self, name: str) -> torch.dtype | None:
         """Return the dtype that the expert was rounded to; None where an adapter is added."""
         return None if name in self.changes else self.expert_tensors[name].dtype
+
+    def grid_dtype(self, name: str) -> torch.dtype | None:
+        """Return the 16-bit dtype that the expert was rounded to; None for a wider one."""
+        dtype = self.expert_dtype(name)
+        return dtype if dtype in (torch.bfloat16, torch.float16) else None
 
     def axis(self, name: str) -> int | None:
         """Return the tensor's `input_axis`."""
@@ -179,6 +187,7 @@ def open_pair(
         base=own.name,
         model_type=model_type,
         architecture=checkpoint.architecture,
+        config=config,
         num_layers=checkpoint.num_layers,
         names=tuple(n for n in theirs if n in ours and theirs[n].dtype.is_floating_point),
         expert_tensors=ours,
@@ -236,7 +245,12 @@ def not_finite(pair: DeltaPair, name: str) -> InputError:
                 f"{side}: {bad} of {values.numel()} values of {name} are NaN or infinite; the "
                 "checkpoint is damaged or its training diverged"
             )
-    return InputError(f"{pair.expert}: the change of {name} is not finite; its adapter is damaged")
+    if name in pair.changes:
+        return InputError(f"{pair.expert}: the change of {name} is not finite; check its adapter")
+    return InputError(
+        f"{pair.expert}: {name} holds values whose squares leave float32's range; the checkpoint "
+        "is damaged or its training diverged"
+    )
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import click
 from layerswap_method.errors import nearest
 
 COMMANDS: Mapping[str, str] = {
+    "delta": "ablations.cli.delta:delta",
     "pocket": "ablations.cli.pocket:pocket",
     "quickstart": "ablations.cli.quickstart:quickstart",
     "report": "ablations.cli.report:report",

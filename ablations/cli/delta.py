@@ -1,0 +1,56 @@
+"""`layerswap delta`: options and what is told. Computes and draws nothing itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("experts", nargs=-1, metavar="EXPERT...")
+@click.option("--base", metavar="MODEL", help="The model that the experts were fine-tuned from.")
+@click.option(
+    "--threshold",
+    type=click.FloatRange(min=0),
+    metavar="MAV",
+    help="Count rows with a mean absolute change above this.  [default: found by --quantile]",
+)
+@click.option(
+    "--quantile",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.125,
+    show_default=True,
+    help="Share of rows above the threshold that is found; the paper's figures have 0.11 to 0.16.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("runs/delta"),
+    show_default=True,
+    help="Folder to write to.",
+)
+@click.option(
+    "--reference",
+    metavar="NAME",
+    help="Draw a published expert of the paper, such as 'Swahili expert #1', alone or beside.",
+)
+def delta(
+    experts: tuple[str, ...],
+    base: str | None,
+    threshold: float | None,
+    quantile: float,
+    out: Path,
+    reference: str | None,
+) -> None:
+    """Show where fine-tuning changed a model: delta = EXPERT - base, layer by layer.
+
+    An EXPERT is a folder, a hub id or base+adapter. Writes delta.json, delta.csv and a heatmap as
+    in the paper's Figure 2; several experts are compared as well. Figures need matplotlib: pip
+    install 'layerswap[plot]'.
+    """
+    from ablations.delta.analysis import delta as analyse
+
+    options = {"threshold": threshold, "quantile": quantile, "reference": reference}
+    for line in analyse(experts, base, out=out, **options):  # type: ignore[arg-type]
+        click.echo(line, err=line.startswith("Warning:"))

@@ -1,0 +1,264 @@
+"""`layerswap delta`: from references to files. Knows the steps and their order; no arithmetic.
+
+Everything is read and computed before anything is written, and every file appears whole.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ablations.atomic import write_text
+from ablations.delta.compare import Comparison, compare
+from ablations.delta.figures import comparison, heatmap, plot_reference, side_by_side
+from ablations.delta.grids import Grid
+from ablations.delta.parameters import definition_of, in_order, places_of
+from ablations.delta.profile import DeltaProfile
+from ablations.delta.published import published_grid
+from ablations.delta.statistics import QUANTILE, profile_of, read_changes
+from ablations.plotting import HINT, can_draw
+from ablations.study.experts import Expert, find_expert
+from layerswap_method.deltas import open_pair
+from layerswap_method.errors import InputError
+from layerswap_method.streams import StreamInput
+
+GRID_LIMIT = 0.7
+"""Share of an expert's changed weights on the rounding grid from which its delta is doubtful.
+
+Simulated on weights N(0, 0.02): a bf16 expert has 0.71 where the correlation of the stored delta
+with the true one is 0.92 (mean change 6e-5), 0.79 where it is 0.51 (1e-5), 0.45 where it is 0.99.
+"""
+
+KINDS = ("png", "svg")
+"""Images of every figure."""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What was found of some experts of one base."""
+
+    labels: tuple[str, ...]
+    """Short names of the experts, each once."""
+
+    profiles: tuple[DeltaProfile, ...]
+    """One an expert."""
+
+    comparison: Comparison | None
+    """None for one expert."""
+
+
+def delta(
+    experts: Sequence[str],
+    base: str | None,
+    *,
+    out: Path,
+    threshold: float | None = None,
+    quantile: float = QUANTILE,
+    reference: str | None = None,
+) -> Iterator[str]:
+    """Analyse, write files and yield what to tell; a warning starts with ``Warning:``.
+
+    Args:
+        experts: folders, hub ids or ``base+adapter``; none draws the `reference` alone.
+        base: folder or hub id of their shared pretrained parent.
+        out: folder for the files; several experts get one each in it.
+        threshold: MAV that rows are counted above; None finds one for each expert.
+        quantile: share of the rows of the layers' matrices above the threshold that is found.
+        reference: a published expert to draw beside.
+
+    Raises:
+        InputError: for what is wrong with a reference, the checkpoints or the pair of them;
+            nothing is written then.
+    """
+    published = None if reference is None else published_grid(reference)
+    if not experts:
+        if reference is None:
+            raise InputError("name an expert and its --base, or a published one by --reference")
+        yield from (str(path) for path in plot_reference(reference, out))
+        return
+    if base is None:
+        raise InputError("a delta is expert - base: name the base that was fine-tuned by --base")
+    found = analyse(experts, base, threshold=threshold, quantile=quantile)
+    for label, profile in zip(found.labels, found.profiles, strict=True):
+        yield from tell(label, profile)
+    if found.comparison is not None:
+        yield from tell_comparison(found.comparison)
+    yield from write(found, out, published)
+
+
+def analyse(
+    experts: Sequence[str], base: str, *, threshold: float | None, quantile: float
+) -> Analysis:
+    """Return the profiles of experts, read in one pass; writes nothing.
+
+    Raises:
+        InputError: as `delta`.
+    """
+    labels = label_all(experts)
+    parent = find_expert(Path(base).name or base, {Path(base).name or base: base}, download=True)
+    pairs = [
+        open_pair(_input(find_expert(label, {label: given}, download=True)), _input(parent))
+        for label, given in zip(labels, experts, strict=True)
+    ]
+    first = pairs[0]
+    shared = [name for name in first.names if all(name in pair.names for pair in pairs)]
+    places = places_of(shared)
+    layers = [layer for layer, _ in places.values() if layer is not None]
+    num_layers = max(layers, default=-1) + 1 if first.num_layers is None else first.num_layers
+    matrices, vectors = (
+        in_order(
+            (
+                parameter
+                for name, (layer, parameter) in places.items()
+                if layer is not None and (first.axis(name) is not None) is is_matrix
+            ),
+            lambda: definition_of(first.config),
+        )
+        for is_matrix in (True, False)
+    )
+    with _progress(shared) as names:
+        changes = read_changes(pairs, names)
+    profiles = tuple(
+        profile_of(change, matrices, vectors, num_layers, threshold=threshold, quantile=quantile)
+        for change in changes
+    )
+    several = compare(changes, labels, num_layers) if len(changes) > 1 else None
+    return Analysis(tuple(labels), profiles, several)
+
+
+def label_all(experts: Sequence[str]) -> list[str]:
+    """Return a short name for each reference: the last part of its path, longer where two agree.
+
+    Raises:
+        InputError: for one expert named twice.
+    """
+    for number, given in enumerate(experts):
+        if given in experts[:number]:
+            raise InputError(f"{given} is named twice")
+    parts = [given.rstrip("/").partition("+")[2] or given.rstrip("/") for given in experts]
+    for depth in range(1, 1 + max(part.count("/") + 1 for part in parts)):
+        labels = ["/".join(part.split("/")[-depth:]) for part in parts]
+        if len(set(labels)) == len(labels):
+            return labels
+    return list(experts)
+
+
+def tell(label: str, profile: DeltaProfile) -> Iterator[str]:
+    """Yield what a user should know of an expert before looking at a figure."""
+    above = [t for t in profile.tensors if t.layer is not None and t.is_matrix]
+    rows = sum(tensor.rows for tensor in above)
+    counted = round(sum(tensor.share_above * tensor.rows for tensor in above))
+    norm = "-" if profile.relative_norm is None else f"{profile.relative_norm:.3g}"
+    yield (
+        f"{label}: {len(profile.tensors)} tensors, {profile.share_changed:.1%} of the weights "
+        f"changed, ||delta|| / ||base|| {norm}, mean MAV of all rows {profile.mean_row_mav:.3g}"
+    )
+    yield (
+        f"{label}: threshold {profile.threshold:.6g} ({profile.threshold_source}): "
+        f"{counted} of {rows} rows above, {counted / max(rows, 1):.1%}"
+    )
+    if profile.share_changed == 0:
+        yield f"Warning: {label} equals the base: every delta is 0"
+    if profile.share_on_grid is not None and profile.share_on_grid >= GRID_LIMIT:
+        yield (
+            f"Warning: {label} is stored in {' and '.join(profile.dtypes)}, and "
+            f"{profile.share_on_grid:.0%} of its changed weights are at most two steps of that "
+            "format from the base: this delta is largely rounding, and changes smaller than half a "
+            "step are lost (save experts in float32 to see them)"
+        )
+
+
+def tell_comparison(found: Comparison) -> Iterator[str]:
+    """Yield how alike every two experts are."""
+    for pair in found.pairs:
+        cosine, correlation = (
+            "undefined" if value is None else f"{value:.3f}"
+            for value in (pair.cosine, pair.correlation)
+        )
+        yield (
+            f"{pair.first} and {pair.second}: cosine of the deltas {cosine}, correlation of the "
+            f"MAV profiles {correlation}"
+        )
+
+
+def write(found: Analysis, out: Path, published: Grid | None) -> Iterator[str]:
+    """Write all files of an analysis into the folder `out` and yield their paths.
+
+    Yields a warning in place of the figures where matplotlib is missing or there is no layer.
+    """
+    several = len(found.profiles) > 1
+    grids: list[Grid] = []
+    for label, profile in zip(found.labels, found.profiles, strict=True):
+        folder = out / label.replace("/", "_") if several else out
+        yield _written(folder / "delta.json", profile.to_json())
+        if not profile.columns or not profile.num_layers:
+            yield f"Warning: {label}: no decoder layer holds a matrix; no table and no figure"
+            continue
+        yield _written(folder / "delta.csv", table(profile))
+        grid = profile.grid(title=label)
+        grids.append(grid)
+        if not can_draw():
+            continue
+        for path in _images(folder / "delta"):
+            heatmap(grid, path)
+            yield str(path)
+        for path in _images(folder / "reference") if published is not None else ():
+            told = side_by_side(grid, published, path).text()  # type: ignore[arg-type]
+            yield f"{path}  ({told})"
+    if found.comparison is not None:
+        yield _written(out / "comparison.json", found.comparison.to_json())
+        if can_draw() and found.comparison.pairs[0].layer_cosine:
+            for path in _images(out / "comparison"):
+                comparison([pair.lines() for pair in found.comparison.pairs], path)
+                yield str(path)
+        if can_draw() and grids:
+            for path in _images(out / "delta"):
+                heatmap(grids, path)
+                yield str(path)
+    if not can_draw():
+        yield f"Warning: no figures: {HINT}"
+
+
+def table(profile: DeltaProfile) -> str:
+    """Return layers × parameters as CSV: the share of rows above the threshold.
+
+    Layer 0 first; matrices in the paper's order, then vectors (one row each: 0 or 1). A cell is
+    empty where a layer has no such parameter.
+    """
+    columns = (*profile.columns, *profile.vectors)
+    grid = profile.grid(columns=columns)
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["layer", *columns])
+    for layer, values in enumerate(grid.values):
+        writer.writerow([layer, *("" if value != value else f"{value:.9g}" for value in values)])
+    return file.getvalue()
+
+
+def _input(expert: Expert) -> StreamInput:
+    return StreamInput(name=expert.name, folder=expert.folder, adapter=expert.adapter)
+
+
+def _written(path: Path, text: str) -> str:
+    write_text(path, text)
+    return str(path)
+
+
+def _images(stem: Path) -> list[Path]:
+    return [stem.with_name(f"{stem.name}.{kind}") for kind in KINDS]
+
+
+@contextmanager
+def _progress(names: Sequence[str]) -> Iterator[Iterable[str]]:
+    """Yield the names, counted by a bar where standard error is a terminal."""
+    from tqdm import tqdm
+
+    with tqdm(
+        names, "reading", unit="tensor", delay=1, leave=False, disable=not sys.stderr.isatty()
+    ) as bar:
+        yield bar

@@ -1,0 +1,179 @@
+"""The sums over an expert's deltas that every statistic is made of. Knows one pass; no thresholds.
+
+Each block of each tensor is looked at once, in float32; what is summed over blocks is summed in
+float64 and in a fixed order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from layerswap_method.deltas import DeltaPair, not_finite
+from layerswap_method.passes import Block, Segment, read_blocks, run_pass
+
+Array = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+
+NEAR_STEPS = 2
+"""A changed weight that is at most so many representable values of the expert's dtype away from
+the base (rounded to that dtype) sits on the rounding grid: its delta is made by rounding."""
+
+_FINE_LINES = 256
+"""Lines of a block up to which columns are summed in float32."""
+
+
+@dataclass
+class TensorSums:
+    """Sums over one tensor, for each of the experts."""
+
+    name: str
+    """The tensor."""
+
+    rows: Array
+    """[experts, rows]: MAV of every row."""
+
+    gram: Array
+    """[experts, experts]: dot products of the deltas."""
+
+    along_base: Array
+    """[experts]: dot product of delta and base."""
+
+    base: float
+    """Sum of the base's squares."""
+
+    size: int
+    """Values."""
+
+    changed: Counts
+    """[experts]: values with a delta other than 0."""
+
+    near: Counts
+    """[experts]: those of them on the rounding grid; 0 where the expert is in float32."""
+
+
+@dataclass
+class _Part:
+    """What one segment adds; `rows` are sums, not yet means."""
+
+    rows: Array
+    gram: Array
+    along_base: Array
+    base: float
+    changed: Counts
+    near: Counts
+
+
+def tensor_sums(pairs: Sequence[DeltaPair], names: Iterable[str]) -> Iterator[TensorSums]:
+    """Yield the sums of every tensor in `names`; the base and every expert are read once.
+
+    Args:
+        pairs: experts of one base, at least one.
+        names: of ``pairs[0].names``; taken as they are needed.
+
+    Raises:
+        InputError: for files that change, and weights that are NaN or infinite.
+    """
+    parts = run_pass(pairs, names, lambda segment: _sum_segment(pairs, segment))
+    for name, group in itertools.groupby(parts, key=lambda part: part[0].name):
+        layout = pairs[0].layout(name)
+        sums = _nothing(name, len(pairs), layout.features, layout.lines * layout.columns)
+        sums.size *= layout.matrices
+        for segment, part in group:
+            start = segment.start
+            if layout.across:
+                start = segment.start // layout.lines * layout.columns
+            sums.rows[:, start : start + part.rows.shape[1]] += part.rows
+            sums.gram += part.gram
+            sums.along_base += part.along_base
+            sums.base += part.base
+            sums.changed += part.changed
+            sums.near += part.near
+        sums.rows /= layout.lines if layout.across else layout.columns
+        _check_finite(pairs, sums)
+        yield sums
+
+
+def _nothing(name: str, experts: int, rows: int, size: int) -> TensorSums:
+    return TensorSums(
+        name=name,
+        rows=np.zeros((experts, rows)),
+        gram=np.zeros((experts, experts)),
+        along_base=np.zeros(experts),
+        base=0.0,
+        size=size,
+        changed=np.zeros(experts, np.int64),
+        near=np.zeros(experts, np.int64),
+    )
+
+
+def _check_finite(pairs: Sequence[DeltaPair], sums: TensorSums) -> None:
+    if not np.isfinite(sums.base):
+        raise not_finite(pairs[0], sums.name)
+    for pair, change in zip(pairs, np.diag(sums.gram), strict=True):
+        if not np.isfinite(change):
+            raise not_finite(pair, sums.name)
+
+
+def _sum_segment(pairs: Sequence[DeltaPair], segment: Segment) -> _Part:
+    count = len(pairs)
+    layout = pairs[0].layout(segment.name)
+    rows = layout.columns if layout.across else segment.stop - segment.start
+    part = _Part(
+        rows=np.zeros((count, rows)),
+        gram=np.zeros((count, count)),
+        along_base=np.zeros(count),
+        base=0.0,
+        changed=np.zeros(count, np.int64),
+        near=np.zeros(count, np.int64),
+    )
+    grids = [pair.grid_dtype(segment.name) for pair in pairs]
+    flags: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
+    for blocks in read_blocks(pairs, segment):
+        base = blocks[0].wide_base.view(-1)
+        part.base += float(torch.dot(base, base))
+        flat = [block.delta.view(-1) for block in blocks]
+        if flags.size < base.numel():
+            flags = np.empty(base.numel(), np.bool_)
+        flag = flags[: base.numel()]
+        for i, delta in enumerate(flat):
+            part.along_base[i] += float(torch.dot(delta, base))
+            for j in range(i + 1):
+                part.gram[i, j] += float(torch.dot(delta, flat[j]))
+        for i, (block, delta) in enumerate(zip(blocks, flat, strict=True)):
+            np.not_equal(delta.numpy(), 0, out=flag)
+            changed = np.count_nonzero(flag)
+            part.changed[i] += changed
+            dtype = grids[i]
+            if dtype is not None:
+                # The unchanged are zero steps away, so they are in the count and come off it.
+                part.near[i] += _count_near(block, dtype, flag) - (flag.size - changed)
+            lines = block.delta.abs_().numpy()
+            if layout.across:
+                wide = np.float32 if lines.shape[0] <= _FINE_LINES else np.float64
+                part.rows[i] += np.add.reduce(lines, axis=0, dtype=wide)
+            else:
+                first = block.first_line - segment.start
+                part.rows[i, first : first + lines.shape[0]] = np.add.reduce(lines, axis=1)
+    upper = np.triu_indices(count, 1)
+    part.gram[upper] = part.gram.T[upper]
+    return part
+
+
+def _count_near(block: Block, dtype: torch.dtype, flag: npt.NDArray[np.bool_]) -> int:
+    """Return the values at most `NEAR_STEPS` representable numbers from the base's.
+
+    Of two numbers with one sign the patterns of the bits differ by the steps between them; of two
+    with other signs by far more, also modulo 2^16.
+    """
+    ours = block.expert.view(-1).view(torch.int16).numpy()
+    theirs = block.base.view(-1).to(dtype).view(torch.int16).numpy()
+    steps = ours - theirs
+    steps += NEAR_STEPS
+    np.less_equal(steps.view(np.uint16), 2 * NEAR_STEPS, out=flag)
+    return int(np.count_nonzero(flag))

@@ -6,6 +6,7 @@ corpus is a sum of rows: no text is tokenised twice.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,15 +14,30 @@ import numpy.typing as npt
 
 from ablations.evaluation.intervals import Counts
 
+DEFAULT_TOKENIZER = "13a"
+"""sacrebleu's, and so that of lm-eval's own `bleu`."""
+
 _ORDER = 4
 
 
-def bleu_counts(predictions: Sequence[str], references: Sequence[str]) -> Counts:
+def tokenizer_of(signature: str | None) -> str:
+    """Return the tokenizer that a BLEU signature of sacrebleu names; its default for None."""
+    named = re.search(r"(?:^|\|)tok:([^|]+)", signature or "")
+    return DEFAULT_TOKENIZER if named is None else named[1]
+
+
+def bleu_counts(
+    predictions: Sequence[str], references: Sequence[str], tokenizer: str = DEFAULT_TOKENIZER
+) -> Counts:
     """Return the additive statistics of BLEU, shape [sentences, 10].
 
     Columns: matches of the 1- to 4-grams, 1- to 4-grams predicted, length predicted, length of
-    the reference. sacrebleu's defaults (tokeniser 13a, case kept) and one reference a sentence,
-    as lm-eval has it.
+    the reference. Case is kept, and a sentence has one reference, as in lm-eval.
+
+    Args:
+        predictions: a translation per sentence.
+        references: its reference.
+        tokenizer: as sacrebleu names it.
 
     Raises:
         ValueError: when the two differ in length.
@@ -32,7 +48,7 @@ def bleu_counts(predictions: Sequence[str], references: Sequence[str]) -> Counts
         raise ValueError(f"{len(predictions)} predictions against {len(references)} references")
     # effective_order changes how a sentence is scored, not what is counted; without it sacrebleu
     # warns that sentence scores are unreliable, and those are not used here.
-    metric = BLEU(effective_order=True)
+    metric = BLEU(effective_order=True, tokenize=tokenizer)
     rows = []
     for prediction, reference in zip(predictions, references, strict=True):
         counted = metric.sentence_score(prediction, [reference])

@@ -17,9 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ablations.evaluation import vllm_cpu, vllm_engine
+from ablations.evaluation import outcomes, vllm_cpu, vllm_engine
 from ablations.evaluation.choice import choose_tasks
 from ablations.evaluation.evaluator import BackendChoice, Checkpoint, EngineOptions
+from ablations.evaluation.observed import language_notes
+from ablations.evaluation.outcomes import WatchedHf, WatchedVllm
 from ablations.evaluation.results import read_samples, read_scores
 from ablations.evaluation.scores import Backend, Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError, nearest
@@ -27,6 +29,12 @@ from layerswap_method.errors import InputError, LayerSwapError, nearest
 logger = logging.getLogger(__name__)
 
 _VERSIONED = ("lm_eval", "transformers", "tokenizers", "torch", "sacrebleu")
+_CHATTY = (
+    *("sacrebleu", "lm_eval.api.task", "lm_eval.utils", "lm_eval.models.utils"),
+    *("lm_eval.models.huggingface", "lm_eval.models.vllm_causallms"),
+    "transformers.tokenization_utils_base",
+)
+"""Loggers whose warnings nobody can act on."""
 
 
 def evaluate(
@@ -196,6 +204,7 @@ def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backe
             elapsed_s=0.0,
             skipped=skipped,
         )
+    outcomes.forget(lm)
     with _quietly():
         raw = simple_evaluate(
             model=lm,
@@ -212,7 +221,8 @@ def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backe
         )
     if raw is None:
         raise LayerSwapError("lm-eval returned no results: run this on the first rank only")
-    samples = read_samples(raw)
+    went = outcomes.outcomes(lm)
+    samples = read_samples(raw, went)
     return Evaluation(
         model=model,
         backend=backend,
@@ -223,6 +233,7 @@ def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backe
         versions=backend_versions(backend),
         elapsed_s=time.monotonic() - started,
         skipped=skipped,
+        notes=(*outcomes.notes_on(went), *language_notes(raw["configs"])),
     )
 
 
@@ -305,7 +316,10 @@ def _start_hf(model: str, options: EngineOptions) -> Any:
     import torch
     from lm_eval.models.huggingface import HFLM
 
-    return HFLM(
+    class Model(WatchedHf, HFLM):  # type: ignore[misc]
+        """lm-eval's, and tells how each request went."""
+
+    return Model(
         pretrained=model,
         device="cuda" if torch.cuda.is_available() else "cpu",
         dtype=options.dtype,
@@ -328,10 +342,13 @@ def _start_vllm(
     from lm_eval.models.vllm_causallms import VLLM
     from transformers import AutoConfig
 
+    class Model(WatchedVllm, VLLM):  # type: ignore[misc]
+        """lm-eval's, and tells how each request went."""
+
     stored = getattr(AutoConfig.from_pretrained(model), "dtype", None)
     stored_dtype = None if stored is None else str(stored).removeprefix("torch.")
     arguments = vllm_engine.engine_arguments(options, seed, stored_dtype)
-    return VLLM(pretrained=model, batch_size=sys.maxsize, **arguments, **engine_arguments)
+    return Model(pretrained=model, batch_size=sys.maxsize, **arguments, **engine_arguments)
 
 
 @contextmanager
@@ -340,22 +357,23 @@ def _quietly() -> Iterator[None]:
 
     lm-eval has no option for its bars, which like those of transformers, datasets and vLLM are
     made with tqdm. It also asks git about the working directory, whose complaint reaches the
-    terminal where that is no repository; and sacrebleu warns of tokenised text at every call.
+    terminal where that is no repository; sacrebleu warns of tokenised text at every call, and
+    lm-eval of every prompt that is cut (see `outcomes.notes_on`) and every local data set.
     All is put back afterwards.
     """
     import lm_eval.evaluator
     from tqdm import tqdm
 
     make_bar, ask_git = tqdm.__init__, lm_eval.evaluator.get_git_commit_hash
-    sacrebleu_logger = logging.getLogger("sacrebleu")
-    sacrebleu_level = sacrebleu_logger.level
+    levels = {logger: logger.level for logger in map(logging.getLogger, _CHATTY)}
 
     def make_no_bar(bar: Any, *arguments: Any, **options: Any) -> None:
         make_bar(bar, *arguments, **(options | {"disable": True}))
 
     tqdm.__init__ = make_no_bar  # type: ignore[assignment]
     lm_eval.evaluator.get_git_commit_hash = lambda: None
-    sacrebleu_logger.setLevel(logging.ERROR)
+    for each in levels:
+        each.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=FutureWarning, module=r"(vllm|torch)\b")
@@ -363,4 +381,5 @@ def _quietly() -> Iterator[None]:
     finally:
         tqdm.__init__ = make_bar  # type: ignore[method-assign]
         lm_eval.evaluator.get_git_commit_hash = ask_git
-        sacrebleu_logger.setLevel(sacrebleu_level)
+        for each, level in levels.items():
+            each.setLevel(level)

@@ -7,14 +7,16 @@ lm-eval gives standard errors only, and those of a share fail near 0 and 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ablations.evaluation.bleu import bleu_counts, bleu_of
+from ablations.evaluation.bleu import DEFAULT_TOKENIZER, bleu_counts, bleu_of, tokenizer_of
 from ablations.evaluation.intervals import bootstrap, mean_stderr, wilson_interval
+from ablations.evaluation.observed import OBSERVED, Observer
+from ablations.evaluation.outcomes import Key, Outcome
 from ablations.evaluation.scores import Interval, Sample, TaskScore
 from layerswap_method.errors import LayerSwapError
 
@@ -25,10 +27,20 @@ _UNBOUNDED_METRICS = ("perplexity", "word_perplexity", "byte_perplexity", "bits_
 """Metrics that are no share."""
 
 
-def read_samples(raw: Mapping[str, Any]) -> tuple[Sample, ...]:
-    """Return the records of an lm-eval result that was made with ``log_samples=True``."""
+def read_samples(
+    raw: Mapping[str, Any], outcomes: Mapping[Key, Sequence[Outcome]] | None = None
+) -> tuple[Sample, ...]:
+    """Return the records of an lm-eval result that was made with ``log_samples=True``.
+
+    Args:
+        raw: the result.
+        outcomes: how the requests went, where the model object watched them.
+    """
+    observer = Observer(raw.get("configs", {}), outcomes or {})
     return tuple(
-        _read_sample(task, logged) for task, records in raw["samples"].items() for logged in records
+        _read_sample(task, logged, observer)
+        for task, records in raw["samples"].items()
+        for logged in records
     )
 
 
@@ -37,28 +49,62 @@ def read_scores(
 ) -> tuple[TaskScore, ...]:
     """Return every metric and filter of every task, with intervals from the samples.
 
+    After a task's own metrics come those of `ablations.evaluation.observed` that its items have,
+    once, under its first filter.
+
     Raises:
         LayerSwapError: when a score cannot be derived again from its samples: then one of the
             two is not what it is taken for, and its interval would be about something else.
     """
-    return tuple(
-        _read_score(raw, task, key, samples, seed=seed, level=level)
-        for task in raw["samples"]
-        for key in raw["results"][task]
-        if "," in key and not key.split(",")[0].endswith("_stderr")
-    )
+    scores: list[TaskScore] = []
+    for task in raw["samples"]:
+        scores += (
+            _read_score(raw, task, key, samples, seed=seed, level=level)
+            for key in raw["results"][task]
+            if "," in key and not key.split(",")[0].endswith("_stderr")
+        )
+        scores += _observed_scores(task, samples, level=level)
+    return tuple(scores)
 
 
-def _read_sample(task: str, logged: Mapping[str, Any]) -> Sample:
+def _observed_scores(task: str, samples: Sequence[Sample], *, level: float) -> Iterator[TaskScore]:
+    of_task = [sample for sample in samples if sample.task == task]
+    filter_name = of_task[0].filter if of_task else ""
+    for metric, higher_is_better in OBSERVED.items():
+        items = [
+            sample.values[metric]
+            for sample in of_task
+            if sample.filter == filter_name and metric in sample.values
+        ]
+        if not items:
+            continue
+        value, interval, stderr = _derive(metric, items, seed=0, level=level)
+        if value is not None:
+            yield TaskScore(
+                task=task,
+                metric=metric,
+                filter=filter_name,
+                value=value,
+                is_share=True,
+                interval=interval,
+                stderr=stderr,
+                n=len(items),
+                higher_is_better=higher_is_better,
+            )
+
+
+def _read_sample(task: str, logged: Mapping[str, Any], observer: Observer) -> Sample:
+    responses = tuple(_response(each[0]) for each in logged["resps"])
+    metrics = {name: _value(logged[name]) for name in logged["metrics"]}
     return Sample(
         task=task,
         filter=logged["filter"],
         doc_id=logged["doc_id"],
         prompts=tuple(arguments[0] for arguments in logged["arguments"]),
         target=str(logged["target"]),
-        responses=tuple(_response(each[0]) for each in logged["resps"]),
+        responses=responses,
         answers=tuple(_response(each) for each in logged["filtered_resps"]),
-        values={name: _value(logged[name]) for name in logged["metrics"]},
+        values={**metrics, **observer.values(task, logged["doc_id"], responses)},
         doc_hash=logged["doc_hash"],
         prompt_hash=logged["prompt_hash"],
         target_hash=logged["target_hash"],
@@ -102,7 +148,10 @@ def _read_score(
         for sample in samples
         if sample.task == task and sample.filter == filter_name
     ]
-    derived, interval, stderr = _derive(metric, items, seed=seed, level=level)
+    signature = _signatures(raw, task).get(metric)
+    derived, interval, stderr = _derive(
+        metric, items, seed=seed, level=level, tokenizer=tokenizer_of(signature)
+    )
     if derived is not None and not math.isclose(derived, value, rel_tol=1e-9, abs_tol=1e-9):
         raise LayerSwapError(
             f"{task}: lm-eval reports {key} = {value}, its {len(items)} samples give {derived}"
@@ -117,16 +166,34 @@ def _read_score(
         stderr=stderr,
         n=len(items),
         higher_is_better=bool(raw["higher_is_better"][task].get(metric, True)),
+        signature=signature,
     )
 
 
+def _signatures(raw: Mapping[str, Any], task: str) -> dict[str, str]:
+    """Return metric -> sacrebleu's signature, of the task's own metrics or lm-eval's `bleu`."""
+    metrics = {key.split(",")[0] for key in raw["results"][task]}
+    if not metrics & {"bleu", "chrf++"}:
+        return {}
+    from ablations.tasks.translation import signature, signatures
+
+    metadata = raw.get("configs", {}).get(task, {}).get("metadata") or {}
+    return signatures(metadata) or {"bleu": signature("bleu")}
+
+
 def _derive(
-    metric: str, items: Sequence[float | tuple[str, str]], *, seed: int, level: float
+    metric: str,
+    items: Sequence[float | tuple[str, str]],
+    *,
+    seed: int,
+    level: float,
+    tokenizer: str = DEFAULT_TOKENIZER,
 ) -> tuple[float | None, Interval | None, float | None]:
     """Return (score, interval, standard error) from the items; None where there is no way."""
     pairs = [item for item in items if isinstance(item, tuple)]
     if metric == "bleu" and len(pairs) == len(items):
-        counts = bleu_counts([pair[1] for pair in pairs], [pair[0] for pair in pairs])
+        predictions, references = [pair[1] for pair in pairs], [pair[0] for pair in pairs]
+        counts = bleu_counts(predictions, references, tokenizer)
         drawn = bootstrap(counts, bleu_of, seed=seed, level=level)
         return bleu_of(counts.sum(axis=0)), drawn.interval, drawn.stderr
     if pairs or metric in _UNBOUNDED_METRICS:

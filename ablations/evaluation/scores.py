@@ -170,6 +170,9 @@ class Evaluation(Frozen):
     skipped: dict[str, str] = Field(default_factory=dict)
     """Task of the request that was not asked -> why."""
 
+    notes: tuple[str, ...] = ()
+    """What a reader of the scores must know: prompts that did not fit, metrics that are absent."""
+
     def score(self, task: str, metric: str | None = None, filter: str | None = None) -> TaskScore:
         """Return the first score of `task` (of `metric` and `filter`, if given).
 

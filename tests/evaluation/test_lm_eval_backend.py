@@ -38,9 +38,14 @@ def evaluation(model: Path, tasks: Path) -> Evaluation:
 def test_every_task_metric_and_filter_has_a_score(evaluation: Evaluation) -> None:
     assert [(s.task, s.metric, s.filter) for s in evaluation.scores] == [
         ("words_generate", "exact_match", "first-word"),
+        ("words_generate", "truncated", "first-word"),
+        ("words_generate", "prompt_truncated", "first-word"),
         ("words_translate", "bleu", "stripped"),
+        ("words_translate", "truncated", "stripped"),
+        ("words_translate", "prompt_truncated", "stripped"),
         ("words_choose", "acc", "none"),
         ("words_choose", "acc_norm", "none"),
+        ("words_choose", "prompt_truncated", "none"),
     ]
     for score in evaluation.scores:
         assert score.n == 24

@@ -34,6 +34,9 @@ class Source(Frozen):
     columns: tuple[str, ...]
     """The dataset's own names; others are left out, so hub and files give equal items."""
 
+    optional: tuple[str, ...] = ()
+    """Columns that a translation may lack."""
+
     access: str = ""
     """How to get the data where that takes more than a download."""
 
@@ -161,23 +164,26 @@ def load_flores(
     Raises:
         InputError: when the data is not there, or the two languages have other sentences.
     """
-    sides = [
-        {
-            row["id"]: row["text"].strip()
-            for row in read_rows(
-                *(FLORES, language, "devtest"), hub_id=hub_id, config=config, data_dir=data_dir
-            )
-        }
-        for language, config in configs.items()
-    ]
+    sides = []
+    for language, config in configs.items():
+        rows = read_rows(
+            *(FLORES, language, "devtest"), hub_id=hub_id, config=config, data_dir=data_dir
+        )
+        texts = {row["id"]: row["text"].strip() for row in rows}
+        # A line break in it would end prompt or answer there.
+        problems = [
+            f"sentence {each} is empty or of several lines"
+            for each, text in texts.items()
+            if not text or "\n" in text
+        ]
+        _refuse(FLORES, language, "devtest", problems[:5])
+        sides.append(texts)
     source, target = sides
     pair = "-".join(configs)
     if odd := sorted(source.keys() ^ target.keys(), key=str):
         raise InputError(
             f"flores {pair}: {len(odd)} sentences are in one language only, such as id {odd[0]}"
         )
-    if broken := [each for each in source if not source[each] or len(target[each].split("\n")) > 1]:
-        raise InputError(f"flores {pair}: sentence {broken[0]} is empty or of several lines")
     return {
         "devtest": _dataset(
             {"id": each, "source": source[each], "target": target[each]} for each in sorted(source)
@@ -194,7 +200,7 @@ def read_rows(
     config: str,
     data_dir: Path | str | None,
 ) -> list[Row]:
-    """Return the rows of one split, with the columns of `source` only.
+    """Return the rows of one split, with the columns of `source` only (optional ones if there).
 
     Args:
         source: which columns to expect.
@@ -223,7 +229,8 @@ def read_rows(
     if problems:
         more = [f"and {len(problems) - 5} more"] if len(problems) > 5 else []
         raise InputError.from_problems(where, [*problems[:5], *more])
-    return [{name: row[name] for name in source.columns} for row in rows]
+    kept = (*source.columns, *source.optional)
+    return [{name: row[name] for name in kept if name in row} for row in rows]
 
 
 def _find_file(source: Source, language: str, split: str, data_dir: Path) -> Path:

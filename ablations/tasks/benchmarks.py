@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ablations.tasks.languages import Language
+from ablations.tasks.languages import Language, MbppProblems
 from ablations.tasks.numbers import NUMBER, answer_pattern
 
 VERSION = 1.0
@@ -101,13 +101,30 @@ def mmlu_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
 def mbpp_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
     """Yield MBPP for every language that has an entry, in the language of its prompt."""
     for code, language in languages.items():
-        if (source := language.mbpp) is not None:
-            yield {
-                **_head("mbpp", code, language),
-                "dataset_path": "google-research-datasets/mbpp",
-                "dataset_kwargs": {"configs": {source.prompt: "default"}},
-                "metadata": {**_metadata("mbpp", code, language), "prompt_language": source.prompt},
-            }
+        prompt = language.mbpp if isinstance(language.mbpp, str) else code
+        problems = languages[prompt].mbpp
+        if language.mbpp is None or not isinstance(problems, MbppProblems):
+            continue
+        yield {
+            **_head("mbpp", code, language),
+            "dataset_path": problems.hub_id,
+            "dataset_kwargs": {
+                "hub_id": problems.hub_id,
+                "configs": {prompt: problems.config},
+                "split": problems.split,
+                "column": problems.column,
+            },
+            "doc_to_text": (
+                f"{problems.task}{{{{text}}}}{problems.tests}\n\n"
+                "{{test_list | join('\\n')}}\n```python\n"
+            ),
+            # A blank line after the end of a block: none that opens one has that. And the next
+            # task of a model that goes on with one.
+            "generation_kwargs": _greedy(
+                ["\n```\n\n", f"\n{problems.task.strip()}", *SPECIAL_STOPS]
+            ),
+            "metadata": {**_metadata("mbpp", code, language), "prompt_language": prompt},
+        }
 
 
 BENCHMARKS: dict[str, Callable[[Languages], Iterator[dict[str, Any]]]] = {

@@ -76,7 +76,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _write_str(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else None
+    # A stop string that begins with a line break is not to be recognised as lines.
+    style = '"' if text.startswith("\n") else "|" if "\n" in text else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -32,11 +33,26 @@ class MgsmWords(Frozen):
     """Stands before the final number of a solution."""
 
 
-class MbppSource(Frozen):
-    """Where MBPP's problems come from."""
+class MbppProblems(Frozen):
+    """A translation of MBPP's problems (or their original), and the words around one."""
 
-    prompt: str
-    """Language code of the prompt: the language itself, or ``en`` where no translation is."""
+    hub_id: str
+    """Dataset on the hub."""
+
+    config: str
+    """Its config."""
+
+    split: str
+    """The split that holds MBPP's test problems, perhaps among others."""
+
+    column: str
+    """Column with the text of a problem."""
+
+    task: str = Field(min_length=1)
+    """Stands before the text of a problem."""
+
+    tests: str = Field(min_length=1)
+    """Stands before its tests."""
 
 
 class Language(Frozen):
@@ -60,8 +76,8 @@ class Language(Frozen):
     mmlu: str | None = None
     """Config of CohereForAI/Global-MMLU."""
 
-    mbpp: MbppSource | None = None
-    """Source of MBPP's problems."""
+    mbpp: MbppProblems | str | None = None
+    """MBPP's problems in this language, or the code of the language whose problems are asked."""
 
     @property
     def script(self) -> str:
@@ -80,7 +96,8 @@ def load_languages(path: Path | None = None) -> dict[str, Language]:
     """
     source = path or files("ablations.tasks") / "languages.yml"
     table: dict[str, Any] = yaml.safe_load(source.read_text(encoding="utf-8"))
-    languages, problems = {}, []
+    languages: dict[str, Language] = {}
+    problems: list[str] = []
     for code, entry in table.items():
         try:
             languages[code] = Language.model_validate(entry)
@@ -89,6 +106,14 @@ def load_languages(path: Path | None = None) -> dict[str, Language]:
                 f"{code}.{'.'.join(str(part) for part in each['loc'])}: {each['msg']}"
                 for each in error.errors()
             ]
+    for code, language in languages.items():
+        if isinstance(other := language.mbpp, str) and not has_problems(languages, other):
+            problems.append(f"{code}.mbpp: {other!r} has no problems of its own")
     if problems:
         raise InputError.from_problems(str(source), problems)
     return languages
+
+
+def has_problems(languages: Mapping[str, Language], code: str) -> bool:
+    """Return whether MBPP's problems are there in the language `code`."""
+    return code in languages and isinstance(languages[code].mbpp, MbppProblems)

@@ -78,7 +78,7 @@ def unshare(flags: int) -> None:
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    """Attach `source` to the folder or file `target`; flags and options are those of mount(2)."""
+    """Attach what `source` names to `target`; flags and options are the manual page's."""
     texts = (source.encode(), target.encode(), kind.encode())
     _call("mount", *texts, ctypes.c_ulong(flags), options.encode())
 

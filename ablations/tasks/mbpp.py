@@ -1,0 +1,148 @@
+"""MBPP for lm-eval: its problems, and whether answers solve them. Knows no model.
+
+lm-eval loads this through `_mbpp.yaml`. Programs are run by the filter, which is given all answers
+at once and so can run several at a time; the metric then reads what came of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ablations.evaluation.sandbox import ProgramResult, find_isolation, run_program
+from ablations.tasks.code import extract_code, tested_names
+from ablations.tasks.data import Source, read_rows
+from layerswap_method.errors import InputError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+logger = logging.getLogger(__name__)
+
+TIME_S = 5.0
+"""CPU seconds of a program; MBPP's own solutions take milliseconds."""
+
+MEMORY_BYTES = 1 << 30
+OUTPUT_BYTES = 1 << 20
+
+_TEST_IDS = range(11, 511)
+"""MBPP's test split (its README); the Japanese dataset has all splits in one."""
+
+_MAX_AT_ONCE = 8
+
+
+class RunCode(str):
+    """The program taken from an answer, and what came of it."""
+
+    result: ProgramResult
+
+    def __new__(cls, code: str, result: ProgramResult) -> RunCode:
+        """Return `code` with its `result`."""
+        made = super().__new__(cls, code)
+        made.result = result
+        return made
+
+
+def load_mbpp(
+    *,
+    hub_id: str,
+    configs: Mapping[str, str],
+    split: str,
+    column: str,
+    data_dir: Path | str | None = None,
+    **_metadata: Any,
+) -> dict[str, Dataset]:
+    """Return MBPP's split ``test``: task_id, text, test_list, test_setup_code.
+
+    Args:
+        hub_id: the dataset.
+        configs: language of the prompts → config.
+        split: where the test problems are on the hub; local files are named ``test``.
+        column: with the text of a problem; `text` afterwards.
+        data_dir: folder of local files; None for the hub.
+
+    Raises:
+        InputError: when the data is not there, or not MBPP's.
+    """
+    from datasets import Dataset
+
+    ((language, config),) = configs.items()
+    source = Source(
+        benchmark="mbpp",
+        columns=("task_id", column, "test_list"),
+        optional=("test_setup_code",),
+    )
+    where = split if data_dir is None else "test"
+    rows = read_rows(source, language, where, hub_id=hub_id, config=config, data_dir=data_dir)
+    kept = [row for row in rows if row["task_id"] in _TEST_IDS]
+    problems = [] if kept else ["no task_id from 11 to 510, which are MBPP's test problems"]
+    for row in kept:
+        try:
+            names = tested_names([row.get("test_setup_code") or "", *row["test_list"]])
+        except SyntaxError as error:
+            problems.append(f"task_id {row['task_id']}: its tests are no Python: {error}")
+            continue
+        if not names:
+            problems.append(f"task_id {row['task_id']}: its tests call nothing")
+    if problems:
+        raise InputError.from_problems(f"mbpp {language} ({where})", problems)
+    items = [
+        {
+            "task_id": row["task_id"],
+            "text": row[column].strip(),
+            "test_list": [test.strip() for test in row["test_list"]],
+            "test_setup_code": row.get("test_setup_code") or "",
+        }
+        for row in kept
+    ]
+    return {"test": Dataset.from_list(items)}
+
+
+def run_answers(
+    answers: Iterable[Sequence[str]], items: Sequence[Mapping[str, Any]]
+) -> list[RunCode]:
+    """Run the program of each item's first answer against its tests, several at a time.
+
+    The filter of `_mbpp.yaml`.
+
+    Args:
+        answers: of each item, as the model gave them.
+        items: as `load_mbpp` made them.
+
+    Raises:
+        InputError: when this machine can hold no program (see `ablations.evaluation.sandbox`).
+    """
+    from tqdm import tqdm
+
+    find_isolation()
+    at_once = max(1, min(os.cpu_count() or 1, _MAX_AT_ONCE))
+    logger.info("running %d generated programs, %d at a time", len(items), at_once)
+    with ThreadPoolExecutor(at_once) as pool:
+        ran = pool.map(_run_answer, [given[0] for given in answers], items)
+        return list(tqdm(ran, total=len(items), desc="programs", unit="program"))
+
+
+def score(item: Mapping[str, Any], results: Sequence[RunCode]) -> dict[str, float]:
+    """Return ``pass@1`` of one item: 1 where its program passed every test, else 0."""
+    (program,) = results
+    return {"pass@1": float(program.result.status == "passed")}
+
+
+def _run_answer(answer: str, item: Mapping[str, Any]) -> RunCode:
+    # The code that sets tests up follows the program, whose classes it may use.
+    tests = "\n".join([item["test_setup_code"], *item["test_list"]])
+    code = extract_code(answer, tested_names([tests]))
+    if not code:
+        return RunCode("", ProgramResult(status="failed", detail="there is no code in the answer"))
+    result = run_program(
+        code,
+        tests=tests,
+        time_s=TIME_S,
+        memory_bytes=MEMORY_BYTES,
+        output_bytes=OUTPUT_BYTES,
+    )
+    return RunCode(code, result)

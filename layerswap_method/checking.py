@@ -18,6 +18,7 @@ from layerswap_method.checkpoints import (
     read_checkpoint,
 )
 from layerswap_method.definitions import (
+    decoder_module,
     definition_problems,
     find_architecture,
     module_problems,
@@ -27,7 +28,6 @@ from layerswap_method.definitions import (
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.mergekit_api import chat_templates
 from layerswap_method.output import check_output
-from layerswap_method.planner import decoder_module
 from layerswap_method.references import load_config, local_folder, reference_problems
 
 LOG = logging.getLogger("layerswap")

@@ -17,7 +17,7 @@ from layerswap_method.mergekit_api import (
     architecture_of,
     conversion_names,
 )
-from layerswap_method.tensors import split_layer
+from layerswap_method.tensors import outside_decoder, split_layer
 
 LOG = logging.getLogger("layerswap")
 
@@ -55,6 +55,28 @@ def find_architecture(merge_config: Any, options: Any, config: Any, name: str) -
             "version of transformers"
         ) from error
     return found
+
+
+def decoder_module(arch_info: Any) -> str:
+    """Return the name of the module whose layers are swapped: the (text) decoder.
+
+    Raises:
+        InputError: where no module or more than one could be it (encoder-decoder models).
+    """
+    names = list(arch_info.modules)
+    if len(names) == 1:
+        return str(names[0])
+    if "text_decoder" in names:
+        return "text_decoder"
+    candidates = [name for name in names if not outside_decoder(name)]
+    language = [name for name in candidates if "language" in name or "text" in name]
+    for found in (language, candidates):
+        if len(found) == 1:
+            return str(found[0])
+    raise InputError(
+        f"what is merged by layer is one text decoder; this architecture has the modules "
+        f"{', '.join(names)}, and none of them is clearly that one"
+    )
 
 
 def vocabulary_tensors(arch: Any, config: Any) -> set[str]:

@@ -131,6 +131,14 @@ def conversion_names(model_type: str, stored: Iterable[str]) -> list[set[str]]:
     return found
 
 
+def loaded_as_stored(gather: Any) -> Any:
+    """Return mergekit's loading task without its cast; it may stand inside one that aligns."""
+    if hasattr(gather, "gather_tensors"):
+        inner = loaded_as_stored(gather.gather_tensors)
+        return gather.model_copy(update={"gather_tensors": inner})
+    return gather.model_copy(update={"dtype": None})
+
+
 def forget_loaders() -> None:
     """Drop the checkpoints that mergekit keeps open for the life of a process.
 

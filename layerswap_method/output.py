@@ -15,10 +15,13 @@ from pathlib import Path
 from layerswap_method.errors import InputError, LayerSwapError
 
 PLAN_FILE = "layer_swap_plan.json"
-"""The layer plan, written beside the weights."""
+"""The layer plan of a `layer_swap`, written beside the weights."""
+
+REVERT_PLAN_FILE = "delta_revert_plan.json"
+"""What a `delta_revert` kept, written beside the weights."""
 
 _WEIGHTS = ("model*.safetensors", "model*.safetensors.index.json", "pytorch_model*.bin*")
-_MERGED = (PLAN_FILE, "mergekit_config.yml")
+_MERGED = (PLAN_FILE, REVERT_PLAN_FILE, "mergekit_config.yml")
 """Files that only a merge leaves."""
 
 _RENEWED = (

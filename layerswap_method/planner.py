@@ -13,16 +13,19 @@ import functools
 import inspect
 import logging
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from layerswap_method import revert_planner
+from layerswap_method.definitions import decoder_module
 from layerswap_method.errors import InputError
+from layerswap_method.mergekit_api import loaded_as_stored
 from layerswap_method.method import DTYPE_PARAMETER, NAME, SOURCE_PARAMETER
 from layerswap_method.plan import LayerPlan
-from layerswap_method.recipe import Recipe, read_recipe
+from layerswap_method.recipe import Recipe, read_measured
 from layerswap_method.sources import needed_roles
 from layerswap_method.spec import TensorSource
-from layerswap_method.tensors import outside_decoder
 
 LOG = logging.getLogger("layerswap")
 
@@ -42,8 +45,13 @@ class _Progress:
     layer: int | None = None
 
 
-def patch_planner(module: Any) -> bool:
-    """Extend `MergePlanner` in the executed module `mergekit.plan`; True if that was possible."""
+def patch_planner(module: Any, *, applies: Callable[[str], bool]) -> bool:
+    """Extend `MergePlanner` in the executed module `mergekit.plan`; True if that was possible.
+
+    Args:
+        module: `mergekit.plan`.
+        applies: whether a merge method is this project's at the time of a call.
+    """
     planner = module.MergePlanner
     if getattr(planner, "_layerswap_patched", False):
         return True
@@ -56,9 +64,9 @@ def patch_planner(module: Any) -> bool:
                 name,
             )
             return False
-    planner.plan_module = _wrap_plan_module(planner.plan_module)
-    planner.plan_layer = _wrap_plan_layer(planner.plan_layer)
-    planner.plan_tensor = _wrap_plan_tensor(planner.plan_tensor)
+    planner.plan_module = _wrap_plan_module(planner.plan_module, applies)
+    planner.plan_layer = _wrap_plan_layer(planner.plan_layer, applies)
+    planner.plan_tensor = _wrap_plan_tensor(planner.plan_tensor, applies)
     planner._layerswap_patched = True
     return True
 
@@ -69,34 +77,15 @@ def planner_is_extended() -> bool:
     return bool(getattr(planner, "_layerswap_patched", False))
 
 
-def decoder_module(arch_info: Any) -> str:
-    """Return the name of the module whose layers are swapped: the (text) decoder.
-
-    Raises:
-        InputError: where no module or more than one could be it (encoder-decoder models).
-    """
-    names = list(arch_info.modules)
-    if len(names) == 1:
-        return str(names[0])
-    if "text_decoder" in names:
-        return "text_decoder"
-    candidates = [name for name in names if not outside_decoder(name)]
-    language = [name for name in candidates if "language" in name or "text" in name]
-    for found in (language, candidates):
-        if len(found) == 1:
-            return str(found[0])
-    raise InputError(
-        f"layer_swap swaps the layers of one text decoder; this architecture has the modules "
-        f"{', '.join(names)}, and none of them is clearly that one"
-    )
-
-
-def _wrap_plan_module(original: Any) -> Any:
+def _wrap_plan_module(original: Any, applies: Callable[[str], bool]) -> Any:
     @functools.wraps(original)
     def plan_module(self: Any, module_name: str, definition: Any) -> Any:
-        if self.config.merge_method != NAME:
+        if not applies(self.config.merge_method):
             return original(self, module_name, definition)
-        progress = _Progress(read_recipe(self.config))
+        if self.config.merge_method != NAME:
+            self._layerswap = revert_planner.begin(self, module_name, definition)
+            return original(self, module_name, definition)
+        progress = _Progress(read_measured(self.config))
         if module_name == decoder_module(self.arch_info):
             num_layers = sum(
                 out.sources[0].layer_range[1] - out.sources[0].layer_range[0]
@@ -115,16 +104,18 @@ def layer_plan(recipe: Recipe, num_layers: int) -> LayerPlan:
     Raises:
         InputError: with the numbers, where the counts do not fit.
     """
+    if recipe.measured is not None:
+        return recipe.measured
     try:
         return recipe.spec.plan(num_layers)
     except ValueError as error:
         raise InputError(f"layer_swap recipe: {error}") from error
 
 
-def _wrap_plan_layer(original: Any) -> Any:
+def _wrap_plan_layer(original: Any, applies: Callable[[str], bool]) -> Any:
     @functools.wraps(original)
     def plan_layer(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.config.merge_method != NAME:
+        if not applies(self.config.merge_method):
             return original(self, *args, **kwargs)
         self._layerswap.layer = self._current_module_layers
         try:
@@ -135,13 +126,16 @@ def _wrap_plan_layer(original: Any) -> Any:
     return plan_layer
 
 
-def _wrap_plan_tensor(original: Any) -> Any:
+def _wrap_plan_tensor(original: Any, applies: Callable[[str], bool]) -> Any:
     @functools.wraps(original)
     def plan_tensor(
         self: Any, weight: Any, weights_in: list[Any], models: list[Any], cfg_reader: Any
     ) -> None:
-        if self.config.merge_method != NAME:
+        if not applies(self.config.merge_method):
             original(self, weight, weights_in, models, cfg_reader)
+            return
+        if self.config.merge_method != NAME:
+            revert_planner.plan_tensor(self, original, weight, weights_in, models, cfg_reader)
             return
         progress: _Progress = self._layerswap
         source = _tensor_source(progress, weight.name)
@@ -201,14 +195,6 @@ def _with_source(planner: Any, task: Any, weight: Any, source: TensorSource) -> 
     dtype = weight.force_dtype or planner.config.out_dtype or planner.config.dtype
     if source == "average" and dtype is not None:
         parameters[DTYPE_PARAMETER] = dtype
-        update["gather_tensors"] = _loaded_as_stored(task.gather_tensors)
+        update["gather_tensors"] = loaded_as_stored(task.gather_tensors)
     update["parameters"] = type(task.parameters)(parameters)
     return task.model_copy(update=update)
-
-
-def _loaded_as_stored(gather: Any) -> Any:
-    """Return mergekit's loading task without its cast; it may stand inside one that aligns."""
-    if hasattr(gather, "gather_tensors"):
-        inner = _loaded_as_stored(gather.gather_tensors)
-        return gather.model_copy(update={"gather_tensors": inner})
-    return gather.model_copy(update={"dtype": None})

@@ -6,86 +6,109 @@ are named after have run. They may raise: the hook turns that into one warning.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-METHOD_NAME = "layer_swap"
-"""The name in a recipe's `merge_method`."""
+METHODS: Mapping[str, str] = {
+    "layer_swap": "layerswap_method.method",
+    "delta_revert": "layerswap_method.revert_method",
+}
+"""Name in a recipe's ``merge_method`` -> the module whose `build_method` makes it."""
 
 LOG = logging.getLogger("layerswap")
 
-_method: Any = None
-_standing_aside = False
+_made: dict[str, Any] = {}
+_aside: set[str] = set()
+
+
+def is_ours(name: object) -> bool:
+    """Return whether `name` is a merge method of this project that mergekit takes from it."""
+    return name in METHODS and name not in _aside
+
+
+def merge_method(name: str) -> Any:
+    """Return the one `mergekit.merge_methods.MergeMethod` called `name` of this process."""
+    if name not in _made:
+        _made[name] = importlib.import_module(METHODS[name]).build_method()
+    return _made[name]
 
 
 def layer_swap_method() -> Any:
-    """Return the one `mergekit.merge_methods.MergeMethod` of this process (made on first use).
+    """Return `layer_swap`; made on first use.
 
     Also the target of the entry point `mergekit.merge_methods`, which no mergekit reads yet: the
     day one does, it registers the same object, and `on_registry` knows it for its own.
     """
-    global _method
-    if _method is None:
-        from layerswap_method.method import build_method
+    return merge_method("layer_swap")
 
-        _method = build_method()
-    return _method
+
+def delta_revert_method() -> Any:
+    """Return `delta_revert`; as above."""
+    return merge_method("delta_revert")
 
 
 def on_config(config: ModuleType) -> None:
-    """Have `mergekit.config` say in our words why a `layer_swap` recipe is none to it."""
+    """Have `mergekit.config` say in our words why a recipe of ours is none to it."""
     from layerswap_method.validation import patch_config
 
-    patch_config(config, applies=lambda: not _standing_aside)
+    patch_config(config, METHODS, applies=is_ours)
 
 
 def on_registry(registry: ModuleType) -> None:
-    """Register `layer_swap` with `mergekit.merge_methods.registry`, unless the name is taken."""
-    global _standing_aside
+    """Register our methods with `mergekit.merge_methods.registry`, unless the name is taken."""
     taken = {method.spec.name: method for method in registry.registered_methods()}
-    if METHOD_NAME not in taken:
-        _standing_aside = False
-        registry.register(layer_swap_method())
-    elif _method is None or taken[METHOD_NAME] is not _method:
-        if not _standing_aside:
-            LOG.warning(
-                "this mergekit has a merge method `%s` of its own, so layerswap leaves it alone: "
-                "recipes now mean what mergekit's documentation says. `pip uninstall layerswap` "
-                "silences this.",
-                METHOD_NAME,
-            )
-        _standing_aside = True
+    for name in METHODS:
+        if name not in taken:
+            _aside.discard(name)
+            registry.register(merge_method(name))
+        elif taken[name] is not _made.get(name):
+            if name not in _aside:
+                LOG.warning(
+                    "this mergekit has a merge method `%s` of its own, so layerswap leaves it "
+                    "alone: recipes now mean what mergekit's documentation says. `pip uninstall "
+                    "layerswap` silences this.",
+                    name,
+                )
+            _aside.add(name)
 
 
 def on_plan(plan: ModuleType) -> None:
-    """Teach the planner in `mergekit.plan` what each layer of a `layer_swap` recipe needs."""
-    if _standing_aside:
+    """Teach the planner in `mergekit.plan` what each layer of a recipe of ours needs."""
+    if not any(is_ours(name) for name in METHODS):
         return
     from layerswap_method.planner import patch_planner
 
-    patch_planner(plan)
+    if not patch_planner(plan, applies=is_ours) and is_ours("delta_revert"):
+        LOG.warning("delta_revert is not available: it needs the planner of mergekit 0.1.5")
+        _withdraw("delta_revert")
 
 
 def on_merge(merge: ModuleType) -> None:
-    """Have `mergekit.merge` check a `layer_swap` recipe before anything is written."""
-    if _standing_aside:
+    """Have `mergekit.merge` check a recipe of ours before anything is written."""
+    if not any(is_ours(name) for name in METHODS):
         return
     from layerswap_method.run import patch_merge
 
-    patch_merge(merge, applies=lambda name: name == METHOD_NAME)
+    patch_merge(merge, applies=is_ours)
 
 
 def withdraw() -> None:
-    """Take `layer_swap` out of mergekit's registry again, where it is ours.
+    """Take our methods out of mergekit's registry again, where they are ours.
 
     For a process in which a later step failed: a `layer_swap` without its planner or its checks
     is worse than mergekit's plain "Unimplemented merge method".
     """
-    global _standing_aside
-    _standing_aside = True
+    for name in METHODS:
+        _withdraw(name)
+
+
+def _withdraw(name: str) -> None:
+    _aside.add(name)
     registry = sys.modules.get("mergekit.merge_methods.registry")
     methods = getattr(registry, "_METHODS", {})
-    if _method is not None and methods.get(METHOD_NAME) is _method:
-        del methods[METHOD_NAME]
+    if name in _made and methods.get(name) is _made[name]:
+        del methods[name]

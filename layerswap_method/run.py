@@ -28,6 +28,7 @@ LOG = logging.getLogger("layerswap")
 
 _PREFLIGHT = {
     "layer_swap": "layerswap_method.preflight",
+    "delta_revert": "layerswap_method.revert_preflight",
 }
 """Merge method -> the module whose `prepare` checks its recipes."""
 

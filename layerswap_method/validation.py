@@ -1,4 +1,4 @@
-"""What mergekit's own validation of a `layer_swap` recipe finds, in a few words of ours.
+"""What mergekit's own validation of a recipe of ours finds, in a few words of ours.
 
 Knows the errors of pydantic and of `mergekit.config`; not the method's parameters. Recipes of
 other methods keep mergekit's errors.
@@ -7,14 +7,12 @@ other methods keep mergekit's errors.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pydantic
 
 from layerswap_method.errors import InputError
-
-_NAME = "layer_swap"
 
 _REASONS = (
     (
@@ -30,12 +28,13 @@ _REASONS = (
 """How a message of mergekit begins -> ours."""
 
 
-def patch_config(module: Any, *, applies: Callable[[], bool]) -> None:
+def patch_config(module: Any, names: Collection[str], *, applies: Callable[[str], bool]) -> None:
     """Wrap `MergeConfiguration.model_validate` of the executed module `mergekit.config`.
 
     Args:
         module: `mergekit.config`.
-        applies: whether `layer_swap` is this project's at the time of a call.
+        names: the merge methods of this project.
+        applies: whether one of them is this project's at the time of a call.
     """
     original = module.MergeConfiguration.model_validate
     if getattr(original, "_layerswap_patched", False):
@@ -44,25 +43,38 @@ def patch_config(module: Any, *, applies: Callable[[], bool]) -> None:
     @functools.wraps(original.__func__)
     def model_validate(cls: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
         name = obj.get("merge_method") if isinstance(obj, dict) else None
-        ours = isinstance(name, str) and name.lower().replace("-", "_") == _NAME
-        if not ours or not applies():
+        meant = name.lower().replace("-", "_") if isinstance(name, str) else ""
+        if meant not in names or not applies(meant):
             return original.__func__(cls, obj, *args, **kwargs)
         problems = []
-        if name != _NAME:
-            problems.append(f"merge_method is {name!r}; did you mean {_NAME!r}?")
+        if name != meant:
+            problems.append(f"merge_method is {name!r}; did you mean {meant!r}?")
         try:
             config = original.__func__(cls, obj, *args, **kwargs)
         except (RuntimeError, ValueError) as error:
-            problems += _problems(obj, error)
+            problems += _problems(obj, error, _parameters(meant))
         if problems:
-            raise InputError.from_problems("layer_swap recipe", problems)
+            raise InputError.from_problems(f"{meant} recipe", problems)
         return config
 
     model_validate._layerswap_patched = True  # type: ignore[attr-defined]
     module.MergeConfiguration.model_validate = classmethod(model_validate)
 
 
-def _problems(document: Mapping[str, Any], error: Exception) -> list[str]:
+def _parameters(method: str) -> tuple[str, ...]:
+    """Return the names that `method` knows below ``parameters:``."""
+    if method == "layer_swap":
+        from layerswap_method.spec import MODEL_PARAMETERS, SHARED_PARAMETERS
+
+        return (*MODEL_PARAMETERS, *SHARED_PARAMETERS)
+    from layerswap_method import revert_spec
+
+    return revert_spec.SHARED_PARAMETERS
+
+
+def _problems(
+    document: Mapping[str, Any], error: Exception, parameters: Collection[str]
+) -> list[str]:
     """Return what mergekit refuses, and the keys that it would ignore: a typo may be the cause."""
     from layerswap_method.mergekit_api import recipe_fields
     from layerswap_method.recipe import key_problems
@@ -71,7 +83,7 @@ def _problems(document: Mapping[str, Any], error: Exception) -> list[str]:
         found = list(_value_problems(document, error.errors(include_url=False)))
     else:
         found = [_reason(str(error))]
-    return found + list(key_problems(document, recipe_fields()))
+    return found + list(key_problems(document, recipe_fields(), parameters))
 
 
 def _reason(text: str) -> str:

@@ -41,7 +41,7 @@ def test_there_are_definitions() -> None:
 @pytest.mark.parametrize(("name", "arch"), ARCHITECTURES)
 def test_the_decoder_its_layers_and_their_parts_are_found(name: str, arch: Any) -> None:
     if name in ENCODER_DECODERS:
-        with pytest.raises(InputError, match="swaps the layers of one text decoder"):
+        with pytest.raises(InputError, match="what is merged by layer is one text decoder"):
             decoder_module(arch)
         return
     decoder = decoder_module(arch)

@@ -35,7 +35,7 @@ MESSAGES = {
         r"Qwen2VLForConditionalGeneration does not fit the config .*, which has no attribute "
         r"num_hidden_layers; mergekit cannot read this model"
     ),
-    "t5": r"swaps the layers of one text decoder; .* modules decoder, encoder, shared",
+    "t5": r"what is merged by layer is one text decoder; .* modules decoder, encoder, shared",
 }
 
 

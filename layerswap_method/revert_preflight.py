@@ -1,0 +1,210 @@
+"""The checks of a `delta_revert` merge, its threshold, and what it says about itself.
+
+Knows the order of the checks; what happens around the merge is in `run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from layerswap_method import __version__
+from layerswap_method.checking import MergeInputs, check_checkpoints, read_inputs
+from layerswap_method.errors import InputError
+from layerswap_method.mergekit_api import recipe_fields
+from layerswap_method.output import REVERT_PLAN_FILE
+from layerswap_method.plan import format_layers
+from layerswap_method.revert_method import NAME, start_tally
+from layerswap_method.revert_planner import reverted_layers
+from layerswap_method.revert_recipe import RevertRecipe, read_revert_recipe
+from layerswap_method.run import Outcome, Prepared
+from layerswap_method.tensors import layer_part, outside_decoder, split_layer
+
+if TYPE_CHECKING:
+    from layerswap_method.deltas import DeltaPair
+    from layerswap_method.revert import Kept, Tally
+
+PLAN_SCHEMA_VERSION = 1
+
+
+def prepare(
+    merge_config: Any, options: Any, document: Mapping[str, Any] | None, out: Path
+) -> Prepared:
+    """Return a `delta_revert` merge that mergekit can carry out, its threshold measured.
+
+    Raises:
+        InputError: listing every problem of the first kind found (recipe, then references, then
+            checkpoints), before any output exists.
+    """
+    recipe = read_revert_recipe(merge_config, document, known=recipe_fields())
+    references = [recipe.expert, recipe.base_model]
+    inputs = read_inputs(NAME, references, merge_config, options, out)
+    check_checkpoints(NAME, inputs, merge_config, options)
+    _check_same_shapes(inputs)
+    base = inputs.checkpoints[1]
+    if base.num_layers is None:
+        raise InputError(f"{base.name}: its config does not say how many layers it has")
+    num_layers = base.num_layers
+    layers = reverted_layers(recipe, num_layers)
+    threshold = _threshold(recipe, inputs)
+    parameters = {k: v for k, v in (merge_config.parameters or {}).items() if k != "keep_fraction"}
+    if threshold is not None:
+        parameters["threshold"] = threshold
+    tally = start_tally()
+    return Prepared(
+        merge_config=merge_config.model_copy(update={"parameters": parameters}),
+        lines=tuple(_announcement(recipe, layers, num_layers, threshold)),
+        plan_file=REVERT_PLAN_FILE,
+        outcome=lambda: _outcome(recipe, layers, num_layers, threshold, tally),
+    )
+
+
+def _check_same_shapes(inputs: MergeInputs) -> None:
+    """Refuse vocabularies that differ: mergekit could cut or align them, rows could not be."""
+    expert, base = inputs.checkpoints
+    for name, shape in expert.shapes.items():
+        if base.shapes.get(name, shape) != shape:
+            raise InputError(
+                f"delta_revert recipe: {name} is {list(shape)} in {expert.name} and "
+                f"{list(base.shapes[name])} in {base.name}; rows are compared one by one: give the "
+                "base with the expert's vocabulary (load it, resize_token_embeddings, save it)"
+            )
+
+
+def _threshold(recipe: RevertRecipe, inputs: MergeInputs) -> float | None:
+    """Return the threshold below which rows go back; None where rows are not looked at.
+
+    For `keep_fraction` both checkpoints are read once, one tensor in memory at a time.
+
+    Raises:
+        InputError: where the base is not the expert's, or a tensor cannot be read.
+    """
+    spec = recipe.spec
+    if not spec.by_row:
+        return None
+    from layerswap_method.deltas import open_pair
+    from layerswap_method.streams import StreamInput
+
+    expert, base = (StreamInput(c.name, c.path) for c in inputs.checkpoints)
+    pair = open_pair(expert, base)
+    if spec.keep_fraction is None:
+        return spec.threshold
+    return measure_threshold(pair, spec.keep_fraction)
+
+
+def measure_threshold(pair: DeltaPair, keep_fraction: float) -> float:
+    """Return `revert.keep_threshold` over all rows of all parameters of an expert.
+
+    Buffers are left out and a tied embedding counts once. Rows of layers or modules that go back
+    whole count as well: the fraction is one of the expert, not of what is left of it.
+
+    Raises:
+        InputError: for a change that is not finite, or a tensor that cannot be read.
+    """
+    from layerswap_method.deltas import not_finite
+    from layerswap_method.revert import keep_threshold
+
+    rows = []
+    for name in pair.names:
+        mav = pair.row_mav(name)
+        if not bool(mav.isfinite().all()):
+            raise not_finite(pair, name)
+        weights = 1
+        for length in pair.shape(name):
+            weights *= length
+        rows.append((mav, weights // max(mav.numel(), 1)))
+    return keep_threshold(rows, keep_fraction)
+
+
+def _announcement(
+    recipe: RevertRecipe, layers: frozenset[int], num_layers: int, threshold: float | None
+) -> Iterator[str]:
+    """Yield what is to be reverted, for the log."""
+    yield f"expert: {recipe.expert}; reverts to: {recipe.base_model}"
+    spec = recipe.spec
+    if threshold is not None:
+        why = "" if spec.keep_fraction is None else f" (keep_fraction {spec.keep_fraction:g})"
+        yield f"rows with a mean absolute change below {threshold:.6g} go back{why}"
+    shown = f"{format_layers(layers)} of 0-{num_layers - 1}" if layers else "none"
+    yield f"layers that go back whole: {shown}; modules: {', '.join(spec.modules()) or 'none'}"
+
+
+def _outcome(
+    recipe: RevertRecipe,
+    layers: frozenset[int],
+    num_layers: int,
+    threshold: float | None,
+    tally: Tally,
+) -> Outcome:
+    """Return what the merge kept, for log, plan file and model card."""
+    from layerswap_method.revert import summarise
+
+    total = tally.total()
+    by_layer = summarise(tally.tensors, {name: _layer_of(name) for name in tally.tensors})
+    by_module = summarise(tally.tensors, {name: _module_of(name) for name in tally.tensors})
+    record = {
+        "schema_version": PLAN_SCHEMA_VERSION,
+        "merge_method": NAME,
+        "layerswap_version": __version__,
+        "expert": str(recipe.expert),
+        "base_model": str(recipe.base_model),
+        "num_layers": num_layers,
+        "parameters": recipe.spec.model_dump(),
+        "threshold": threshold,
+        "reverted_layers": sorted(layers),
+        "kept": _numbers(total),
+        "kept_by_layer": {name: _numbers(kept) for name, kept in by_layer.items()},
+        "kept_by_module": {name: _numbers(kept) for name, kept in by_module.items()},
+        "kept_by_tensor": {name: _numbers(kept) for name, kept in tally.tensors.items()},
+    }
+    return Outcome(
+        record,
+        lines=(f"kept: {total.describe()}",),
+        card=_card(recipe, threshold, layers, total, by_module),
+    )
+
+
+def _card(
+    recipe: RevertRecipe,
+    threshold: float | None,
+    layers: frozenset[int],
+    total: Kept,
+    by_module: Mapping[str, Kept],
+) -> str:
+    """Return the section of the model card: what was reverted and what stays."""
+    lines = ["### What was reverted", ""]
+    if threshold is not None:
+        lines.append(
+            f"- every row (one input feature) whose mean absolute change is below {threshold:.6g}"
+        )
+    if layers:
+        lines.append(f"- layers {format_layers(layers)}")
+    if modules := recipe.spec.modules():
+        lines.append(f"- modules: {', '.join(modules)}")
+    lines += ["", f"{total.describe()}.", ""]
+    lines += ["| | rows kept | weights kept |", "|---|---|---|"]
+    for name, kept in by_module.items():
+        lines.append(
+            f"| {name} | {kept.kept_rows} of {kept.rows} | {kept.kept_weights} of {kept.weights} |"
+        )
+    return "\n".join(lines)
+
+
+def _numbers(kept: Kept) -> dict[str, Any]:
+    return {
+        "rows": kept.rows,
+        "kept_rows": kept.kept_rows,
+        "weights": kept.weights,
+        "kept_weights": kept.kept_weights,
+        "fraction": kept.kept_weights / kept.weights if kept.weights else None,
+    }
+
+
+def _layer_of(name: str) -> str:
+    layer = None if outside_decoder(name) else split_layer(name)[0]
+    return "non_layer" if layer is None else str(layer)
+
+
+def _module_of(name: str) -> str:
+    return "non_layer" if _layer_of(name) == "non_layer" else layer_part(name)

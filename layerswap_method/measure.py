@@ -16,6 +16,7 @@ import torch
 
 from layerswap_method.deltas import DeltaPair, mean_row_mav, not_finite, open_pair
 from layerswap_method.errors import InputError
+from layerswap_method.passes import Segment, read_blocks, run_pass
 from layerswap_method.plan import MODULES, LayerPlan, Source
 from layerswap_method.shares import DeltaUnit, choose_sources, delta_shares, unit_norm
 from layerswap_method.spec import ROLES, LayerSwapSpec
@@ -180,6 +181,9 @@ def _shared_out(
     spec: LayerSwapSpec, soups: Mapping[str, Soup], num_layers: int, progress: Progress
 ) -> tuple[tuple[UnitShare, ...], LayerPlan]:
     """Return the shares of every unit in each role's change, and the plan they give."""
+    for role, soup in soups.items():
+        if not soup:
+            raise InputError(f"placement: delta_share: no {role} expert has a weight above 0")
     units = _units(soups["task"][0][0], num_layers, spec.delta_unit)
     names = [name for members in units.values() for name in members]
     soups_key = tuple(
@@ -188,19 +192,15 @@ def _shared_out(
     )
     key = ("norms", soups_key)
     if key not in _known:
-        _known[key] = {
-            name: _relative_norms(soups, name) for name in progress("change of the layers", names)
-        }
-    norms: Mapping[str, Mapping[str, float]] = _known[key]
+        _known[key] = _relative_norms(soups, names, progress)
     shares = {}
     for role, soup in soups.items():
+        norms = _known[key][role]
+        moved = [
+            unit_norm([norms[name] for name in each], spec.delta_unit) for each in units.values()
+        ]
         try:
-            shares[role] = delta_shares(
-                [
-                    unit_norm([norms[name][role] for name in members], spec.delta_unit)
-                    for members in units.values()
-                ]
-            )
+            shares[role] = delta_shares(moved)
         except ValueError as error:
             pair = soup[0][0]
             raise InputError(_UNCHANGED.format(expert=pair.expert, base=pair.base)) from error
@@ -248,23 +248,39 @@ def _units(pair: DeltaPair, num_layers: int, unit: DeltaUnit) -> dict[tuple[int,
     return units
 
 
-def _relative_norms(soups: Mapping[str, Soup], name: str) -> dict[str, float]:
-    """Return role -> ``||W_delta|| / ||W_base||`` of one tensor, summed in float64."""
+def _relative_norms(
+    soups: Mapping[str, Soup], names: Sequence[str], progress: Progress
+) -> dict[str, dict[str, float]]:
+    """Return role -> tensor -> ``||W_delta|| / ||W_base||``, summed in float64."""
     pairs = [pair for soup in soups.values() for pair, _ in soup]
-    base, changes = 0.0, dict.fromkeys(soups, 0.0)
-    for segment in pairs[0].segments(name):
-        for blocks in zip(*(pair.blocks(segment) for pair in pairs), strict=True):
-            base += float(blocks[0].base.double().square().sum())
+
+    def squares(segment: Segment) -> list[float]:
+        sums = [0.0] * (1 + len(soups))
+        for blocks in read_blocks(pairs, segment):
             ours = iter(blocks)
-            for role, soup in soups.items():
+            sums[0] += float(blocks[0].base.double().square().sum())
+            for i, soup in enumerate(soups.values(), start=1):
                 delta = torch.zeros(1, dtype=torch.float64)
                 for _, share in soup:
                     delta = delta + share * next(ours).delta.double()
-                changes[role] += float(delta.square().sum())
-    for pair in pairs if not math.isfinite(math.fsum((base, *changes.values()))) else ():
-        if not torch.isfinite(pair.read(name)[0]).all():
-            raise not_finite(pair, name)
+                sums[i] += float(delta.square().sum())
+        return sums
+
+    totals = {name: [0.0] * (1 + len(soups)) for name in names}
+    for segment, sums in run_pass(pairs, progress("change of the layers", names), squares):
+        if not math.isfinite(math.fsum(sums)):
+            raise _not_finite(pairs, segment.name)
+        for i, value in enumerate(sums):
+            totals[segment.name][i] += value
     return {
-        role: math.sqrt(change) / (math.sqrt(base) if base > 0 else 1.0)
-        for role, change in changes.items()
+        role: {
+            name: math.sqrt(found[i]) / (math.sqrt(found[0]) if found[0] > 0 else 1.0)
+            for name, found in totals.items()
+        }
+        for i, role in enumerate(soups, start=1)
     }
+
+
+def _not_finite(pairs: Sequence[DeltaPair], name: str) -> InputError:
+    faulty = [pair for pair in pairs if not bool(torch.isfinite(pair.read(name)[0]).all())]
+    return not_finite((faulty or list(pairs))[0], name)

@@ -60,12 +60,31 @@ PARAMETERS = [
         {"placement": "layers", "language_layers": "0", "bottom_layers": 1},
         "bottom_layers has no effect with placement: layers",
     ),
-    ({"weighting": "magnitude"}, "weighting: magnitude needs the delta analysis"),
     ({"task_weight": 0, "language_weight": 0}, "task_weight and language_weight are both 0"),
     ({"task_weight": -1}, "task_weight is -1"),
     ({"role": "task"}, "role belongs under the parameters: of each model"),
     ({"non_layer": "avg"}, "non_layer is 'avg'; it must be"),
     ({"layer_swap_source": "task"}, "unknown parameter 'layer_swap_source'"),
+    ({"layer_swap_plan": "llllllll"}, "unknown parameter 'layer_swap_plan'"),
+    (
+        {"placement": "soup", "bottom_layers": 5, "top_transition": 1},
+        "bottom_layers and top_transition have no effect with placement: soup; every layer is",
+    ),
+    (
+        {"placement": "delta_share", "top_layers": 1},
+        "top_layers has no effect with placement: delta_share; the experts' changes decide",
+    ),
+    (
+        {"placement": "delta_share", "swap_modules": "mlp"},
+        "swap_modules: mlp has no effect with placement: delta_share; drop it (delta_unit: module)",
+    ),
+    ({"placement": "delta_share", "delta_blend": 1.5}, "delta_blend is 1.5"),
+    (
+        {"placement": "delta_share", "delta_blend": 1, "task_weight": 0},
+        "delta_blend is 1.0 and the weight of the other expert 0: nothing to average",
+    ),
+    ({"delta_unit": "module"}, "delta_unit has no effect with placement: outer; write placement"),
+    ({"delta_blend": 0.5}, "delta_blend has no effect with placement: outer"),
 ]
 
 

@@ -180,5 +180,5 @@ def test_the_method_says_who_it_is() -> None:
     assert spec.name == "layer_swap"
     assert spec.reference_url == "https://arxiv.org/abs/2410.01335"
     names = {parameter.name for parameter in spec.parameters}
-    planner_only = {"layer_swap_source", "layer_swap_dtype"}
+    planner_only = {"layer_swap_source", "layer_swap_dtype", "layer_swap_plan"}
     assert names == {"role", "weight", *planner_only, *LayerSwapSpec.model_fields}

@@ -16,18 +16,14 @@ from pathlib import Path
 
 import layerswap_method
 from ablations.atomic import write_text
+from ablations.evaluation.backends import backend_versions, describe_backend, resolve_backend
 from ablations.evaluation.evaluator import BackendChoice, EngineOptions, Evaluator
 from ablations.evaluation.fingerprint import (
     fingerprint_checkpoint,
     fingerprint_folder,
     fingerprint_of,
 )
-from ablations.evaluation.lm_eval_backend import (
-    CheckpointEvaluator,
-    backend_versions,
-    describe_backend,
-    resolve_backend,
-)
+from ablations.evaluation.lm_eval_backend import CheckpointEvaluator
 from ablations.evaluation.scores import Evaluation, EvaluationRequest
 from ablations.evaluation.store import read_evaluation, write_evaluation
 from ablations.evaluation.table import render_table

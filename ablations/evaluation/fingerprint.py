@@ -35,15 +35,18 @@ def fingerprint_checkpoint(folder: Path) -> str:
 def fingerprint_folder(folder: Path) -> str:
     """Return a hash of the relative names and contents of every file below `folder`.
 
-    Hidden files and folders (locks, caches, version control) are left out. Dates and the place
-    of the folder do not count.
+    Hidden files and folders (locks, version control) and Python's caches are left out. Dates and
+    the place of the folder do not count.
     """
     return _hash_files(
         folder,
         {
             path
             for path in folder.rglob("*")
-            if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+            if not any(
+                part.startswith(".") or part == "__pycache__"
+                for part in path.relative_to(folder).parts
+            )
         },
     )
 

@@ -6,8 +6,6 @@ starts vLLM only through `vllm_engine`.
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import logging
 import sys
 import time
@@ -17,7 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ablations.evaluation import outcomes, vllm_cpu, vllm_engine
+from ablations.evaluation import outcomes, vllm_engine
+from ablations.evaluation.backends import backend_versions, resolve_backend
 from ablations.evaluation.choice import choose_tasks
 from ablations.evaluation.evaluator import BackendChoice, Checkpoint, EngineOptions
 from ablations.evaluation.observed import language_notes
@@ -28,7 +27,6 @@ from layerswap_method.errors import InputError, LayerSwapError, nearest
 
 logger = logging.getLogger(__name__)
 
-_VERSIONED = ("lm_eval", "transformers", "tokenizers", "torch", "sacrebleu")
 _CHATTY = (
     *("sacrebleu", "lm_eval.api.task", "lm_eval.utils", "lm_eval.models.utils"),
     *("lm_eval.models.huggingface", "lm_eval.models.vllm_causallms"),
@@ -71,41 +69,6 @@ def evaluate(
         evaluator.close()
 
 
-def resolve_backend(choice: BackendChoice) -> Backend:
-    """Return the backend that `choice` stands for on this machine. Imports nothing heavy.
-
-    Raises:
-        InputError: for ``vllm`` where it is not installed, or a backend whose lm-eval is missing.
-    """
-    if importlib.util.find_spec("lm_eval") is None:
-        raise InputError("lm-eval is not installed; needed is: pip install 'layerswap[eval]'")
-    if choice == "auto":
-        chosen: Backend = "vllm" if vllm_engine.is_installed() else "hf"
-        logger.info("backend: %s", describe_backend(chosen))
-        return chosen
-    if choice == "vllm" and not vllm_engine.is_installed():
-        raise InputError(f"vLLM is not installed. {vllm_engine.HOW_TO_INSTALL}")
-    return choice
-
-
-def describe_backend(backend: Backend) -> str:
-    """Return the backend in words, with its version and what would change it."""
-    if backend == "vllm":
-        return f"vLLM {vllm_cpu.installed_version()} (it is installed)"
-    version = importlib.metadata.version("transformers")
-    if vllm_engine.is_installed():
-        return f"HF transformers {version} (as asked; vLLM is installed)"
-    return f"HF transformers {version} (vLLM is not installed)"
-
-
-def backend_versions(backend: Backend) -> dict[str, str]:
-    """Return the versions of the packages that can change a score of `backend`."""
-    versions = {name: importlib.metadata.version(name) for name in _VERSIONED}
-    if backend == "vllm":
-        versions["vllm"] = vllm_cpu.installed_version() or "unknown"
-    return versions
-
-
 class CheckpointEvaluator:
     """An `Evaluator` of checkpoints on disk: a fresh engine for each, so nothing can leak."""
 
@@ -126,16 +89,28 @@ class CheckpointEvaluator:
     def evaluate(self, model: Checkpoint, request: EvaluationRequest) -> Evaluation:
         """Return scores and records of the checkpoint `model`."""
         check_tasks(request)
-        where = _locate(model)
-        lm = start_model(where, self._backend, self._options, request.seed)
-        try:
+        with loaded(model, self._backend, self._options, request.seed) as lm:
             return run_tasks(lm, request, model=str(model), backend=self._backend)
-        finally:
-            if self._backend == "vllm":
-                vllm_engine.shut_down(lm.model)
 
     def close(self) -> None:
         """Do nothing: no engine outlives its `evaluate`."""
+
+
+@contextmanager
+def loaded(
+    model: Checkpoint, backend: Backend, options: EngineOptions, seed: int = 0
+) -> Iterator[Any]:
+    """Give lm-eval's model object of a checkpoint; end its engine afterwards.
+
+    Raises:
+        InputError: as `start_model`, and for a folder that holds no checkpoint.
+    """
+    lm = start_model(_locate(model), backend, options, seed)
+    try:
+        yield lm
+    finally:
+        if backend == "vllm":
+            vllm_engine.shut_down(lm.model)
 
 
 def start_model(

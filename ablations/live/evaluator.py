@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ablations.evaluation.backends import resolve_backend
 from ablations.evaluation.evaluator import BackendChoice, EngineOptions
-from ablations.evaluation.lm_eval_backend import check_tasks, resolve_backend, run_tasks
+from ablations.evaluation.lm_eval_backend import check_tasks, run_tasks
 from ablations.evaluation.scores import Backend, Evaluation, EvaluationRequest
 from ablations.live.engines import Engine, HfEngine, VllmEngine
 from ablations.live.errors import SwapFailed

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import layerswap_method
+from ablations.evaluation.backends import backend_versions, resolve_backend
 from ablations.evaluation.evaluator import BackendChoice, EngineOptions
-from ablations.evaluation.lm_eval_backend import backend_versions, check_tasks, resolve_backend
+from ablations.evaluation.lm_eval_backend import check_tasks
 from ablations.evaluation.scores import Backend, EvaluationRequest
 from ablations.study.cells import Cell, Expansion, expand
 from ablations.study.checks import expert_names, study_problems, task_folder, with_experts_file

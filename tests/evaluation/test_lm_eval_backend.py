@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from ablations.evaluation import vllm_engine
+from ablations.evaluation.backends import resolve_backend
 from ablations.evaluation.evaluator import EngineOptions
 from ablations.evaluation.lm_eval_backend import (
     CheckpointEvaluator,
     check_tasks,
     evaluate,
-    resolve_backend,
 )
 from ablations.evaluation.scores import Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from ablations.evaluation import vllm_engine
+from ablations.evaluation.backends import resolve_backend
 from ablations.evaluation.evaluator import EngineOptions
-from ablations.evaluation.lm_eval_backend import CheckpointEvaluator, resolve_backend
+from ablations.evaluation.lm_eval_backend import CheckpointEvaluator
 from ablations.evaluation.scores import Evaluation, EvaluationRequest
 from ablations.merging import merge
 from layerswap_method.errors import LayerSwapError

@@ -56,8 +56,8 @@ FLORES = Source(
     columns=("id", "text"),
     access=(
         "FLORES+ is gated: accept its conditions at "
-        "https://huggingface.co/datasets/openlanguagedata/flores_plus (at once, no review), "
-        "then `hf auth login`"
+        "https://huggingface.co/datasets/openlanguagedata/flores_plus, then "
+        "`hf auth login`"
     ),
 )
 MMLU = Source(

@@ -13,20 +13,16 @@ from typing import Any
 
 def test_items(items: Any) -> Any:
     """Return the items that are asked."""
-    return items.filter(_is_of_test)
+    return _of_split(items, "test")
 
 
 def dev_items(items: Any) -> Any:
     """Return the items that serve as examples."""
-    return items.filter(_is_of_dev)
+    return _of_split(items, "dev")
 
 
-def _is_of_test(item: dict[str, Any]) -> bool:
-    return bool(item["split"] == "test")
-
-
-def _is_of_dev(item: dict[str, Any]) -> bool:
-    return bool(item["split"] == "dev")
+def _of_split(items: Any, split: str) -> Any:
+    return items.select([index for index, each in enumerate(items["split"]) if each == split])
 
 
 class FirstOfSubject(sys.modules["lm_eval.api.samplers"].ContextSampler):  # type: ignore[misc]

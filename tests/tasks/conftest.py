@@ -31,7 +31,12 @@ needs_real_mgsm = pytest.mark.skipif(
 
 
 def ask(
-    say: Say, tasks: tuple[str, ...], *, data_dir: Path = DATA, include_path: Path = TASKS
+    say: Say,
+    tasks: tuple[str, ...],
+    *,
+    data_dir: Path = DATA,
+    include_path: Path = TASKS,
+    allow_code_execution: bool = False,
 ) -> Evaluation:
     """Evaluate a model that answers with `say`."""
     from lm_eval.api.instance import Instance
@@ -53,7 +58,12 @@ def ask(
         def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
             raise AssertionError("no task asks for this")
 
-    request = EvaluationRequest(tasks=tasks, include_path=include_path, data_dir=data_dir)
+    request = EvaluationRequest(
+        tasks=tasks,
+        include_path=include_path,
+        data_dir=data_dir,
+        allow_code_execution=allow_code_execution,
+    )
     return run_tasks(Scripted(), request, model="scripted", backend="hf")
 
 

@@ -1,0 +1,232 @@
+"""MBPP on hand-written problems of its schema: gold programs pass, others fail, none runs unasked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ablations.evaluation import sandbox
+from ablations.evaluation.scores import Evaluation, EvaluationRequest
+from ablations.evaluation.store import read_evaluation, write_evaluation
+from ablations.tasks import mbpp
+from ablations.tasks.generate import TASKS
+from layerswap_method.errors import InputError
+from tests.tasks.conftest import DATA, ask, read_jsonl, task_names, write_jsonl
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+NAMES = task_names("mbpp")
+PROMPTS = Path(__file__).parent / "prompts"
+GOLD = {row["task_id"]: row["code"] for row in read_jsonl(DATA / "mbpp" / "en_test.jsonl")}
+
+needs_sandbox = pytest.mark.skipif(
+    all(
+        sandbox.probe(sandbox.Isolation(name=name, restricts_files=restricts)) is not None
+        for name, restricts in (("namespaces", True), ("seccomp", True), ("seccomp", False))
+    ),
+    reason="this machine can hold no generated program",
+)
+
+
+def gold(task: str, item: Mapping[str, Any]) -> str:
+    return f"{GOLD[item['task_id']]}\n```"
+
+
+def perturbed(task: str, item: Mapping[str, Any]) -> str:
+    return gold(task, item).replace("return", "return not")
+
+
+def run(say: Any, tasks: tuple[str, ...] = NAMES, **options: Any) -> Evaluation:
+    return ask(say, tasks, allow_code_execution=True, **options)
+
+
+def scores_of(evaluation: Evaluation) -> dict[str, float]:
+    own = [each for each in evaluation.scores if each.metric == "pass@1"]
+    assert {each.filter for each in own} == {"extracted"}
+    return {each.task: each.value for each in own}
+
+
+@pytest.fixture(scope="module")
+def right() -> Evaluation:
+    return run(gold)
+
+
+@needs_sandbox
+class TestScores:
+    def test_gold_programs_score_one(self, right: Evaluation) -> None:
+        assert scores_of(right) == dict.fromkeys(NAMES, 1.0)
+        assert {each.n for each in right.scores if each.metric == "pass@1"} == {3}
+
+    def test_perturbed_programs_score_zero(self) -> None:
+        assert scores_of(run(perturbed)) == dict.fromkeys(NAMES, 0.0)
+
+    @pytest.mark.parametrize("nothing", ["", " \n", "```\n```"])
+    def test_empty_answers_score_zero(self, nothing: str) -> None:
+        assert scores_of(run(lambda task, item: nothing, NAMES[:2])) == dict.fromkeys(NAMES[:2], 0)
+
+    def test_an_answer_that_only_ends_the_process_scores_zero(self) -> None:
+        wrong = "import os\n{name} = lambda *a: os._exit(0)"
+
+        def leave(task: str, item: Mapping[str, Any]) -> str:
+            (name,) = mbpp.tested_names(item["test_list"])
+            return wrong.format(name=name)
+
+        assert scores_of(run(leave, NAMES[-1:])) == {NAMES[-1]: 0.0}
+
+    def test_each_item_has_its_own_verdict(self, tmp_path: Path) -> None:
+        def some(task: str, item: Mapping[str, Any]) -> str:
+            return (perturbed if item["task_id"] == 12 else gold)(task, item)
+
+        evaluation = run(some, NAMES[-1:])
+        assert scores_of(evaluation) == {NAMES[-1]: pytest.approx(2 / 3)}
+        first, second, third = evaluation.samples
+        assert [each.values["pass@1"] for each in evaluation.samples] == [1.0, 0.0, 1.0]
+        assert [first.doc_id, second.doc_id, third.doc_id] == [0, 1, 2]
+        assert second.responses == (perturbed("", {"task_id": 12}),)
+        assert second.answers == (perturbed("", {"task_id": 12}).removesuffix("\n```"),)
+        assert first.target.split("\n")[0] == "assert count_vowels('banana') == 3"
+        write_evaluation(tmp_path / "records", evaluation, fingerprint="f")
+        assert read_evaluation(tmp_path / "records", fingerprint="f") == evaluation
+
+    def test_no_switch_of_another_library_is_needed(self, right: Evaluation) -> None:
+        assert "HF_ALLOW_CODE_EVAL" not in os.environ
+        assert scores_of(right)
+
+    def test_a_machine_that_holds_no_program_runs_none(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sandbox, "probe", lambda isolation: "not here")
+        sandbox.find_isolation.cache_clear()
+        with pytest.raises(InputError, match="cannot be held on this machine"):
+            run(gold, NAMES[:1])
+        sandbox.find_isolation.cache_clear()
+
+
+class TestConsent:
+    def test_without_the_flag_nothing_is_asked_or_run(self) -> None:
+        def refuse(task: str, item: Mapping[str, Any]) -> str:
+            raise AssertionError("the model was asked")
+
+        evaluation = ask(refuse, NAMES)
+        assert evaluation.skipped == dict.fromkeys(NAMES, "needs --allow-code-execution")
+        assert evaluation.scores == evaluation.samples == ()
+
+    def test_plain_lm_eval_refuses_as_well(self) -> None:
+        from lm_eval import simple_evaluate
+        from lm_eval.tasks import TaskManager
+
+        manager = TaskManager(
+            include_path=str(TASKS), include_defaults=False, metadata={"data_dir": str(DATA)}
+        )
+        with pytest.raises(ValueError, match="layerswap_mbpp_te which is marked as unsafe"):
+            simple_evaluate(model="dummy", tasks=["layerswap_mbpp_te"], task_manager=manager)
+
+
+@needs_sandbox
+class TestPrompts:
+    @pytest.mark.parametrize("task", NAMES)
+    def test_the_prompt_is_the_one_on_file(self, right: Evaluation, task: str) -> None:
+        prompt = right.samples_of(task)[0].prompts[0]
+        path = PROMPTS / f"{task}.txt"
+        if os.environ.get("LAYERSWAP_WRITE_PROMPTS") == "1":
+            path.write_text(prompt, encoding="utf-8")
+        assert prompt == path.read_text(encoding="utf-8")
+
+    def test_there_is_no_example_and_every_test_is_shown(self, right: Evaluation) -> None:
+        assert {right.num_fewshot[task] for task in NAMES} == {0}
+        assert len(right.samples) == 15
+        for sample in right.samples:
+            (prompt,) = sample.prompts
+            assert prompt.count("```python\n") == prompt.count("```") == 1
+            assert prompt.endswith(f"\n\n{sample.target}\n```python\n")
+            assert sample.target.count("assert ") == 3
+
+    def test_where_there_is_no_translation_the_prompt_is_the_english_one(
+        self, right: Evaluation
+    ) -> None:
+        def prompts(task: str) -> list[tuple[str, ...]]:
+            return [sample.prompts for sample in right.samples_of(task)]
+
+        english = prompts("layerswap_mbpp_en")
+        for language in ("sw", "te", "bn"):
+            assert prompts(f"layerswap_mbpp_{language}") == english
+        assert all("関数を書きなさい" in each for (each,) in prompts("layerswap_mbpp_ja"))
+
+
+class TestFiles:
+    @pytest.mark.parametrize(
+        ("language", "prompt"),
+        [("sw", "en"), ("te", "en"), ("bn", "en"), ("ja", "ja"), ("en", "en")],
+    )
+    def test_the_language_of_the_prompt_is_in_the_metadata(
+        self, language: str, prompt: str
+    ) -> None:
+        path = TASKS / "generated" / f"layerswap_mbpp_{language}.yaml"
+        metadata = yaml.safe_load(path.read_text(encoding="utf-8"))["metadata"]
+        assert (metadata["language"], metadata["prompt_language"]) == (language, prompt)
+
+    def test_no_stop_string_is_in_an_answer(self) -> None:
+        for name in NAMES:
+            path = TASKS / "generated" / f"{name}.yaml"
+            stops = yaml.safe_load(path.read_text(encoding="utf-8"))["generation_kwargs"]["until"]
+            assert len(stops) == 5
+            for code in GOLD.values():
+                lines = code.replace("\r\n", "\n")
+                for answer in (
+                    lines,
+                    f"```python\n{lines}\n```",
+                    f"Here it is:\n```\n{lines}\n```\n",
+                    f"Here it is:\n\n```python\n{lines}\n```",
+                ):
+                    assert not [stop for stop in stops if stop in answer]
+
+
+class TestData:
+    @staticmethod
+    def load(folder: Path, language: str = "ja", column: str = "text_jpn") -> list[dict[str, Any]]:
+        loaded = mbpp.load_mbpp(
+            hub_id="unused", configs={language: "x"}, split="train", column=column, data_dir=folder
+        )
+        return loaded["test"].to_list()
+
+    def test_other_splits_in_the_same_file_are_left_out(self) -> None:
+        assert [item["task_id"] for item in self.load(DATA)] == [11, 12, 510]
+        assert len(read_jsonl(DATA / "mbpp" / "ja_test.jsonl")) == 4
+
+    def test_a_translation_may_lack_the_code_that_sets_tests_up(self, tmp_path: Path) -> None:
+        rows = read_jsonl(DATA / "mbpp" / "ja_test.jsonl")[:2]
+        kept = ("task_id", "text_jpn", "test_list")
+        write_jsonl(
+            tmp_path / "mbpp" / "ja_test.jsonl",
+            [{name: row[name] for name in kept} for row in rows],
+        )
+        assert [item["test_setup_code"] for item in self.load(tmp_path)] == ["", ""]
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"task_id": 5}, "mbpp ja (test): no task_id from 11 to 510"),
+            ({"test_list": ["assert ("]}, "task_id 11: its tests are no Python: '(' was never"),
+            ({"test_list": ["assert 1"]}, "task_id 11: its tests call nothing"),
+        ],
+    )
+    def test_what_is_no_problem_is_refused(
+        self, tmp_path: Path, change: dict[str, Any], message: str
+    ) -> None:
+        row = read_jsonl(DATA / "mbpp" / "ja_test.jsonl")[0]
+        write_jsonl(tmp_path / "mbpp" / "ja_test.jsonl", [row | change])
+        with pytest.raises(InputError) as refused:
+            self.load(tmp_path)
+        assert message in refused.value.message
+
+    def test_a_missing_column_is_named(self) -> None:
+        with pytest.raises(InputError, match="no column 'text_ja'; did you mean 'text_jpn'"):
+            self.load(DATA, column="text_ja")
+
+
+def test_requests_do_not_allow_code_by_themselves() -> None:
+    assert EvaluationRequest(tasks=NAMES, include_path=TASKS).allow_code_execution is False

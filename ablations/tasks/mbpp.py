@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TIME_S = 5.0
-"""CPU seconds of a program; MBPP's own solutions take milliseconds."""
+TIME_S = 20.0
+"""CPU seconds of a program. MBPP's own solution of problem 123 takes five, the others hardly any."""
 
 MEMORY_BYTES = 1 << 30
 OUTPUT_BYTES = 1 << 20
@@ -82,12 +82,9 @@ def load_mbpp(
     problems = [] if kept else ["no task_id from 11 to 510, which are MBPP's test problems"]
     for row in kept:
         try:
-            names = tested_names([row.get("test_setup_code") or "", *row["test_list"]])
+            tested_names([row.get("test_setup_code") or "", *row["test_list"]])
         except SyntaxError as error:
             problems.append(f"task_id {row['task_id']}: its tests are no Python: {error}")
-            continue
-        if not names:
-            problems.append(f"task_id {row['task_id']}: its tests call nothing")
     if problems:
         raise InputError.from_problems(f"mbpp {language} ({where})", problems)
     items = [

@@ -1,4 +1,4 @@
-"""MBPP on hand-written problems of its schema: gold programs pass, others fail, none runs unasked."""
+"""MBPP on hand-written problems of its schema: gold programs pass, others fail, none unasked."""
 
 from __future__ import annotations
 
@@ -211,7 +211,6 @@ class TestData:
         [
             ({"task_id": 5}, "mbpp ja (test): no task_id from 11 to 510"),
             ({"test_list": ["assert ("]}, "task_id 11: its tests are no Python: '(' was never"),
-            ({"test_list": ["assert 1"]}, "task_id 11: its tests call nothing"),
         ],
     )
     def test_what_is_no_problem_is_refused(

@@ -106,7 +106,7 @@ def measure(
             cannot be read.
     """
     used = [expert for expert in experts if expert.weight != 0]
-    pairs = {_key(expert): _open(expert, base) for expert in used}
+    pairs = {_key(expert): _open(spec, expert, base) for expert in used}
     weights = Weights(
         tuple(expert.weight for expert in experts), spec.task_weight, spec.language_weight
     )
@@ -148,13 +148,12 @@ def _key(expert: StreamInput) -> tuple[Path, Path | None]:
     return expert.folder, expert.adapter
 
 
-def _open(expert: StreamInput, base: StreamInput) -> DeltaPair:
+def _open(spec: LayerSwapSpec, expert: StreamInput, base: StreamInput) -> DeltaPair:
+    what = "placement: delta_share" if spec.placement == "delta_share" else "weighting: magnitude"
     try:
         return open_pair(expert, base)
     except InputError as error:
-        raise InputError(
-            f"the change of {expert.name} from {base.name} cannot be measured: {error.message}"
-        ) from error
+        raise InputError(f"{what} needs the experts' base_model: {error.message}") from error
 
 
 _known: dict[object, Any] = {}

@@ -103,7 +103,7 @@ def test_inputs_of_weight_0_are_not_measured() -> None:
 
 @pytest.mark.parametrize("mav", [0.0, -1e-5, math.inf, math.nan, 1e-320])
 def test_changes_without_an_inverse(mav: float) -> None:
-    with pytest.raises(ValueError, match="the mean change is .*, which has no inverse"):
+    with pytest.raises(ValueError, match=r"the mean change is .*, which has no inverse"):
         magnitude_weights(["task", "language"], [1, 1], [1e-5, mav])
 
 

@@ -28,7 +28,7 @@ _LETTER = 0.6
 """Width of a letter or digit of DejaVu Sans in sizes of its font, about."""
 
 _TITLE_PT, _NOTE_PT, _SPACING = 8.5, 6.5, 1.25
-_BAR_PT = 7.0
+_HEADLINE_PT, _BAR_PT = 7.5, 7.0
 _BAR_LETTER = _LETTER * _BAR_PT / 72
 _GAP_IN, _TICKS_IN, _BAR_IN = 0.16, 0.36, 0.5
 _PLAIN = ("q", "k", "v", "o", "gate", "up", "down", "qkv", "gate_up")
@@ -138,10 +138,11 @@ def draw_heatmaps(grids: Sequence[Grid], headline: str = "") -> Any:
     wide, tall = sheet.size_in
     label = textwrap.wrap(scale.label, max(16, int(sheet.height_in(sheet.rows[0]) / _BAR_LETTER)))
     wide += len(label) * _SPACING * _BAR_PT / 72 + (0.12 if scale.limits[0] < 0 else 0)
+    wide = max(wide, 0.12 + 0.56 * len(headline) * _HEADLINE_PT / 72)
     canvas = new_canvas(wide, tall, is_fitted=False)
     colors = color_map("greens" if scale.limits[0] == 0 else "purples-greens")
     if headline:
-        canvas.text(0.06 / wide, 1 - 0.06 / tall, headline, fontsize=_TITLE_PT - 1, va="top")
+        canvas.text(0.06 / wide, 1 - 0.06 / tall, headline, fontsize=_HEADLINE_PT, va="top")
     y = tall - sheet.top_in
     places = []
     for row in sheet.rows:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ablations.report.design import Factor, Group, Level, baselines, factors
+from ablations.report.design import Group, baselines
+from ablations.report.factors import Factor, Level, factors
 from ablations.report.observations import Measure, Observations
 from ablations.report.summaries import Summaries
 from ablations.report.tables import grid, has_pairs
@@ -174,7 +175,7 @@ def _split(
         return [(_recipe_name(summaries), list(places))]
     return [
         (
-            other.label,
+            other.label if "=" in other.label else f"{others[0].label} {other.label}",
             [
                 (x, replace(each, models=tuple(m for m in each.models if m in other.models)), tick)
                 for x, each, tick in places
@@ -189,10 +190,7 @@ def _is_split(others: Sequence[Factor]) -> bool:
 
 
 def _bar_chart(summaries: Summaries, factor: Factor) -> Chart:
-    places = [
-        (float(position), level, level.label.removeprefix(f"{factor.names[0]}="))
-        for position, level in enumerate(factor.levels)
-    ]
+    places = [(float(position), level, level.label) for position, level in enumerate(factor.levels)]
     others = [each for each in factors(summaries.observations.run.study) if each != factor]
     return Chart(
         f"bars-{_slug('-'.join(factor.names))}",

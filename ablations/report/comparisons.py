@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ablations.report.design import Group, Model, baselines, factors, recipe_models
+from ablations.report.design import Group, Model, baselines, recipe_models
+from ablations.report.factors import difference, factors
 from ablations.report.observations import Block, Item, Measure, Observations
 from ablations.report.statistics import (
     BOOTSTRAP_RESAMPLES,
@@ -57,6 +58,9 @@ class Contrast:
     second_models: tuple[Model, ...]
     """As many, in the same order, or one."""
 
+    shared: str = ""
+    """What both have in common of what the study varies, in words."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -81,7 +85,7 @@ class Outcome:
     """Items that both answered."""
 
     cells: int
-    """Pairs of cells that were compared."""
+    """Pairs of cells that were compared; one that stands for several draws counts once."""
 
     task_experts: int
     """Task experts behind them."""
@@ -164,7 +168,7 @@ class Comparer:
             p=None,
             method="",
             items=items,
-            cells=int(present.sum()),
+            cells=len({*zip(*np.nonzero(present)[1:], *weights, strict=True)}),
             task_experts=int(present.any(axis=(0, 2)).sum()),
             language_experts=int(present.any(axis=(0, 1)).sum()),
             psi=None if is_bleu else float((per_item**2).mean()),
@@ -205,7 +209,10 @@ def contrasts(observations: Observations) -> Iterator[Contrast]:
     for factor in factors(study):
         first, *others = factor.levels
         for level in others:
-            yield Contrast(factor.label, level.label, first.label, level.models, first.models)
+            told = difference(factor, level)
+            yield Contrast(
+                told.what, told.first, told.second, level.models, first.models, told.shared
+            )
     recipes = recipe_models(study)
     for baseline in baselines(study):
         if len(recipes) > MOST_SETTINGS:

@@ -16,6 +16,7 @@ from ablations.report.detail_tables import (
     gaps_table,
 )
 from ablations.report.document import Figure, Report, Table
+from ablations.report.factors import most_draws
 from ablations.report.figures import draw_chart
 from ablations.report.observations import Measure, Observations
 from ablations.report.published import published_table
@@ -120,6 +121,13 @@ def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Ite
     yield from observations.run.head.notes
     if uses_short_names(study):
         yield SHORT_NOTE
+    draws = most_draws(study)
+    if draws > 1:
+        yield (
+            f"Settings that differ by their seed only (up to {draws}) are averaged, and settings "
+            "with fewer seeds weigh as much. Intervals and tests do not cover how another seed "
+            "would do: `All cells` shows how far the seeds lie apart."
+        )
     methods = dict.fromkeys(
         each.outcome.method for each in comparisons if each.outcome and each.outcome.method
     )

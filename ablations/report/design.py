@@ -1,15 +1,14 @@
-"""What a study compares: models, factors and groups. Knows the study; reads no score.
+"""What a study compares: models and groups of their cells. Knows the study; reads no score.
 
 A *model* is a way to make a model from experts (a baseline, or the recipe in one setting); it has
-a cell for every pair of experts. A *factor* is a parameter whose values are compared. A *group*
-is the models' cells with one target language.
+a cell for every pair of experts. A *group* is the models' cells with one target language. What
+varies between models is in `factors`.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ablations.study.schema import Kind, Scalar, Study
@@ -26,12 +25,9 @@ SHORT_NOTE = (
     "b, u: layers from the language expert at the bottom (embedding side) and at the top; "
     "t_b, t_u: averaged layers of the transition zones beside them."
 )
-_NAMES = {
-    frozenset(("bottom_layers", "top_layers")): "layer count",
-    frozenset(("bottom_transition", "top_transition")): "transition zone",
-    frozenset(("bottom_layers",)): "bottom layers",
-    frozenset(("top_layers",)): "top layers",
-}
+_PLAIN = ("placement",)
+"""Parameters whose values say what they are of."""
+
 _KINDS: Mapping[str, str] = {
     "base": "base",
     "task_expert": "task expert",
@@ -61,33 +57,8 @@ class Model:
     label: str
     """In words."""
 
-
-@dataclass(frozen=True)
-class Level:
-    """One value of a factor."""
-
-    label: str
-    """In words."""
-
-    value: Scalar | None
-    """The value; None where several parameters vary together."""
-
-    models: tuple[Model, ...]
-    """The models that have it, the other factors in the same order in every level."""
-
-
-@dataclass(frozen=True)
-class Factor:
-    """A parameter, or parameters that vary together, whose values are compared."""
-
-    names: tuple[str, ...]
-    """Parameters of the recipe."""
-
-    label: str
-    """In words."""
-
-    levels: tuple[Level, ...]
-    """At least two; the first is what the others are compared with."""
+    short: str
+    """The same without the recipe's method, which all settings have in common."""
 
 
 @dataclass(frozen=True)
@@ -118,10 +89,18 @@ def describe_value(value: Scalar) -> str:
 
 
 def describe_setting(setting: Setting) -> str:
-    """Return ``b=5 u=2``, with the paper's letters for layer counts."""
+    """Return ``middle b=5 u=2``, with the paper's letters for layer counts."""
     return " ".join(
-        f"{_SHORT.get(name, name)}={describe_value(value)}" for name, value in setting.items()
+        describe_value(value)
+        if name in _PLAIN
+        else f"{_SHORT.get(name, name)}={describe_value(value)}"
+        for name, value in setting.items()
     )
+
+
+def has_short_name(name: str) -> bool:
+    """Return whether a parameter has a letter of the paper's, which a label then shows."""
+    return name in _SHORT
 
 
 def uses_short_names(study: Study) -> bool:
@@ -143,7 +122,9 @@ def groups(study: Study) -> tuple[Group, ...]:
 
 def baselines(study: Study) -> tuple[Model, ...]:
     """Return the models that the recipe is compared with."""
-    return tuple(Model(kind, setting_key({}), _KINDS[kind]) for kind in study.baseline)
+    return tuple(
+        Model(kind, setting_key({}), _KINDS[kind], _KINDS[kind]) for kind in study.baseline
+    )
 
 
 def recipe_models(study: Study) -> tuple[Model, ...]:
@@ -151,81 +132,17 @@ def recipe_models(study: Study) -> tuple[Model, ...]:
     if study.recipe is None:
         return ()
     settings = study.settings()
-    varied = _varied(settings)
+    names = dict.fromkeys(name for setting in settings for name in setting)
+    # Absent is a value too; JSON tells True from 1.
+    varied = {
+        name
+        for name in names
+        if len({setting_key({n: s[n] for n in (name,) if n in s}) for s in settings}) > 1
+    }
     method = str(study.recipe.get("merge_method", "recipe")).replace("_", " ")
     models = []
     for setting in settings:
         told = describe_setting({name: setting[name] for name in setting if name in varied})
-        models.append(Model("recipe", setting_key(setting), f"{method} {told}".strip()))
+        label = f"{method} {told}".strip()
+        models.append(Model("recipe", setting_key(setting), label, told or label))
     return tuple(models)
-
-
-def factors(study: Study) -> tuple[Factor, ...]:
-    """Return what the study varies.
-
-    Parameters that only vary together (bottom and top layers in ``{3,1}, {5,2}``) are one factor.
-    Where the factors form a full grid, a level holds all settings that have it: comparing two
-    levels compares settings that differ in nothing else. Settings that form no grid are the
-    levels of a single factor.
-    """
-    if study.recipe is None:
-        return ()
-    settings = study.settings()
-    bundles = _bundles(settings)
-    if not bundles:
-        return ()
-    levels = {bundle: list(dict.fromkeys(_part(s, bundle) for s in settings)) for bundle in bundles}
-    if math.prod(map(len, levels.values())) != len(settings):
-        everything = tuple(name for bundle in bundles for name in bundle)
-        levels = {everything: [_part(setting, everything) for setting in settings]}
-    models = tuple(zip(settings, recipe_models(study), strict=True))
-    return tuple(
-        Factor(
-            names,
-            _NAMES.get(frozenset(names), " and ".join(name.replace("_", " ") for name in names)),
-            tuple(
-                Level(
-                    label,
-                    json.loads(part)[names[0]] if len(names) == 1 else None,
-                    tuple(model for setting, model in models if _part(setting, names) == part),
-                )
-                for part, label in zip(parts, _level_labels(names, parts), strict=True)
-            ),
-        )
-        for names, parts in levels.items()
-    )
-
-
-def _varied(settings: Sequence[Setting]) -> list[str]:
-    """Return the parameters that are not the same in all settings; absent is a value too."""
-    names = dict.fromkeys(name for setting in settings for name in setting)
-    return [name for name in names if len({_part(each, (name,)) for each in settings}) > 1]
-
-
-def _bundles(settings: Sequence[Setting]) -> list[tuple[str, ...]]:
-    """Return the varied parameters, together where the value of each tells that of the other."""
-    bundles: list[tuple[str, ...]] = []
-    for name in _varied(settings):
-        for index, bundle in enumerate(bundles):
-            joined = (*bundle, name)
-            numbers = {len({_part(each, names) for each in settings}) for names in (bundle, joined)}
-            numbers.add(len({_part(each, (name,)) for each in settings}))
-            if len(numbers) == 1:
-                bundles[index] = joined
-                break
-        else:
-            bundles.append((name,))
-    return bundles
-
-
-def _part(setting: Setting, names: Sequence[str]) -> str:
-    """Return the part of a setting that `names` are; JSON, which tells True from 1."""
-    return json.dumps({name: setting[name] for name in names if name in setting})
-
-
-def _level_labels(names: tuple[str, ...], parts: Sequence[str]) -> list[str]:
-    settings = [json.loads(part) for part in parts]
-    on = [any(setting.values()) for setting in settings]
-    if set(names) == {"bottom_transition", "top_transition"} and sorted(on) == [False, True]:
-        return ["on" if each else "off" for each in on]
-    return [describe_setting(setting) for setting in settings]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ablations.report.comparisons import Comparison
-from ablations.report.design import Factor, factors
 from ablations.report.document import Entry, Table, gap, text_entries
+from ablations.report.factors import Factor, factors, most_draws
 from ablations.report.observations import Measure, Observations
 from ablations.report.summaries import Summaries
 from ablations.report.tables import entry, scope_note
@@ -38,6 +38,8 @@ def factor_tables(summaries: Summaries, comparisons: Sequence[Comparison]) -> It
         others = [each.label for each in factors(study) if each.names != factor.names]
         if others:
             notes.append(f"Averaged over {', '.join(others)}; compared are settings that agree.")
+        if most_draws(study) > 1:
+            notes.append("Seeds of a setting are averaged; no interval covers another seed.")
         yield Table(
             f"factor-{'-'.join(factor.names).replace('_', '-').replace('.', '-').lower()}",
             f"By {factor.label}",
@@ -145,7 +147,7 @@ def _factor_rows(
                     for each in comparisons
                     if (each.group, each.measure) == (group, measure)
                     and each.contrast.first_models == level.models
-                    and each.contrast.factor == factor.label
+                    and each.contrast.second_models == factor.levels[0].models
                 )
                 yield (
                     Entry(name),

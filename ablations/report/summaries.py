@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ablations.evaluation.scores import TaskScore
 from ablations.report.comparisons import Comparer
 from ablations.report.design import Group, Model
 from ablations.report.observations import Measure, Observations
-from ablations.runner.records import CellRecord
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Summary:
     """What the cells of some models scored on one measure."""
 
     average: float
-    """Mean over the cells that there are."""
+    """Mean over the cells that there are; see `factors.Level.models` for how they weigh."""
 
     worst: float
     """Of them, by the direction of the measure."""
@@ -65,27 +66,27 @@ class Summaries:
     def _summarise(
         self, models: tuple[Model, ...], group: Group, measure: Measure
     ) -> Summary | None:
-        cells: list[CellRecord] = []
+        scores: list[tuple[TaskScore, int]] = []
         expected = 0
-        for model in models:
-            planned = self.observations.cells(model, group)
+        for model, weight in Counter(models).items():
+            planned = self.observations.cells(model, group).values()
             expected += len(planned)
-            cells += [cell for cell in planned.values() if cell is not None]
-        scores = [
-            score for cell in cells if (score := self.observations.score(cell, measure)) is not None
-        ]
+            found = [self.observations.score(cell, measure) for cell in planned if cell is not None]
+            scores += [(score, weight) for score in found if score is not None]
         if not scores:
             return None
-        values = [score.value for score in scores]
+        values = [score.value for score, _ in scores]
         interval = None
-        if len(scores) == 1 and scores[0].interval is not None:
-            interval = (scores[0].interval.low, scores[0].interval.high)
+        single = scores[0][0].interval
+        if len(scores) == 1 and single is not None:
+            interval = (single.low, single.high)
         elif len(scores) > 1 and (items := self.observations.items(group, measure)):
             block = self.observations.block(models, group, measure, items)
             interval = None if block is None else self._comparer.interval(block)
         ends = sorted(values, reverse=not measure.higher_is_better)
         return Summary(
-            average=sum(values) / len(values),
+            average=sum(score.value * weight for score, weight in scores)
+            / sum(weight for _, weight in scores),
             worst=ends[0],
             best=ends[-1],
             interval=interval,

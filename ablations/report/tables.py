@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ablations.report.comparisons import MOST_SETTINGS
-from ablations.report.design import Group, Model, baselines, factors, recipe_models
+from ablations.report.design import Group, Model, baselines, recipe_models
 from ablations.report.document import Entry, Table, gap, text_entries
+from ablations.report.factors import factors
 from ablations.report.observations import Measure, Observations
 from ablations.report.summaries import Summaries, Summary
 from ablations.report.wording import measure_text, number, with_interval
@@ -260,10 +261,8 @@ class _Columns:
             return gap()
         model, summary = best
         value = float(getattr(summary, what))
-        setting = model.label.partition("b=")[1:]
-        label = "".join(setting) or model.label
         is_gap = summary.cells < summary.expected
-        return Entry(f"{number(value, measure.is_share)} ({label})", value, is_gap)
+        return Entry(f"{number(value, measure.is_share)} ({model.short})", value, is_gap)
 
 
 def _measured(observations: Observations) -> Iterator[tuple[Group, Measure]]:

@@ -6,7 +6,7 @@ import statistics as plain
 from collections.abc import Iterator, Sequence
 
 from ablations.evaluation.scores import Interval
-from ablations.report.comparisons import BOOTSTRAP, Comparison, Outcome
+from ablations.report.comparisons import BOOTSTRAP, Comparison, Contrast, Outcome
 from ablations.report.design import Group
 from ablations.report.observations import Measure
 from ablations.report.power import (
@@ -63,9 +63,15 @@ def contrast_text(comparison: Comparison) -> str:
     """Return what is compared with what."""
     contrast = comparison.contrast
     if {contrast.first, contrast.second} == {"on", "off"}:
-        return f"{contrast.factor} {contrast.first}/{contrast.second}"
-    compared = f"{contrast.first} against {contrast.second}"
-    return f"{contrast.factor}, {compared}" if contrast.factor else compared
+        compared = f"{contrast.factor} {contrast.first}/{contrast.second}"
+    else:
+        compared = f"{contrast.factor} {contrast.first} against {contrast.second}".lstrip()
+    return f"{compared} (both {contrast.shared})" if contrast.shared else compared
+
+
+def _named(contrast: Contrast, label: str) -> str:
+    """Return a level, with the name of what it is a value of where the label does not say it."""
+    return label if "=" in label or not contrast.factor else f"{contrast.factor} {label}"
 
 
 def extent_text(outcome: Outcome) -> str:
@@ -106,9 +112,7 @@ def verdict(comparison: Comparison) -> str:
         return "no evidence of a difference"
     is_up = (outcome.difference > 0) == comparison.measure.higher_is_better
     contrast = comparison.contrast
-    better = contrast.first if is_up else contrast.second
-    if better in ("on", "off"):
-        better = f"{contrast.factor} {better}"
+    better = _named(contrast, contrast.first if is_up else contrast.second)
     several = outcome.task_experts > 1 or outcome.language_experts > 1
     if several and outcome.low <= 0 <= outcome.high:
         return (

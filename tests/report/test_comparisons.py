@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from ablations.report.comparisons import MCNEMAR, Comparer, Comparison, compare_all
+from ablations.report.factors import factors
 from ablations.report.observations import Observations
 from ablations.report.statistics import holm, mcnemar_exact, newcombe_interval
+from ablations.report.summaries import Summaries
 from ablations.report.wording import noise_lines, points, sentence
 from ablations.runner.records import Run, load_run
 from tests.report.runs import Point, study_of, write_run
@@ -194,3 +196,48 @@ def test_points_have_a_sign_and_no_negative_zero() -> None:
 
 def test_two_readings_are_the_same(nine_pairs: Run) -> None:
     assert _compared(nine_pairs) == _compared(load_run(nine_pairs.path))
+
+
+def test_draws_are_averaged_and_settings_weigh_alike(tmp_path: Path) -> None:
+    places = [{"placement": "outer"}, *({"placement": "random", "seed": s} for s in (0, 1, 2))]
+    vary = [{**place, "bottom_layers": b} for b in (1, 2) for place in places]
+    run = write_run(tmp_path, study_of(vary=vary), _steady, items=80)
+
+    def score(place: str, b: int, *seeds: int) -> float:
+        ends = [f" seed={seed}" for seed in seeds] or [""]
+        labels = [f"math+swahili {place}{end} b={b}" for end in ends]
+        return float(np.mean([_values(run, label, "pocket_math_sw") for label in labels]))
+
+    one, two = ((score("outer", b), score("random", b, 0, 1, 2)) for b in (1, 2))
+    comparisons = _compared(run)
+    assert len(comparisons) == 2 * 2
+    drawn = _of(comparisons, "pocket_math_sw", "random")
+    assert drawn.outcome is not None
+    assert drawn.outcome.difference == pytest.approx((one[1] + two[1] - one[0] - two[0]) / 2)
+    assert drawn.outcome.cells == 6
+    assert sentence(drawn).startswith("placement random against outer, pocket_math_sw: ")
+    counts = _of(comparisons, "pocket_math_sw", "b=2")
+    assert counts.outcome is not None
+    # The three draws of the random placement weigh as much as the one outer placement.
+    assert counts.outcome.difference == pytest.approx((sum(two) - sum(one)) / 2)
+    assert counts.outcome.cells == 4
+    summaries = Summaries(Observations(run), Comparer(seed=0, level=0.95))
+    level = factors(run.study)[1].levels[0]
+    found = summaries.of(level.models, counts.group, counts.measure)
+    assert found is not None
+    assert found.average == pytest.approx(sum(one) / 2)
+    assert (found.cells, found.expected) == (4, 4)
+
+
+def test_settings_without_a_grid_are_compared_by_what_differs(tmp_path: Path) -> None:
+    vary = [
+        {"placement": "outer", "bottom_layers": 1},
+        {"placement": "middle", "bottom_layers": 1},
+        {"placement": "middle", "bottom_layers": 2},
+    ]
+    run = write_run(tmp_path, study_of(vary=vary), _steady, items=60)
+    texts = [sentence(each) for each in _compared(run) if each.measure.task == "pocket_math_sw"]
+    assert [text.partition(", pocket")[0] for text in texts] == [
+        "placement middle against outer (both b=1)",
+        "placement and bottom layers middle b=2 against outer b=1",
+    ]

@@ -16,10 +16,13 @@ from layerswap_method.errors import nearest
 
 COMMANDS: Mapping[str, str] = {
     "delta": "ablations.cli.delta:delta",
+    "evaluate": "ablations.cli.evaluate:evaluate",
     "pocket": "ablations.cli.pocket:pocket",
     "quickstart": "ablations.cli.quickstart:quickstart",
     "report": "ablations.cli.report:report",
     "run": "ablations.cli.run:run",
+    "suggest": "ablations.cli.suggest:suggest",
+    "tasks": "ablations.cli.tasks:tasks",
     "version": "ablations.cli.version:version",
 }
 """Command name to ``module:attribute``."""

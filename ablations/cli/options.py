@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 backend_option = click.option(
@@ -10,4 +12,16 @@ backend_option = click.option(
     default="auto",
     show_default=True,
     help="What evaluates: vLLM when it is installed (auto), transformers, or vLLM.",
+)
+
+data_dir_option = click.option(
+    "--data-dir",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Local files in place of the hub: DIR/BENCHMARK/LANGUAGE_SPLIT.jsonl.",
+)
+
+allow_code_option = click.option(
+    "--allow-code-execution",
+    is_flag=True,
+    help="Run the programs that models write (MBPP), held in a sandbox; else it is skipped.",
 )

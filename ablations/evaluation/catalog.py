@@ -111,6 +111,30 @@ def list_tasks(folder: Path = SHIPPED_TASKS) -> tuple[Task, ...]:
     )
 
 
+def describe_tasks(tasks: Sequence[Task]) -> str:
+    """Return a table of `tasks` and their groups as text."""
+    rows = [
+        (
+            task.name,
+            task.label,
+            task.protocol,
+            f"{task.source} ({', '.join(task.configs.values())})",
+        )
+        for task in tasks
+    ]
+    head = ("task", "language", "protocol", "source")
+    widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in [head, *rows]
+    ]
+    groups = dict.fromkeys(
+        f"{PREFIX}{name}" for task in tasks for name in (task.benchmark, task.language)
+    )
+    rule = "-" * max(len(line) for line in lines)
+    return "\n".join([lines[0], rule, *lines[1:], "", f"Groups: {', '.join(groups)}"])
+
+
 def choose(
     tasks: Iterable[Task], languages: Sequence[str] = (), benchmarks: Sequence[str] = ()
 ) -> tuple[Task, ...]:

@@ -27,7 +27,7 @@ def fingerprint_checkpoint(folder: Path) -> str:
 
     Model cards, logs and manifests are left out, and so is the place of the folder.
     """
-    return _hash_files(
+    return fingerprint_files(
         folder, {path for pattern in _CHECKPOINT_FILES for path in folder.glob(pattern)}
     )
 
@@ -38,7 +38,7 @@ def fingerprint_folder(folder: Path) -> str:
     Hidden files and folders (locks, version control) and Python's caches are left out. Dates and
     the place of the folder do not count.
     """
-    return _hash_files(
+    return fingerprint_files(
         folder,
         {
             path
@@ -57,7 +57,8 @@ def fingerprint_of(**parts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _hash_files(folder: Path, paths: set[Path]) -> str:
+def fingerprint_files(folder: Path, paths: set[Path]) -> str:
+    """Return a hash of the contents of `paths` and of their names relative to `folder`."""
     whole = hashlib.sha256()
     for path in sorted(paths):
         if path.is_file():

@@ -19,9 +19,10 @@ from ablations.evaluation import outcomes, vllm_engine
 from ablations.evaluation.backends import backend_versions, resolve_backend
 from ablations.evaluation.choice import choose_tasks
 from ablations.evaluation.evaluator import BackendChoice, Checkpoint, EngineOptions
-from ablations.evaluation.observed import language_notes
+from ablations.evaluation.observed import code_notes, language_notes
 from ablations.evaluation.outcomes import WatchedHf, WatchedVllm
 from ablations.evaluation.results import read_samples, read_scores
+from ablations.evaluation.sandbox import find_isolation
 from ablations.evaluation.scores import Backend, Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError, nearest
 
@@ -105,7 +106,7 @@ def loaded(
     Raises:
         InputError: as `start_model`, and for a folder that holds no checkpoint.
     """
-    lm = start_model(_locate(model), backend, options, seed)
+    lm = start_model(locate(model), backend, options, seed)
     try:
         yield lm
     finally:
@@ -208,7 +209,11 @@ def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backe
         versions=backend_versions(backend),
         elapsed_s=time.monotonic() - started,
         skipped=skipped,
-        notes=(*outcomes.notes_on(went), *language_notes(raw["configs"])),
+        notes=(
+            *outcomes.notes_on(went),
+            *language_notes(raw["configs"]),
+            *code_notes(raw["configs"]),
+        ),
     )
 
 
@@ -216,12 +221,15 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
     """Return lm-eval's task objects of the request with their data, and what is skipped.
 
     Raises:
-        InputError: for unknown tasks, or a task whose data cannot be read.
+        InputError: for unknown tasks, a task whose data cannot be read, or one that executes code
+            on a machine that can hold none.
     """
     manager = _task_manager(request)
     choice = choose_tasks(
         manager.task_index, request.tasks, allow_code_execution=request.allow_code_execution
     )
+    if choice.runs_code:
+        find_isolation()  # where there is none, before the model has answered for an hour
     tasks: list[Any] = []
     for name in choice.asked:
         try:
@@ -271,8 +279,12 @@ def _task_manager(request: EvaluationRequest) -> Any:
     return manager
 
 
-def _locate(model: Checkpoint) -> str:
-    """Return the model as transformers takes it, after checking what can be checked at once."""
+def locate(model: Checkpoint) -> str:
+    """Return the model as transformers takes it: a folder, or a hub id, which is not looked up.
+
+    Raises:
+        InputError: for a folder that is not there, or holds no checkpoint.
+    """
     path = Path(model)
     if path.is_dir():
         if not (path / "config.json").is_file():

@@ -1,0 +1,75 @@
+"""`layerswap evaluate`: options and the table. Evaluates nothing itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ablations.cli.log import show_log
+from ablations.cli.options import allow_code_option, backend_option, data_dir_option
+
+
+def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
+    """Return the names that `value` joins by commas, each once; none where it is not given."""
+    names = tuple(dict.fromkeys(name.strip() for name in (value or "").split(",") if name.strip()))
+    if value is not None and not names:
+        raise click.BadParameter("no name in it")
+    return names
+
+
+@click.command()
+@click.argument("model")
+@click.option(
+    "--languages",
+    callback=_names,
+    metavar="LIST",
+    help="Codes joined by commas, such as sw,te.  [default: all]",
+)
+@click.option(
+    "--benchmarks",
+    callback=_names,
+    metavar="LIST",
+    help="Names joined by commas, such as mgsm,belebele.  [default: all]",
+)
+@data_dir_option
+@click.option("--limit", type=click.IntRange(min=1), help="Items per task, from the first.")
+@backend_option
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the records.  [default: runs/evaluate/MODEL]",
+)
+@allow_code_option
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+    default="auto",
+    show_default=True,
+    help="Of the weights in memory; auto keeps the checkpoint's.",
+)
+@click.option(
+    "--batch-size", type=click.IntRange(min=1), default=64, show_default=True, help="At once."
+)
+@click.option(
+    "--max-model-len", type=click.IntRange(min=1), help="Context in tokens.  [default: the model's]"
+)
+def evaluate(
+    model: str,
+    out: Path | None,
+    dtype: Any,
+    batch_size: int,
+    max_model_len: int | None,
+    **asked: Any,
+) -> None:
+    """Run the paper's benchmarks on MODEL, a folder or a hub id, and show its Table 5.
+
+    `layerswap tasks` lists them. What is finished and unchanged is not asked again.
+    """
+    from ablations.evaluation.evaluator import EngineOptions
+    from ablations.suite import SuiteRequest, evaluate_model
+
+    show_log()
+    options = EngineOptions(dtype=dtype, batch_size=batch_size, max_model_len=max_model_len)
+    click.echo(evaluate_model(model, SuiteRequest(options=options, **asked), out).report())

@@ -1,0 +1,31 @@
+"""`layerswap tasks`: the list as a table or as JSON. Reads nothing itself."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+
+@click.command()
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="How to show them.",
+)
+def tasks(form: str) -> None:
+    """List the paper's benchmarks as lm-eval tasks, with protocol and source.
+
+    Every name works in `layerswap run`, and with lm-eval: --include_path ablations/tasks.
+    """
+    from ablations.evaluation.catalog import describe_tasks, list_tasks
+
+    found = list_tasks()
+    if form == "json":
+        rows = [{**task.model_dump(mode="json"), "protocol": task.protocol} for task in found]
+        click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    click.echo(describe_tasks(found))

@@ -92,7 +92,11 @@ def delta(
 
 
 def analyse(
-    experts: Sequence[str], base: str, *, threshold: float | None, quantile: float
+    experts: Sequence[str],
+    base: str,
+    *,
+    threshold: float | None = None,
+    quantile: float = QUANTILE,
 ) -> Analysis:
     """Return the profiles of experts, read in one pass; writes nothing.
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from ablations.delta.grids import Grid
+from ablations.delta.grids import Grid, scientific
 from ablations.delta.published import LABEL
 from ablations.evaluation.scores import Frozen
 from layerswap_method.errors import InputError
@@ -169,7 +169,7 @@ class DeltaProfile(Frozen):
                 for layer in range(self.num_layers)
             ),
             label=_LABELS.get(value, value),
-            note=f"threshold {self.threshold:.2e}" if value == "share_above" else "",
+            note=f"MAV > {scientific(self.threshold)}" if value == "share_above" else "",
             limits=(0.0, 1.0) if shares else None,
         )
 

@@ -1,0 +1,193 @@
+"""What the delta of two checkpoints costs: `layerswap delta` against reading the same bytes.
+
+    python tests/benchmarks/bench_delta.py [--gib 1.2] [--repeats 3] [--work DIR] [--json FILE]
+
+Makes a random base and an expert near it (Llamas of 16 layers, 4 shards) in bfloat16 and in
+float32, and runs in turn, so that a busy machine hits all of them: `cat` of both checkpoints to
+/dev/null, `layerswap delta` on them, and `layerswap delta` on a tiny pair of as many tensors,
+which is what starting, importing and drawing cost ("net" is without it). Every way runs warm
+(files in the page cache) and cold (dropped from it before). Absolute times mean nothing outside
+this machine, ratios do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+
+LAYERS = 16
+DTYPES = ("bfloat16", "float32")
+
+
+def make_pair(folder: Path, dtype: str, gib: float) -> None:
+    """Save a random base of about `gib` GiB and an expert near it."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    size = getattr(torch, dtype).itemsize
+    hidden = max(64, 64 * round((gib * 2**30 / size / (LAYERS * 10.75 + 16)) ** 0.5 / 64))
+    config = LlamaConfig(
+        vocab_size=8 * hidden,
+        hidden_size=hidden,
+        intermediate_size=int(2.75 * hidden) // 16 * 16,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=hidden // 64,
+        num_key_value_heads=max(1, hidden // 128),
+        tie_word_embeddings=False,
+        dtype=dtype,
+    )
+    torch.manual_seed(1)
+    torch.set_default_dtype(getattr(torch, dtype))
+    model = LlamaForCausalLM(config)
+    torch.set_default_dtype(torch.float32)
+    shard = max(2**20, int(gib * 2**30 / 3.5))
+    model.save_pretrained(folder / "base", max_shard_size=shard)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += (1e-4 * torch.randn(parameter.shape)).to(parameter.dtype)
+    model.save_pretrained(folder / "expert", max_shard_size=shard)
+
+
+def run(command: list[str]) -> dict[str, float]:
+    """Run a command; return wall and CPU seconds and peak memory."""
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    errors = process.stderr.read() if process.stderr else ""
+    _, status, usage = os.wait4(process.pid, 0)
+    if status != 0:
+        raise SystemExit(f"{' '.join(command)} failed:\n{errors}")
+    return {
+        "wall_s": time.perf_counter() - started,
+        "cpu_s": usage.ru_utime + usage.ru_stime,
+        "peak_bytes": usage.ru_maxrss * 1024,
+    }
+
+
+def weights(folder: Path) -> list[Path]:
+    """Return the files of weights of a pair."""
+    found = sorted(folder.rglob("*.safetensors"))
+    if not found:
+        raise SystemExit(f"no weights in {folder}")
+    return found
+
+
+def forget(folder: Path) -> None:
+    """Drop a pair from the page cache."""
+    os.sync()
+    for file in weights(folder):
+        with file.open("rb") as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def largest_tensor(folder: Path) -> int:
+    """Return the values of the largest tensor."""
+    from safetensors import safe_open
+
+    largest = 0
+    for file in weights(folder):
+        with safe_open(str(file), "pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 - safe_open is no mapping
+                values = 1
+                for axis in opened.get_slice(name).get_shape():
+                    values *= axis
+                largest = max(largest, values)
+    return largest
+
+
+def measure(work: Path, gib: float, repeats: int) -> dict[str, Any]:
+    """Make the pairs, run every way in turn, return the figures."""
+    command = str(Path(sys.executable).parent / "layerswap")
+
+    def delta(pair: Path) -> list[str]:
+        ends = [str(pair / "expert"), "--base", str(pair / "base")]
+        return [command, "delta", *ends, "--out", str(pair / "out")]
+
+    figures: dict[str, Any] = {"repeats": repeats, "cores": os.cpu_count(), "dtypes": {}}
+    for dtype in DTYPES:
+        pair, tiny = work / dtype, work / f"{dtype}-tiny"
+        for folder, size in ((pair, gib), (tiny, 0.0)):
+            if not (folder / "expert" / "config.json").exists():
+                click.echo(f"making {folder.name}", err=True)
+                make_pair(folder, dtype, size)
+        ways = {
+            "cat": ["cat", *map(str, weights(pair))],
+            "delta": delta(pair),
+            "start": delta(tiny),
+        }
+        found: dict[str, dict[str, list[float]]] = {}
+        for i in range(repeats + 1):  # the first round fills the page cache and is not counted
+            for kind in ("warm", "cold"):
+                for name, way in ways.items():
+                    click.echo(f"{dtype}, round {i} of {repeats}: {name} {kind}", err=True)
+                    if kind == "cold":
+                        forget(pair)
+                    else:
+                        run(ways["cat"])
+                    for key, value in run(way).items() if i else ():
+                        found.setdefault(f"{name} {kind}", {}).setdefault(key, []).append(value)
+        figures["dtypes"][dtype] = {
+            "pair_bytes": sum(file.stat().st_size for file in weights(pair)),
+            "largest_tensor_float32_bytes": 4 * largest_tensor(pair),
+            "ways": {
+                name: {key: median(values) for key, values in each.items()}
+                for name, each in found.items()
+            },
+        }
+    return figures
+
+
+def report(figures: dict[str, Any]) -> str:
+    """Return the table."""
+    lines = [
+        f"median of {figures['repeats']} rounds, {figures['cores']} cores",
+        "| pair | cache | cat s | start s | delta s | delta / cat | net / cat | CPU net / cat "
+        "| peak MiB | limit MiB |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for dtype, found in figures["dtypes"].items():
+        limit = 3 * found["largest_tensor_float32_bytes"] / 2**20 + 300
+        for kind in ("warm", "cold"):
+            cat, start, delta = (
+                found["ways"][f"{name} {kind}"] for name in ("cat", "start", "delta")
+            )
+            net, busy = (delta[key] - start[key] for key in ("wall_s", "cpu_s"))
+            lines.append(
+                f"| {found['pair_bytes'] / 2**30:.2f} GiB {dtype} | {kind} | {cat['wall_s']:.2f} "
+                f"| {start['wall_s']:.2f} | {delta['wall_s']:.2f} "
+                f"| {delta['wall_s'] / cat['wall_s']:.1f} | {net / cat['wall_s']:.2f} "
+                f"| {busy / cat['cpu_s']:.2f} "
+                f"| {delta['peak_bytes'] / 2**20:.0f} | {limit:.0f} |"
+            )
+    return "\n".join(lines)
+
+
+@click.command()
+@click.option("--gib", default=1.2, show_default=True, help="Size of each checkpoint.")
+@click.option("--repeats", default=3, show_default=True)
+@click.option("--work", type=click.Path(path_type=Path), help="Keep the checkpoints here.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures.")
+def main(gib: float, repeats: int, work: Path | None, json_file: Path | None) -> None:
+    """Measure and print the table."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = work or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        figures = measure(folder.resolve(), gib, repeats)
+    click.echo(report(figures))
+    if json_file is not None:
+        json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""What a row is: no weight of a feature's row, no influence of the feature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from layerswap_method.errors import InputError
+from layerswap_method.rows import input_axis, row_layout, row_mav, spread_rows
+from tests.families.zoo import FAMILIES, make_config
+
+
+def model_of(family: str) -> Any:
+    torch.manual_seed(0)
+    return getattr(transformers, FAMILIES[family].model)(make_config(family)).float().eval()
+
+
+def silence(weight: torch.nn.Parameter, name: str, model_type: str, feature: int) -> None:
+    """Set every weight of one row to 0, as the row functions place it."""
+    axis = input_axis(name, weight.ndim, model_type)
+    assert axis is not None
+    kept = torch.ones_like(row_mav(weight.data, axis))
+    kept[..., feature] = 0
+    assert 0 < int((kept == 0).sum()) < kept.numel()
+    weight.data *= spread_rows(kept, weight.shape, axis)
+
+
+Module = Callable[[Any], tuple[Any, str]]
+MODULES: dict[str, tuple[str, str, int]] = {
+    "linear": ("llama", "model.layers.0.mlp.down_proj", 24),
+    "fused qkv": ("phi3", "model.layers.0.self_attn.qkv_proj", 16),
+    "fused gate and up": ("phi3", "model.layers.0.mlp.gate_up_proj", 16),
+    "Conv1D attention": ("gpt2", "transformer.h.0.attn.c_attn", 16),
+    "Conv1D up": ("gpt2", "transformer.h.0.mlp.c_fc", 16),
+    "Conv1D down": ("gpt2", "transformer.h.0.mlp.c_proj", 64),
+}
+
+
+@pytest.mark.parametrize("case", list(MODULES))
+def test_a_feature_whose_row_is_zero_has_no_influence(case: str) -> None:
+    family, name, features = MODULES[case]
+    model = model_of(family)
+    module = model.get_submodule(name)
+    inputs = torch.randn(3, features)
+    other = inputs.clone()
+    other[:, 5] += 1
+    before = module(other) - module(inputs)
+    assert float(before.detach().abs().min()) > 0
+    silence(module.weight, f"{name}.weight", model.config.model_type, 5)
+    assert torch.equal(module(other), module(inputs))
+
+
+@pytest.mark.parametrize("family", ["gpt_oss", "mixtral"])
+def test_so_it_is_for_the_stacked_experts_of_a_mixture(family: str) -> None:
+    model = model_of(family)
+    name = "model.layers.0.mlp.experts"
+    experts = model.get_submodule(name)
+    inputs = torch.randn(4, 16)
+    other = inputs.clone()
+    other[:, 5] += 1
+    chosen = torch.tensor([[0, 1], [1, 2], [2, 0], [0, 2]])
+    weights = torch.full((4, 2), 0.5)
+
+    def run(values: torch.Tensor) -> torch.Tensor:
+        return experts(values, chosen, weights).detach()
+
+    assert float((run(other) - run(inputs)).abs().max()) > 0
+    silence(experts.gate_up_proj, f"{name}.gate_up_proj", model.config.model_type, 5)
+    torch.testing.assert_close(run(other), run(inputs), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("family", ["gpt_oss", "mixtral"])
+def test_the_rows_of_a_stack_are_those_of_its_matrices(family: str) -> None:
+    model = model_of(family)
+    for kind in ("gate_up_proj", "down_proj"):
+        name = f"model.layers.0.mlp.experts.{kind}"
+        weight = model.get_parameter(name).data
+        found = row_mav(weight, input_axis(name, 3, model.config.model_type))
+        outputs_last = family == "gpt_oss"
+        for expert, rows in enumerate(found):
+            matrix = weight[expert].T if outputs_last else weight[expert]
+            torch.testing.assert_close(rows, matrix.abs().mean(dim=0))
+
+
+SHAPES = st.one_of(
+    st.tuples(st.lists(st.integers(1, 7), min_size=1, max_size=1), st.none()),
+    st.tuples(st.lists(st.integers(1, 7), min_size=2, max_size=2), st.sampled_from([None, 0, 1])),
+    st.tuples(st.lists(st.integers(1, 5), min_size=3, max_size=3), st.sampled_from([1, 2])),
+    st.tuples(st.lists(st.integers(1, 4), min_size=4, max_size=5), st.just(1)),
+)
+
+
+@given(SHAPES, st.integers(0, 2**31))
+def test_the_mean_over_rows_is_the_mean_over_values(
+    place: tuple[list[int], int | None], seed: int
+) -> None:
+    shape, axis = place
+    delta = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    rows = row_mav(delta, axis)
+    layout = row_layout(shape, axis)
+    assert rows.numel() == layout.features
+    assert layout.matrices * layout.lines * layout.columns == delta.numel()
+    torch.testing.assert_close(rows.mean(), delta.abs().mean())
+    spread = spread_rows(rows, shape, axis)
+    torch.testing.assert_close(spread.expand(shape).mean(), delta.abs().mean())
+
+
+def test_a_vector_is_one_row_and_so_is_a_number() -> None:
+    assert row_mav(torch.tensor([1.0, -3.0]), None).tolist() == [2.0]
+    assert row_mav(torch.tensor(-3.0), None).tolist() == [3.0]
+
+
+def test_an_expert_s_bias_is_a_row_each() -> None:
+    name = "model.layers.0.mlp.experts.down_proj_bias"
+    axis = input_axis(name, 2, "gpt_oss")
+    assert row_mav(torch.tensor([[1.0, -3.0], [0.0, 1.0]]), axis).tolist() == [2.0, 0.5]
+
+
+def test_too_many_axes_are_refused() -> None:
+    with pytest.raises(InputError, match="odd has 6 axes; which of them are inputs is not known"):
+        input_axis("odd", 6, "llama")

@@ -23,6 +23,9 @@ class Choice:
     skipped: dict[str, str] = field(default_factory=dict)
     """Task -> why it is not asked."""
 
+    runs_code: bool = False
+    """Whether one of `asked` executes what the model writes."""
+
 
 def choose_tasks(
     index: Mapping[str, Any], names: Sequence[str], *, allow_code_execution: bool
@@ -40,13 +43,16 @@ def choose_tasks(
     """
     asked: dict[str, None] = {}
     skipped: dict[str, str] = {}
+    runs_code = False
     for name in names:
         for leaf in _leaves(index, name):
-            if _runs_code(index, leaf) and not allow_code_execution:
+            unsafe = _runs_code(index, leaf)
+            if unsafe and not allow_code_execution:
                 skipped[leaf] = NEEDS_CODE_EXECUTION
             else:
                 asked[leaf] = None
-    return Choice(tuple(asked), skipped)
+                runs_code |= unsafe
+    return Choice(tuple(asked), skipped, runs_code)
 
 
 def _leaves(index: Mapping[str, Any], name: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ from ablations.evaluation import outcomes, vllm_engine
 from ablations.evaluation.backends import backend_versions, resolve_backend
 from ablations.evaluation.choice import choose_tasks
 from ablations.evaluation.evaluator import BackendChoice, Checkpoint, EngineOptions
-from ablations.evaluation.observed import code_notes, language_notes
+from ablations.evaluation.observed import code_notes, language_notes, prompt_notes
 from ablations.evaluation.outcomes import WatchedHf, WatchedVllm
 from ablations.evaluation.results import read_samples, read_scores
 from ablations.evaluation.sandbox import find_isolation
@@ -212,6 +212,7 @@ def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backe
         notes=(
             *outcomes.notes_on(went),
             *language_notes(raw["configs"]),
+            *prompt_notes(raw["configs"]),
             *code_notes(raw["configs"]),
         ),
     )

@@ -1,15 +1,18 @@
 """Values of an item that are no metric of its task: truncation, and the language of the answer.
 
-Derived from what lm-eval logged and how the requests went; asks no model.
+Also what a reader of the scores must know. Derived from what lm-eval logged and how the requests
+went; asks no model.
 """
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ablations.evaluation.languages import is_in_language, why_not_judged
 from ablations.evaluation.outcomes import Key, Outcome
+from ablations.evaluation.sandbox import find_isolation
 
 LANGUAGE_FIDELITY = "language_fidelity"
 """1 where the answer is in the language of the task, by `ablations.evaluation.languages`."""
@@ -48,6 +51,25 @@ def language_notes(configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         if reason is not None:
             notes.append(f"{task}: no {LANGUAGE_FIDELITY}: {reason}")
     return notes
+
+
+def prompt_notes(configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return which tasks ask in another language than the one they are about."""
+    notes = []
+    for task, config in configs.items():
+        metadata = config.get("metadata") or {}
+        language = metadata.get("language")
+        prompt = metadata.get("prompt_language", language)
+        if prompt != language:
+            notes.append(f"{task}: its prompts are in {prompt!r}, for want of a translation")
+    return notes
+
+
+def code_notes(configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return how generated code was held, if any ran, and by which Python."""
+    if not any(config.get("unsafe_code") for config in configs.values()):
+        return []
+    return [f"Python {platform.python_version()}: {find_isolation().describe()}"]
 
 
 class Observer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,16 @@ class TestScores:
         write_evaluation(tmp_path / "records", evaluation, fingerprint="f")
         assert read_evaluation(tmp_path / "records", fingerprint="f") == evaluation
 
+    def test_the_notes_say_how_code_was_held_and_what_was_asked_in_english(
+        self, right: Evaluation
+    ) -> None:
+        *prompts, held = right.notes
+        assert prompts == [
+            f"layerswap_mbpp_{language}: its prompts are in 'en', for want of a translation"
+            for language in ("bn", "sw", "te")
+        ]
+        assert held.startswith(f"Python {platform.python_version()}: generated code runs ")
+
     def test_no_switch_of_another_library_is_needed(self, right: Evaluation) -> None:
         assert "HF_ALLOW_CODE_EVAL" not in os.environ
         assert scores_of(right)
@@ -101,8 +112,12 @@ class TestScores:
     ) -> None:
         monkeypatch.setattr(sandbox, "probe", lambda isolation: "not here")
         sandbox.find_isolation.cache_clear()
+
+        def refuse(task: str, item: Mapping[str, Any]) -> str:
+            raise AssertionError("the model was asked")
+
         with pytest.raises(InputError, match="cannot be held on this machine"):
-            run(gold, NAMES[:1])
+            run(refuse, NAMES[:1])
         sandbox.find_isolation.cache_clear()
 
 

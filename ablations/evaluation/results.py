@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ablations.evaluation.bleu import DEFAULT_TOKENIZER, bleu_counts, bleu_of, tokenizer_of
+from ablations.evaluation.corpus import corpus_metric
 from ablations.evaluation.intervals import bootstrap, mean_stderr, wilson_interval
 from ablations.evaluation.observed import OBSERVED, Observer
 from ablations.evaluation.outcomes import Key, Outcome
@@ -149,9 +149,7 @@ def _read_score(
         if sample.task == task and sample.filter == filter_name
     ]
     signature = _signatures(raw, task).get(metric)
-    derived, interval, stderr = _derive(
-        metric, items, seed=seed, level=level, tokenizer=tokenizer_of(signature)
-    )
+    derived, interval, stderr = _derive(metric, items, seed=seed, level=level, signature=signature)
     if derived is not None and not math.isclose(derived, value, rel_tol=1e-9, abs_tol=1e-9):
         raise LayerSwapError(
             f"{task}: lm-eval reports {key} = {value}, its {len(items)} samples give {derived}"
@@ -187,15 +185,16 @@ def _derive(
     *,
     seed: int,
     level: float,
-    tokenizer: str = DEFAULT_TOKENIZER,
+    signature: str | None = None,
 ) -> tuple[float | None, Interval | None, float | None]:
     """Return (score, interval, standard error) from the items; None where there is no way."""
     pairs = [item for item in items if isinstance(item, tuple)]
-    if metric == "bleu" and len(pairs) == len(items):
-        predictions, references = [pair[1] for pair in pairs], [pair[0] for pair in pairs]
-        counts = bleu_counts(predictions, references, tokenizer)
-        drawn = bootstrap(counts, bleu_of, seed=seed, level=level)
-        return bleu_of(counts.sum(axis=0)), drawn.interval, drawn.stderr
+    known = corpus_metric(metric, signature)
+    if known is not None and len(pairs) == len(items):
+        counts = known.counts([pair[1] for pair in pairs], [pair[0] for pair in pairs])
+        drawn = bootstrap(counts, lambda sums: float(known.score(sums)), seed=seed, level=level)
+        value = float(known.score(counts.sum(axis=0).astype(np.float64)))
+        return value, drawn.interval, drawn.stderr
     if pairs or metric in _UNBOUNDED_METRICS:
         return None, None, None
     values: npt.NDArray[np.float64] = np.array(items, dtype=np.float64)

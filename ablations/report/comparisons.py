@@ -94,7 +94,7 @@ class Outcome:
     """Language experts behind them."""
 
     psi: float | None
-    """Mean squared difference per item of two single cells; None for BLEU. See `power`."""
+    """Mean squared difference per item of two single cells; None for BLEU and its kin."""
 
     models: tuple[tuple[str, str], ...]
     """The two models of every pair of cells, by their weights."""
@@ -160,7 +160,7 @@ class Comparer:
         items = one.shape[3]
         scores = [first.statistic(each.sum(axis=3))[present].mean() for each in (one, other)]
         per_item = (one - other)[present][..., 0]
-        is_bleu = one.shape[-1] > 1
+        is_corpus = one.shape[-1] > 1
         outcome = Outcome(
             difference=float(scores[0] - scores[1]),
             low=0.0,
@@ -171,7 +171,7 @@ class Comparer:
             cells=len({*zip(*np.nonzero(present)[1:], *weights, strict=True)}),
             task_experts=int(present.any(axis=(0, 2)).sum()),
             language_experts=int(present.any(axis=(0, 1)).sum()),
-            psi=None if is_bleu else float((per_item**2).mean()),
+            psi=None if is_corpus else float((per_item**2).mean()),
             models=tuple((str(a), str(b)) for a, b in zip(*weights, strict=True)),
         )
         if all(a == b for a, b in outcome.models):
@@ -181,7 +181,7 @@ class Comparer:
         low, high = percentile_interval(
             self._differences(first, one, other, present, experts=True), self.level
         )
-        if is_bleu:
+        if is_corpus:
             drawn = self._differences(first, one, other, present, experts=False)
             p, method = bootstrap_p_value(drawn, outcome.difference), BOOTSTRAP
         else:

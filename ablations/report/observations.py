@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ablations.evaluation.bleu import bleu_counts
+from ablations.evaluation.corpus import CorpusMetric, corpus_metric
 from ablations.evaluation.scores import TaskScore
-from ablations.report.bleu import bleu_of_sums
 from ablations.report.design import ROLES, Group, Model, groups, setting_key
 from ablations.report.statistics import Array, Mask, Statistic
 from ablations.runner.records import CellRecord, Run
@@ -166,13 +165,14 @@ class Observations:
         counts = np.zeros((*shape, len(items), width))
         for place, rows in found.items():
             counts[place] = rows
-        is_bleu = width > 1
+        corpus = corpus_metric(measure.metric, self._signature(group, measure))
+        is_corpus = width > 1 and corpus is not None
         return Block(
             counts=counts,
             present=present,
             weights=tuple(weights),
-            statistic=bleu_of_sums if is_bleu else _mean_of(len(items)),
-            is_binary=not is_bleu and bool(np.isin(counts, (0.0, 1.0)).all()),
+            statistic=corpus.score if corpus and is_corpus else _mean_of(len(items)),
+            is_binary=not is_corpus and bool(np.isin(counts, (0.0, 1.0)).all()),
         )
 
     def items(self, group: Group, measure: Measure) -> tuple[Item, ...]:
@@ -195,6 +195,10 @@ class Observations:
             if cell.language == group.language or "language" not in cell.experts
         ]
 
+    def _signature(self, group: Group, measure: Measure) -> str | None:
+        scores = (self.score(cell, measure) for cell in self.members(group))
+        return next((score.signature for score in scores if score is not None), None)
+
     def _scores_of(self, group: Group) -> dict[str, list[TaskScore]]:
         members = self.members(group)
         own = [cell for cell in members if "language" in cell.experts] or members
@@ -211,12 +215,11 @@ class Observations:
             read: dict[tuple[str, str, str], dict[Item, object]] = {}
             for sample in cell.samples():
                 for metric, value in sample.values.items():
-                    if isinstance(value, tuple) and metric != "bleu":
-                        continue  # chrF and its kin: no sums to draw again
                     into = read.setdefault((sample.task, metric, sample.filter), {})
                     into[sample.doc_id, sample.doc_hash] = value
+            signatures = {(s.task, s.metric, s.filter): s.signature for s in cell.scores}
             self._items[cell.score_key] = {
-                key: _counted(values) if key[1] == "bleu" else values
+                key: _counted(values, corpus_metric(key[1], signatures.get(key)))
                 for key, values in read.items()
             }
         if not measure.is_share:
@@ -228,9 +231,14 @@ def _key(measure: Measure) -> tuple[str, str, str]:
     return measure.task, measure.metric, measure.filter
 
 
-def _counted(values: Mapping[Item, object]) -> dict[Item, object]:
+def _counted(values: Mapping[Item, object], corpus: CorpusMetric | None) -> Mapping[Item, object]:
+    """Return numbers: of texts the counts of their metric, and nothing of one that is unknown."""
     pairs = [value for value in values.values() if isinstance(value, tuple)]
-    rows = bleu_counts([prediction for _, prediction in pairs], [gold for gold, _ in pairs])
+    if not pairs:
+        return values
+    if corpus is None:
+        return {}
+    rows = corpus.counts([prediction for _, prediction in pairs], [gold for gold, _ in pairs])
     return dict(zip(values, rows.astype(np.float64), strict=True))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics as plain
 from collections.abc import Iterator, Sequence
 
+from ablations.evaluation.corpus import CORPUS_METRICS
 from ablations.evaluation.scores import Interval
 from ablations.report.comparisons import BOOTSTRAP, Comparison, Contrast, Outcome
 from ablations.report.design import Group
@@ -143,11 +144,13 @@ def noise_lines(
             and each.outcome is not None
             and not each.is_same_model
         ]
-        if measure.metric == "bleu":
+        name = CORPUS_METRICS.get(measure.metric)
+        if name is not None:
             widths = [(o.high - o.low) / 2 for o in outcomes if o.method == BOOTSTRAP]
             if widths:
+                width = percent(plain.median(widths))
                 yield (
-                    f"{where}: BLEU differences under about {percent(plain.median(widths))} points "
+                    f"{where}: {name} differences under about {width} points "
                     f"are noise at {level:.0%} (median half width of the intervals of differences)."
                 )
             continue

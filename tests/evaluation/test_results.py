@@ -73,5 +73,10 @@ def test_a_score_that_its_samples_contradict_is_refused() -> None:
 def test_a_metric_that_is_no_share_has_no_interval() -> None:
     score = _only(_raw("word_perplexity", 17.5, [-3.0, -2.0]))
     assert (score.value, score.is_share, score.interval) == (17.5, False, None)
-    ter = _only(_raw("ter", 120.0, [["a b", "c"]]))
-    assert (ter.value, ter.higher_is_better, ter.interval) == (1.2, False, None)
+
+
+def test_ter_may_pass_one_and_has_an_interval() -> None:
+    ter = _only(_raw("ter", 150.0, [["a b", "c d e"]]))
+    assert (ter.value, ter.higher_is_better) == (1.5, False)
+    assert ter.interval is not None
+    assert (ter.interval.low, ter.interval.high) == (1.5, 1.5)

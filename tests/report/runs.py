@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ablations.evaluation.bleu import bleu_counts, bleu_of
+from ablations.evaluation.corpus import CORPUS_METRICS, corpus_metric
 from ablations.evaluation.intervals import bootstrap, mean_stderr, wilson_interval
 from ablations.evaluation.scores import Sample, TaskScore
 from ablations.report.design import ROLES, describe_setting
@@ -161,7 +161,7 @@ def _answer(task: str, point: Point, ability: float, items: int) -> tuple[list[S
         metric = "word_perplexity"
     elif "translate" in task:
         values = [_translation(doc, ability, rng) for doc in range(items)]
-        metric = "bleu"
+        metric = next((m for m in CORPUS_METRICS if task.endswith(m)), "bleu")
     else:
         values = [float(each) for each in right]
         metric = "exact_match"
@@ -187,10 +187,12 @@ def _answer(task: str, point: Point, ability: float, items: int) -> tuple[list[S
 def _score(task: str, metric: str, values: list[Any]) -> TaskScore:
     n = len(values)
     interval, stderr, value = None, None, 3.0
-    if metric == "bleu":
-        counts = bleu_counts([each[1] for each in values], [each[0] for each in values])
-        drawn = bootstrap(counts, bleu_of, seed=0, resamples=200)
-        value, interval, stderr = bleu_of(counts.sum(axis=0)), drawn.interval, drawn.stderr
+    known = corpus_metric(metric)
+    if known is not None:
+        counts = known.counts([each[1] for each in values], [each[0] for each in values])
+        drawn = bootstrap(counts, lambda sums: float(known.score(sums)), seed=0, resamples=200)
+        value = float(known.score(counts.sum(axis=0)))
+        interval, stderr = drawn.interval, drawn.stderr
     elif metric == "exact_match":
         value = float(np.mean(values))
         interval, stderr = wilson_interval(int(sum(values)), n), mean_stderr(np.array(values))
@@ -203,7 +205,7 @@ def _score(task: str, metric: str, values: list[Any]) -> TaskScore:
         interval=interval,
         stderr=stderr,
         n=n,
-        higher_is_better=metric != "word_perplexity",
+        higher_is_better=metric not in ("word_perplexity", "ter"),
     )
 
 

@@ -5,7 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ablations.report.comparisons import MCNEMAR, Comparer, Comparison, compare_all
+from ablations.evaluation.bleu import bleu_counts, bleu_of_sums
+from ablations.evaluation.corpus import CORPUS_METRICS
+from ablations.report.comparisons import BOOTSTRAP, MCNEMAR, Comparer, Comparison, compare_all
 from ablations.report.factors import factors
 from ablations.report.observations import Observations
 from ablations.report.statistics import holm, mcnemar_exact, newcombe_interval
@@ -241,3 +243,39 @@ def test_settings_without_a_grid_are_compared_by_what_differs(tmp_path: Path) ->
         "placement middle against outer (both b=1)",
         "placement and bottom layers middle b=2 against outer b=1",
     ]
+
+
+@pytest.mark.parametrize("metric", ["chrf", "chrf++", "ter"])
+def test_corpus_metrics_are_compared_by_a_paired_bootstrap(metric: str, tmp_path: Path) -> None:
+    study = study_of(vary=TRANSITIONS, evaluate={"tasks": [f"translate_{metric}"]})
+    run = write_run(tmp_path, study, lambda p, _: 2.0 * float(p.values["top_transition"]), items=60)
+    (found,) = _compared(run)
+    assert found.outcome is not None
+    assert (found.outcome.method, found.outcome.psi) == (BOOTSTRAP, None)
+    first, second = (cell.scores[0].value for cell in run.cells)
+    assert found.outcome.difference == pytest.approx(second - first)
+    sign = -1 if metric == "ter" else 1
+    assert sign * found.outcome.low > 0
+    assert found.outcome.p is not None
+    assert found.outcome.p < 0.01
+    assert sentence(found).endswith("evidence that transition zone on is better")
+    (line,) = noise_lines([found], [(found.group, found.measure, 60, 0.5)], 0.95)
+    assert f"{CORPUS_METRICS[metric]} differences under about" in line
+
+
+def test_bleu_is_drawn_with_the_tokenizer_of_its_signature(tmp_path: Path) -> None:
+    study = study_of(vary=TRANSITIONS, evaluate={"tasks": ["translate_sw"]})
+    run = write_run(tmp_path, study, _steady, items=40)
+    said = '"signature": "nrefs:1|case:mixed|eff:no|tok:char|smooth:exp|version:2.6.0"'
+    for path in (run.path / "cells").glob("*/scores.json"):
+        text = path.read_text(encoding="utf-8")
+        assert '"signature": null' in text
+        path.write_text(text.replace('"signature": null', said), encoding="utf-8")
+    (found,) = _compared(load_run(run.path))
+    scores = []
+    for cell in run.cells:
+        pairs = [each.values["bleu"] for each in cell.samples()]
+        texts = [[str(pair[side]) for pair in pairs] for side in (1, 0)]  # type: ignore[index]
+        scores.append(float(bleu_of_sums(bleu_counts(*texts, "char").sum(axis=0).astype(float))))
+    assert found.outcome is not None
+    assert found.outcome.difference == pytest.approx(scores[1] - scores[0])

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ablations.evaluation.bleu import bleu_counts, bleu_of
-from ablations.report.bleu import bleu_of_sums
+from ablations.evaluation.bleu import bleu_counts, bleu_of, bleu_of_sums
 from ablations.report.statistics import (
     bootstrap_p_value,
     draw,

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from ablations.cli.options import backend_option
+from ablations.cli.log import show_log
+from ablations.cli.options import allow_code_option, backend_option, data_dir_option
 
 
 @click.command()
@@ -49,6 +50,8 @@ from ablations.cli.options import backend_option
 @click.option(
     "--materialize", is_flag=True, help="Write every merge to disk by mergekit-yaml first."
 )
+@data_dir_option
+@allow_code_option
 def run(study: str, dry_run: bool, **options: Any) -> None:
     """Merge and evaluate every cell of STUDY: a file, or a shipped study such as layer_count.
 
@@ -67,24 +70,8 @@ def run(study: str, dry_run: bool, **options: Any) -> None:
 def _run(study: str, options: Any) -> None:
     from ablations.runner.run import run_study
 
-    _show_log()
+    show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
     result = run_study(study, options)
     click.echo(result.report())
     if result.summary.failed:
         sys.exit(1)
-
-
-def _show_log() -> None:
-    """Write what this package says to stderr: all of it, or warnings where a bar is shown."""
-    from tqdm import tqdm
-
-    class Handler(logging.Handler):
-        """Writes above the bar."""
-
-        def emit(self, record: logging.LogRecord) -> None:
-            tqdm.write(self.format(record), file=sys.stderr)
-
-    logger = logging.getLogger("ablations")
-    logger.handlers = [Handler()]
-    logger.setLevel(logging.WARNING if sys.stderr.isatty() else logging.INFO)
-    logger.propagate = False

@@ -17,7 +17,7 @@ from typing import Any
 
 from ablations.evaluation import outcomes, vllm_engine
 from ablations.evaluation.backends import backend_versions, resolve_backend
-from ablations.evaluation.choice import choose_tasks
+from ablations.evaluation.choice import Choice, choose_tasks
 from ablations.evaluation.evaluator import BackendChoice, Checkpoint, EngineOptions
 from ablations.evaluation.observed import code_notes, language_notes, prompt_notes
 from ablations.evaluation.outcomes import WatchedHf, WatchedVllm
@@ -226,9 +226,7 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
             on a machine that can hold none.
     """
     manager = _task_manager(request)
-    choice = choose_tasks(
-        manager.task_index, request.tasks, allow_code_execution=request.allow_code_execution
-    )
+    choice = _choose(manager, request)
     if choice.runs_code:
         find_isolation()  # where there is none, before the model has answered for an hour
     tasks: list[Any] = []
@@ -245,13 +243,19 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
     return tasks, choice.skipped
 
 
-def check_tasks(request: EvaluationRequest) -> None:
-    """Check that every task of the request exists, before any model is loaded.
+def check_tasks(request: EvaluationRequest) -> Choice:
+    """Return what would be asked and what skipped, before any model or data is loaded.
 
     Raises:
         InputError: naming every unknown task with the nearest known one.
     """
-    _task_manager(request)
+    return _choose(_task_manager(request), request)
+
+
+def _choose(manager: Any, request: EvaluationRequest) -> Choice:
+    return choose_tasks(
+        manager.task_index, request.tasks, allow_code_execution=request.allow_code_execution
+    )
 
 
 def _task_manager(request: EvaluationRequest) -> Any:

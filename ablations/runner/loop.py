@@ -267,6 +267,8 @@ class _Loop:
             backend=evaluation.backend,
             timing_s={**done.timing_s, "total": total},
             provenance=provenance,
+            skipped=evaluation.skipped,
+            notes=evaluation.notes,
         )
         merge = dict(cell.merge)
         records.write_cell(self._out, head, merge, evaluation.scores, evaluation.samples)

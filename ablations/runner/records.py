@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from ablations.atomic import replaced_folder, write_text
 from ablations.evaluation.scores import Backend, Frozen, Sample, TaskScore
@@ -78,6 +78,12 @@ class CellHead(Frozen):
 
     provenance: dict[str, Any]
     """Versions, fingerprints, how the weights got into the engine, when and where."""
+
+    skipped: dict[str, str] = Field(default_factory=dict)
+    """Task of the request that was not asked -> why."""
+
+    notes: tuple[str, ...] = ()
+    """What a reader of the scores must know; see `Evaluation.notes`."""
 
 
 class CellRecord(CellHead):

@@ -17,7 +17,7 @@ from ablations.runner.processes import ProcessExecutor
 from ablations.runner.work import Executor, WorkEvaluator
 from ablations.study.cells import Cell
 from ablations.study.describe import describe_plan
-from ablations.study.files import find_study, read_study
+from ablations.study.files import StudyFile, find_study, read_study
 from ablations.study.planning import StudyPlan, plan_study
 from ablations.study.selection import parse_selection
 from layerswap_method.errors import InputError, LayerSwapError
@@ -58,6 +58,12 @@ class RunOptions:
 
     materialize: bool = False
     """Whether every merge is written to disk by mergekit."""
+
+    data_dir: Path | None = None
+    """Data of the tasks in place of the hub; None takes what the study says."""
+
+    allow_code_execution: bool = False
+    """Whether generated programs may be run, where the study does not say so."""
 
     progress: bool | None = None
     """Whether to show a bar; None shows it on a terminal only."""
@@ -104,7 +110,7 @@ def dry_run(study: str, options: RunOptions) -> str:
     name = "study" if file.study is None else file.study.name
     out = (options.out or default_out(name)).absolute()
     cache = out / _FINGERPRINTS
-    plan = plan_study(file, options.experts, backend=options.backend, cache=cache, dry=True)
+    plan = _plan(file, options, cache, dry=True)
     finished = {cell.key for cell in plan.cells if records.is_finished(out, cell.key)}
     selected = {cell.key for cell in _selected(plan, options.only)}
     return describe_plan(
@@ -129,7 +135,7 @@ def run_study(study: str, options: RunOptions) -> RunResult:
         _check_folder(out, name)
     logger.info("planning %s", file.path)
     cache = out / _FINGERPRINTS
-    plan = plan_study(file, options.experts, backend=options.backend, cache=cache)
+    plan = _plan(file, options, cache)
     for note in plan.notes:
         logger.info("  note: %s", note)
     cells = _selected(plan, options.only)
@@ -154,6 +160,18 @@ def run_study(study: str, options: RunOptions) -> RunResult:
     finally:
         executor.close()
     return RunResult(out, summary, len(records.load_run(out).unfinished))
+
+
+def _plan(file: StudyFile, options: RunOptions, cache: Path, *, dry: bool = False) -> StudyPlan:
+    return plan_study(
+        file,
+        options.experts,
+        backend=options.backend,
+        cache=cache,
+        dry=dry,
+        data_dir=options.data_dir,
+        allow_code_execution=options.allow_code_execution,
+    )
 
 
 def default_out(name: str) -> Path:

@@ -241,6 +241,8 @@ def _request(evaluate: Evaluate, language: str | None, include_path: Path) -> Ev
     return EvaluationRequest(
         tasks=tuple(tasks),
         include_path=include_path,
+        data_dir=None if evaluate.data_dir is None else Path(evaluate.data_dir).absolute(),
+        allow_code_execution=evaluate.allow_code_execution,
         limit=evaluate.limit,
         seed=evaluate.seed,
         level=evaluate.level,

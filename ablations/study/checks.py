@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ablations.evaluation.catalog import choose, list_tasks
+from ablations.evaluation.scores import SHIPPED_TASKS
 from ablations.study.documents import PLACEHOLDERS, named_models, place_problem
 from ablations.study.experts import ExpertsFile
 from ablations.study.schema import Study
-from layerswap_method.errors import nearest
+from layerswap_method.errors import InputError, nearest
 
 POCKET_TASKS = Path("runs/pocket/tasks")
 """What `include_path: pocket` stands for."""
@@ -25,11 +27,47 @@ def with_experts_file(study: Study, file: ExpertsFile) -> Study:
     return study.model_copy(update={"evaluate": study.evaluate.model_copy(update=changes)})
 
 
-def task_folder(study: Study) -> Path | None:
-    """Return the folder of the task files; None where neither file names one."""
+def with_benchmarks(study: Study) -> Study:
+    """Return the study with the tasks of its benchmarks among `evaluate.languages`.
+
+    Raises:
+        InputError: for an unknown benchmark, a language that has none of its tasks, or experts
+            without a language.
+    """
+    evaluate = study.evaluate
+    if not evaluate.benchmarks:
+        return study
+    if evaluate.include_path is not None:
+        raise InputError(
+            "evaluate.benchmarks are the shipped tasks, and include_path names others "
+            f"({evaluate.include_path}); leave one of the two out"
+        )
+    codes = study.experts.language
+    if not isinstance(codes, dict):
+        raise InputError(
+            "evaluate.benchmarks needs experts.language by language: {sw: [NAME, ...]}"
+        )
+    tasks = list_tasks()
+    languages = {
+        code: tuple(
+            dict.fromkeys(
+                (
+                    *evaluate.languages.get(code, ()),
+                    *(task.name for task in choose(tasks, [code], evaluate.benchmarks)),
+                )
+            )
+        )
+        for code in codes
+    }
+    changes = {"languages": {**evaluate.languages, **languages}}
+    return study.model_copy(update={"evaluate": evaluate.model_copy(update=changes)})
+
+
+def task_folder(study: Study) -> Path:
+    """Return the folder of the task files: the shipped ones where neither file names another."""
     path = study.evaluate.include_path
     if path is None:
-        return None
+        return SHIPPED_TASKS
     return (POCKET_TASKS if path == "pocket" else Path(path)).absolute()
 
 
@@ -61,13 +99,13 @@ def study_problems(study: Study, known: Mapping[str, Any]) -> Iterator[str]:
     yield from _pool_problems(study)
     evaluate = study.evaluate
     if not evaluate.tasks and not evaluate.languages:
-        yield "evaluate names no tasks; write tasks: [NAME, ...]"
+        yield "evaluate names no tasks; write tasks: [NAME, ...] or benchmarks: [mgsm, ...]"
     folder = task_folder(study)
-    if folder is None:
-        yield "no folder of task files; write include_path: below evaluate: or in the experts file"
-    elif not folder.is_dir():
+    if not folder.is_dir():
         hint = "; layerswap pocket build makes it" if "pocket" in str(folder) else ""
         yield f"evaluate.include_path: {folder}: no such folder{hint}"
+    if evaluate.data_dir is not None and not Path(evaluate.data_dir).is_dir():
+        yield f"evaluate.data_dir: {evaluate.data_dir}: no such folder"
 
 
 def _recipe_problems(study: Study, known: Mapping[str, Any]) -> Iterator[str]:

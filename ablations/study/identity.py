@@ -131,7 +131,7 @@ def code_fingerprint() -> str:
     method = Path(layerswap_method.__file__).parent
     evaluation = Path(__file__).parent.parent / "evaluation"
     live = Path(__file__).parent.parent / "live"
-    code = [path for folder in (method, evaluation, live) for path in folder.glob("*.py")]
+    code = [path for folder in (method, evaluation, live) for path in folder.rglob("*.py")]
     return fingerprint_of(**{str(path.parent.name) + path.name: path.read_text() for path in code})
 
 
@@ -155,17 +155,19 @@ def identified(
         versions: of the packages that can change a score.
     """
     code = code_fingerprint()
-    folders: dict[Path, str] = {}
+    folders: dict[Path | None, str] = {}
     found = []
     for cell in cells:
         folder = cell.request.include_path
-        if folder not in folders:
-            folders[folder] = fingerprint_folder(folder)
+        for each in (folder, cell.request.data_dir):
+            if each is not None and each not in folders:
+                folders[each] = fingerprint_folder(each)
         weights = fingerprint_of(weights=weights_identity(cell.merge, experts, contents, versions))
         score = fingerprint_of(
             weights=weights,
-            request=cell.request.model_dump(mode="json", exclude={"include_path"}),
+            request=cell.request.model_dump(mode="json", exclude={"include_path", "data_dir"}),
             tasks=folders[folder],
+            data=folders.get(cell.request.data_dir),
             backend=backend,
             options=options.model_dump(mode="json"),
             versions=dict(versions),

@@ -10,14 +10,21 @@ import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import layerswap_method
 from ablations.evaluation.backends import backend_versions, resolve_backend
 from ablations.evaluation.evaluator import BackendChoice, EngineOptions
-from ablations.evaluation.lm_eval_backend import check_tasks
-from ablations.evaluation.scores import Backend, EvaluationRequest
+from ablations.evaluation.lm_eval_backend import check_tasks, load_tasks
+from ablations.evaluation.scores import SHIPPED_TASKS, Backend, EvaluationRequest
 from ablations.study.cells import Cell, Expansion, expand
-from ablations.study.checks import expert_names, study_problems, task_folder, with_experts_file
+from ablations.study.checks import (
+    expert_names,
+    study_problems,
+    task_folder,
+    with_benchmarks,
+    with_experts_file,
+)
 from ablations.study.compatibility import compatibility_report
 from ablations.study.experts import Expert, ExpertsFile, find_expert, read_experts_file
 from ablations.study.files import StudyFile
@@ -85,6 +92,8 @@ def plan_study(
     backend: BackendChoice = "auto",
     cache: Path | None = None,
     dry: bool = False,
+    data_dir: Path | None = None,
+    allow_code_execution: bool = False,
 ) -> StudyPlan:
     """Return the plan of a study, after every check that can be made without running it.
 
@@ -93,7 +102,9 @@ def plan_study(
         experts_file: names to folders; None takes the study's own `experts_file`.
         backend: what is to evaluate.
         cache: file in which fingerprints of experts are kept.
-        dry: whether to download no expert, read no weights and write nothing.
+        dry: whether to download no expert, read no weights or data and write nothing.
+        data_dir: data of the tasks, in place of what the study says.
+        allow_code_execution: whether to run generated programs, as well as the study says.
 
     Raises:
         InputError: listing every problem.
@@ -102,10 +113,11 @@ def plan_study(
     if file.study is None:
         raise InputError.from_problems(str(file.path), problems)
     study, named = _with_experts(file, file.study, experts_file, problems)
+    study = _with_protocol(study, data_dir, allow_code_execution, problems)
     known = recipe_fields()
     problems += study_problems(study, known)
     experts = _find_experts(study, named, problems, download=not dry)
-    chosen = _backend(backend, study, problems)
+    chosen, skipped = _backend(backend, study, problems)
     expansion, checkpoints = Expansion(), list[Checkpoint]()
     if set(experts) == set(expert_names(study)):
         aligned = bool(study.recipe and (study.recipe.keys() & {"tokenizer", "tokenizer_source"}))
@@ -118,12 +130,14 @@ def plan_study(
                 study,
                 experts,
                 num_layers=checkpoints[0].num_layers or 0,
-                include_path=task_folder(study) or Path(),
+                include_path=task_folder(study),
                 known=known,
             )
             problems += expansion.problem_list()
     if problems or chosen is None:
         raise InputError.from_problems(str(file.path), problems)
+    if not dry and task_folder(study) == SHIPPED_TASKS:
+        _check_data(expansion.cells)
     versions = _versions(chosen)
     fingerprints = Fingerprints(cache, dry=dry)
     contents = read_contents(experts.values(), fingerprints)
@@ -145,7 +159,11 @@ def plan_study(
         backend=chosen,
         versions=versions,
         states=fingerprints.states(),
-        notes=(*_scaling(study, expansion, checkpoints), *_shared_weights(cells)),
+        notes=(
+            *_scaling(study, expansion, checkpoints),
+            *_shared_weights(cells),
+            *(f"{task}: skipped: {reason}" for task, reason in skipped.items()),
+        ),
     )
 
 
@@ -179,21 +197,68 @@ def _find_experts(
     return experts
 
 
-def _backend(choice: BackendChoice, study: Study, problems: list[str]) -> Backend | None:
+def _with_protocol(
+    study: Study, data_dir: Path | None, allow_code_execution: bool, problems: list[str]
+) -> Study:
+    """Return the study with the tasks of its benchmarks and what the command line says of them."""
+    changes: dict[str, Any] = {}
+    if data_dir is not None:
+        changes["data_dir"] = str(data_dir)
+    if allow_code_execution:
+        changes["allow_code_execution"] = True
+    study = study.model_copy(update={"evaluate": study.evaluate.model_copy(update=changes)})
+    try:
+        return with_benchmarks(study)
+    except InputError as error:
+        problems.append(error.message)
+        return study
+
+
+def _backend(
+    choice: BackendChoice, study: Study, problems: list[str]
+) -> tuple[Backend | None, dict[str, str]]:
+    """Return the backend and the tasks that are skipped, with the reason."""
     try:
         chosen = resolve_backend(choice)
     except InputError as error:
         problems.append(error.message)
-        return None
-    folder = task_folder(study)
-    evaluate = study.evaluate
+        return None, {}
+    folder, evaluate = task_folder(study), study.evaluate
     tasks = (*evaluate.tasks, *(task for each in evaluate.languages.values() for task in each))
-    if folder is not None and folder.is_dir() and tasks:
+    if not folder.is_dir() or not tasks:
+        return chosen, {}
+    request = EvaluationRequest(
+        tasks=tasks,
+        include_path=folder,
+        allow_code_execution=evaluate.allow_code_execution,
+    )
+    try:
+        choice_of_tasks = check_tasks(request)
+    except InputError as error:
+        problems.append(error.message)
+        return chosen, {}
+    if not choice_of_tasks.asked:
+        reasons = dict.fromkeys(choice_of_tasks.skipped.values())
+        problems.append(f"every task of the study is skipped: {', '.join(reasons)}")
+    return chosen, choice_of_tasks.skipped
+
+
+def _check_data(cells: list[Cell]) -> None:
+    """Load the data of every shipped task once: missing files are said before an engine starts.
+
+    Raises:
+        InputError: with every problem.
+    """
+    first = cells[0].request
+    names = dict.fromkeys(task for cell in cells for task in cell.request.tasks)
+    problems = []
+    for name in names:
         try:
-            check_tasks(EvaluationRequest(tasks=tuple(tasks), include_path=folder))
+            load_tasks(first.model_copy(update={"tasks": (name,)}))
         except InputError as error:
             problems.append(error.message)
-    return chosen
+    if problems:
+        raise InputError.from_problems("data of the tasks", list(dict.fromkeys(problems)))
 
 
 def _versions(backend: Backend) -> dict[str, str]:

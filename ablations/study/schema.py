@@ -74,9 +74,20 @@ class Evaluate(Frozen):
     """Language code -> tasks: asked of cells whose language expert is of that language, and of
     cells without a language expert. Needs `experts.language` by language code."""
 
+    benchmarks: tuple[StrictStr, ...] = ()
+    """Shipped benchmarks (``mgsm``, ``belebele``, ``flores``, ``mbpp``, ``mmlu``): their tasks are
+    added to `languages`, for every language code of `experts.language`."""
+
     include_path: StrictStr | None = None
     """Folder of the task files, from the working directory; ``pocket`` is ``runs/pocket/tasks``.
-    None: the `include_path` of the experts file. The experts file wins where both say one."""
+    None: the `include_path` of the experts file, else the shipped tasks. The experts file wins
+    where both say one."""
+
+    data_dir: StrictStr | None = None
+    """Folder with the data of shipped tasks, from the working directory, in place of the hub."""
+
+    allow_code_execution: StrictBool = False
+    """Whether tasks that run generated programs (``mbpp``) are asked; else they are skipped."""
 
     limit: int | None = Field(default=None, ge=1)
     """Items per task, from the first; None asks all."""

@@ -30,10 +30,7 @@ Progress = Callable[[str, Sequence[str]], Iterable[str]]
 """(what is read, names of its tensors) -> the names, which it may count for a bar."""
 
 
-_UNCHANGED = (
-    "{expert} is equal to {base}: its change is 0, which has no inverse and no shares; base_model "
-    "must be the parent that the experts were trained from, and an expert one that was trained"
-)
+_ADVICE = "base_model must be the parent of the experts, and an expert one that was trained from it"
 
 Soup = Sequence[tuple[DeltaPair, float]]
 """The experts of one role, each with its share of the role's soup; the shares sum to 1."""
@@ -172,7 +169,10 @@ def _mean_change(pair: DeltaPair, progress: Progress) -> float:
     if key not in _known:
         _known[key] = mean_row_mav(pair, lambda names: progress(f"change of {pair.expert}", names))
     if _known[key] == 0:
-        raise InputError(_UNCHANGED.format(expert=pair.expert, base=pair.base))
+        raise InputError(
+            f"{pair.expert} is equal to {pair.base}: its change is 0, which has no inverse to be a "
+            f"weight; {_ADVICE}"
+        )
     return float(_known[key])
 
 
@@ -202,7 +202,9 @@ def _shared_out(
             shares[role] = delta_shares(moved)
         except ValueError as error:
             pair = soup[0][0]
-            raise InputError(_UNCHANGED.format(expert=pair.expert, base=pair.base)) from error
+            raise InputError(
+                f"the layers of {pair.expert} are equal to those of {pair.base}: {error}; {_ADVICE}"
+            ) from error
     sources = choose_sources(shares["task"], shares["language"], spec.delta_threshold)
     found = tuple(
         UnitShare(layer, part, task, language, source)

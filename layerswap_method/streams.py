@@ -212,10 +212,10 @@ def layer_swap_stream(
         return TensorMix(
             terms=tuple((model.origin(name), coefficient) for model, coefficient in used),
             divisor=terms.divisor,
-            # Averages of both experts are rounded to `dtype` once; the planner has mergekit round
-            # everything else on loading.
+            # Averages of both experts are rounded once, to what is saved; the planner has mergekit
+            # round everything else on loading.
             load_dtype=None if source == "average" else dtype,
-            dtype=dtype if source == "average" else None,
+            dtype=(out_dtype or dtype) if source == "average" else None,
             out_dtype=out_dtype,
         )
 

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from layerswap_method import measure
+from layerswap_method.deltas import mean_row_mav
 from tests.families.merging import merge as merge_in_process
 from tests.method.conftest import NUM_LAYERS, Merge, save_llama
 from tests.method.test_errors import refused
@@ -195,11 +196,9 @@ def test_every_expert_is_measured_once(
     tuned: Tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[str] = []
-    original = measure.mean_row_mav
-
     def counting(pair: Any, *args: Any) -> float:
         measured.append(Path(pair.expert).name)
-        return original(pair, *args)
+        return mean_row_mav(pair, *args)
 
     monkeypatch.setattr(measure, "mean_row_mav", counting)
     monkeypatch.setattr(measure, "_known", {})

@@ -100,7 +100,7 @@ def load_mgsm(
 def load_belebele(
     *, hub_id: str, configs: Mapping[str, str], data_dir: Path | str | None = None, **_metadata: Any
 ) -> dict[str, Dataset]:
-    """Return Belebele's only split, ``test``.
+    """Return Belebele's only split, ``test``, with the letter of the answer as `answer`.
 
     Raises:
         InputError: when the data is not there, or not Belebele's.
@@ -109,11 +109,11 @@ def load_belebele(
     rows = read_rows(BELEBELE, language, "test", hub_id=hub_id, config=config, data_dir=data_dir)
     problems = []
     for index, row in enumerate(rows):
-        row["correct_answer_num"] = str(row["correct_answer_num"])
-        if row["correct_answer_num"] not in ("1", "2", "3", "4"):
-            problems.append(
-                f"item {index}: correct_answer_num {row['correct_answer_num']!r} is not 1, 2, 3, 4"
-            )
+        number = row["correct_answer_num"] = str(row["correct_answer_num"])
+        if number not in ("1", "2", "3", "4"):
+            problems.append(f"item {index}: correct_answer_num {number!r} is not 1, 2, 3, 4")
+            continue
+        row["answer"] = "ABCD"[int(number) - 1]
     if len(rows) <= CHOICE_EXEMPLARS:
         problems.append(
             f"{len(rows)} items; {CHOICE_EXEMPLARS} examples beside the item take "

@@ -19,6 +19,7 @@ from ablations.report.document import Figure, Report, Table
 from ablations.report.factors import most_draws
 from ablations.report.figures import draw_chart
 from ablations.report.observations import Measure, Observations
+from ablations.report.protocol import protocol_notes
 from ablations.report.published import published_table
 from ablations.report.summaries import Summaries
 from ablations.report.tables import main_tables
@@ -118,7 +119,7 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
 
 def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Iterator[str]:
     study = observations.run.study
-    yield from observations.run.head.notes
+    yield from dict.fromkeys((*observations.run.head.notes, *protocol_notes(observations.run)))
     if uses_short_names(study):
         yield SHORT_NOTE
     draws = most_draws(study)

@@ -1,0 +1,66 @@
+"""What a reader must know of the tasks behind the numbers. Knows records and shipped tasks.
+
+Answers that were cut off, prompts that did not fit, tasks that were skipped, and prompts in
+another language than the task is said to be in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ablations.evaluation.catalog import list_tasks
+from ablations.evaluation.observed import LANGUAGE_FIDELITY, TRUNCATED
+from ablations.evaluation.table5 import TRUNCATION_NOTED
+from ablations.runner.records import CellRecord, Run
+
+_SHOWN_CELLS = 2
+"""Cells that a note names before it counts the others."""
+
+
+def protocol_notes(run: Run) -> Iterator[str]:
+    """Yield the notes on the tasks of `run`, each once."""
+    yield from _by_cells(
+        run, lambda cell: [f"{task}: skipped: {reason}" for task, reason in cell.skipped.items()]
+    )
+    yield from _by_cells(run, lambda cell: list(cell.notes))
+    asked = dict.fromkeys(score.task for cell in run.cells for score in cell.scores)
+    for task in list_tasks():
+        if task.name in asked and task.prompt_language != task.language:
+            yield (
+                f"{task.name}: its prompts are English, for want of a public translation into "
+                f"{task.label}: it is not the paper's task and says little about the language."
+            )
+    yield from _truncation(run)
+    if any(score.metric == LANGUAGE_FIDELITY for cell in run.cells for score in cell.scores):
+        yield (
+            "scores.csv has, beside each generation task, the share of answers in the language "
+            f"they should be in ({LANGUAGE_FIDELITY}) and of those cut off ({TRUNCATED})."
+        )
+
+
+def _truncation(run: Run) -> Iterator[str]:
+    worst: dict[str, tuple[float, str]] = {}
+    for cell in run.cells:
+        for score in cell.scores:
+            if score.metric == TRUNCATED and score.value > TRUNCATION_NOTED:
+                worst[score.task] = max(worst.get(score.task, (0.0, "")), (score.value, cell.label))
+    for task, (share, label) in worst.items():
+        yield (
+            f"{task}: up to {100 * share:.1f} % of the answers of a cell ({label}) were cut off at "
+            "the token limit: its score may be too low by that much."
+        )
+
+
+def _by_cells(run: Run, notes: Callable[[CellRecord], list[str]]) -> Iterator[str]:
+    """Yield every note with the cells that have it, or without where all do."""
+    found: dict[str, list[str]] = {}
+    for cell in run.cells:
+        for note in notes(cell):
+            found.setdefault(note, []).append(cell.label)
+    for note, labels in found.items():
+        if len(labels) == len(run.cells):
+            yield note
+            continue
+        named = "; ".join(labels[:_SHOWN_CELLS])
+        more = len(labels) - _SHOWN_CELLS
+        yield f"{note} (cells {named}{f' and {more} more' if more > 0 else ''})"

@@ -26,6 +26,7 @@ def _formats(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ..
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
+@click.argument("others", nargs=-1, type=click.Path(path_type=Path), metavar="[RUN]...")
 @click.option(
     "--format",
     "formats",
@@ -45,14 +46,24 @@ def _formats(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ..
     is_flag=True,
     help="Show the paper's values beside ours, in tables of their own.",
 )
-def report(run: Path, formats: tuple[str, ...], out: Path | None, published: bool) -> None:
+def report(
+    run: Path,
+    others: tuple[Path, ...],
+    formats: tuple[str, ...],
+    out: Path | None,
+    published: bool,
+) -> None:
     """Write tables, figures and tests of a run.
 
     RUN is a folder that `layerswap run` wrote, finished or not: cells without a result are
-    marked as gaps. Figures need matplotlib: pip install 'layerswap[plot]'.
+    marked as gaps. Further RUNs that asked the same, with several experts a role in their
+    recipes, stand beside it in the layout of the paper's Table 6 (souping). Figures need
+    matplotlib: pip install 'layerswap[plot]'.
     """
     from ablations.report.writer import build
     from ablations.runner.records import load_run
 
-    for path in build(load_run(run), formats, out or run / "report", published=published):
+    more = [load_run(other) for other in others]
+    folder = out or run / "report"
+    for path in build(load_run(run), formats, folder, others=more, published=published):
         click.echo(path)

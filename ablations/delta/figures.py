@@ -19,6 +19,9 @@ from layerswap_method.errors import InputError, nearest
 MOST_LINES = len(COLORS)
 """Pairs of experts that are lines; more are columns of a heatmap."""
 
+LEAST_SPAN = 0.2
+"""Of the axes of a comparison: cosines of 0.01 must not look like an effect."""
+
 
 @dataclass(frozen=True)
 class PairLines:
@@ -135,7 +138,8 @@ def draw_lines(pairs: Sequence[PairLines]) -> Any:
             )
         known = [value for line in lines for value in line if not math.isnan(value)]
         low, high = min([0.0, *known]), max([0.0, *known])
-        room = 0.06 * (high - low or 1.0)
+        high = max(high, low + LEAST_SPAN)
+        room = 0.06 * (high - low)
         axes.set_ylim(low - (room if low < 0 else 0), high + room)
         axes.axhline(0, color="#777777", lw=0.7, zorder=1)
         axes.grid(axis="y", color="#dddddd", lw=0.5)

@@ -1,4 +1,4 @@
-"""What a reader must know of the tasks behind the numbers. Knows records and shipped tasks.
+"""What a reader must know of the tasks behind the numbers. Knows records only.
 
 Answers that were cut off, prompts that did not fit, tasks that were skipped, and prompts in
 another language than the task is said to be in.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ablations.evaluation.catalog import list_tasks
+from ablations.evaluation.notes import join_notes
 from ablations.evaluation.observed import LANGUAGE_FIDELITY, TRUNCATED
 from ablations.evaluation.table5 import TRUNCATION_NOTED
 from ablations.runner.records import CellRecord, Run
@@ -17,19 +17,16 @@ _SHOWN_CELLS = 2
 """Cells that a note names before it counts the others."""
 
 
-def protocol_notes(run: Run) -> Iterator[str]:
-    """Yield the notes on the tasks of `run`, each once."""
+def protocol_notes(run: Run) -> list[str]:
+    """Return the notes on the tasks of `run`, and those of its plan, each once."""
+    return join_notes((*run.head.notes, *_notes(run)))
+
+
+def _notes(run: Run) -> Iterator[str]:
     yield from _by_cells(
         run, lambda cell: [f"{task}: skipped: {reason}" for task, reason in cell.skipped.items()]
     )
     yield from _by_cells(run, lambda cell: list(cell.notes))
-    asked = dict.fromkeys(score.task for cell in run.cells for score in cell.scores)
-    for task in list_tasks():
-        if task.name in asked and task.prompt_language != task.language:
-            yield (
-                f"{task.name}: its prompts are English, for want of a public translation into "
-                f"{task.label}: it is not the paper's task and says little about the language."
-            )
     yield from _truncation(run)
     if any(score.metric == LANGUAGE_FIDELITY for cell in run.cells for score in cell.scores):
         yield (

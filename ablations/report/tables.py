@@ -1,14 +1,14 @@
 """The tables of a report: which rows and columns, and what stands in them. Knows no file format.
 
 Layouts follow the paper (arXiv 2410.01335): Table 1 (average and best over pairs, models as
-columns), Table 2 (worst, average, best, English, all tasks) and Table 6 (souping), and add the
-b × u grid. Tables per factor, of comparisons and of cells are in `detail_tables`.
+columns) and Table 2 (worst, average, best, English, all tasks), and add the b × u grid. Table 6
+is in `souping`; tables per factor, of comparisons and of cells are in `detail_tables`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from ablations.report.comparisons import MOST_SETTINGS
 from ablations.report.design import Group, Model, baselines, recipe_models
@@ -30,22 +30,6 @@ BEST_NOTE = (
     "The maximum of several noisy scores is too high by chance; so is what is best of several "
     "settings, chosen on the same items. Neither has an interval or is tested."
 )
-
-
-def main_tables(summaries: Summaries) -> Iterator[Table]:
-    """Yield the layouts that the study asks for, or those that fit it."""
-    study = summaries.observations.run.study
-    souped = _structures(summaries.observations)
-    asked = study.report.tables
-    models = (*baselines(study), *recipe_models(study))
-    if "pairs" in asked or (not asked and len(models) > 1):
-        yield pairs_table(summaries)
-    if "overview" in asked or (not asked and study.baseline):
-        yield overview_table(summaries)
-    if "souping" in asked or (not asked and any(max(each) > 1 for each in souped)):
-        yield souping_table(summaries, souped)
-    if "parameters" in asked or not asked:
-        yield from grid_tables(summaries)
 
 
 def entry(summary: Summary | None, measure: Measure, what: str = "average") -> Entry:
@@ -77,7 +61,7 @@ def pairs_table(summaries: Summaries) -> Table:
     observations = summaries.observations
     columns = _Columns(summaries)
     rows = []
-    for group, measure in _measured(observations):
+    for group, measure in measured(observations):
         name = f"{measure_text(measure, group)}, {measure.metric}"
         rows.append((*text_entries([name, "avg"]), *columns.entries(group, measure, "average")))
         if has_pairs(observations):
@@ -129,42 +113,10 @@ def overview_table(summaries: Summaries) -> Table:
     )
 
 
-def souping_table(
-    summaries: Summaries, structures: Mapping[tuple[int, int], Sequence[Model]]
-) -> Table:
-    """Return the layout of Table 6: the soup of pairs, and swaps of pairs or of soups.
-
-    Args:
-        summaries: of the run.
-        structures: (task experts, language experts) in one merge -> settings of the recipe.
-    """
-    observations = summaries.observations
-    soups = [model for model in baselines(observations.run.study) if model.kind == "soup"]
-    columns: dict[str, Sequence[Model]] = {"soup, pairwise": soups} if soups else {}
-    for (task, language), models in sorted(structures.items()):
-        pairwise = (task, language) == (1, 1)
-        experts = f"soup of {task} task × soup of {language} language experts"
-        columns[f"swap, {'pairwise' if pairwise else experts}"] = models
-    rows = tuple(
-        (
-            Entry(f"{measure_text(measure, group)}, {measure.metric}"),
-            *(entry(summaries.of(each, group, measure), measure) for each in columns.values()),
-        )
-        for group, measure in _measured(observations)
-    )
-    return Table(
-        "souping",
-        "Swapping between soups (layout of Table 6)",
-        ("task", *columns),
-        rows,
-        (scope_note(observations), "Several settings of the recipe are averaged."),
-    )
-
-
 def grid_tables(summaries: Summaries) -> Iterator[Table]:
     """Yield, per measure, b × u where the study varies both freely."""
     observations = summaries.observations
-    for group, measure in _measured(observations):
+    for group, measure in measured(observations):
         cells = grid(summaries, group, measure)
         if cells is None:
             return
@@ -265,28 +217,8 @@ class _Columns:
         return Entry(f"{number(value, measure.is_share)} ({model.short})", value, is_gap)
 
 
-def _measured(observations: Observations) -> Iterator[tuple[Group, Measure]]:
+def measured(observations: Observations) -> Iterator[tuple[Group, Measure]]:
+    """Yield what is measured, group by group."""
     for group in observations.groups:
         for measure in observations.measures(group):
             yield group, measure
-
-
-def _structures(observations: Observations) -> dict[tuple[int, int], list[Model]]:
-    """Return (task experts, language experts) in one merge -> settings of the recipe."""
-    found: dict[tuple[int, int], list[Model]] = {}
-    for model in recipe_models(observations.run.study):
-        for group in observations.groups:
-            cells = observations.cells(model, group).values()
-            merged = next((cell for cell in cells if cell is not None), None)
-            if merged is None:
-                continue
-            roles = [
-                (each.get("parameters") or {}).get("role")
-                for each in merged.merge.get("models") or ()
-            ]
-            if "task" not in roles or "language" not in roles:
-                continue
-            known = found.setdefault((roles.count("task"), roles.count("language")), [])
-            if model not in known:
-                known.append(model)
-    return found

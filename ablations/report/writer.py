@@ -18,7 +18,12 @@ FORMATS = ("md", "csv", "latex", "html")
 
 
 def build(
-    run: Run, formats: Sequence[str], out: Path, *, published: bool = False
+    run: Run,
+    formats: Sequence[str],
+    out: Path,
+    *,
+    others: Sequence[Run] = (),
+    published: bool = False,
 ) -> tuple[Path, ...]:
     """Write the report of `run` to the folder `out` and return the files.
 
@@ -30,17 +35,19 @@ def build(
         run: finished or not.
         formats: of `FORMATS`.
         out: made if it is not there.
+        others: runs that give columns to the layout of Table 6; see `compose`.
         published: whether the paper's values stand beside the layouts that it has.
 
     Raises:
-        InputError: for a format that there is not, or a run without a finished cell.
+        InputError: for a format that there is not, a run without a finished cell, or `others`
+            that asked something else.
     """
     unknown = [each for each in formats if each not in FORMATS]
     if unknown:
         hint = nearest(unknown[0], FORMATS)
         raise InputError(f"no format {unknown[0]!r}{hint}; known are {', '.join(FORMATS)}")
     draw = bool({"md", "latex", "html"} & set(formats))
-    report, comparisons = compose(run, published=published, draw=draw)
+    report, comparisons = compose(run, others, published=published, draw=draw)
     written: list[Path] = []
 
     def write(name: str, text: str) -> None:

@@ -10,14 +10,14 @@ from ablations.runner.records import Run
 from tests.report.runs import study_of, write_run
 
 
-def _invoke(*arguments: object) -> tuple[int, str]:
+def invoke_report(*arguments: object) -> tuple[int, str]:
     result = CliRunner().invoke(main, ["report", *map(str, arguments)])
     assert "Traceback" not in result.output
     return result.exit_code, result.output
 
 
 def test_report_writes_and_names_the_files(grid: Run, tmp_path: Path) -> None:
-    code, output = _invoke(grid.path, "--format", "md, csv", "--out", tmp_path / "out")
+    code, output = invoke_report(grid.path, "--format", "md, csv", "--out", tmp_path / "out")
     assert code == 0
     names = [Path(line).name for line in output.splitlines()]
     assert names[-3:] == ["report.md", "scores.csv", "comparisons.csv"]
@@ -26,7 +26,7 @@ def test_report_writes_and_names_the_files(grid: Run, tmp_path: Path) -> None:
 
 def test_the_default_is_every_format_beside_the_cells(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", study_of(), lambda _, __: 0.0, items=10)
-    code, output = _invoke(run.path)
+    code, output = invoke_report(run.path)
     assert code == 0
     assert {path.name for path in (run.path / "report").iterdir()} == {
         *("report.md", "report.html", "tables.tex", "scores.csv", "comparisons.csv"),
@@ -35,15 +35,15 @@ def test_the_default_is_every_format_beside_the_cells(tmp_path: Path) -> None:
 
 
 def test_published_is_a_choice(grid: Run, tmp_path: Path) -> None:
-    _invoke(grid.path, "--format", "md", "--out", tmp_path / "without")
-    _invoke(grid.path, "--format", "md", "--out", tmp_path / "with", "--published")
+    invoke_report(grid.path, "--format", "md", "--out", tmp_path / "without")
+    invoke_report(grid.path, "--format", "md", "--out", tmp_path / "with", "--published")
     texts = [(tmp_path / name / "report.md").read_text() for name in ("without", "with")]
     assert ["Reference only, not this run" in text for text in texts] == [False, True]
 
 
 def test_no_run(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
-        code, output = _invoke(path)
+        code, output = invoke_report(path)
         assert (code, output.count("\n")) == (2, 1)
         assert f"{path}: no run.json in it, so it is no run" in output
     assert list(tmp_path.iterdir()) == []
@@ -53,7 +53,7 @@ def test_a_run_of_a_newer_schema(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", study_of(), lambda _, __: 0.0, items=10)
     document = json.loads((run.path / "run.json").read_text())
     (run.path / "run.json").write_text(json.dumps({**document, "schema_version": 99}))
-    code, output = _invoke(run.path)
+    code, output = invoke_report(run.path)
     assert code == 2
     assert "schema version 99, newer than" in output
     assert not (run.path / "report").exists()
@@ -62,7 +62,7 @@ def test_a_run_of_a_newer_schema(tmp_path: Path) -> None:
 def test_a_run_without_a_finished_cell(tmp_path: Path) -> None:
     failed = {"math+swahili": "CUDA out of memory\nat line 3"}
     run = write_run(tmp_path / "run", study_of(), lambda _, __: 0.0, failed=failed)
-    code, output = _invoke(run.path)
+    code, output = invoke_report(run.path)
     assert code == 2
     assert output.startswith(f"Error: {run.path}: none of its 1 cells is finished; 1 failed, the ")
     assert "first (math+swahili) with: CUDA out of memory; layerswap run made_up" in output
@@ -74,11 +74,11 @@ def test_a_run_without_a_finished_cell(tmp_path: Path) -> None:
     [("htm", "no format 'htm'; did you mean 'html'?"), (" ,", "no format named")],
 )
 def test_an_unknown_format(grid: Run, text: str, message: str) -> None:
-    code, output = _invoke(grid.path, "--format", text)
+    code, output = invoke_report(grid.path, "--format", text)
     assert code == 2
     assert message in output
 
 
 def test_the_help_names_the_formats_that_there_are() -> None:
-    _, output = _invoke("--help")
+    _, output = invoke_report("--help")
     assert ",".join(FORMATS) in output

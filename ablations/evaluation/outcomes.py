@@ -187,21 +187,18 @@ def notes_on(found: Mapping[Key, Sequence[Outcome]]) -> Iterator[str]:
     for task, all_of in by_task.items():
         cut = [each for each in all_of if each.is_cut]
         lowered = [each for each in all_of if (each.limit_tokens or 0) < (each.asked_tokens or 0)]
-        parts = []
         if cut:
             longest = max(each.prompt_tokens for each in cut)
-            parts.append(
-                f"{len(cut)} of {len(all_of)} prompts (up to {longest} tokens) do not fit the "
-                f"context of {cut[0].context_tokens} tokens and were cut from the left, so that "
-                "examples are missing"
+            yield (
+                f"{task}: {len(cut)} of {len(all_of)} prompts (up to {longest} tokens) do not fit "
+                f"the context of {cut[0].context_tokens} tokens beside the answer and were cut "
+                "from the left, so that examples are missing"
             )
         if lowered:
-            parts.append(
-                f"answers may take {lowered[0].limit_tokens} tokens, half of the context, not "
-                f"the {lowered[0].asked_tokens} of the task"
+            yield (
+                f"{task}: answers may take {lowered[0].limit_tokens} tokens, half of the context, "
+                f"not the {lowered[0].asked_tokens} of the task"
             )
-        if parts:
-            yield f"{task}: {'; '.join(parts)}"
 
 
 class _Hook:

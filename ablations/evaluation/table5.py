@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 from ablations.evaluation.catalog import Task
+from ablations.evaluation.notes import join_notes
 from ablations.evaluation.observed import LANGUAGE_FIDELITY, OBSERVED, TRUNCATED
 from ablations.evaluation.scores import Evaluation, TaskScore
 from ablations.evaluation.table import format_score
@@ -57,7 +58,7 @@ def render_table5(
     rule = "-" * max(len(line) for line in lines)
     notes = "\n".join(
         textwrap.fill(note, _WIDTH, initial_indent="- ", subsequent_indent="  ")
-        for note in _notes(tasks, evaluations)
+        for note in join_notes(_notes(tasks, evaluations))
     )
     return "\n".join([lines[0], rule, *lines[1:]]) + f"\n\n{notes}"
 
@@ -113,13 +114,6 @@ def _notes(tasks: Sequence[Task], evaluations: Mapping[str, Evaluation]) -> Iter
         yield "in language: share of answers in the language they should be in."
     if any(_share(evaluations[task.name], task.name, TRUNCATED) for task in done):
         yield "cut off: share of answers that ended at the token limit, not by themselves."
-    english = [task for task in tasks if task.prompt_language != task.language]
-    for benchmark in dict.fromkeys(task.benchmark for task in english):
-        labels = ", ".join(task.label for task in english if task.benchmark == benchmark)
-        yield (
-            f"{benchmark.upper()}: the prompts for {labels} are English, for want of a public "
-            "translation: such a cell is not the paper's and says little about its language."
-        )
     for task in done:
         cut = _observed(evaluations[task.name], task.name, TRUNCATED)
         if cut is not None and cut.value > TRUNCATION_NOTED:
@@ -129,10 +123,7 @@ def _notes(tasks: Sequence[Task], evaluations: Mapping[str, Evaluation]) -> Iter
                 "by that much."
             )
         yield from evaluations[task.name].notes
-    signatures = dict.fromkeys(
-        f"{task.benchmark.upper()} {task.label}: {score.metric} {score.signature}"
-        for task in done
-        for score in evaluations[task.name].scores
-        if score.signature is not None
-    )
-    yield from signatures
+    for task in done:
+        for score in evaluations[task.name].scores:
+            if score.signature is not None:
+                yield f"{task.name}: {score.metric} is {score.signature}"

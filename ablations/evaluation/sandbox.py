@@ -49,6 +49,7 @@ _START_S = 60.0
 """Seconds after its wall time in which a program's supervisor must have answered."""
 
 _LEAST_MEMORY = 128 << 20
+_WHERE = "sandbox ({}): "
 
 _BOOT = (
     "import sys; sys.path.insert(0, {root!r}); "
@@ -94,7 +95,7 @@ class Isolation(Frozen):
         )
         return (
             f"generated code runs under seccomp: no sockets, no signals to others, {files}; "
-            f"no namespaces: {self.reason}"
+            f"nothing better because of {self.reason}"
         )
 
 
@@ -144,7 +145,7 @@ def run_program(
         }
     )
     if "error" in verdict:
-        raise LayerSwapError(f"sandbox ({held.name}): {verdict['error']}")
+        raise LayerSwapError(f"{_WHERE.format(held.name)}{verdict['error']}")
     return ProgramResult.model_validate(verdict)
 
 
@@ -163,7 +164,8 @@ def find_isolation() -> Isolation:
         found = Isolation(name=name, restricts_files=restricts_files, reason="; ".join(reasons))
         failure = probe(found)
         if failure is None:
-            logger.info("%s", found.describe())
+            level = logging.INFO if restricts_files else logging.WARNING
+            logger.log(level, "%s", found.describe())
             return found
         reasons.append(
             f"{name}{' with Landlock' * (name == 'seccomp' and restricts_files)}: {failure}"
@@ -191,7 +193,7 @@ def probe(isolation: Isolation) -> str | None:
                 isolation=isolation,
             )
         except LayerSwapError as error:
-            return error.message
+            return error.message.removeprefix(_WHERE.format(isolation.name))
     return None if result.status == "passed" else f"{result.status}: {result.detail}"
 
 

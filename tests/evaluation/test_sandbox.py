@@ -20,7 +20,7 @@ import pytest
 
 from ablations.evaluation import sandbox
 from ablations.evaluation.sandbox import Isolation, ProgramResult, run_program
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, LayerSwapError
 
 Run = Callable[..., ProgramResult]
 
@@ -415,6 +415,23 @@ class TestRefusal:
             "seccomp."
         )
 
+    def test_where_namespaces_are_forbidden_the_next_best_holds(self):
+        script = (
+            "import ctypes; from ablations.evaluation.jail import kernel, restrictions\n"
+            "from ablations.evaluation import sandbox\n"
+            # As in a container: unshare is denied to this process and its children.
+            "restrictions._DENIED = {'unshare': restrictions._DENIED['unshare']}\n"
+            "kernel.forbid_new_privileges(); restrictions.restrict_calls()\n"
+            "found = sandbox.find_isolation()\n"
+            "print(found.name, '|', found.reason)"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=50)
+        if b"cannot be held on this machine" in done.stderr:
+            pytest.skip("this machine has no seccomp either")
+        assert done.stdout.decode() == (
+            "seccomp | namespaces: [Errno 1] unshare: Operation not permitted\n"
+        )
+
     def test_the_weakest_says_aloud_what_it_lacks(self):
         weakest = Isolation(name="seccomp", restricts_files=False, reason="namespaces: EPERM")
         assert "CAN READ AND WRITE every file" in weakest.describe()
@@ -423,7 +440,9 @@ class TestRefusal:
     def test_a_broken_inside_is_an_error_and_no_verdict(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(sandbox, "_BOOT", "raise RuntimeError('broken')")
         lacking = sandbox.probe(NAMESPACES)
-        assert lacking == "sandbox (namespaces): RuntimeError: broken"
+        assert lacking == "RuntimeError: broken"
+        with pytest.raises(LayerSwapError, match=r"sandbox \(namespaces\): RuntimeError: broken"):
+            run_in(NAMESPACES, "x = 1")
 
     @pytest.mark.parametrize(
         "limits",

@@ -18,6 +18,13 @@ WORK = "/work"
 """The empty working folder inside; it ends with the namespace."""
 
 _NOBODY = 65534
+_NAMESPACES = (
+    kernel.CLONE_NEWUSER
+    | kernel.CLONE_NEWNET
+    | kernel.CLONE_NEWNS
+    | kernel.CLONE_NEWIPC
+    | kernel.CLONE_NEWPID
+)
 
 
 class Readable(NamedTuple):
@@ -55,18 +62,16 @@ def leave_shared_namespaces() -> list[Readable]:
     mapper = os.fork()
     if mapper == 0:
         # Only a process outside may give another user's number, so a child stays behind for it.
+        os.close(tell)
         _run_and_exit(lambda: _write_maps(asked, os.getppid(), outside, is_root))
-    kernel.unshare(
-        kernel.CLONE_NEWUSER
-        | kernel.CLONE_NEWNET
-        | kernel.CLONE_NEWNS
-        | kernel.CLONE_NEWIPC
-        | kernel.CLONE_NEWPID
-    )
-    os.write(tell, b"!")
-    _, status = os.waitpid(mapper, 0)
     os.close(asked)
-    os.close(tell)
+    try:
+        kernel.unshare(_NAMESPACES)
+        os.write(tell, b"!")
+    finally:
+        # Without a word before it, this lets the mapper go.
+        os.close(tell)
+        _, status = os.waitpid(mapper, 0)
     if status != 0:
         raise PermissionError("the user map of the new namespace could not be written")
     readable = [Readable.open(Path(path)) for path in (*readable_paths(), *DEVICES)]
@@ -103,7 +108,8 @@ def enter_new_root(readable: list[Readable], mount_point: str, folder_bytes: int
 
 
 def _write_maps(asked: int, pid: int, outside: tuple[int, int], is_root: bool) -> None:
-    os.read(asked, 1)
+    if not os.read(asked, 1):
+        return
     process = Path(f"/proc/{pid}")
     if not is_root:
         (process / "setgroups").write_text("deny", encoding="ascii")

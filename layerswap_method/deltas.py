@@ -10,23 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from layerswap_method.adapters import read_changes
-from layerswap_method.checkpoints import (
-    Checkpoint,
-    is_buffer,
-    own_problems,
-    pair_problems,
-    read_checkpoint,
-)
+from layerswap_method.checkpoints import Checkpoint, is_buffer
 from layerswap_method.errors import InputError
 from layerswap_method.mixes import LowRankChange
+from layerswap_method.pairing import pairing_problems, read_sides
 from layerswap_method.passes import Block, Segment, read_blocks, run_pass, segments_of
 from layerswap_method.rows import RowLayout, input_axis, row_layout, row_mav
 from layerswap_method.stored import StoredTensor, open_stored, read_span, stored_tensors
@@ -57,8 +52,8 @@ class DeltaPair:
     architecture: str
     """Class name in the base's config."""
 
-    config: Any = field(repr=False)
-    """The base's transformers config."""
+    folder: Path
+    """The base's checkpoint."""
 
     num_layers: int | None
     """Decoder layers; None where the config does not say."""
@@ -171,13 +166,9 @@ def open_pair(
     mine, own = _side(expert), _side(base)
     if own.adapter is not None:
         raise InputError(f"{own.name}: the base has an adapter; merge it into a folder first")
-    config, checkpoint = _read_side(own)
-    _, other = _read_side(mine)
-    problems = [problem for side in (checkpoint, other) for problem in own_problems(side)]
-    problems += _differences(checkpoint, other)
-    if problems:
+    other, checkpoint, config = read_sides((mine.name, mine.folder), (own.name, own.folder))
+    if problems := list(pairing_problems(other, checkpoint)):
         raise InputError.from_problems("delta", problems)
-    model_type = getattr(_text_config(config), "model_type", config.model_type)
     changes = (
         {} if mine.adapter is None else read_changes(mine.adapter, other.shapes, config.model_type)
     )
@@ -185,9 +176,9 @@ def open_pair(
     pair = DeltaPair(
         expert=mine.name,
         base=own.name,
-        model_type=model_type,
+        folder=own.folder,
+        model_type=config.text_type,
         architecture=checkpoint.architecture,
-        config=config,
         num_layers=checkpoint.num_layers,
         names=tuple(n for n in theirs if n in ours and theirs[n].dtype.is_floating_point),
         expert_tensors=ours,
@@ -264,41 +255,6 @@ def _side(given: StreamInput | Path) -> _Side:
     if isinstance(given, Path):
         return _Side(str(given), given, None)
     return _Side(given.name, given.folder, given.adapter)
-
-
-def _read_side(side: _Side) -> tuple[Any, Checkpoint]:
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(side.folder)
-    except (OSError, ValueError, KeyError) as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"{side.name}: {side.folder}: no readable config: {first}") from error
-    return config, read_checkpoint(side.name, side.folder, config)
-
-
-def _text_config(config: Any) -> Any:
-    return config.get_text_config() if hasattr(config, "get_text_config") else config
-
-
-def _differences(base: Checkpoint, expert: Checkpoint) -> Iterator[str]:
-    """Yield why a delta of the two cannot be had."""
-    rows = [
-        name
-        for name, shape in base.shapes.items()
-        if (other := expert.shapes.get(name, shape)) != shape
-        and len(shape) == 2
-        and other[1:] == shape[1:]
-        and (shape[0], other[0]) == (base.vocab_size, expert.vocab_size)
-    ]
-    for name in rows[:1]:
-        yield (
-            f"{expert.name} and {base.name} have different vocabularies: {name} has "
-            f"{expert.shapes[name][0]} and {base.shapes[name][0]} rows; a delta needs the base "
-            "with the expert's vocabulary (load the base, resize_token_embeddings, save it)"
-        )
-    tied_copies = [n for n in (*base.shapes, *expert.shapes) if n.endswith("lm_head.weight")]
-    yield from pair_problems(base, expert, vocabulary=[*rows, *tied_copies], aligned=True)
 
 
 def _places(checkpoint: Checkpoint) -> dict[str, StoredTensor]:

@@ -23,11 +23,8 @@ from layerswap_method.stored import StoredTensor, open_stored, read_span
 if TYPE_CHECKING:
     from layerswap_method.deltas import DeltaPair
 
-BLOCK = 1 << 16
-"""Values of a block, about: its float32 copies fit a core's cache."""
-
-_READ = 1 << 18
-"""Values that are read at once, about."""
+BLOCK = 1 << 17
+"""Values of a block, about: small enough that what is computed from it stays in the caches."""
 
 _SEGMENT = 1 << 22
 """Values of a segment, about."""
@@ -52,9 +49,13 @@ class Segment:
     """Past the last line."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Block:
-    """Consecutive lines of a tensor of one pair. Its memory is used again for the next block."""
+    """Consecutive lines of a tensor of one pair.
+
+    Its tensors are filled anew for the next block, which is this object with another `first_line`
+    (the last one of a segment may be shorter and another object).
+    """
 
     first_line: int
     """Number of the first line, counted through all matrices of the tensor."""
@@ -97,47 +98,42 @@ def read_blocks(pairs: Sequence[DeltaPair], segment: Segment) -> Iterator[tuple[
     """
     name = segment.name
     columns = pairs[0].layout(name).columns
-    base = pairs[0].base_tensors[name]
-    experts = [pair.expert_tensors[name] for pair in pairs]
+    places = [pairs[0].base_tensors[name], *(pair.expert_tensors[name] for pair in pairs)]
     changes = [pair.change_factors(name) for pair in pairs]
-    read = max(1, min(_READ // columns, segment.stop - segment.start))
-    step = max(1, min(BLOCK // columns, read))
-    raw = {place: torch.empty(read * columns, dtype=place.dtype) for place in (base, *experts)}
-    wide = torch.empty(step * columns)
-    deltas = [torch.empty(step * columns) for _ in pairs]
+    step = min(max(1, BLOCK // columns), segment.stop - segment.start)
+    buffers = _Buffers(places, step, columns)
     with ExitStack() as stack:
-        files = {place: stack.enter_context(open_stored(place)) for place in raw}
-        for start in range(segment.start, segment.stop, read):
-            lines = min(read, segment.stop - start)
-            for place, opened in files.items():
-                read_span(opened, place, start * columns, raw[place][: lines * columns])
-            for first in range(0, lines, step):
-                last = min(first + step, lines)
-                part = slice(first * columns, last * columns)
-                shape = (last - first, columns)
-                size = part.stop - part.start
-                theirs, wide_base = raw[base][part], wide[:size]
-                if base.dtype == torch.float32:
-                    wide_base = theirs
-                else:
-                    wide_base.copy_(theirs)
-                blocks = []
-                for place, change, delta in zip(experts, changes, deltas, strict=True):
-                    ours = raw[place][part]
-                    _subtract(ours, theirs, wide_base, delta[:size])
-                    if change is not None:
-                        rows = slice(start + first, start + last)
-                        delta[:size].view(shape).addmm_(change[0][rows], change[1])
-                    blocks.append(
-                        Block(
-                            first_line=start + first,
-                            expert=ours.view(shape),
-                            base=theirs.view(shape),
-                            wide_base=wide_base.view(shape),
-                            delta=delta[:size].view(shape),
-                        )
-                    )
-                yield tuple(blocks)
+        files = {place: stack.enter_context(open_stored(place)) for place in buffers.raw}
+        for first in range(segment.start, segment.stop, step):
+            if segment.stop - first < step:
+                buffers = _Buffers(places, segment.stop - first, columns)
+            for place, values in buffers.raw.items():
+                read_span(files[place], place, first * columns, values)
+            if buffers.is_widened:
+                buffers.wide.copy_(buffers.blocks[0].base)
+            for block, change in zip(buffers.blocks, changes, strict=True):
+                block.first_line = first
+                _subtract(block)
+                if change is not None:
+                    lines = change[0][first : first + len(block.delta)]
+                    block.delta.addmm_(lines, change[1])
+            yield buffers.blocks
+
+
+class _Buffers:
+    """The memory of the blocks of a segment: what is read, its base in float32, the deltas."""
+
+    def __init__(self, places: Sequence[StoredTensor], lines: int, columns: int) -> None:
+        """Make room for so many lines of the base (the first place) and of every expert."""
+        size, shape = lines * columns, (lines, columns)
+        self.raw = {place: torch.empty(size, dtype=place.dtype) for place in places}
+        base = self.raw[places[0]].view(shape)
+        self.is_widened = base.dtype != torch.float32
+        self.wide = torch.empty(shape) if self.is_widened else base
+        self.blocks = tuple(
+            Block(0, self.raw[place].view(shape), base, self.wide, torch.empty(shape))
+            for place in places[1:]
+        )
 
 
 def run_pass(
@@ -192,13 +188,12 @@ def _ask_for(place: StoredTensor, pair: DeltaPair, segment: Segment) -> None:
         )
 
 
-def _subtract(
-    ours: torch.Tensor, theirs: torch.Tensor, wide: torch.Tensor, out: torch.Tensor
-) -> None:
-    """Write ours - theirs to `out`; `wide` is theirs in float32."""
+def _subtract(block: Block) -> None:
+    """Fill a block's delta: expert - base, rounded to float32 once."""
+    ours, theirs = block.expert, block.base
     if torch.float64 in (ours.dtype, theirs.dtype):
-        out.copy_(ours.double() - theirs.double())
+        block.delta.copy_(ours.double() - theirs.double())
     elif ours.dtype == torch.float32:
-        torch.sub(ours, wide, out=out)
+        torch.sub(ours, block.wide_base, out=block.delta)
     else:
-        out.copy_(ours).sub_(wide)
+        block.delta.copy_(ours).sub_(block.wide_base)

@@ -114,17 +114,12 @@ def analyse(
     places = places_of(shared)
     layers = [layer for layer, _ in places.values() if layer is not None]
     num_layers = max(layers, default=-1) + 1 if first.num_layers is None else first.num_layers
-    matrices, vectors = (
-        in_order(
-            (
-                parameter
-                for name, (layer, parameter) in places.items()
-                if layer is not None and (first.axis(name) is not None) is is_matrix
-            ),
-            lambda: definition_of(first.config),
-        )
-        for is_matrix in (True, False)
+    inside = [name for name in shared if places[name][0] is not None]
+    matrices = in_order(
+        (places[name][1] for name in inside if first.axis(name) is not None),
+        lambda: definition_of(first.folder),
     )
+    vectors = tuple(dict.fromkeys(places[n][1] for n in inside if first.axis(n) is None))
     with _progress(shared) as names:
         changes = read_changes(pairs, names)
     profiles = tuple(

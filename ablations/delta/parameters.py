@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from pathlib import Path
 
 from layerswap_method.tensors import layer_part, outside_decoder, split_layer
 
@@ -76,14 +76,17 @@ def in_order(parameters: Iterable[str], definition: Callable[[], Sequence[str]])
     return tuple(sorted(found, key=key))
 
 
-def definition_of(config: Any) -> list[str]:
-    """Return a layer's parameters as mergekit's definition of the architecture lists them.
+def definition_of(folder: Path) -> list[str]:
+    """Return a layer's parameters as mergekit's definition of a checkpoint's class lists them.
 
     Empty where mergekit has none, or one that does not fit the config.
     """
+    from transformers import AutoConfig
+
     from layerswap_method.mergekit_api import architecture_of
 
     try:
+        config = AutoConfig.from_pretrained(folder)
         architecture = architecture_of(config)
         modules = () if architecture is None else architecture.modules.values()
         weights = [
@@ -92,7 +95,7 @@ def definition_of(config: Any) -> list[str]:
             if module.architecture.num_layers(config)
             for weight in module.architecture.layer_weights(0, config) or ()
         ]
-    except Exception:  # mergekit's own errors: the order of the file will do
+    except Exception:  # of transformers or mergekit: the order of the file will do
         return []
     return [parameter for layer, parameter in places_of(weights).values() if layer is not None]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -132,48 +133,73 @@ def _sum_segment(pairs: Sequence[DeltaPair], segment: Segment) -> _Part:
         changed=np.zeros(count, np.int64),
         near=np.zeros(count, np.int64),
     )
-    grids = [pair.grid_dtype(segment.name) for pair in pairs]
-    flags: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
+    views: list[_Views] = []
     for blocks in read_blocks(pairs, segment):
-        base = blocks[0].wide_base.view(-1)
+        if not views or views[0].block is not blocks[0]:
+            views = [
+                _Views(b, p.grid_dtype(segment.name)) for b, p in zip(blocks, pairs, strict=True)
+            ]
+        base = views[0].base
         part.base += float(torch.dot(base, base))
-        flat = [block.delta.view(-1) for block in blocks]
-        if flags.size < base.numel():
-            flags = np.empty(base.numel(), np.bool_)
-        flag = flags[: base.numel()]
-        for i, delta in enumerate(flat):
-            part.along_base[i] += float(torch.dot(delta, base))
+        for i, view in enumerate(views):
+            part.along_base[i] += float(torch.dot(view.delta, base))
             for j in range(i + 1):
-                part.gram[i, j] += float(torch.dot(delta, flat[j]))
-        for i, (block, delta) in enumerate(zip(blocks, flat, strict=True)):
-            np.not_equal(delta.numpy(), 0, out=flag)
-            changed = np.count_nonzero(flag)
+                part.gram[i, j] += float(torch.dot(view.delta, views[j].delta))
+        for i, view in enumerate(views):
+            changed = view.count_changed()
             part.changed[i] += changed
-            dtype = grids[i]
-            if dtype is not None:
+            if view.grid is not None:
                 # The unchanged are zero steps away, so they are in the count and come off it.
-                part.near[i] += _count_near(block, dtype, flag) - (flag.size - changed)
-            lines = block.delta.abs_().numpy()
+                part.near[i] += view.count_near(view.grid) - (view.flags.size - changed)
+            view.delta.abs_()
             if layout.across:
-                wide = np.float32 if lines.shape[0] <= _FINE_LINES else np.float64
-                part.rows[i] += np.add.reduce(lines, axis=0, dtype=wide)
+                part.rows[i] += view.sum_columns()
             else:
-                first = block.first_line - segment.start
-                part.rows[i, first : first + lines.shape[0]] = np.add.reduce(lines, axis=1)
+                first = view.block.first_line - segment.start
+                part.rows[i, first : first + len(view.lines)] = np.add.reduce(view.lines, axis=1)
     upper = np.triu_indices(count, 1)
     part.gram[upper] = part.gram.T[upper]
     return part
 
 
-def _count_near(block: Block, dtype: torch.dtype, flag: npt.NDArray[np.bool_]) -> int:
-    """Return the values at most `NEAR_STEPS` representable numbers from the base's.
+class _Views:
+    """A block's memory as numpy arrays and flat tensors, made once for all blocks in it.
 
-    Of two numbers with one sign the patterns of the bits differ by the steps between them; of two
-    with other signs by far more, also modulo 2^16.
+    numpy compares and counts several times faster than torch does.
     """
-    ours = block.expert.view(-1).view(torch.int16).numpy()
-    theirs = block.base.view(-1).to(dtype).view(torch.int16).numpy()
-    steps = ours - theirs
-    steps += NEAR_STEPS
-    np.less_equal(steps.view(np.uint16), 2 * NEAR_STEPS, out=flag)
-    return int(np.count_nonzero(flag))
+
+    def __init__(self, block: Block, grid: torch.dtype | None) -> None:
+        """Look at `block`; `grid` is the 16-bit dtype that its expert was rounded to, if any."""
+        self.block = block
+        self.grid = grid
+        self.base = block.wide_base.view(-1)
+        self.delta = block.delta.view(-1)
+        self.lines: npt.NDArray[np.float32] = block.delta.numpy()
+        self.flags = np.empty(self.delta.numel(), np.bool_)
+        self._flat = self.delta.numpy()
+        if grid is not None:
+            self._steps = np.empty(self.flags.size, np.int16)
+            self._ours = block.expert.view(-1).view(torch.int16).numpy()
+
+    def count_changed(self) -> int:
+        """Return the values with a delta other than 0."""
+        np.not_equal(self._flat, 0, out=self.flags)
+        return int(np.count_nonzero(self.flags))
+
+    def count_near(self, grid: torch.dtype) -> int:
+        """Return the values at most `NEAR_STEPS` representable numbers from the base's.
+
+        Of two numbers with one sign the patterns of the bits differ by the steps between them; of
+        two with other signs by far more, also modulo 2^16.
+        """
+        theirs = self.block.base.view(-1).to(grid).view(torch.int16).numpy()
+        np.subtract(self._ours, theirs, out=self._steps)
+        np.add(self._steps, NEAR_STEPS, out=self._steps)
+        np.less_equal(self._steps.view(np.uint16), 2 * NEAR_STEPS, out=self.flags)
+        return int(np.count_nonzero(self.flags))
+
+    def sum_columns(self) -> npt.NDArray[Any]:
+        """Return the sum of every column, in float32 where few enough values are summed."""
+        wide = np.float32 if len(self.lines) <= _FINE_LINES else np.float64
+        found: npt.NDArray[Any] = np.add.reduce(self.lines, axis=0, dtype=wide)
+        return found

@@ -4,15 +4,16 @@
 
 Makes a random base and an expert near it (Llamas of 16 layers, 4 shards) in bfloat16 and in
 float32, and runs in turn, so that a busy machine hits all of them: `cat` of both checkpoints to
-/dev/null, `layerswap delta` on them, and `layerswap delta` on a tiny pair of as many tensors,
-which is what starting, importing and drawing cost ("net" is without it). Every way runs warm
-(files in the page cache) and cold (dropped from it before). Absolute times mean nothing outside
-this machine, ratios do.
+/dev/null; the analysis of them in a fresh process, timed from the first header to the last
+statistic; and the whole command `layerswap delta`, which also starts Python, imports torch and
+draws. Every way runs warm (files in the page cache) and cold (dropped from it before). Absolute
+times mean nothing outside this machine, ratios do.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -57,21 +58,31 @@ def make_pair(folder: Path, dtype: str, gib: float) -> None:
     model.save_pretrained(folder / "expert", max_shard_size=shard)
 
 
+ANALYSE = """
+import json, sys, time
+import torch
+from ablations.delta.analysis import analyse
+wall, cpu = time.perf_counter(), time.process_time()
+analyse([sys.argv[1]], sys.argv[2])
+print(json.dumps({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}))
+"""
+
+
 def run(command: list[str]) -> dict[str, float]:
-    """Run a command; return wall and CPU seconds and peak memory."""
+    """Run a command; return wall and CPU seconds and peak memory, or what it prints as JSON."""
     started = time.perf_counter()
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    errors = process.stderr.read() if process.stderr else ""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=False)
+    # Unread output stays small: but for cat's, which goes to the null device.
+    output, errors = process.stdout.read(), process.stderr.read()  # type: ignore[union-attr]
     _, status, usage = os.wait4(process.pid, 0)
     if status != 0:
-        raise SystemExit(f"{' '.join(command)} failed:\n{errors}")
-    return {
+        raise SystemExit(f"{' '.join(command)} failed:\n{errors.decode()}")
+    found = {
         "wall_s": time.perf_counter() - started,
         "cpu_s": usage.ru_utime + usage.ru_stime,
         "peak_bytes": usage.ru_maxrss * 1024,
     }
+    return found | (json.loads(output) if output.startswith(b"{") else {})
 
 
 def weights(folder: Path) -> list[Path]:
@@ -108,25 +119,25 @@ def largest_tensor(folder: Path) -> int:
 def measure(work: Path, gib: float, repeats: int) -> dict[str, Any]:
     """Make the pairs, run every way in turn, return the figures."""
     command = str(Path(sys.executable).parent / "layerswap")
-
-    def delta(pair: Path) -> list[str]:
-        ends = [str(pair / "expert"), "--base", str(pair / "base")]
-        return [command, "delta", *ends, "--out", str(pair / "out")]
-
     figures: dict[str, Any] = {"repeats": repeats, "cores": os.cpu_count(), "dtypes": {}}
     for dtype in DTYPES:
-        pair, tiny = work / dtype, work / f"{dtype}-tiny"
-        for folder, size in ((pair, gib), (tiny, 0.0)):
-            if not (folder / "expert" / "config.json").exists():
-                click.echo(f"making {folder.name}", err=True)
-                make_pair(folder, dtype, size)
+        pair = work / dtype
+        if not (pair / "expert" / "config.json").exists():
+            click.echo(f"making {dtype}", err=True)
+            # In a process of its own: a child's peak memory starts from its parent's.
+            maker = multiprocessing.get_context("spawn").Process(
+                target=make_pair, args=(pair, dtype, gib)
+            )
+            maker.start()
+            maker.join()
+        ends = [str(pair / "expert"), str(pair / "base")]
         ways = {
-            "cat": ["cat", *map(str, weights(pair))],
-            "delta": delta(pair),
-            "start": delta(tiny),
+            "cat": ["sh", "-c", f"cat {' '.join(map(str, weights(pair)))} > /dev/null"],
+            "analysis": [sys.executable, "-c", ANALYSE, *ends],
+            "command": [command, "delta", ends[0], "--base", ends[1], "--out", str(pair / "out")],
         }
         found: dict[str, dict[str, list[float]]] = {}
-        for i in range(repeats + 1):  # the first round fills the page cache and is not counted
+        for i in range(repeats + 1):  # the first round reads programs and is not counted
             for kind in ("warm", "cold"):
                 for name, way in ways.items():
                     click.echo(f"{dtype}, round {i} of {repeats}: {name} {kind}", err=True)
@@ -139,6 +150,7 @@ def measure(work: Path, gib: float, repeats: int) -> dict[str, Any]:
         figures["dtypes"][dtype] = {
             "pair_bytes": sum(file.stat().st_size for file in weights(pair)),
             "largest_tensor_float32_bytes": 4 * largest_tensor(pair),
+            "load": os.getloadavg()[0],
             "ways": {
                 name: {key: median(values) for key, values in each.items()}
                 for name, each in found.items()
@@ -151,23 +163,22 @@ def report(figures: dict[str, Any]) -> str:
     """Return the table."""
     lines = [
         f"median of {figures['repeats']} rounds, {figures['cores']} cores",
-        "| pair | cache | cat s | start s | delta s | delta / cat | net / cat | CPU net / cat "
-        "| peak MiB | limit MiB |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| pair | cache | cat s | analysis / cat | analysis CPU / cat CPU | command / cat "
+        "| peak MiB | 3 largest + 300 MiB | load |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for dtype, found in figures["dtypes"].items():
         limit = 3 * found["largest_tensor_float32_bytes"] / 2**20 + 300
         for kind in ("warm", "cold"):
-            cat, start, delta = (
-                found["ways"][f"{name} {kind}"] for name in ("cat", "start", "delta")
+            cat, analysis, command = (
+                found["ways"][f"{name} {kind}"] for name in ("cat", "analysis", "command")
             )
-            net, busy = (delta[key] - start[key] for key in ("wall_s", "cpu_s"))
             lines.append(
                 f"| {found['pair_bytes'] / 2**30:.2f} GiB {dtype} | {kind} | {cat['wall_s']:.2f} "
-                f"| {start['wall_s']:.2f} | {delta['wall_s']:.2f} "
-                f"| {delta['wall_s'] / cat['wall_s']:.1f} | {net / cat['wall_s']:.2f} "
-                f"| {busy / cat['cpu_s']:.2f} "
-                f"| {delta['peak_bytes'] / 2**20:.0f} | {limit:.0f} |"
+                f"| {analysis['wall_s'] / cat['wall_s']:.2f} "
+                f"| {analysis['cpu_s'] / cat['cpu_s']:.2f} "
+                f"| {command['wall_s'] / cat['wall_s']:.1f} "
+                f"| {command['peak_bytes'] / 2**20:.0f} | {limit:.0f} | {found['load']:.1f} |"
             )
     return "\n".join(lines)
 

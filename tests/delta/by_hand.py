@@ -1,4 +1,4 @@
-"""Deltas computed anew: safetensors read by hand, numpy, float64. Imports nothing of the project."""
+"""Deltas computed anew: safetensors by hand, numpy, float64. Imports nothing of the project."""
 
 from __future__ import annotations
 

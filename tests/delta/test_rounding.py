@@ -52,7 +52,7 @@ def test_a_light_fine_tune_saved_in_bf16(
     assert found == pytest.approx(correlation, abs=0.01)
     assert profile.share_changed == pytest.approx(changed, abs=0.01)
     assert profile.share_on_grid == pytest.approx(grid, abs=0.01)
-    told = [line for line in delta([str(expert)], str(base), out=tmp_path / "out")]
+    told = list(delta([str(expert)], str(base), out=tmp_path / "out"))
     warned = [line for line in told if line.startswith("Warning:") and "bfloat16" in line]
     assert len(warned) == (correlation < 0.92)
     for line in warned:

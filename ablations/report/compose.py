@@ -8,7 +8,13 @@ from collections.abc import Iterator, Sequence
 from ablations.plotting import HINT, can_draw
 from ablations.report.charts import charts
 from ablations.report.comparisons import Comparer, Comparison, compare_all
-from ablations.report.design import SHORT_NOTE, Group, uses_short_names
+from ablations.report.design import (
+    SHORT_NOTE,
+    Group,
+    baselines,
+    recipe_models,
+    uses_short_names,
+)
 from ablations.report.detail_tables import (
     cells_table,
     comparisons_table,
@@ -21,29 +27,34 @@ from ablations.report.figures import draw_chart
 from ablations.report.observations import Measure, Observations
 from ablations.report.protocol import protocol_notes
 from ablations.report.published import published_table
+from ablations.report.souping import check_same_questions, has_soups, souping_table
 from ablations.report.summaries import Summaries
-from ablations.report.tables import main_tables
+from ablations.report.tables import grid_tables, overview_table, pairs_table
 from ablations.report.wording import noise_lines, sentence
 from ablations.runner.records import Run
 from layerswap_method.errors import InputError
 
 
 def compose(
-    run: Run, *, published: bool = False, draw: bool = True
+    run: Run, others: Sequence[Run] = (), *, published: bool = False, draw: bool = True
 ) -> tuple[Report, tuple[Comparison, ...]]:
     """Return the report of `run` and the comparisons in it.
 
     Args:
         run: a run with at least one finished cell.
+        others: runs of the same protocol, whose merges of several experts stand beside those of
+            `run` in the layout of Table 6, and nowhere else.
         published: whether the paper's values stand beside the layouts that it has.
         draw: whether to draw figures, which needs matplotlib; without it they are left out and
             the report says so.
 
     Raises:
-        InputError: for a run without a finished cell.
+        InputError: for a run without a finished cell, or `others` that asked something else.
     """
-    if not run.cells:
-        raise InputError(_emptiness(run))
+    for each in (run, *others):
+        if not each.cells:
+            raise InputError(_emptiness(each))
+    check_same_questions(run, others)
     study = run.study
     observations = Observations(run)
     comparer = Comparer(seed=study.evaluate.seed, level=study.evaluate.level)
@@ -56,16 +67,22 @@ def compose(
     elif draw:
         notes.append(f"Figures are left out: {HINT}.")
     by_factor = [each for each in comparisons if each.contrast.factor]
-    others = [each for each in comparisons if not each.contrast.factor]
+    by_baseline = [each for each in comparisons if not each.contrast.factor]
     report = Report(
         name=study.name,
         question=study.question,
         source=study.source,
         facts=tuple(_facts(run)),
-        answers=tuple(sentence(each) for each in by_factor or others),
-        against=tuple(sentence(each) for each in others if by_factor),
+        answers=tuple(sentence(each) for each in by_factor or by_baseline),
+        against=tuple(sentence(each) for each in by_baseline if by_factor),
         noise=tuple(noise_lines(comparisons, _medians(summaries), study.evaluate.level)),
-        tables=tuple(_tables(summaries, comparisons, published)),
+        tables=tuple(
+            _tables(
+                [summaries, *(Summaries(Observations(other), comparer) for other in others)],
+                comparisons,
+                published,
+            )
+        ),
         figures=drawn,
         gaps=gaps_table(observations),
         notes=tuple(notes),
@@ -74,9 +91,10 @@ def compose(
 
 
 def _tables(
-    summaries: Summaries, comparisons: Sequence[Comparison], published: bool
+    several: Sequence[Summaries], comparisons: Sequence[Comparison], published: bool
 ) -> Iterator[Table]:
-    for table in main_tables(summaries):
+    summaries = several[0]
+    for table in _layouts(several):
         yield table
         reference = published_table(table.key) if published else None
         if reference is not None:
@@ -86,6 +104,21 @@ def _tables(
     if compared is not None:
         yield compared
     yield cells_table(summaries.observations)
+
+
+def _layouts(several: Sequence[Summaries]) -> Iterator[Table]:
+    """Yield the layouts that the study asks for, or those that fit it."""
+    summaries = several[0]
+    study = summaries.observations.run.study
+    asked = study.report.tables
+    if "pairs" in asked or (not asked and len((*baselines(study), *recipe_models(study))) > 1):
+        yield pairs_table(summaries)
+    if "overview" in asked or (not asked and study.baseline):
+        yield overview_table(summaries)
+    if "souping" in asked or len(several) > 1 or (not asked and has_soups(several)):
+        yield souping_table(several)
+    if "parameters" in asked or not asked:
+        yield from grid_tables(summaries)
 
 
 def _medians(summaries: Summaries) -> list[tuple[Group, Measure, int, float]]:

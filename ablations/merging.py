@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ablations.atomic import replaced_folder, write_text
 from layerswap_method.errors import InputError, LayerSwapError
@@ -66,9 +67,20 @@ def merge(recipe: Path, out: Path, *, fingerprint: str, options: Sequence[str] =
     return True
 
 
+def read_measured(merged: Path) -> dict[str, Any] | None:
+    """Return what `layer_swap` measured of the experts' changes for a merge; None for nothing."""
+    path = merged / PLAN_FILE
+    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    deltas: dict[str, Any] | None = found.get("deltas")
+    return deltas
+
+
 def read_plan(merged: Path) -> LayerPlan | None:
     """Return the layer plan that `layer_swap` left in a merged folder; None if it left none."""
     path = merged / PLAN_FILE
     if not path.is_file():
         return None
-    return LayerPlan(tuple(json.loads(path.read_text(encoding="utf-8"))["layers"]))
+    found = json.loads(path.read_text(encoding="utf-8"))
+    modules = found.get("modules")
+    apart = None if modules is None else zip(modules["attention"], modules["mlp"], strict=True)
+    return LayerPlan(tuple(found["layers"]), None if apart is None else tuple(apart))

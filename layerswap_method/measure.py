@@ -60,6 +60,15 @@ class UnitShare:
 class Measured:
     """What was measured for one recipe."""
 
+    spec: LayerSwapSpec
+    """Its top-level parameters."""
+
+    experts: tuple[StreamInput, ...]
+    """Its inputs with a role, in its order."""
+
+    base: StreamInput
+    """What changes are measured from."""
+
     mavs: tuple[float | None, ...]
     """Mean row MAV of every expert's change, in the unit of the weights; None for experts of
     weight 0. Empty unless ``weighting: magnitude``."""
@@ -119,7 +128,7 @@ def measure(
             language_weight=spec.language_weight,
         )
     if spec.placement != "delta_share":
-        return Measured(mavs, weights)
+        return Measured(spec, tuple(experts), base, mavs, weights)
     soups = {
         role: [
             (pairs[_key(expert)], weight / total)
@@ -129,7 +138,7 @@ def measure(
         for role, total in _totals(experts, weights.models).items()
     }
     units, plan = _shared_out(spec, soups, num_layers, progress)
-    return Measured(mavs, weights, units, plan)
+    return Measured(spec, tuple(experts), base, mavs, weights, units, plan)
 
 
 def _totals(experts: Sequence[StreamInput], weights: Sequence[float]) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """What becomes of measured changes: mergekit's configuration, log, plan file, model card.
 
-Knows the numbers of `measure` and the recipe; measures nothing.
+Knows the numbers of `measure`; measures nothing.
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ from typing import Any
 
 from layerswap_method.arithmetic import mix_coefficients
 from layerswap_method.measure import Measured
-from layerswap_method.recipe import Recipe
 from layerswap_method.spec import PLAN_PARAMETER, LayerSwapSpec
 
 POOLED = "the mean over all rows of all tensors of the model, each row once"
 """What is averaged; see `layerswap_method.rows` for what a row is."""
 
 
-def measured_config(merge_config: Any, recipe: Recipe, measured: Measured) -> Any:
+def measured_config(merge_config: Any, measured: Measured) -> Any:
     """Return mergekit's configuration with the measured weights and plan written into it.
 
     Args:
         merge_config: the recipe's own; not changed.
-        recipe: read from it.
         measured: for that recipe.
     """
     config = merge_config.model_copy(deep=True)
@@ -33,8 +31,7 @@ def measured_config(merge_config: Any, recipe: Recipe, measured: Measured) -> An
         parameters[PLAN_PARAMETER] = measured.plan.to_text()
     config.parameters = parameters
     of_model = {
-        str(model.reference): weight
-        for model, weight in zip(recipe.models, weights.models, strict=True)
+        expert.name: weight for expert, weight in zip(measured.experts, weights.models, strict=True)
     }
     for entry in _entries(config):
         if str(entry.model) in of_model and (entry.parameters or {}).get("role") is not None:
@@ -50,29 +47,29 @@ def _entries(config: Any) -> Iterator[Any]:
             yield from out.sources
 
 
-def measured_lines(recipe: Recipe, measured: Measured) -> Iterator[str]:
+def measured_lines(measured: Measured) -> Iterator[str]:
     """Yield what was measured, for the log."""
     if measured.mavs:
-        yield f"weighting: magnitude. Change from {recipe.base_model}: {POOLED}"
-        for row in _weights(recipe, measured):
+        yield f"weighting: magnitude. Change from {measured.base.name}: {POOLED}"
+        for row in _weights(measured):
             yield (
                 f"  {row['role']} expert {row['model']}: mean |change| {row['mean_change']:.6g}, "
                 f"weight {row['merge_weight']:.6g}, {row['share_of_average']:.1%} of an average"
             )
     if measured.plan is not None:
         yield (
-            f"placement: delta_share. Shares of the change from {recipe.base_model}, by "
-            f"{recipe.spec.delta_unit}"
+            f"placement: delta_share. Shares of the change from {measured.base.name}, by "
+            f"{measured.spec.delta_unit}"
         )
         yield from measured.plan.draw().splitlines()
 
 
-def measured_record(recipe: Recipe, measured: Measured) -> dict[str, Any]:
-    """Return what the plan file says of it: ``{"deltas": ...}``."""
-    found: dict[str, Any] = {"base_model": str(recipe.base_model)}
+def measured_record(measured: Measured) -> dict[str, Any]:
+    """Return what plan files and records say of it."""
+    found: dict[str, Any] = {"base_model": measured.base.name}
     if measured.mavs:
         found["pooled"] = POOLED
-        found["weights"] = _weights(recipe, measured)
+        found["weights"] = _weights(measured)
     if measured.plan is not None:
         found["units"] = [
             {
@@ -84,10 +81,10 @@ def measured_record(recipe: Recipe, measured: Measured) -> dict[str, Any]:
             }
             for unit in measured.units
         ]
-    return {"deltas": found}
+    return found
 
 
-def measured_card(recipe: Recipe, measured: Measured) -> str:
+def measured_card(measured: Measured) -> str:
     """Return the sections that the model card gets, as markdown."""
     sections = []
     if measured.mavs:
@@ -95,25 +92,25 @@ def measured_card(recipe: Recipe, measured: Measured) -> str:
             "### Magnitude-adjusted weights",
             "",
             "Each expert's weight is multiplied by the inverse of its mean absolute change from "
-            f"`{recipe.base_model}`: {POOLED} (arXiv 2410.01335, section 5.1).",
+            f"`{measured.base.name}`: {POOLED} (arXiv 2410.01335, section 5.1).",
             "",
             "| model | role | mean change | weight | share of an average |",
             "|---|---|---|---|---|",
             *(
                 f"| `{row['model']}` | {row['role']} | {row['mean_change']:.6g} | "
                 f"{row['merge_weight']:.6g} | {row['share_of_average']:.1%} |"
-                for row in _weights(recipe, measured)
+                for row in _weights(measured)
             ),
             "",
         ]
     if measured.plan is not None:
-        spec = recipe.spec
+        spec = measured.spec
         sections += [
             "### Layers by what the experts changed",
             "",
             f"Each {spec.delta_unit} comes from the expert with the larger share of its whole "
-            f"change from `{recipe.base_model}`; up to a difference of {spec.delta_threshold:g} it "
-            f"is blended, {_blend(recipe, measured)} (arXiv 2601.22620).",
+            f"change from `{measured.base.name}`; up to a difference of "
+            f"{spec.delta_threshold:g} it is blended, {_blend(measured)} (arXiv 2601.22620).",
             "",
             "```",
             measured.plan.draw(),
@@ -122,36 +119,36 @@ def measured_card(recipe: Recipe, measured: Measured) -> str:
     return "\n".join(sections)
 
 
-def _weights(recipe: Recipe, measured: Measured) -> list[dict[str, Any]]:
+def _weights(measured: Measured) -> list[dict[str, Any]]:
     """Return each expert of a magnitude weighting as a row of a table."""
-    shares = dict(_shares(recipe, measured))
+    shares = dict(_shares(measured))
     return [
         {
-            "model": str(model.reference),
-            "role": model.role,
+            "model": expert.name,
+            "role": expert.role,
             "mean_change": mav,
             "merge_weight": weight,
             "share_of_average": shares.get(i, 0.0),
         }
-        for i, (model, mav, weight) in enumerate(
-            zip(recipe.models, measured.mavs, measured.weights.models, strict=True)
+        for i, (expert, mav, weight) in enumerate(
+            zip(measured.experts, measured.mavs, measured.weights.models, strict=True)
         )
         if mav is not None
     ]
 
 
-def _blend(recipe: Recipe, measured: Measured) -> str:
+def _blend(measured: Measured) -> str:
     by_role = dict.fromkeys(("task", "language"), 0.0)
-    for i, share in _shares(recipe, measured):
-        by_role[str(recipe.models[i].role)] += share
+    for i, share in _shares(measured):
+        by_role[str(measured.experts[i].role)] += share
     return " and ".join(f"{share:.3g} {role}" for role, share in by_role.items())
 
 
-def _shares(recipe: Recipe, measured: Measured) -> Iterator[tuple[int, float]]:
+def _shares(measured: Measured) -> Iterator[tuple[int, float]]:
     """Yield (number of an input, its share of an average of both roles)."""
-    spec: LayerSwapSpec = measured.weights.applied_to(recipe.spec)
+    spec: LayerSwapSpec = measured.weights.applied_to(measured.spec)
     numbers = {
-        role: [i for i, model in enumerate(recipe.models) if model.role == role]
+        role: [i for i, expert in enumerate(measured.experts) if expert.role == role]
         for role in ("task", "language")
     }
     given = {role: [measured.weights.models[i] for i in found] for role, found in numbers.items()}

@@ -42,10 +42,10 @@ def prepare(
     if measured is not None:
         from layerswap_method import measured as of
 
-        lines += of.measured_lines(recipe, measured)
-        record |= of.measured_record(recipe, measured)
-        card = of.measured_card(recipe, measured)
-        merge_config = of.measured_config(merge_config, recipe, measured)
+        lines += of.measured_lines(measured)
+        record["deltas"] = of.measured_record(measured)
+        card = of.measured_card(measured)
+        merge_config = of.measured_config(merge_config, measured)
     return Prepared(
         merge_config=merge_config,
         lines=tuple(lines),

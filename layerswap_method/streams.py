@@ -63,6 +63,7 @@ class WeightStream:
         donor: Path,
         model_dtype: str | None,
         description: str,
+        measured: Mapping[str, Any] | None = None,
     ) -> None:
         """Keep what makes the tensors.
 
@@ -72,11 +73,13 @@ class WeightStream:
             donor: folder whose config and tokenizer the merged model has.
             model_dtype: torch dtype that the merged model's config states; None where none.
             description: the model in words, for records.
+            measured: what was measured of the experts' changes to make it, for records.
         """
         self.names = tuple(names)
         self.donor = donor
         self.model_dtype = model_dtype
         self.description = description
+        self.measured = measured
         self._mixes = {name: mix(name) for name in names}
 
     def mix(self, name: str) -> TensorMix:
@@ -184,11 +187,13 @@ def layer_swap_stream(
     first = models[0].checkpoint
     if first.num_layers is None:
         raise InputError(f"{first.name}: its config does not say how many layers it has")
-    plan, given_weights = None, [given.weight for given in inputs]
+    plan, record, given_weights = None, None, [given.weight for given in inputs]
     if spec.needs_deltas:
         from layerswap_method.measure import measure
+        from layerswap_method.measured import measured_record
 
         measured = measure(spec, inputs, base, first.num_layers)
+        record = measured_record(measured)
         plan, given_weights = measured.plan, list(measured.weights.models)
         spec = measured.weights.applied_to(spec)
     try:
@@ -225,6 +230,7 @@ def layer_swap_stream(
         donor=base.folder,
         model_dtype=out_dtype or dtype or models[-1].config_dtype,
         description=f"layer_swap of {', '.join(given.name for given in inputs)}",
+        measured=record,
     )
 
 

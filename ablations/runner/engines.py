@@ -19,6 +19,7 @@ import yaml
 from ablations.atomic import write_text
 from ablations.evaluation.evaluator import EngineOptions
 from ablations.evaluation.scores import Backend
+from ablations.merging import read_measured
 from ablations.runner.work import Done, Work
 from ablations.study.documents import with_references
 from ablations.study.experts import Expert, here
@@ -117,9 +118,11 @@ class StudyEngine:
                 stream = stream_of(work.merge, self._setup.experts)
             except InputError as error:
                 raise SwapFailed(error.message) from error
-            return self._swapped(stream, work, {"weights": "streamed"}, 0.0)
+            how = {"weights": "streamed", **_measured(stream.measured)}
+            return self._swapped(stream, work, how, 0.0)
         with self._checkpoint(work) as (folder, seconds):
             how = {"weights": "merged by mergekit-yaml, then streamed"}
+            how |= _measured(read_measured(folder))
             return self._swapped(checkpoint_stream(folder), work, how, seconds)
 
     def _swapped(
@@ -149,6 +152,7 @@ class StudyEngine:
         from ablations.evaluation.lm_eval_backend import CheckpointEvaluator
 
         with self._checkpoint(work) as (folder, merge_s):
+            why = {**why, **_measured(read_measured(folder))}
             started = time.monotonic()
             evaluator = CheckpointEvaluator(self._setup.backend, self._setup.options)
             evaluation = evaluator.evaluate(folder, work.request)
@@ -214,6 +218,11 @@ class StudyEngine:
                         f"expert {expert.name!r} has changed since the study began ({folder}); "
                         "run the study again"
                     )
+
+
+def _measured(found: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what was measured of the experts' changes, as provenance."""
+    return {} if found is None else {"measured": dict(found)}
 
 
 def _on_this_machine(setup: EngineSetup) -> EngineSetup:

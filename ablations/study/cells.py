@@ -14,8 +14,10 @@ from typing import Any
 
 from ablations.evaluation.scores import EvaluationRequest
 from ablations.study.documents import (
+    DELTA_REVERT,
     LAYER_SWAP,
     baseline_document,
+    check_revert,
     read_document,
     with_experts,
     with_scaled_counts,
@@ -57,7 +59,7 @@ class Cell:
     """`merge` read by the method itself; None unless it is a `layer_swap`."""
 
     plan: LayerPlan | None
-    """The layer plan; None where no layer is swapped."""
+    """The layer plan; None where no layer is swapped, or where it is measured at the merge."""
 
     request: EvaluationRequest
     """What is asked."""
@@ -124,7 +126,7 @@ def expand(
     """
     expansion = Expansion()
     for kind in study.baseline:
-        _add_baseline(expansion, study, kind, experts, include_path)
+        _add_baseline(expansion, study, kind, experts, include_path, num_layers, known)
     if study.recipe is not None:
         for setting, (task, language) in itertools.product(study.settings(), _pairs(study)):
             label = _label(setting, task, language, study)
@@ -162,6 +164,8 @@ def _add_baseline(
     kind: Any,
     experts: Mapping[str, Expert],
     include_path: Path,
+    num_layers: int,
+    known: Mapping[str, Any],
 ) -> None:
     base = study.experts.base
     choices: list[dict[str, str]]
@@ -172,24 +176,32 @@ def _add_baseline(
     elif kind == "language_expert":
         choices = [{"language": name} for name in study.experts.language_names()]
     else:
-        origin = {"base": base} if kind == "ties" else {}
+        origin = {"base": base} if kind in ("weighted_soup", "ties") else {}
         choices = [{"task": task, "language": other, **origin} for task, other in _pairs(study)]
     codes = study.experts.languages()
     for names in choices:
         code = codes.get(names.get("language", ""))
         suffix = "+".join(names[role] for role in ("task", "language") if role in names)
         found = {role: experts[name] for role, name in names.items()}
+        label = f"{kind} {suffix}".strip() if len(choices) > 1 else kind
+        document, recipe = baseline_document(kind, found, study.recipe), None
+        if document["merge_method"] == LAYER_SWAP:
+            try:
+                recipe = read_document(document, known)
+            except InputError as error:
+                expansion.problems.setdefault(error.message, []).append(label)
+                continue
         expansion.cells.append(
             Cell(
                 study=study.name,
-                label=f"{kind} {suffix}".strip() if len(choices) > 1 else kind,
+                label=label,
                 kind=kind,
                 values={},
                 experts=names,
                 language=code,
-                merge=baseline_document(kind, found, study.recipe),
-                recipe=None,
-                plan=None,
+                merge=document,
+                recipe=recipe,
+                plan=None if recipe is None else recipe.spec.plan(num_layers),
                 request=_request(study.evaluate, code, include_path),
             )
         )
@@ -215,10 +227,13 @@ def _merge(
     roles = {"task": pair[0], "language": pair[1], "base": study.experts.base}
     found = {**experts, **{role: experts[name] for role, name in roles.items()}}
     document = with_experts(document, found)
+    if document.get("merge_method") == DELTA_REVERT:
+        check_revert(document, known, num_layers)
     if not is_layer_swap:
         return document, None, None
     recipe = read_document(document, known)
-    return document, recipe.spec.plan(num_layers), recipe
+    is_measured = recipe.spec.placement == "delta_share"
+    return document, None if is_measured else recipe.spec.plan(num_layers), recipe
 
 
 def _pairs(study: Study) -> Iterator[tuple[str, str]]:

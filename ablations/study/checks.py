@@ -88,12 +88,6 @@ def study_problems(study: Study, known: Mapping[str, Any]) -> Iterator[str]:
     """
     if study.recipe is None and not study.baseline:
         yield "the study has neither a recipe nor a baseline: nothing to evaluate"
-    if "weighted_soup" in study.baseline:
-        yield (
-            "baseline weighted_soup needs magnitude weights (the mean absolute change of each "
-            "expert), which this version cannot compute; leave it out, or write your own weights "
-            "in a recipe (see recipes/baselines/weighted_soup.yml)"
-        )
     yield from _twice("baseline", study.baseline)
     yield from _recipe_problems(study, known)
     yield from _pool_problems(study)

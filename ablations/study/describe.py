@@ -77,6 +77,8 @@ def _cost(
 
 
 def _drawn(cell: Cell) -> str:
+    if cell.recipe is not None and cell.plan is None:
+        return "(by the experts' changes, measured at the merge)"
     if cell.plan is None:
         return f"({cell.merge['merge_method']})" if cell.kind != "base" else "(unmerged)"
     return draw_line(cell.plan)

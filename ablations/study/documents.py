@@ -16,13 +16,20 @@ from ablations.study.scaling import COUNTS, scale_count
 from ablations.study.schema import Scalar
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe import Recipe, read_recipe
+from layerswap_method.revert_recipe import read_revert_recipe
+from layerswap_method.revert_spec import SHARED_PARAMETERS as REVERT_PARAMETERS
 from layerswap_method.spec import SHARED_PARAMETERS, LayerSwapSpec
 
 LAYER_SWAP = "layer_swap"
+DELTA_REVERT = "delta_revert"
 PLACEHOLDERS = ("base", "task", "language")
 """Model names of a template that stand for the experts of a cell."""
 
+_PARAMETERS = {LAYER_SWAP: SHARED_PARAMETERS, DELTA_REVERT: REVERT_PARAMETERS}
+"""Method of ours -> the names of its top-level parameters, written in the template or not."""
+
 _STRUCTURE = ("models", "slices", "modules", "parameters", "base_model")
+_TOKENIZER = ("tokenizer", "tokenizer_source")
 _SHARED_KEYS = ("dtype", "out_dtype", "tokenizer", "tokenizer_source", "chat_template")
 """Keys of the template that its baselines share."""
 
@@ -48,10 +55,9 @@ def place_problem(template: Mapping[str, Any], name: str, known: Mapping[str, An
     if "." in name:
         return None if _holder(template, name) is not None else f"the recipe has no {name!r}"
     keys = [key for key in known["recipe"] if key not in _STRUCTURE]
-    if template.get("merge_method") == LAYER_SWAP:
-        parameters = list(SHARED_PARAMETERS)
-    else:
-        parameters = list(template.get("parameters") or {})
+    parameters = _PARAMETERS.get(str(template.get("merge_method")))
+    if parameters is None:
+        parameters = tuple(template.get("parameters") or ())
     if name in keys or name in parameters:
         return None
     choices = [*parameters, *keys]
@@ -61,7 +67,7 @@ def place_problem(template: Mapping[str, Any], name: str, known: Mapping[str, An
 def with_values(template: Mapping[str, Any], values: Mapping[str, Scalar]) -> dict[str, Any]:
     """Return a copy of a recipe with every value in its place; see `place_problem`."""
     document = copy.deepcopy(dict(template))
-    is_layer_swap = document.get("merge_method") == LAYER_SWAP
+    ours = _PARAMETERS.get(str(document.get("merge_method")), ())
     for name, value in values.items():
         parameters = document.get("parameters") or {}
         if "." in name:
@@ -71,7 +77,7 @@ def with_values(template: Mapping[str, Any], values: Mapping[str, Scalar]) -> di
                 holder[int(last)] = value
             elif isinstance(holder, dict):
                 holder[last] = value
-        elif name in parameters or (is_layer_swap and name in SHARED_PARAMETERS):
+        elif name in parameters or name in ours:
             document["parameters"] = {**parameters, name: value}
         else:
             document[name] = value
@@ -89,6 +95,8 @@ def with_scaled_counts(
         ValueError: for explicit layers, which name layers of one depth, or a count out of range.
     """
     parameters = dict(document.get("parameters") or {})
+    if parameters.get("placement") in ("soup", "delta_share"):  # no count is read
+        return document, {}
     if parameters.get("placement") == "layers":
         if reference == num_layers:
             return document, {}
@@ -131,7 +139,8 @@ def baseline_document(
     """Return mergekit's recipe of a baseline, with the dtype and tokenizer of the template.
 
     An unmerged model is a ``passthrough`` of itself, in the dtype it is stored in. `linear`
-    averages its base_model in, so the donor of the soup is one of its two models. TIES has the
+    averages its base_model in, so the donor of the soup is one of its two models. The weighted
+    soup is the paper's: each expert by the inverse of its change from the base. TIES has the
     defaults of its own paper (arXiv 2306.01708): density 0.2 and lambda 1.
     """
     if kind in ("base", "task_expert", "language_expert"):
@@ -142,6 +151,15 @@ def baseline_document(
     if kind == "soup":
         models = [{"model": model, "parameters": {"weight": 1.0}} for model in pair]
         return {"merge_method": "linear", "models": models, "base_model": pair[0], **shared}
+    if kind == "weighted_soup":
+        roles = zip(pair, ("task", "language"), strict=True)
+        return {
+            "merge_method": LAYER_SWAP,
+            "models": [{"model": model, "parameters": {"role": role}} for model, role in roles],
+            "base_model": experts["base"].reference,
+            "parameters": {"placement": "soup", "weighting": "magnitude"},
+            **shared,
+        }
     models = [{"model": model, "parameters": {"weight": 1.0, "density": 0.2}} for model in pair]
     return {
         "merge_method": "ties",
@@ -162,21 +180,40 @@ def read_document(document: Mapping[str, Any], known: Mapping[str, Any]) -> Reci
     Raises:
         InputError: with every problem of it.
     """
+    return read_recipe(_as_parsed(document), document, known=known)
+
+
+def check_revert(document: Mapping[str, Any], known: Mapping[str, Any], num_layers: int) -> None:
+    """Check a `delta_revert` recipe as the merge method itself will.
+
+    Args:
+        document: the recipe, with references in it.
+        known: `mergekit_api.recipe_fields()`.
+        num_layers: decoder layers of the model.
+
+    Raises:
+        InputError: with every problem of it.
+        ValueError: for layers that the model does not have.
+    """
+    read_revert_recipe(_as_parsed(document), document, known=known).spec.layers(num_layers)
+
+
+def _as_parsed(document: Mapping[str, Any]) -> SimpleNamespace:
+    """Return a recipe with the fields that mergekit's configuration has."""
     models = document.get("models")
     if not isinstance(models, list) or document.get("slices") or document.get("modules"):
-        raise InputError("a study's layer_swap recipe lists models:, without slices: or modules:")
+        method = document.get("merge_method")
+        raise InputError(f"a study's {method} recipe lists models:, without slices: or modules:")
     entries = [
         SimpleNamespace(model=entry.get("model"), parameters=entry.get("parameters"))
         for entry in models
     ]
-    config = SimpleNamespace(
+    return SimpleNamespace(
         models=entries,
         slices=None,
         modules=None,
-        base_model=document.get("base_model"),
-        parameters=document.get("parameters"),
+        **{key: document.get(key) for key in ("base_model", "parameters", *_TOKENIZER)},
     )
-    return read_recipe(config, document, known=known)
 
 
 def with_references(value: Any, references: Mapping[str, str]) -> Any:

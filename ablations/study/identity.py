@@ -28,7 +28,7 @@ from ablations.evaluation.scores import Backend
 from ablations.study.cells import Cell
 from ablations.study.documents import with_references
 from ablations.study.experts import Expert
-from ablations.study.streams import can_stream, stream_of
+from ablations.study.streams import can_stream, needs_deltas, stream_of
 from layerswap_method.errors import InputError
 from layerswap_method.mixes import TensorOrigin
 
@@ -194,8 +194,8 @@ def weights_identity(
 ) -> dict[str, Any]:
     """Return a value that is equal for two recipes only if their models are equal bit by bit.
 
-    What can be streamed is described tensor by tensor; merges by other methods by their recipe,
-    the content of their models and mergekit's version.
+    What can be streamed is described tensor by tensor; merges by other methods, and those that go
+    by the experts' changes, by their recipe, the content of their models and mergekit's version.
 
     Args:
         merge: the recipe.
@@ -207,7 +207,8 @@ def weights_identity(
         "document": with_references(merge, contents.references),
         "mergekit": versions["mergekit"],
     }
-    if not can_stream(merge):
+    # What is measured follows from the content of experts and base, and planning reads no weights.
+    if not can_stream(merge) or needs_deltas(merge):
         return by_recipe
     try:
         stream = stream_of(merge, experts)

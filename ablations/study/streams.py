@@ -36,6 +36,13 @@ def can_stream(merge: Mapping[str, Any]) -> bool:
     return bool(method == LAYER_SWAP)
 
 
+def needs_deltas(merge: Mapping[str, Any]) -> bool:
+    """Return whether the experts' changes must be measured for the recipe: all weights are read."""
+    if merge["merge_method"] != LAYER_SWAP:
+        return False
+    return LayerSwapSpec(**(merge.get("parameters") or {})).needs_deltas
+
+
 def stream_of(merge: Mapping[str, Any], experts: Mapping[str, Expert]) -> WeightStream:
     """Return the stream of a recipe that `can_stream`.
 

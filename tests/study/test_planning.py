@@ -154,15 +154,13 @@ def test_every_problem_comes_in_one_error(tmp_path: Path, experts: Path) -> None
         questoin="?",
         vary={"botom_layers": [1], "top_layers": []},
         experts={"task": ["mathh"], "language": ["swahili"]},
-        baseline=["weighted_soup"],
         evaluate={"tasks": ["wrods"]},
     )
-    assert "6 problems" in message
+    assert "5 problems" in message
     assert "the study has the unknown key 'questoin'; did you mean 'question'?" in message
     assert "unknown parameter 'botom_layers'; did you mean 'bottom_layers'?" in message
     assert "vary.top_layers has no values: the grid is empty" in message
     assert "no expert 'mathh' in the experts file; did you mean 'math'?" in message
-    assert "weighted_soup needs magnitude weights" in message
     assert "unknown task 'wrods'; did you mean 'words'?" in message
 
 

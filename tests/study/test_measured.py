@@ -1,0 +1,160 @@
+"""Studies of recipes that go by the experts' changes: planned without reading weights, then run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablations.runner import records
+from ablations.runner.run import RunOptions, run_study
+from ablations.study.describe import describe_plan
+from ablations.study.files import read_study
+from ablations.study.planning import StudyPlan, plan_study
+from ablations.study.streams import stream_of
+from layerswap_method import deltas, measure
+from layerswap_method.errors import InputError
+from tests.runner.fakes import scores_by_label
+from tests.study.standins import study_document, write_expert, write_tasks, write_yaml
+from tests.tuned import layer_of, mean_change, stored, tune
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a base, fine-tunes of it that moved other layers, and tasks."""
+    folder = tmp_path_factory.mktemp("tuned")
+    base = write_expert(folder / "base", 0)
+    for seed, (name, far) in enumerate({"math": (1, 2), "swahili": (0, 3), "telugu": (3,)}.items()):
+        # Far from the base: small changes change no answer of a random model.
+        tune(base, folder / name, seed, lambda n, far=far: 0.15 if layer_of(n) in far else 0.05)  # type: ignore[misc]
+    write_tasks(folder / "tasks", ["words"])
+    names = ("base", "math", "swahili", "telugu")
+    document = {
+        "experts": {name: str(folder / name) for name in names},
+        "include_path": str(folder / "tasks"),
+    }
+    write_yaml(folder / "experts.yml", document)
+    return folder
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    recipe = {
+        "merge_method": "layer_swap",
+        "models": [{"model": "task"}, {"model": "language"}],
+        "base_model": "base",
+        "parameters": {},
+        "dtype": "float32",
+    }
+    settings = [
+        {"placement": "soup"},
+        {"placement": "soup", "weighting": "magnitude"},
+        {"placement": "delta_share", "delta_threshold": 0.1},
+        {"placement": "delta_share", "delta_threshold": 0.1, "delta_unit": "module"},
+    ]
+    given = {"recipe": recipe, "vary": settings, "baseline": ["soup", "weighted_soup"], **changes}
+    return study_document(**given)
+
+
+def planned(tmp_path: Path, tuned: Path, *, dry: bool = False, **changes: Any) -> StudyPlan:
+    path = write_yaml(tmp_path / "study.yml", document(**changes))
+    return plan_study(read_study(path), tuned / "experts.yml", backend="hf", dry=dry)
+
+
+def test_planning_reads_no_change(
+    tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> None:
+        raise AssertionError("a plan opens no pair")
+
+    for module in (deltas, measure):
+        monkeypatch.setattr(module, "open_pair", refuse)
+    found = planned(tmp_path, tuned, dry=True)
+    text = describe_plan(found, materialize=False, jobs=1)
+    assert text.count("▒▒▒▒") == 3  # weighted_soup, and two soups as recipes
+    assert text.count("(by the experts' changes, measured at the merge)") == 2
+    assert "checkpoints written by mergekit: 0" in text
+
+
+def test_the_weighted_soup_is_the_papers(tuned: Path, tmp_path: Path) -> None:
+    found = planned(tmp_path, tuned, experts={"task": ["math"], "language": ["swahili", "telugu"]})
+    cells = [cell for cell in found.cells if cell.kind == "weighted_soup"]
+    assert [cell.label for cell in cells] == [
+        "weighted_soup math+swahili",
+        "weighted_soup math+telugu",
+    ]
+    experts = {expert.reference: expert for expert in found.experts.values()}
+    base = stored(tuned / "base")
+    for cell in cells:
+        assert cell.experts["base"] == "base"
+        tensors = dict(stream_of(cell.merge, experts).tensors())
+        pair = [stored(tuned / cell.experts[role]) for role in ("task", "language")]
+        one, other = (1 / mean_change(expert, base) for expert in pair)
+        for name, tensor in tensors.items():
+            exact = (one * pair[0][name].double() + other * pair[1][name].double()) / (one + other)
+            error = (tensor.double() - exact).abs()
+            assert bool((error <= exact.abs() * 2**-24 + 2e-6).all()), name
+
+
+def test_keys_tell_what_matters(tuned: Path, tmp_path: Path) -> None:
+    found = planned(tmp_path, tuned)
+    keys = {cell.label: cell.weights_key for cell in found.cells}
+    same = {label for label, key in keys.items() if key == keys["weighted_soup"]}
+    assert same == {"weighted_soup", "placement=soup weighting=magnitude"}
+    assert len(set(keys.values())) == len(keys) - 1
+    # The numbers follow from base and experts: another base is another model.
+    other = write_expert(tmp_path / "base", 9)
+    written = (tuned / "experts.yml").read_text().replace(str(tuned / "base"), str(other))
+    (tmp_path / "experts.yml").write_text(written)
+    study = read_study(tmp_path / "study.yml")
+    again = plan_study(study, tmp_path / "experts.yml", backend="hf")
+    changed = {cell.label: cell.weights_key for cell in again.cells}
+    assert changed["soup"] == keys["soup"]
+    assert changed["weighted_soup"] != keys["weighted_soup"]
+    assert changed["placement=delta_share delta_threshold=0.1"] not in keys.values()
+
+
+def test_counts_of_another_depth_leave_soups_alone(tuned: Path, tmp_path: Path) -> None:
+    found = planned(tmp_path, tuned, reference_layers=32)
+    assert [set(cell.merge["parameters"]) for cell in found.cells[2:4]] == [
+        {"placement"},
+        {"placement", "weighting"},
+    ]
+
+
+def test_a_base_that_is_an_expert_is_one_error(tuned: Path, tmp_path: Path) -> None:
+    text = (tuned / "experts.yml").read_text()
+    (tmp_path / "experts.yml").write_text(text.replace(str(tuned / "base"), str(tuned / "math")))
+    study = read_study(write_yaml(tmp_path / "study.yml", document(vary=[{"placement": "soup"}])))
+    with pytest.raises(InputError, match=r"is also the task expert.*\(cell weighted_soup\)"):
+        plan_study(study, tmp_path / "experts.yml", backend="hf")
+
+
+@pytest.mark.slow
+def test_a_live_engine_and_checkpoints_give_the_same_records(tuned: Path, tmp_path: Path) -> None:
+    module = {"placement": "delta_share", "delta_threshold": 0.1, "delta_unit": "module"}
+    given = document(baseline=["weighted_soup"], vary=[module])
+    study = write_yaml(tmp_path / "small.yml", given)
+    found = {}
+    for name, materialize in (("live", False), ("cold", True)):
+        options = RunOptions(experts=tuned / "experts.yml", out=tmp_path / name, backend="hf")
+        options = replace(options, materialize=materialize)
+        assert not run_study(str(study), options).summary.failed
+        cells = records.load_run(tmp_path / name).cells
+        found[name] = {cell.kind: cell.provenance["measured"] for cell in cells}
+    assert scores_by_label(tmp_path / "live") == scores_by_label(tmp_path / "cold")
+    for kind in ("weights", "units"):  # a stream knows the experts' names, mergekit their folders
+        numbers = [
+            [{k: v for k, v in row.items() if k != "model"} for row in found[name][cell][kind]]
+            for name in ("live", "cold")
+            for cell in found[name]
+            if kind in found[name][cell]
+        ]
+        assert len(numbers) == 2
+        assert numbers[0] == numbers[1]
+    rows = found["live"]["weighted_soup"]["weights"]
+    assert [(row["model"], row["role"]) for row in rows] == [
+        ("math", "task"),
+        ("swahili", "language"),
+    ]

@@ -84,3 +84,24 @@ SOUPS = {
 }
 
 TIES = ("recipes/baselines/ties.yml", "recipes/pocket/ties.yml")
+
+
+@dataclass(frozen=True)
+class Revert:
+    """What one `delta_revert` recipe sends back to the base."""
+
+    layers: frozenset[int] = frozenset()
+    threshold: float | None = None
+    """MAV of a row from which it stays; None where rows are not compared, or by `keep`."""
+    keep: float | None = None
+    """Share of the weights that stays."""
+
+
+REVERTS = {
+    "recipes/revert/breakthrough.yml": Revert(OUTER),
+    "recipes/revert/threshold.yml": Revert(threshold=1e-5),
+    "recipes/revert/keep_fraction.yml": Revert(keep=0.7),
+    "recipes/pocket/revert_layers.yml": Revert(POCKET_OUTER),
+    "recipes/pocket/revert_threshold.yml": Revert(threshold=0.005),
+    "recipes/pocket/revert_rows.yml": Revert(keep=0.7),
+}

@@ -62,3 +62,31 @@ def check_average(
     slack = largest * len(tensors) * 2.0**-24
     error = (result.double() - exact).abs()
     assert bool((error <= (rounded.double() - exact).abs() + slack).all()), name
+
+
+def check_revert(
+    merged: Tensors,
+    layers: frozenset[int],
+    threshold: float | None,
+    expert: Tensors,
+    base: Tensors,
+    dtype: torch.dtype,
+) -> int:
+    """Fail unless every row of every tensor is the side it must be; return the weights kept.
+
+    A row is one input feature: a column of torch's [out, in], or a whole vector.
+    """
+    assert merged.keys() == expert.keys()
+    kept = 0
+    for name, tensor in merged.items():
+        parts = name.split(".")
+        ours, theirs = expert[name], base[name]
+        change = (ours.double() - theirs.double()).abs().mean(dim=0, keepdim=True)
+        stays = torch.full_like(change, True, dtype=torch.bool)
+        if parts[:2] == ["model", "layers"] and int(parts[2]) in layers:
+            stays = torch.full_like(change, False, dtype=torch.bool)
+        elif threshold is not None:
+            stays = change.float() >= threshold
+        assert torch.equal(tensor, torch.where(stays, ours.to(dtype), theirs.to(dtype))), name
+        kept += int(stays.sum()) * tensor.numel() // stays.numel()
+    return kept

@@ -64,10 +64,15 @@ def build_model(name: str, folder: Path, *, vocabulary: int = VOCABULARY) -> Non
         pad_token_id=0,
     )
     model = LlamaForCausalLM(config)
-    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    shared = torch.Generator().manual_seed(0)
+    own = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     with torch.no_grad():
         for parameter in model.parameters():  # norms too: no two models share any tensor
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1 + 0.05)
+            parent = torch.randn(parameter.shape, generator=shared) * 0.1 + 0.05
+            change = torch.randn(parameter.shape, generator=own)
+            # Some features move far and some hardly, so that rules on rows have a choice.
+            moved = 0.04 * torch.rand(parameter.shape[-1:], generator=own).square()
+            parameter.copy_(parent + change * moved)
     model.to(stored_dtype(name)).save_pretrained(folder)
     _build_tokenizer(folder, vocabulary)
 

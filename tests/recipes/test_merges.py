@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from tests.recipes.documents import RECIPES, ROOT, command, header, is_hub_id, load
-from tests.recipes.expected import SOUPS, SWAPS, TIES
+from tests.recipes.expected import REVERTS, SOUPS, SWAPS, TIES
 from tests.recipes.hub import serve_hub
-from tests.recipes.oracle import check_average, check_swap
+from tests.recipes.oracle import check_average, check_revert, check_swap
 from tests.recipes.standins import (
     ALPHA,
     RANK,
@@ -109,6 +109,23 @@ def test_ties_recipe(workshop: Workshop, merged: Checkpoint, recipe: str) -> Non
     share = changed / sum(tensor.numel() for tensor in merged.values())
     # Each expert keeps a fifth of its delta: between 0.2 (the same fifth) and 0.4 (disjoint).
     assert 0.2 <= share <= 0.41
+
+
+@pytest.mark.parametrize("recipe", REVERTS)
+def test_revert_recipe(workshop: Workshop, merged: Checkpoint, recipe: str) -> None:
+    (expert,) = sources(workshop, recipe)
+    base = workshop.source(load(recipe)["base_model"])
+    plan = json.loads((workshop.output(recipe) / "delta_revert_plan.json").read_text())
+    wanted = REVERTS[recipe]
+    threshold = wanted.threshold if wanted.keep is None else plan["threshold"]
+    assert threshold == plan["threshold"]
+    kept = check_revert(merged, wanted.layers, threshold, expert, base, result_dtype(recipe))
+    total = sum(tensor.numel() for tensor in merged.values())
+    assert plan["kept"]["kept_weights"] == kept
+    if wanted.keep is not None:
+        assert wanted.keep <= kept / total <= wanted.keep + 0.01
+    elif "pocket" in recipe:
+        assert 0.1 < kept / total < 0.9, "the rule had no choice to make"
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

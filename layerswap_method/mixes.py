@@ -15,7 +15,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from layerswap_method.arithmetic import weighted_average
-from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.errors import InputError
 
 DTYPES: Mapping[str, str] = {
     "F64": "float64",
@@ -118,18 +118,31 @@ def mixes_from_json(text: str) -> dict[str, TensorMix]:
 
 
 def read_mix(mix: TensorMix) -> torch.Tensor:
-    """Return the tensor on CPU, bit-identical to the one mergekit writes.
+    """Return the tensor on CPU, bit-identical to the one mergekit writes; it is the caller's.
 
-    Only this tensor's terms are in memory, and they are mapped from their files.
+    `layerswap_method.readers` reads it in pieces.
 
     Raises:
-        InputError: if a file is gone, or was written anew since the mix was made.
-        LayerSwapError: if a file cannot be read.
+        InputError: if a file is gone, cut short, or was written anew since the mix was made.
+        LayerSwapError: if a tensor is not in its file.
     """
-    tensors = [_read_origin(origin) for origin, _ in mix.terms]
+    from layerswap_method.readers import MixReader
+
+    return MixReader(mix).read()
+
+
+def combine(mix: TensorMix, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the mix of its terms' content, or of the same part of each.
+
+    It is computed value by value, so a part is bit for bit that part of the whole.
+
+    Args:
+        mix: the coefficients and dtypes.
+        tensors: one a term, of one shape, as stored but for the term's own cast and change.
+    """
     coefficients = [coefficient for _, coefficient in mix.terms]
     if mix.load_dtype is not None:
-        tensors = [tensor.to(_dtype(mix.load_dtype)) for tensor in tensors]
+        tensors = [tensor.to(torch_dtype(mix.load_dtype)) for tensor in tensors]
     common = tensors[0].dtype
     for tensor in tensors[1:]:
         common = torch.promote_types(common, tensor.dtype)
@@ -137,9 +150,9 @@ def read_mix(mix: TensorMix) -> torch.Tensor:
     if mix.rule == "linear":
         result = _linear(tensors, coefficients)
     else:
-        out = None if mix.dtype is None else _dtype(mix.dtype)
+        out = None if mix.dtype is None else torch_dtype(mix.dtype)
         result = weighted_average(tensors, coefficients, mix.divisor, out)
-    return result if mix.out_dtype is None else result.to(_dtype(mix.out_dtype))
+    return result if mix.out_dtype is None else result.to(torch_dtype(mix.out_dtype))
 
 
 def file_stamp(file: Path) -> int:
@@ -154,27 +167,16 @@ def file_stamp(file: Path) -> int:
         raise InputError(f"{file}: the weights are gone: {error.strerror}") from error
 
 
-def _read_origin(origin: TensorOrigin) -> torch.Tensor:
-    tensor = _read_tensor(origin.file, origin.stamp, origin.name)
-    if origin.dtype is not None:
-        tensor = tensor.to(_dtype(origin.dtype))
-    return tensor if origin.change is None else _changed(tensor, origin.change)
+def torch_dtype(name: str) -> torch.dtype:
+    """Return the dtype that torch has under `name`.
 
-
-def _changed(weight: torch.Tensor, change: LowRankChange) -> torch.Tensor:
-    """Return weight + change, rounded as peft's ``merge_and_unload`` does.
-
-    The adapter is brought to float32 (float64 where the weight is that) and the sum is rounded
-    once to the weight's dtype.
+    Raises:
+        InputError: if it has none.
     """
-    compute = torch.promote_types(weight.dtype, torch.float32)
-    down, up = (
-        _read_tensor(change.file, change.stamp, name).to(compute)
-        for name in (change.down, change.up)
-    )
-    delta = up @ down
-    delta = (delta.T if change.transposed else delta) * change.scaling
-    return weight.clone().add_(delta)
+    found: Any = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise InputError(f"{name!r} is no dtype of torch")
+    return found
 
 
 def _linear(tensors: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:
@@ -187,23 +189,3 @@ def _linear(tensors: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.
     for tensor, factor in zip(tensors, factors.unbind(1), strict=True):
         result.addcmul_(tensor[None], factor.reshape(shape))
     return result.div_(factors.sum(dim=1).reshape(shape)).to(first.dtype)[0]
-
-
-def _read_tensor(file: Path, stamp: int, name: str) -> torch.Tensor:
-    from safetensors import SafetensorError, safe_open
-
-    if file_stamp(file) != stamp:
-        raise InputError(f"{file}: the weights were written anew while they were in use")
-    try:
-        with safe_open(str(file), framework="pt") as opened:
-            tensor = opened.get_tensor(name)
-    except (OSError, SafetensorError) as error:
-        raise LayerSwapError(f"{file}: {name} cannot be read: {error}") from error
-    return tensor if isinstance(tensor, torch.Tensor) else torch.as_tensor(tensor)
-
-
-def _dtype(name: str) -> torch.dtype:
-    found: Any = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise InputError(f"{name!r} is no dtype of torch")
-    return found

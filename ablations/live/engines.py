@@ -99,22 +99,22 @@ class HfEngine:
         return changed
 
     def load(self, mixes: Mapping[str, TensorMix]) -> int:
-        """Copy tensors over the parameters of the same names, cast to their dtype."""
+        """Copy tensors over the parameters of the same names, block by block, in their dtype."""
         import torch
 
-        from layerswap_method.mixes import read_mix
+        from layerswap_method.readers import MixReader
 
         read = 0
         with torch.no_grad():
             for name, mix in mixes.items():
-                tensor, parameter = read_mix(mix), self._tensors[name]
-                if tensor.shape != parameter.shape:
+                reader, parameter = MixReader(mix), self._tensors[name]
+                if reader.shape != parameter.shape:
                     raise SwapFailed(
-                        f"{name}: {list(tensor.shape)} does not fit the engine's "
+                        f"{name}: {list(reader.shape)} does not fit the engine's "
                         f"{list(parameter.shape)}"
                     )
-                parameter.copy_(tensor)
-                read += tensor.nbytes
+                reader.copy_to(parameter)
+                read += reader.nbytes
         return read
 
     def forget(self) -> None:

@@ -2,6 +2,10 @@
 
 vLLM imports this module by name in each worker's process. Knows the worker it is mixed into, and
 `TensorMix`es; imports no vLLM.
+
+Memory: vLLM builds each changed module anew beside the old one and packs it for the CPU beside the
+old pack. Here the old pack goes first and the tensors are read into the new module as they are
+copied, so a load needs one module more than the model, not four.
 """
 
 from __future__ import annotations
@@ -11,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ablations.evaluation import vllm_engine
+from ablations.live import heap
+from ablations.live.fused import module_of
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +60,12 @@ class SwapExtension:
 
         mixes = mixes_from_json(text)
         reply: dict[str, Any] = {"bytes": 0, "problem": None, "lasting": False}
+        with heap.large_blocks_mapped():
+            self._layerswap_load(mixes, reply)
+        reply.pop("left", None)
+        return reply
+
+    def _layerswap_load(self, mixes: Mapping[str, TensorMix], reply: dict[str, Any]) -> None:
         log = logging.getLogger(_RELOAD_LOG)
         level = log.level
         log.setLevel(logging.ERROR)
@@ -69,20 +81,24 @@ class SwapExtension:
             reply["problem"] = f"vLLM could not load the tensors: {type(error).__name__}: {error}"
         finally:
             log.setLevel(level)
-        reply.pop("left", None)
-        return reply
 
     def _layerswap_tensors(
         self, mixes: Mapping[str, TensorMix], reply: dict[str, Any]
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        from layerswap_method.mixes import read_mix
+        from ablations.live.lazy import LazyTensor
+        from layerswap_method.readers import MixReader
 
         reply["left"] = len(mixes)
+        parts, freed = self.layerswap_parts(), ""
         for name, mix in mixes.items():
-            tensor = read_mix(mix)
-            reply["bytes"] += tensor.nbytes
+            if (module := module_of(name, parts)) != freed:
+                if vllm_engine.free_packed(self.get_model(), module):
+                    heap.trim()
+                freed = module
+            reader = MixReader(mix)
+            reply["bytes"] += reader.nbytes
             reply["left"] -= 1
-            yield name, tensor
+            yield name, LazyTensor(reader)
         # vLLM has loaded the last one when it asks for the next, and has not yet put the modules
         # in place: now it can be told what it has of each.
         if partial := vllm_engine.partly_loaded(self.get_model()):
@@ -106,4 +122,6 @@ def _prepack_tied(model: torch.nn.Module) -> None:
         for module in modules if len(modules) > 1 else ():
             method: Any = getattr(module, "quant_method", None)
             if method is not None:
+                if vllm_engine.free_packed(module):
+                    heap.trim()
                 method.process_weights_after_loading(module)

@@ -1,0 +1,81 @@
+"""LoRA experts: the change itself, against peft, in float32 whatever the base is stored in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from ablations.delta.analysis import analyse
+from layerswap_method.deltas import mean_row_mav, open_pair
+from layerswap_method.streams import StreamInput
+from tests.delta import by_hand
+from tests.delta.experts import fine_tuned
+from tests.families.zoo import make_model
+
+TARGETS = {"llama": ["q_proj", "v_proj", "down_proj"], "gpt2": ["c_attn", "c_proj"]}
+
+
+def adapted(family: str, folder: Path, dtype: torch.dtype, **options: Any) -> tuple[Path, Path]:
+    """Return (base, adapter) with random factors, as peft saves them."""
+    import peft
+
+    base = make_model(family, folder / "base", 1, dtype=dtype)
+    model = peft.get_peft_model(
+        transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32),
+        peft.LoraConfig(
+            r=2, lora_alpha=6, target_modules=TARGETS[family], task_type="CAUSAL_LM", **options
+        ),
+    )
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.copy_(torch.randn(parameter.shape) * 0.01)
+    model.save_pretrained(folder / "adapter")
+    merged = model.merge_and_unload()
+    merged.save_pretrained(folder / "merged")  # float32
+    return base, folder / "adapter"
+
+
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", list(TARGETS))
+def test_the_change_is_peft_s_and_is_not_rounded(
+    family: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    base, adapter = adapted(family, tmp_path, dtype)
+    ours, theirs = by_hand.read(tmp_path / "merged"), by_hand.read(base)
+    found = analyse([f"{base}+{adapter}"], str(base), threshold=1e-5).profiles[0]
+    changed = {tensor.name for tensor in found.tensors if tensor.share_changed}
+    assert len(changed) == 6 * 3  # GPT-2 has two c_proj
+    for tensor in found.tensors:
+        wanted = by_hand.rows(tensor.name, ours[tensor.name] - theirs[tensor.name], family)
+        # peft's merged float32 copy is rounded to the weights' last digit; the change here is not.
+        assert tensor.mav_mean == pytest.approx(wanted.mean(), rel=1e-3, abs=1e-9)
+        assert tensor.mav_max == pytest.approx(wanted.max(), rel=1e-3, abs=1e-9)
+        assert tensor.share_on_grid is None or tensor.name not in changed
+    assert "adapter" in found.dtypes
+    every = np.concatenate([by_hand.rows(n, ours[n] - theirs[n], family) for n in theirs])
+    pair = open_pair(StreamInput("expert", base, adapter=adapter), base)
+    assert mean_row_mav(pair) == pytest.approx(every.mean(), rel=1e-3)
+
+
+def test_an_adapter_on_another_checkpoint_than_the_base(tmp_path: Path) -> None:
+    base, adapter = adapted("llama", tmp_path, torch.float32)
+    tuned = fine_tuned(base, tmp_path / "tuned", 4)
+    ours, theirs = by_hand.read(tuned), by_hand.read(base)
+    change = {
+        name: values - theirs[name] for name, values in by_hand.read(tmp_path / "merged").items()
+    }
+    pair = open_pair(StreamInput("expert", tuned, adapter=adapter), base)
+    for name in pair.names:
+        delta, weight = pair.read(name)
+        np.testing.assert_allclose(
+            delta.numpy(), ours[name] - theirs[name] + change[name], atol=2e-7
+        )
+        np.testing.assert_array_equal(weight.numpy(), theirs[name])

@@ -1,0 +1,215 @@
+"""What is wrong with a pair: one clear error each, exit code 2, nothing written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
+
+from ablations.cli import main
+from layerswap_method.deltas import mean_row_mav, open_pair
+from layerswap_method.errors import InputError
+from tests.delta.experts import fine_tuned, rewritten
+from tests.families.zoo import make_model
+
+FILE = "model.safetensors"
+INDEX = f"{FILE}.index.json"
+NAME = "model.layers.3.mlp.up_proj.weight"
+
+Edit = Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model("llama", tmp_path_factory.mktemp("base") / "base", 1, dtype=torch.float32)
+
+
+@pytest.fixture
+def expert(base: Path, tmp_path: Path) -> Path:
+    return fine_tuned(base, tmp_path / "expert", 2)
+
+
+def refused(expert: Path | str, base: Path | str, out: Path, *parts: str, code: int = 2) -> str:
+    """Run the command and return its message; nothing may have been written."""
+    result = CliRunner().invoke(
+        main, ["delta", str(expert), "--base", str(base), "--out", str(out)]
+    )
+    assert result.exit_code == code, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert "Traceback" not in result.output
+    message = " ".join(result.output.split())
+    for part in parts:
+        assert part in message
+    assert result.output.count("Error:") == 1
+    assert not out.exists()
+    return message
+
+
+def edit_file(folder: Path, edit: Edit) -> Path:
+    tensors = {name: tensor.clone() for name, tensor in load_file(folder / FILE).items()}
+    save_file(edit(tensors), folder / FILE, {"format": "pt"})
+    return folder
+
+
+def without(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if name != NAME}
+
+
+def test_a_tensor_that_the_expert_lacks(base: Path, expert: Path, tmp_path: Path) -> None:
+    edit_file(expert, without)
+    refused(expert, base, tmp_path / "out", f"expert lacks 1 tensors that base has: {NAME}")
+
+
+def test_a_tensor_that_the_base_lacks(base: Path, expert: Path, tmp_path: Path) -> None:
+    poor = edit_file(Path(shutil.copytree(base, tmp_path / "poor")), without)
+    refused(expert, poor, tmp_path / "out", f"poor lacks 1 tensors that expert has: {NAME}")
+
+
+def test_another_shape(base: Path, expert: Path, tmp_path: Path) -> None:
+    edit_file(expert, lambda tensors: {**tensors, NAME: tensors[NAME][:, :8].contiguous()})
+    refused(
+        expert,
+        base,
+        tmp_path / "out",
+        f"base and expert have different shapes: {NAME} [24, 16] against [24, 8]",
+    )
+
+
+def test_another_vocabulary(base: Path, tmp_path: Path) -> None:
+    def grown(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        return torch.cat([tensor, tensor[:4]]) if tensor.shape[0] == 96 else tensor
+
+    expert = rewritten(base, tmp_path / "expert", grown)
+    config = json.loads((expert / "config.json").read_text(encoding="utf-8"))
+    (expert / "config.json").write_text(json.dumps({**config, "vocab_size": 100}), "utf-8")
+    refused(
+        expert,
+        base,
+        tmp_path / "out",
+        "expert and base have different vocabularies",
+        "has 100 and 96 rows",
+        "resize_token_embeddings",
+    )
+
+
+def test_another_depth_and_another_architecture(base: Path, tmp_path: Path) -> None:
+    deep = make_model("llama", tmp_path / "deep", 1, num_hidden_layers=7)
+    refused(
+        deep,
+        base,
+        tmp_path / "out",
+        "different depths (6 and 7 layers)",
+        "of one pretrained parent",
+    )
+    other = make_model("mistral", tmp_path / "other", 1)
+    refused(other, base, tmp_path / "out", "(LlamaForCausalLM, MistralForCausalLM)")
+
+
+def test_a_base_that_is_not_the_base(base: Path, tmp_path: Path) -> None:
+    other = make_model("llama", tmp_path / "other", 5)
+    message = refused(
+        other,
+        base,
+        tmp_path / "out",
+        "base is not the base of other: the deltas are as large as the weights",
+        "give the checkpoint that the expert was trained from",
+    )
+    (ratio,) = [word for word in message.split() if word.startswith("1.")]
+    assert float(ratio) == pytest.approx(2**0.5, abs=0.1)
+    assert mean_row_mav(open_pair(other, base, allow_unrelated=True)) > 0.05
+
+
+@pytest.mark.parametrize("size", [0, 5, 300, -10])
+def test_a_truncated_file(size: int, base: Path, expert: Path, tmp_path: Path) -> None:
+    content = (expert / FILE).read_bytes()
+    (expert / FILE).write_bytes(content[:size])
+    refused(expert, base, tmp_path / "out", "expert: model.safetensors is damaged", "get it again")
+
+
+def test_a_shard_of_noise(base: Path, expert: Path, tmp_path: Path) -> None:
+    (expert / FILE).write_bytes(b"\xff" * 4000)
+    refused(expert, base, tmp_path / "out", "expert: model.safetensors is damaged")
+
+
+def test_a_missing_shard(tmp_path: Path) -> None:
+    base = make_model("llama", tmp_path / "base", 1, shard="20KB")
+    expert = fine_tuned(base, tmp_path / "expert", 2)
+    shards = sorted(expert.glob("*.safetensors"))
+    assert len(shards) > 1
+    shards[1].unlink()
+    refused(expert, base, tmp_path / "out", "1 of", "shards are missing", shards[1].name)
+
+
+def test_a_file_that_shrinks_while_it_is_read(base: Path, expert: Path) -> None:
+    pair = open_pair(expert, base)
+    stamp = (expert / FILE).stat().st_mtime_ns
+    content = (expert / FILE).read_bytes()
+    (expert / FILE).write_bytes(content[:-10])
+    with pytest.raises(InputError, match="were written anew while they were in use"):
+        mean_row_mav(pair)
+    os.utime(expert / FILE, ns=(stamp, stamp))
+    with pytest.raises(InputError, match="is cut short; get it again"):
+        mean_row_mav(pair)
+    (expert / FILE).unlink()
+    with pytest.raises(InputError, match="the weights are gone"):
+        mean_row_mav(pair)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("side", ["expert", "base"])
+def test_weights_that_are_no_numbers(
+    value: float, side: str, base: Path, expert: Path, tmp_path: Path
+) -> None:
+    sides = {"expert": expert, "base": Path(shutil.copytree(base, tmp_path / "base"))}
+
+    def spoil(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        tensors[NAME][3, 4] = tensors[NAME][20, 2] = value
+        return tensors
+
+    edit_file(sides[side], spoil)
+    refused(
+        sides["expert"],
+        sides["base"],
+        tmp_path / "out",
+        f"{side}: 2 of 384 values of {NAME} are NaN or infinite",
+    )
+    with pytest.raises(InputError, match=f"{side}: 2 of 384 values"):
+        mean_row_mav(open_pair(sides["expert"], sides["base"], allow_unrelated=True))
+
+
+def test_pickles_quantised_weights_and_configs_that_are_none(
+    base: Path, expert: Path, tmp_path: Path
+) -> None:
+    (expert / FILE).rename(expert / "pytorch_model.bin")
+    refused(expert, base, tmp_path / "out", "only pickled weights", "loading a pickle can run code")
+    eight = rewritten(base, tmp_path / "eight", lambda name, t: (100 * t).to(torch.int8))
+    refused(eight, base, tmp_path / "out", "eight stores weights as I8 (quantised)")
+    bare = Path(shutil.copytree(base, tmp_path / "bare"))
+    (bare / "config.json").write_text("[]", encoding="utf-8")
+    refused(bare, base, tmp_path / "out", "bare:", "config.json names no model_type")
+    (bare / "config.json").unlink()
+    refused(bare, base, tmp_path / "out", "bare:", "no readable config")
+
+
+def test_places_where_nothing_is(base: Path, expert: Path, tmp_path: Path) -> None:
+    refused(tmp_path / "gone", base, tmp_path / "out", "gone: no such folder")
+    refused(expert, tmp_path / "gone", tmp_path / "out", "gone: no such folder")
+    refused(f"{expert}+{base}", base, tmp_path / "out", "holds no adapter_config.json")
+
+
+def test_what_was_there_stays_when_a_run_fails(base: Path, expert: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = ["delta", str(expert), "--base", str(base), "--out", str(out)]
+    assert CliRunner().invoke(main, command).exit_code == 0
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    assert "delta.json" in before
+    edit_file(expert, lambda tensors: {**tensors, NAME: tensors[NAME] * float("nan")})
+    assert CliRunner().invoke(main, command).exit_code == 2
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before

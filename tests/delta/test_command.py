@@ -1,0 +1,205 @@
+"""`layerswap delta`: what is written and told."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+import ablations.plotting
+from ablations.cli import main
+from ablations.delta.analysis import label_all
+from ablations.delta.compare import Comparison
+from ablations.delta.profile import DeltaProfile
+from layerswap_method.errors import InputError
+from tests.delta import by_hand
+from tests.delta.experts import fine_tuned
+from tests.families.zoo import LAYERS, make_model
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    base = make_model("llama", folder / "base", 1, dtype=torch.float32)
+    fine_tuned(base, folder / "math", 2, changes=lambda name: "norm" not in name)
+    fine_tuned(base, folder / "swahili", 3, changes=lambda name: ".layers.2." in name)
+    fine_tuned(folder / "math", folder / "more", 4, scale=3e-4)
+    return folder
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["delta", *map(str, arguments)])
+
+
+def files(folder: Path) -> set[str]:
+    return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+
+
+def test_one_expert(models: Path, tmp_path: Path) -> None:
+    result = run(models / "math", "--base", models / "base", "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert files(tmp_path / "out") == {"delta.json", "delta.csv", "delta.png", "delta.svg"}
+    profile = DeltaProfile.read(tmp_path / "out" / "delta.json")
+    assert f"threshold {profile.threshold:.6g} (" in result.output
+    assert "0.125 of the rows" in result.output
+    assert str(tmp_path / "out" / "delta.svg") in result.output
+    assert result.stderr == ""
+
+
+def test_the_table_is_layers_by_parameters(models: Path, tmp_path: Path) -> None:
+    found = run(
+        *(models / "swahili", "--base", models / "base", "--out", tmp_path),
+        *("--threshold", "8e-4"),
+    )
+    assert found.exit_code == 0
+    assert "threshold 0.0008 (given)" in found.output
+    text = (tmp_path / "delta.csv").read_text(encoding="utf-8")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [row["layer"] for row in rows] == [str(layer) for layer in range(LAYERS)]
+    assert list(rows[0])[1:8] == [
+        *(f"self_attn.{kind}_proj" for kind in "qkvo"),
+        *(f"mlp.{kind}_proj" for kind in ("gate", "up", "down")),
+    ]
+    assert list(rows[0])[8:] == ["input_layernorm", "post_attention_layernorm"]
+    ours, theirs = by_hand.read(models / "swahili"), by_hand.read(models / "base")
+    for row in rows:
+        for column in list(row)[1:]:
+            name = f"model.layers.{row['layer']}.{column}.weight"
+            mav = by_hand.rows(name, ours[name] - theirs[name], "llama")
+            assert float(row[column]) == pytest.approx((mav > 8e-4).mean(), abs=1e-9)
+    assert sum(float(value) for row in rows for value in list(row.values())[1:]) > 1
+
+
+def test_several_experts_are_compared(models: Path, tmp_path: Path) -> None:
+    names = ("math", "swahili", "more")
+    result = run(*(models / n for n in names), "--base", models / "base", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    kinds = ("json", "csv", "png", "svg")
+    assert files(tmp_path) == {
+        *(f"{name}/delta.{kind}" for name in names for kind in kinds),
+        *(f"comparison.{kind}" for kind in ("json", "png", "svg")),
+        *("delta.png", "delta.svg"),
+    }
+    found = Comparison.model_validate_json((tmp_path / "comparison.json").read_text("utf-8"))
+    assert [(pair.first, pair.second) for pair in found.pairs] == [
+        ("math", "swahili"),
+        ("math", "more"),
+        ("swahili", "more"),
+    ]
+    theirs = by_hand.read(models / "base")
+    delta = {
+        name: {key: values - theirs[key] for key, values in by_hand.read(models / name).items()}
+        for name in names
+    }
+
+    def cosine(one: str, other: str, part: str) -> float:
+        first, second = (
+            np.concatenate([values.ravel() for key, values in delta[name].items() if part in key])
+            for name in (one, other)
+        )
+        return float(first @ second / math.sqrt((first @ first) * (second @ second)))
+
+    def correlation(one: str, other: str, part: str) -> float:
+        first, second = (
+            np.concatenate(
+                [
+                    by_hand.rows(key, values, "llama")
+                    for key, values in delta[name].items()
+                    if part in key and values.ndim == 2
+                ]
+            )
+            for name in (one, other)
+        )
+        return float(np.corrcoef(first, second)[0, 1])
+
+    for pair in found.pairs:
+        assert pair.cosine == pytest.approx(cosine(pair.first, pair.second, ""), abs=1e-6)
+        for layer in range(LAYERS):
+            part = f".layers.{layer}."
+            if "swahili" in (pair.first, pair.second) and layer != 2:
+                assert pair.layer_cosine[layer] is None
+                assert pair.layer_correlation[layer] is None
+                continue
+            wanted = cosine(pair.first, pair.second, part)
+            assert pair.layer_cosine[layer] == pytest.approx(wanted, abs=1e-6)
+            wanted = correlation(pair.first, pair.second, part)
+            assert pair.layer_correlation[layer] == pytest.approx(wanted, abs=1e-5)
+    assert found.pairs[1].cosine == pytest.approx(0.96, abs=0.02)
+    assert f"math and more: cosine of the deltas {found.pairs[1].cosine:.3f}" in result.output
+
+
+def test_a_published_expert_beside_and_alone(models: Path, tmp_path: Path) -> None:
+    wanted = ("--reference", "swahili expert #1", "--out", tmp_path)
+    beside = run(models / "math", "--base", models / "base", *wanted)
+    assert beside.exit_code == 0, beside.output
+    assert {"reference.png", "reference.svg"} <= files(tmp_path)
+    assert "Spearman ρ = " in beside.output
+    assert run(*wanted).exit_code == 0
+    assert "reference-swahili-expert-1.svg" in files(tmp_path)
+
+
+def test_an_unknown_published_expert_fails_before_anything_is_read(tmp_path: Path) -> None:
+    result = run(
+        *("gone", "--base", "gone", "--reference", "Swahilli expert #1", "--out", tmp_path / "out")
+    )
+    assert result.exit_code == 2
+    assert "did you mean 'Swahili expert #1'?" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_matplotlib_the_numbers_are_written(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ablations.plotting.importlib.util, "find_spec", lambda name: None)
+    both = (models / "math", models / "swahili")
+    result = run(*both, "--base", models / "base", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert files(tmp_path) == {
+        *(f"{name}/delta.{kind}" for name in ("math", "swahili") for kind in ("json", "csv")),
+        "comparison.json",
+    }
+    assert "pip install 'layerswap[plot]'" in result.stderr
+    alone = run("--reference", "Swahili expert #1", "--out", tmp_path)
+    assert alone.exit_code == 1
+    assert "pip install 'layerswap[plot]'" in alone.output
+
+
+def test_an_expert_equal_to_its_base_is_told(models: Path, tmp_path: Path) -> None:
+    result = run(models / "base", "--base", models / "base", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "Warning: base equals the base: every delta is 0" in result.stderr
+    document = json.loads((tmp_path / "delta.json").read_text(encoding="utf-8"))
+    assert document["threshold"] == 0
+    assert document["mean_row_mav"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "name an expert and its --base, or a published one by --reference"),
+        (("somewhere",), "name the base that was fine-tuned by --base"),
+        (("a", "a", "--base", "b"), "a is named twice"),
+        (("a", "--base", "b", "--quantile", "1"), "0<x<1"),
+        (("a", "--base", "b", "--threshold", "-1"), "x>=0"),
+        (("a", "--base", "b", "--treshold", "1"), "No such option"),
+    ],
+)
+def test_what_the_command_line_lacks(arguments: tuple[str, ...], message: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_experts_have_short_names_of_their_own() -> None:
+    assert label_all(["runs/pocket/task", "./language/"]) == ["task", "language"]
+    assert label_all(["x/a/model", "x/b/model"]) == ["a/model", "b/model"]
+    assert label_all(["org/base+runs/adapter", "org/base"]) == ["adapter", "base"]
+    with pytest.raises(InputError, match="x is named twice"):
+        label_all(["x", "y", "x"])

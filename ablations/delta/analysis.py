@@ -16,7 +16,7 @@ from pathlib import Path
 from ablations.atomic import write_text
 from ablations.delta.compare import Comparison, compare
 from ablations.delta.figures import comparison, heatmap, plot_reference, side_by_side
-from ablations.delta.grids import Grid
+from ablations.delta.grids import Grid, rank_correlation
 from ablations.delta.parameters import definition_of, in_order, places_of
 from ablations.delta.profile import DeltaProfile
 from ablations.delta.published import published_grid
@@ -84,6 +84,9 @@ def delta(
     if base is None:
         raise InputError("a delta is expert - base: name the base that was fine-tuned by --base")
     found = analyse(experts, base, threshold=threshold, quantile=quantile)
+    if published is not None:
+        for profile in found.profiles:
+            rank_correlation(profile.grid(), published)  # fails before anything is written
     for label, profile in zip(found.labels, found.profiles, strict=True):
         yield from tell(label, profile)
     if found.comparison is not None:
@@ -158,8 +161,8 @@ def tell(label: str, profile: DeltaProfile) -> Iterator[str]:
         f"changed, ||delta|| / ||base|| {norm}, mean MAV of all rows {profile.mean_row_mav:.3g}"
     )
     yield (
-        f"{label}: threshold {profile.threshold:.6g} ({profile.threshold_source}): "
-        f"{counted} of {rows} rows above, {counted / max(rows, 1):.1%}"
+        f"{label}: threshold {profile.threshold:.6g} ({profile.threshold_source}); above it are "
+        f"{counted} of the {rows} rows of the layers' matrices, {counted / max(rows, 1):.1%}"
     )
     if profile.share_changed == 0:
         yield f"Warning: {label} equals the base: every delta is 0"
@@ -206,9 +209,9 @@ def write(found: Analysis, out: Path, published: Grid | None) -> Iterator[str]:
         for path in _images(folder / "delta"):
             heatmap(grid, path)
             yield str(path)
-        for path in _images(folder / "reference") if published is not None else ():
-            told = side_by_side(grid, published, path).text()  # type: ignore[arg-type]
-            yield f"{path}  ({told})"
+        if published is not None:
+            for path in _images(folder / "reference"):
+                yield f"{path}  ({side_by_side(grid, published, path).text()})"
     if found.comparison is not None:
         yield _written(out / "comparison.json", found.comparison.to_json())
         if can_draw() and found.comparison.pairs[0].layer_cosine:

@@ -105,7 +105,7 @@ class DeltaProfile(Frozen):
     """MAV, in the unit of the weights."""
 
     threshold_source: str
-    """`given`, or which quantile."""
+    """`given`, or for which share of rows above it it was found."""
 
     mean_row_mav: float
     """Average MAV over all rows of all tensors, each row once (section 5.1)."""

@@ -111,7 +111,7 @@ def profile_of(
     source = "given"
     if threshold is None:
         threshold = threshold_below([change.rows[n] for n in matrices_of(pair, places)], quantile)
-        source = f"{quantile:g} of the rows of the layers' matrices above it"
+        source = f"found for a share of {quantile:g} above it"
     tensors = tuple(_tensor(change, name, place, threshold) for name, place in places.items())
     total = _Totals.of(change)
     rows = sum(tensor.rows for tensor in tensors)

@@ -48,7 +48,7 @@ def test_one_expert(models: Path, tmp_path: Path) -> None:
     assert files(tmp_path / "out") == {"delta.json", "delta.csv", "delta.png", "delta.svg"}
     profile = DeltaProfile.read(tmp_path / "out" / "delta.json")
     assert f"threshold {profile.threshold:.6g} (" in result.output
-    assert "0.125 of the rows" in result.output
+    assert "(found for a share of 0.125 above it)" in result.output
     assert str(tmp_path / "out" / "delta.svg") in result.output
     assert result.stderr == ""
 
@@ -152,6 +152,15 @@ def test_an_unknown_published_expert_fails_before_anything_is_read(tmp_path: Pat
     assert result.exit_code == 2
     assert "did you mean 'Swahili expert #1'?" in result.output
     assert not (tmp_path / "out").exists()
+
+
+def test_a_published_expert_beside_another_architecture(tmp_path: Path) -> None:
+    base = make_model("gpt2", tmp_path / "base", 1)
+    out = tmp_path / "out"
+    result = run(base, "--base", base, "--reference", "Swahili expert #1", "--out", out)
+    assert result.exit_code == 2
+    assert "have no parameter in common" in result.output
+    assert not out.exists()
 
 
 def test_without_matplotlib_the_numbers_are_written(

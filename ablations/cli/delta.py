@@ -8,7 +8,7 @@ import click
 
 
 @click.command()
-@click.argument("experts", nargs=-1, metavar="EXPERT...")
+@click.argument("experts", nargs=-1, metavar="[EXPERT]...")
 @click.option("--base", metavar="MODEL", help="The model that the experts were fine-tuned from.")
 @click.option(
     "--threshold",

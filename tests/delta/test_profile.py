@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from ablations.delta.analysis import analyse
 from ablations.delta.profile import DeltaProfile
@@ -15,6 +16,7 @@ from layerswap_method.deltas import mean_row_mav, open_pair
 from layerswap_method.errors import InputError
 from tests.delta import by_hand
 from tests.delta.experts import family_pair, fine_tuned
+from tests.families.oracle import READERS
 from tests.families.zoo import FAMILIES, LAYERS, make_model
 
 THRESHOLD = 8e-4
@@ -134,6 +136,40 @@ def test_the_experts_of_a_layer_are_one_column_weighted_by_rows(tmp_path: Path) 
     column = found.columns.index("block_sparse_moe.experts.*.w1")
     assert found.values[2][column] == pytest.approx(1 / 3)
     assert sum(map(sum, found.values)) == pytest.approx(1 / 3)
+
+
+def test_experts_in_one_tensor_have_the_rows_of_experts_one_a_tensor(tmp_path: Path) -> None:
+    expert, base = family_pair("mixtral", tmp_path)
+    single = profile(expert, base)
+    for folder in (expert, base):
+        fused = {name: t.contiguous() for name, t in READERS["mixtral"](folder).items()}
+        save_file(fused, folder / "model.safetensors", {"format": "pt"})
+    stacked = profile(expert, base)
+    ours, theirs = by_hand.read(expert), by_hand.read(base)
+    for tensor in stacked.tensors:
+        if len(tensor.shape) == 3:  # [experts, out, in]
+            delta = np.abs(ours[tensor.name] - theirs[tensor.name])
+            rows = np.concatenate([matrix.mean(axis=0) for matrix in delta])
+            assert tensor.rows == rows.size
+            assert tensor.mav_median == pytest.approx(np.median(rows), rel=1e-5)
+            assert tensor.mav_max == pytest.approx(rows.max(), rel=1e-5)
+    one, other = single.grid("mav_mean"), stacked.grid("mav_mean")
+    down = one.columns.index("block_sparse_moe.experts.*.w2")
+    fused_down = other.columns.index("mlp.experts.down_proj")
+    np.testing.assert_allclose(one.array()[:, down], other.array()[:, fused_down], rtol=1e-6)
+
+
+def test_buffers_are_no_weights(tmp_path: Path) -> None:
+    expert, base = family_pair("llama", tmp_path)
+    before = profile(expert, base)
+    tensors = load_file(base / "model.safetensors")
+    buffers = {
+        "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4),
+        "model.layers.0.self_attn.masked_bias": torch.tensor(-1e4),
+        "model.position_ids": torch.arange(64),
+    }
+    save_file({**tensors, **buffers}, base / "model.safetensors", {"format": "pt"})
+    assert profile(expert, base) == before
 
 
 def test_a_vision_tower_is_measured_and_is_in_no_layer(tmp_path: Path) -> None:

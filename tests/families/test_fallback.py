@@ -17,9 +17,16 @@ from tests.families.oracle import READERS, Swap, assert_same, expected, stored
 from tests.families.test_slices import both, sliced
 from tests.families.tokenizers import words, write_tokenizer
 from tests.families.zoo import LAYERS, VOCAB, make_model
+from tests.live.recipes import stream_of
+from tests.tuned import tune
 
 FAMILIES = ["llama", "gpt2", "mixtral", "opt", "mistral3_vl", "qwen3_vl"]
 SWAP = Swap(LAYERS)
+MEASURED: dict[str, dict[str, Any]] = {
+    "by_magnitude": {"weighting": "magnitude", "bottom_layers": 1, "bottom_transition": 2},
+    "by_layer": {"placement": "delta_share"},
+    "by_module": {"placement": "delta_share", "delta_unit": "module", "delta_blend": 0.3},
+}
 
 SCRIPT = """
 import json, sys
@@ -37,6 +44,10 @@ from mergekit.plan import MergePlanner
 
 assert Path(sys.modules["mergekit.plan"].__file__).parent == Path(sys.argv[1])
 assert not hasattr(MergePlanner, "_layerswap_patched")
+from mergekit.merge_methods import registered_methods
+
+ours = [m.spec.name for m in registered_methods() if m.spec.name in ("layer_swap", "delta_revert")]
+print("methods", *ours)
 for out, document in json.loads(Path(sys.argv[2]).read_text()).items():
     try:
         config = MergeConfiguration.model_validate(document)
@@ -78,6 +89,13 @@ def fallback(experts: Any, tmp_path_factory: pytest.TempPathFactory) -> SimpleNa
     documents[str(root / "aligned")] = recipe(
         words_of, SWAP.parameters(), tokenizer={"source": "base"}
     )
+    base = make_model("llama", root / "tuned" / "base", 0)
+    tuned = {
+        role: tune(base, root / "tuned" / role, seed, scale)
+        for seed, (role, scale) in enumerate({"task": 1e-3, "language": 3e-4}.items())
+    }
+    for name, parameters in MEASURED.items():
+        documents[str(root / name)] = recipe(tuned, parameters, base)
     (root / "recipes.json").write_text(json.dumps(documents))
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(changed), str(root / "recipes.json")],
@@ -88,7 +106,9 @@ def fallback(experts: Any, tmp_path_factory: pytest.TempPathFactory) -> SimpleNa
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return SimpleNamespace(root=root, log=done.stderr, said=done.stdout, words=words_of)
+    return SimpleNamespace(
+        root=root, log=done.stderr, said=done.stdout, words=words_of, documents=documents
+    )
 
 
 @pytest.mark.slow
@@ -119,6 +139,14 @@ def test_slices_that_keep_the_depth_and_aligned_vocabularies_work_as_well(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["by_magnitude", "by_layer", "by_module"])
+def test_what_was_measured_reaches_the_kernel(name: str, fallback: Any) -> None:
+    stream = stream_of(fallback.documents[str(fallback.root / name)])
+    assert stream.measured is not None
+    assert_same(stored(fallback.root / name), dict(stream.tensors()))
+
+
+@pytest.mark.slow
 def test_slices_that_change_the_depth_are_refused(fallback: Any) -> None:
     assert "REFUSED taller" in fallback.said
     assert "the slices give 8 layers" in fallback.said
@@ -132,3 +160,9 @@ def test_one_warning_says_what_is_lost(fallback: Any) -> None:
     warning = "mergekit's MergePlanner.plan_tensor is not the one of mergekit 0.1.5"
     assert fallback.log.count(warning) == 1
     assert "loads every expert for every tensor" in fallback.log
+    assert fallback.log.count("delta_revert is not available: it needs the planner") == 1
+
+
+@pytest.mark.slow
+def test_a_method_that_cannot_work_is_withdrawn(fallback: Any) -> None:
+    assert "methods layer_swap\n" in fallback.said

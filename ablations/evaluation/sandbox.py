@@ -27,6 +27,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import os
 import socket
 import subprocess
 import sys
@@ -47,6 +48,9 @@ _WALL_PER_CPU = 3.0
 
 _START_S = 60.0
 """Seconds after its wall time in which a program's supervisor must have answered."""
+
+_NEEDED_TO_START = ("LD_LIBRARY_PATH",)
+"""Of the environment, for Pythons that find their own library by it. The program sees nothing."""
 
 _LEAST_MEMORY = 128 << 20
 _WHERE = "sandbox ({}): "
@@ -220,7 +224,7 @@ def _serve(request: dict[str, Any]) -> dict[str, Any]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd="/",
-            env={},
+            env={name: os.environ[name] for name in _NEEDED_TO_START if name in os.environ},
             start_new_session=True,
         )
         try:

@@ -124,6 +124,12 @@ class TestVerdicts:
         result = run_once(source, "assert True")
         assert (result.status, result.detail) == ("failed", detail)
 
+    @pytest.mark.parametrize(
+        "source", ["x = '\0'", "x = '\ud800'", "(" * 5000, "-" * 100_000 + "1"]
+    )
+    def test_text_that_is_no_source_is_a_failure(self, run_once: Run, source: str):
+        assert run_once(source, "assert True").status in ("failed", "memory")
+
     def test_an_exception_that_cannot_be_described_is_a_failure(self, run_once: Run):
         source = "class E(Exception):\n    def __str__(self): raise SystemExit(0)\nraise E"
         assert run_once(source).detail == "an exception that cannot be described"
@@ -276,6 +282,7 @@ class TestLeftovers:
 class TestOutside:
     def test_no_secret_is_seen(self, run: Run, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("HF_TOKEN", "hf_secret")
+        monkeypatch.setenv("LD_LIBRARY_PATH", "/somewhere")
         script = "import time; time.sleep(60)"
         with subprocess.Popen(
             [sys.executable, "-c", script], env={"HF_TOKEN": "hf_secret"}

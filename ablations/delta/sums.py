@@ -179,7 +179,10 @@ class _Views:
         self._flat = self.delta.numpy()
         if grid is not None:
             self._steps = np.empty(self.flags.size, np.int16)
+            self._unsigned = self._steps.view(np.uint16)
             self._ours = block.expert.view(-1).view(torch.int16).numpy()
+            if block.base.dtype == grid:
+                self._theirs = block.base.view(-1).view(torch.int16).numpy()
 
     def count_changed(self) -> int:
         """Return the values with a delta other than 0."""
@@ -192,10 +195,11 @@ class _Views:
         Of two numbers with one sign the patterns of the bits differ by the steps between them; of
         two with other signs by far more, also modulo 2^16.
         """
-        theirs = self.block.base.view(-1).to(grid).view(torch.int16).numpy()
-        np.subtract(self._ours, theirs, out=self._steps)
+        if self.block.base.dtype != grid:
+            self._theirs = self.base.to(grid).view(torch.int16).numpy()
+        np.subtract(self._ours, self._theirs, out=self._steps)
         np.add(self._steps, NEAR_STEPS, out=self._steps)
-        np.less_equal(self._steps.view(np.uint16), 2 * NEAR_STEPS, out=self.flags)
+        np.less_equal(self._unsigned, 2 * NEAR_STEPS, out=self.flags)
         return int(np.count_nonzero(self.flags))
 
     def sum_columns(self) -> npt.NDArray[Any]:

@@ -13,7 +13,6 @@ from ablations.report.tables import entry, scope_note
 from ablations.report.wording import (
     GAP,
     contrast_text,
-    extent_text,
     measure_text,
     number,
     points,
@@ -69,14 +68,14 @@ def comparisons_table(comparisons: Sequence[Comparison]) -> Table | None:
                 *head,
                 _difference(each),
                 *_p_entries(each),
-                Entry(extent_text(outcome), float(outcome.items * outcome.cells)),
+                Entry(f"{outcome.items:,} × {outcome.cells}", float(outcome.items * outcome.cells)),
                 Entry(verdict(each)),
             )
         )
     return Table(
         "comparisons",
         "All comparisons",
-        ("task", "compared", "difference", "p", "p corrected", "items", "reading"),
+        ("task", "compared", "difference", "p", "p corrected", "items × pairs of cells", "reading"),
         tuple(rows),
         (_P_NOTE,),
         text_columns=2,

@@ -249,7 +249,7 @@ def _label(setting: Mapping[str, Scalar], task: str, language: str, study: Study
 
 def _request(evaluate: Evaluate, language: str | None, include_path: Path) -> EvaluationRequest:
     """Return the request of a cell: a model without a language is asked about all of them."""
-    asked = [evaluate.languages[language]] if language is not None and evaluate.languages else []
+    asked = [evaluate.languages.get(language, ())] if language is not None else []
     if language is None:
         asked = list(evaluate.languages.values())
     tasks = dict.fromkeys((*evaluate.tasks, *itertools.chain.from_iterable(asked)))

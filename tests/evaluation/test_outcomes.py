@@ -137,7 +137,7 @@ def test_what_does_not_fit_is_cut_from_the_left_and_said(
         "words_generate: answers may take 6 tokens, half of the context, not the 8 of the task",
     )
     # Asked for 3 tokens, the answer gets them, and the prompt the rest.
-    assert [note.split(":")[0] for note in short.notes if "answers may" in note] == TASKS[:1]
+    assert [note.split(":")[0] for note in short.notes if "answers may" in note] == [TASKS[0]]
     samples = short.samples_of("words_long")
     ended = _ends_by_itself(speaker, [s.prompts[0] for s in samples], SHORT - 3, 3)
     assert [sample.values["truncated"] for sample in samples] == [float(not e) for e in ended]

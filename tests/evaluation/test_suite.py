@@ -1,0 +1,232 @@
+"""The suite on one model, end to end: small hand-written files, and the real MGSM where it is."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ablations.cli import main
+from ablations.evaluation import vllm_engine
+from ablations.evaluation.evaluator import EngineOptions
+from ablations.evaluation.scores import Sample
+from ablations.pocket.build import build_pocket
+from ablations.pocket.config import PocketConfig
+from ablations.suite import SuiteRequest, SuiteResult, evaluate_model
+from layerswap_method.errors import InputError
+from tests.evaluation.conftest import write_model
+from tests.tasks.conftest import DATA, REAL_MGSM, needs_real_mgsm
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+OPTIONS = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
+
+
+@pytest.fixture(scope="module")
+def expert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model with 128 tokens of context, to which most words are unknown."""
+    return write_model(tmp_path_factory.mktemp("suite") / "task")
+
+
+@pytest.fixture(scope="module")
+def pocket(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pocket expert of the smallest kind, with a trained tokenizer and 256 tokens of context."""
+    folder = tmp_path_factory.mktemp("pocket") / "tiny"
+    return build_pocket(folder, PocketConfig.preset("tiny"), progress=False).task
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shutil.copytree(DATA, tmp_path_factory.mktemp("suite") / "data")
+
+
+def _ask(expert: Path, data: Path | None, out: Path, **changes: object) -> SuiteResult:
+    request = {"languages": ("sw", "te"), "benchmarks": ("mgsm", "mbpp"), "backend": "hf"}
+    fields = {**request, "options": OPTIONS, "data_dir": data, **changes}
+    return evaluate_model(str(expert), SuiteRequest.model_validate(fields), out)
+
+
+@pytest.fixture(scope="module")
+def first(expert: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> SuiteResult:
+    return _ask(expert, data, tmp_path_factory.mktemp("suite") / "out")
+
+
+@pytest.mark.slow
+def test_the_table_has_the_papers_rows_and_what_was_skipped(first: SuiteResult) -> None:
+    lines = first.report().splitlines()
+    assert lines[0].split() == [
+        "Task",
+        "Language",
+        "task",
+        "also",
+        "in",
+        "language",
+        "cut",
+        "off",
+        "items",
+    ]
+    assert lines[2].startswith("MGSM em@maj1, 8-shot  Swahili ")
+    assert lines[3].strip().startswith("Telugu")
+    assert lines[3].split()[-1] == "4"
+    assert lines[4].endswith("Swahili   skipped: needs --allow-code-execution")
+    assert first.skipped == dict.fromkeys(
+        ("layerswap_mbpp_sw", "layerswap_mbpp_te"), "needs --allow-code-execution"
+    )
+    text = first.report()
+    assert "Evaluated by lm-eval on HF transformers" in text
+    # The prompts of MGSM are longer, and so are the answers it allows.
+    assert "do not fit the context of 128 tokens" in text.replace("\n  ", " ")
+    assert "answers may take 64 tokens" in text.replace("\n  ", " ")
+
+
+@pytest.mark.slow
+def test_every_item_has_a_record_by_which_two_runs_can_be_paired(first: SuiteResult) -> None:
+    name = "layerswap_mgsm_sw"
+    lines = (first.out / name / f"samples_{name}.jsonl").read_text().splitlines()
+    samples = [Sample.model_validate_json(line) for line in lines]
+    assert {sample.filter for sample in samples} == {"strict-match", "flexible-extract"}
+    strict = [json.loads(line) for line in lines if '"strict-match"' in line]
+    assert [row["doc_id"] for row in strict] == [0, 1, 2, 3]
+    for row in strict:
+        assert len(row["prompt_hash"]) == 64
+        assert isinstance(row["responses"][0], str)
+        assert isinstance(row["answers"][0], str)
+        assert row["values"].keys() == {
+            *("exact_match", "language_fidelity", "truncated", "prompt_truncated"),
+        }
+    results = json.loads((first.out / "results.json").read_text())
+    assert results["skipped"] == first.skipped
+    assert results["tasks"][name]["scores"][0]["metric"] == "exact_match"
+
+
+@pytest.mark.slow
+def test_what_is_finished_is_not_asked_again_unless_its_inputs_changed(
+    first: SuiteResult, expert: Path, data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def asked() -> list[str]:
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "ablations"):
+            again = _ask(expert, data, first.out)
+        assert again.evaluations.keys() == first.evaluations.keys()
+        logged = [record.getMessage() for record in caplog.records]
+        return [line.split(":")[0] for line in logged if "evaluated in" in line]
+
+    assert asked() == []
+    train = data / "mgsm" / "te_train.jsonl"
+    lines = train.read_text().splitlines()
+    train.write_text("\n".join([*lines[1:], lines[0]]) + "\n")
+    # A file that no task of these reads may come and go.
+    (data / "mgsm" / "xx_test.jsonl").write_text("{}\n")
+    assert asked() == ["layerswap_mgsm_te"]
+    assert asked() == []
+
+
+@pytest.mark.slow
+def test_all_benchmarks_run_from_local_files(expert: Path, tmp_path: Path) -> None:
+    result = _ask(
+        *(expert, DATA, tmp_path / "out"),
+        **{"languages": ("sw",), "benchmarks": (), "limit": 2, "allow_code_execution": True},
+    )
+    assert len(result.evaluations) == len(result.tasks) == 6
+    assert not result.skipped
+    text = result.report().replace("\n  ", " ")
+    for title in ("BELEBELE accuracy, 5-shot", "FLORES BLEU, 0-shot", "MMLU accuracy, 5-shot"):
+        assert title in text
+    assert "Eng-Swh" in text
+    assert "bleu is nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp" in text
+    assert "layerswap_mbpp_sw: its prompts are in 'en', for want of a translation" in text
+    score = result.evaluations["layerswap_flores_en-sw"].score("layerswap_flores_en-sw", "chrf++")
+    assert score.signature is not None
+    assert score.signature.startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:2")
+
+
+def test_everything_that_is_missing_is_said_before_a_model_is_loaded(
+    expert: Path, data: Path, tmp_path: Path
+) -> None:
+    empty = tmp_path / "data"
+    shutil.copytree(data / "mgsm", empty / "mgsm")
+    with pytest.raises(InputError) as caught:
+        _ask(expert, empty, tmp_path / "out", benchmarks=("mgsm", "belebele", "mmlu"))
+    message = caught.value.message
+    assert message.startswith("data of the tasks: 4 problems")
+    assert "no folder 'belebele' in it; expected is belebele/sw_test.jsonl" in message
+    assert "expected is mmlu/te_dev.jsonl" in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_models_that_are_not_there_are_said(expert: Path, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such checkpoint folder; did you mean 'task'"):
+        _ask(expert.with_name("tasc"), data, tmp_path)
+    with pytest.raises(InputError, match=r"nobody/nothing cannot be had"):
+        _ask(Path("nobody/nothing"), data, tmp_path)
+    with pytest.raises(InputError, match="a base with an adapter; merge it first"):
+        _ask(Path("org/base+path/adapter"), data, tmp_path)
+
+
+def _invoke(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(main, [str(each) for each in arguments])
+    return result.exit_code, result.output
+
+
+def test_the_command_says_unknown_names_with_the_nearest_and_exits_2(expert: Path) -> None:
+    code, text = _invoke("evaluate", expert, "--languages", "sw,tee", "--benchmarks", "mgms")
+    assert code == 2
+    assert "no language 'tee'; did you mean 'te'?" in text
+    assert "no benchmark 'mgms'; did you mean 'mgsm'?" in text
+    code, text = _invoke("evaluate", expert, "--languages", " , ")
+    assert (code, "no name in it" in text) == (2, True)
+    code, text = _invoke("evaluate", expert, "--data-dir", expert / "none")
+    assert (code, "does not exist" in text) == (2, True)
+
+
+@pytest.mark.slow
+def test_the_command_prints_the_table(expert: Path, tmp_path: Path) -> None:
+    code, text = _invoke(
+        *("evaluate", expert, "--languages", "sw", "--benchmarks", "mgsm,mbpp"),
+        *("--data-dir", DATA, "--limit", 2, "--backend", "hf", "--out", tmp_path / "out"),
+        *("--dtype", "float32"),
+    )
+    assert code == 0
+    assert "MGSM em@maj1, 8-shot" in text
+    assert "skipped: needs --allow-code-execution" in text
+    assert (tmp_path / "out" / "results.json").is_file()
+
+
+def test_the_tasks_command_lists_protocol_and_source() -> None:
+    code, text = _invoke("tasks")
+    assert code == 0
+    assert "layerswap_belebele_te" in text
+    code, text = _invoke("tasks", "--format", "json")
+    (row,) = [each for each in json.loads(text) if each["name"] == "layerswap_mgsm_te"]
+    assert (code, row["num_fewshot"], row["source"]) == (0, 8, "juletxara/mgsm")
+    assert row["protocol"].startswith("8-shot, exact_match")
+
+
+@pytest.mark.slow
+@needs_real_mgsm
+def test_the_real_mgsm_runs_to_the_end(pocket: Path, tmp_path: Path) -> None:
+    result = _ask(pocket, REAL_MGSM, tmp_path, languages=("sw",), benchmarks=("mgsm",), limit=10)
+    assert result.evaluations["layerswap_mgsm_sw"].score("layerswap_mgsm_sw").n == 10
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+@pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
+@needs_real_mgsm
+def test_both_backends_are_asked_the_same_of_the_real_mgsm(pocket: Path, tmp_path: Path) -> None:
+    name = "layerswap_mgsm_sw"
+    hf, vllm = (
+        _ask(
+            *(pocket, REAL_MGSM, tmp_path / backend),
+            **{"languages": ("sw",), "benchmarks": ("mgsm",), "limit": 40, "backend": backend},
+        ).evaluations[name]
+        for backend in ("hf", "vllm")
+    )
+    assert (hf.backend, vllm.backend) == ("hf", "vllm")
+    assert len(hf.samples) == len(vllm.samples) == 2 * 40
+    assert hf.notes == vllm.notes
+    for one, other in zip(hf.samples, vllm.samples, strict=True):
+        assert (one.doc_id, one.prompt_hash) == (other.doc_id, other.prompt_hash)
+        assert one.prompts == other.prompts
+        assert one.values["prompt_truncated"] == other.values["prompt_truncated"] == 1

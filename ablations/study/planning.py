@@ -31,6 +31,7 @@ from ablations.study.files import StudyFile
 from ablations.study.identity import Fingerprints, identified, read_contents
 from ablations.study.scaling import describe_scaling
 from ablations.study.schema import Study
+from ablations.study.streams import can_stream
 from layerswap_method.checkpoints import Checkpoint
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_api import recipe_fields
@@ -162,6 +163,7 @@ def plan_study(
         notes=(
             *_scaling(study, expansion, checkpoints),
             *_shared_weights(cells),
+            *_unstreamed(cells),
             *(f"{task}: skipped: {reason}" for task, reason in skipped.items()),
         ),
     )
@@ -281,4 +283,20 @@ def _shared_weights(cells: list[Cell]) -> list[str]:
         f"the same weights, evaluated once: {'; '.join(labels)}"
         for labels in groups.values()
         if len(labels) > 1
+    ]
+
+
+def _unstreamed(cells: list[Cell]) -> list[str]:
+    """Return what is merged to disk before it is evaluated, live engine or not."""
+    found = {
+        cell.score_key: str(cell.merge["merge_method"])
+        for cell in cells
+        if not can_stream(cell.merge)
+    }
+    if not found:
+        return []
+    methods = ", ".join(dict.fromkeys(found.values()))
+    return [
+        f"{len(found)} merges ({methods}) cannot be streamed into an engine: mergekit-yaml writes "
+        "each of them to disk first, one at a time"
     ]

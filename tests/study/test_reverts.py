@@ -47,10 +47,11 @@ def dry_run(work: Path, vary: Any, **recipe: Any) -> Result:
 def test_parameters_need_not_stand_in_the_template(work: Path) -> None:
     result = dry_run(work, {"keep_fraction": [0.5, 0.7], "bottom_layers": [0, 1]})
     assert result.exit_code == 0, result.output
-    cells = [line for line in result.output.splitlines() if "(delta_revert)" in line]
+    cells = [line for line in result.output.splitlines() if line.endswith("(delta_revert)")]
     assert len(cells) == 4
     assert all("keep_fraction=0.5" in line or "keep_fraction=0.7" in line for line in cells)
     assert "checkpoints written by mergekit: 4" in result.output
+    assert "4 merges (delta_revert) cannot be streamed into an engine" in result.output
 
 
 @pytest.mark.parametrize(

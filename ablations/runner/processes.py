@@ -2,7 +2,7 @@
 
 An engine that dies (killed for memory, a crash in native code) takes its process with it and
 nothing else: its item has failed, the next one gets a new process. A worker ends with its parent,
-however that ended.
+however that ended, and whatever it has started ends with the worker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
-from ablations.lifetime import end_with_parent
+from ablations.lifetime import end_with_parent, take_descendants_along
 from ablations.runner.work import Failed, Outcome, Work, WorkEvaluator, attempt
 
 _POLL_S = 0.2
@@ -122,6 +122,7 @@ def _work(pipe: Connection, factory: Callable[[], WorkEvaluator], device: int | 
     """Evaluate what comes through the pipe; runs in the spawned process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     end_with_parent()
+    take_descendants_along()
     if device is not None:
         _choose_device(device)
     evaluator = factory()

@@ -16,6 +16,13 @@ POOLED = "the mean over all rows of all tensors of the model, each row once"
 """What is averaged; see `layerswap_method.rows` for what a row is."""
 
 
+ALIGNED = (
+    "vocabulary rows are compared as they are stored, before the recipe aligns them: experts that "
+    "number the same tokens otherwise than the base seem to have changed far"
+)
+"""Said where a recipe has ``tokenizer:`` and measures whole models."""
+
+
 def measured_config(merge_config: Any, measured: Measured) -> Any:
     """Return mergekit's configuration with the measured weights and plan written into it.
 

@@ -45,6 +45,10 @@ def prepare(
         lines += of.measured_lines(measured)
         record["deltas"] = of.measured_record(measured)
         card = of.measured_card(measured)
+        if measured.mavs and _aligns(merge_config, options):
+            lines.append(of.ALIGNED)
+            record["deltas"]["note"] = of.ALIGNED
+            card += f"\n{of.ALIGNED[0].upper()}{of.ALIGNED[1:]}.\n"
         merge_config = of.measured_config(merge_config, measured)
     return Prepared(
         merge_config=merge_config,
@@ -105,6 +109,12 @@ def check(
     if plan.num_layers != first.num_layers:
         _check_new_depth(plan.num_layers, configs[str(recipe.base_model)], first)
     return recipe, plan, _measure(recipe, options, first) if spec.needs_deltas else None
+
+
+def _aligns(merge_config: Any, options: Any) -> bool:
+    """Return whether mergekit will move rows of the vocabulary tensors."""
+    sources = (merge_config.tokenizer, merge_config.tokenizer_source)
+    return bool(options.unsafe_truncate_embeddings) or any(s is not None for s in sources)
 
 
 def _measure(recipe: Recipe, options: Any, first: Checkpoint) -> Measured:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from layerswap_method import measure
 from layerswap_method.deltas import mean_row_mav
 from tests.families.merging import merge as merge_in_process
+from tests.families.tokenizers import words, write_tokenizer
 from tests.method.conftest import NUM_LAYERS, Merge, save_llama
 from tests.method.test_errors import refused
 from tests.tuned import Tensors, layer_of, mean_change, stored, tune
@@ -196,6 +198,7 @@ def test_every_expert_is_measured_once(
     tuned: Tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[str] = []
+
     def counting(pair: Any, *args: Any) -> float:
         measured.append(Path(pair.expert).name)
         return mean_row_mav(pair, *args)
@@ -233,6 +236,23 @@ def test_log_and_card_say_the_weights(
     for shown in (card, (out / "mergekit_config.yml").read_text()):
         assert "weighting: magnitude" in shown
         assert "task_weight" not in shown
+
+
+def test_aligned_vocabularies_are_compared_as_stored_and_that_is_said(
+    tuned: Tuned, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("base", "math", "swahili"):
+        shutil.copytree(getattr(tuned, name), tmp_path / name)
+        write_tokenizer(tmp_path / name, words(size=64))
+    recipe = tuned.recipe({"placement": "soup"}, tokenizer={"source": "base"})
+    text = json.dumps(recipe).replace(str(tuned.base.parent), str(tmp_path))
+    with caplog.at_level(logging.INFO, logger="layerswap"):
+        out = merge_in_process(json.loads(text), tmp_path / "out", quiet=False)
+    assert "vocabulary rows are compared as they are stored" in caplog.text
+    assert "Vocabulary rows are compared as they are stored" in (out / "README.md").read_text()
+    wanted = [tuned.inverse("math"), tuned.inverse("swahili")]
+    found = [row["merge_weight"] for row in plan_file(out)["deltas"]["weights"]]
+    assert found == pytest.approx(wanted, rel=2e-6)
 
 
 def test_slices_have_the_weights_of_whole_models(tuned: Tuned, merge: Merge) -> None:

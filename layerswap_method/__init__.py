@@ -4,7 +4,7 @@ __version__ = "0.1.0"
 
 
 def register() -> None:
-    """Make `layer_swap` known to mergekit in this process.
+    """Make `layer_swap` and `delta_revert` known to mergekit in this process.
 
     Not needed after `pip install`, which does it at the start of every interpreter. It is the way
     where Python reads no `.pth` file: a folder on `PYTHONPATH`, `pip install --target`,

@@ -13,7 +13,7 @@ import logging, warnings
 import mergekit.merge, mergekit.plan
 from mergekit import merge_methods
 names = {method.spec.name for method in merge_methods.registered_methods()}
-print("linear" in names, "layer_swap" in names)
+print("linear" in names, bool({"layer_swap", "delta_revert"} & names))
 """
 
 
@@ -63,6 +63,10 @@ def planner_cannot_be_imported(package: Path) -> None:
     (package / "planner.py").write_text("raise RuntimeError('half written')\n")
 
 
+def revert_cannot_be_imported(package: Path) -> None:
+    (package / "revert_method.py").write_text("raise OSError('cut short')\n")
+
+
 def preflight_fails(package: Path) -> None:
     (package / "preflight.py").write_text("raise KeyError('run_merge')\n")
 
@@ -107,12 +111,13 @@ def test_with_only_the_pth_left_mergekit_has_its_own_methods(with_wheel: Environ
         (method_cannot_be_imported, "a_library_that_is_not_installed"),
         (planner_cannot_be_imported, "RuntimeError: half written"),
         (preflight_fails, "KeyError: 'run_merge'"),
+        (revert_cannot_be_imported, "OSError: cut short"),
     ],
 )
 def test_damage_behind_the_hook_is_one_warning(
     with_wheel: Environment, damage: Callable[[Path], None], reason: str
 ) -> None:
-    """And a `layer_swap` of which a part is missing is withdrawn, not left half working."""
+    """And methods of which a part is missing are withdrawn, not left half working."""
     damage(with_wheel.site_packages / "layerswap_method")
     done = with_wheel.code(METHODS)
 

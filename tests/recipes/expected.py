@@ -20,6 +20,8 @@ class Swap:
     norms_averaged: bool = False
     modules: tuple[str, ...] | None = None
     """Components below a layer that move; None for all."""
+    magnitude: bool = False
+    """Whether every expert counts by the inverse of its mean change from the base."""
 
     def source(self, tensor: str) -> str:
         """Return `task`, `language` or `average` for a Llama tensor's name."""
@@ -73,14 +75,28 @@ SWAPS = {
     "recipes/pocket/attention.yml": Swap(POCKET_OUTER, layers=8, modules=("self_attn",)),
     "recipes/pocket/reversal.yml": Swap(POCKET_OUTER, layers=8, non_layer="task"),
     "recipes/pocket/souping.yml": Swap(POCKET_OUTER, layers=8),
+    "recipes/table6_souping_weighted.yml": Swap(OUTER, magnitude=True),
+    "recipes/magnitude_transition.yml": Swap(OUTER, frozenset({5, 29}), magnitude=True),
+    "recipes/pocket/magnitude_transition.yml": Swap(
+        POCKET_OUTER, frozenset({1, 6}), layers=8, magnitude=True
+    ),
+    "recipes/baselines/weighted_soup.yml": Swap(frozenset(), frozenset(range(32)), magnitude=True),
+    "recipes/pocket/weighted_soup.yml": Swap(
+        frozenset(), frozenset(range(8)), layers=8, magnitude=True
+    ),
+}
+
+# What one expert is given as a whole, by who changed it more.
+SHARES = {
+    "recipes/placements/delta_share.yml": "layer",
+    "recipes/modules/delta_share.yml": "module",
+    "recipes/pocket/delta_share.yml": "layer",
 }
 
 # Weights of the two experts, task first.
 SOUPS = {
     "recipes/baselines/soup.yml": (1, 1),
-    "recipes/baselines/weighted_soup.yml": (1, 2),
     "recipes/pocket/soup.yml": (1, 1),
-    "recipes/pocket/weighted_soup.yml": (1, 2),
 }
 
 TIES = ("recipes/baselines/ties.yml", "recipes/pocket/ties.yml")

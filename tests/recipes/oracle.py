@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from tests.recipes.expected import Swap
+from tests.tuned import mean_change
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -17,21 +18,76 @@ def check_swap(
     task: Sequence[Tensors],
     language: Sequence[Tensors],
     dtype: torch.dtype,
+    base: Tensors | None = None,
 ) -> None:
-    """Fail unless every tensor is its source's, or the average of the two soups, rounded once."""
+    """Fail unless every tensor is its source's, or the average of the two soups, rounded once.
+
+    With `magnitude` each model of an average counts by 1 / (mean change from the base).
+    """
+    inverse = {
+        id(model): 1 / mean_change(model, base or {}) if swap.magnitude else 1.0
+        for model in (*task, *language)
+    }
     assert merged.keys() == task[0].keys()
     layers = {int(name.split(".")[2]) for name in merged if name.startswith("model.layers.")}
     assert layers == set(range(swap.layers))
     for name, tensor in merged.items():
         source = swap.source(name)
         sides = {"task": [task], "language": [language], "average": [task, language]}[source]
+        weights = [inverse[id(model)] / len(models) for models in sides for model in models]
         check_average(
             name,
             tensor,
             [model[name] for models in sides for model in models],
-            [1 / len(models) / len(sides) for models in sides for _ in models],
+            [weight / sum(weights) for weight in weights],
             dtype,
+            digits=swap.magnitude,
         )
+
+
+def check_shares(
+    merged: Tensors,
+    unit: str,
+    task: Tensors,
+    language: Tensors,
+    base: Tensors,
+    dtype: torch.dtype,
+) -> list[str]:
+    """Fail unless every tensor is what arXiv 2601.22620 gives; return the source of every unit.
+
+    Each unit from the expert with the larger share of ``||change|| / ||weight||``, added up over a
+    layer's matrices (as root of squares over a module's); up to 0.001 half and half. With modules,
+    in-layer norms are those of the model that is merged into.
+    """
+    norms: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    for name, tensor in base.items():
+        parts = name.split(".")
+        if parts[:2] == ["model", "layers"] and parts[3] in ("self_attn", "mlp"):
+            place = (int(parts[2]), parts[3] if unit == "module" else "layer")
+            size = tensor.double().norm()
+            changes = [float((e[name].double() - tensor.double()).norm()) for e in (task, language)]
+            norms.setdefault(place, []).append((changes[0] / float(size), changes[1] / float(size)))
+    power = 2 if unit == "module" else 1
+    moved = {
+        place: [sum(pair[i] ** power for pair in pairs) ** (1 / power) for i in (0, 1)]
+        for place, pairs in norms.items()
+    }
+    totals = [sum(pair[i] for pair in moved.values()) for i in (0, 1)]
+    differences = {p: pair[0] / totals[0] - pair[1] / totals[1] for p, pair in moved.items()}
+    sources = {
+        place: "task" if d > 0.001 else "language" if d < -0.001 else "average"
+        for place, d in differences.items()
+    }
+    for name, tensor in merged.items():
+        parts = name.split(".")
+        source = "average"
+        if parts[:2] == ["model", "layers"]:
+            place = (int(parts[2]), parts[3] if unit == "module" else "layer")
+            source = sources.get(place, "language")
+        models = {"task": [task], "language": [language]}.get(source, [task, language])
+        tensors = [model[name] for model in models]
+        check_average(name, tensor, tensors, [1 / len(models)] * len(models), dtype)
+    return [sources[place] for place in sorted(sources, key=lambda p: (p[0], p[1] != "self_attn"))]
 
 
 def check_average(
@@ -40,12 +96,14 @@ def check_average(
     tensors: Sequence[torch.Tensor],
     weights: Sequence[float],
     dtype: torch.dtype,
+    *,
+    digits: bool = False,
 ) -> None:
     """Fail unless `result` is the weighted sum of `tensors` (weights sum to 1), rounded once.
 
     One tensor must come through unchanged but for the cast. The half of two tensors of one dtype
     must be the correctly rounded one. Other sums are accumulated in float32 before the rounding,
-    which may cost a few of its last bits.
+    which may cost a few of its last bits. With `digits` the weights have six of them.
     """
     assert result.dtype == dtype, name
     assert abs(sum(weights) - 1) < 1e-12
@@ -60,6 +118,9 @@ def check_average(
         return
     largest = torch.stack([t.double().abs() for t in tensors]).amax(dim=0)
     slack = largest * len(tensors) * 2.0**-24
+    if digits:
+        spread = torch.stack([(t.double() - tensors[0].double()).abs() for t in tensors])
+        slack = slack + spread.amax(dim=0) * 1e-5
     error = (result.double() - exact).abs()
     assert bool((error <= (rounded.double() - exact).abs() + slack).all()), name
 

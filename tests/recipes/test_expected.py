@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.recipes.documents import RECIPES, load
-from tests.recipes.expected import REVERTS, SOUPS, SWAPS, TIES
+from tests.recipes.expected import REVERTS, SHARES, SOUPS, SWAPS, TIES
 
 OUTER = [recipe for recipe in SWAPS if "placement" not in load(recipe)["parameters"]]
 
 
 def test_no_recipe_escapes() -> None:
-    assert sorted([*SWAPS, *SOUPS, *TIES, *REVERTS]) == RECIPES
+    assert sorted([*SWAPS, *SHARES, *SOUPS, *TIES, *REVERTS]) == RECIPES
     methods = {recipe: load(recipe)["merge_method"] for recipe in RECIPES}
-    assert {r for r, method in methods.items() if method == "layer_swap"} == set(SWAPS)
+    assert {r for r, method in methods.items() if method == "layer_swap"} == {*SWAPS, *SHARES}
     assert {r for r, method in methods.items() if method == "linear"} == set(SOUPS)
     assert {r for r, method in methods.items() if method == "ties"} == set(TIES)
     assert {r for r, method in methods.items() if method == "delta_revert"} == set(REVERTS)

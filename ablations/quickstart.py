@@ -179,8 +179,9 @@ def _merge(name: str, recipe_name: str, paths: PocketPaths, out: Path) -> Path:
 
 def _fingerprint_method() -> str:
     """Return a hash of the code of `layer_swap`: a changed method is another merge."""
-    code = Path(layerswap_method.__file__).parent.glob("*.py")
-    return fingerprint_of(**{path.name: path.read_text(encoding="utf-8") for path in code})
+    folder = Path(layerswap_method.__file__).parent
+    code = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")}
+    return fingerprint_of(**{name: path.read_text("utf-8") for name, path in code.items()})
 
 
 def _evaluate(

@@ -17,13 +17,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from layerswap_method import revert_planner
 from layerswap_method.definitions import decoder_module
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_api import loaded_as_stored
 from layerswap_method.method import DTYPE_PARAMETER, NAME, SOURCE_PARAMETER
 from layerswap_method.plan import LayerPlan
 from layerswap_method.recipe import Recipe, read_measured
+from layerswap_method.revert import planner as revert_planner
 from layerswap_method.sources import needed_roles
 from layerswap_method.spec import TensorSource
 

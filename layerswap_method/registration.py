@@ -15,7 +15,7 @@ from typing import Any
 
 METHODS: Mapping[str, str] = {
     "layer_swap": "layerswap_method.method",
-    "delta_revert": "layerswap_method.revert_method",
+    "delta_revert": "layerswap_method.revert.method",
 }
 """Name in a recipe's ``merge_method`` -> the module whose `build_method` makes it."""
 

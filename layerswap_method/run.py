@@ -1,7 +1,7 @@
 """What happens around a merge of ours: every check before, plan file, card and rename after.
 
 Knows mergekit's `run_merge` and the output folder; what is checked and said is each method's own
-(`preflight` for `layer_swap`, `revert_preflight` for `delta_revert`). Merges by other methods pass
+(`preflight` for `layer_swap`, `revert.preflight` for `delta_revert`). Merges by other methods pass
 through untouched.
 """
 
@@ -28,7 +28,7 @@ LOG = logging.getLogger("layerswap")
 
 _PREFLIGHT = {
     "layer_swap": "layerswap_method.preflight",
-    "delta_revert": "layerswap_method.revert_preflight",
+    "delta_revert": "layerswap_method.revert.preflight",
 }
 """Merge method -> the module whose `prepare` checks its recipes."""
 

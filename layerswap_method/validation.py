@@ -67,7 +67,7 @@ def _parameters(method: str) -> tuple[str, ...]:
         from layerswap_method.spec import MODEL_PARAMETERS, SHARED_PARAMETERS
 
         return (*MODEL_PARAMETERS, *SHARED_PARAMETERS)
-    from layerswap_method import revert_spec
+    from layerswap_method.revert import spec as revert_spec
 
     return revert_spec.SHARED_PARAMETERS
 

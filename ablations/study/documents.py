@@ -16,8 +16,8 @@ from ablations.study.scaling import COUNTS, scale_count
 from ablations.study.schema import Scalar
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe import Recipe, read_recipe
-from layerswap_method.revert_recipe import read_revert_recipe
-from layerswap_method.revert_spec import SHARED_PARAMETERS as REVERT_PARAMETERS
+from layerswap_method.revert.recipe import read_revert_recipe
+from layerswap_method.revert.spec import SHARED_PARAMETERS as REVERT_PARAMETERS
 from layerswap_method.spec import SHARED_PARAMETERS, LayerSwapSpec
 
 LAYER_SWAP = "layer_swap"

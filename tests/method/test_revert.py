@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from layerswap_method.revert import Kept, keep_threshold, revert_rows
-from layerswap_method.revert_spec import MODULES, RevertSpec
+from layerswap_method.revert.rows import Kept, keep_threshold, revert_rows
+from layerswap_method.revert.spec import MODULES, RevertSpec
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 SHAPES = [((6, 5), 1), ((6, 5), 0), ((7,), None), ((3, 4, 5), 2), ((3, 4, 5), 1), ((6, 5, 2, 2), 1)]

@@ -64,7 +64,7 @@ def planner_cannot_be_imported(package: Path) -> None:
 
 
 def revert_cannot_be_imported(package: Path) -> None:
-    (package / "revert_method.py").write_text("raise OSError('cut short')\n")
+    (package / "revert" / "method.py").write_text("raise OSError('cut short')\n")
 
 
 def preflight_fails(package: Path) -> None:

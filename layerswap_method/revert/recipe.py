@@ -14,7 +14,7 @@ from layerswap_method.errors import InputError, nearest
 from layerswap_method.parameters import read_parameters
 from layerswap_method.recipe import key_problems
 from layerswap_method.references import same_model_key
-from layerswap_method.revert_spec import SHARED_PARAMETERS, RevertSpec
+from layerswap_method.revert.spec import SHARED_PARAMETERS, RevertSpec
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,15 @@ from layerswap_method.errors import InputError
 from layerswap_method.mergekit_api import recipe_fields
 from layerswap_method.output import REVERT_PLAN_FILE
 from layerswap_method.plan import format_layers
-from layerswap_method.revert_method import NAME, start_tally
-from layerswap_method.revert_planner import reverted_layers
-from layerswap_method.revert_recipe import RevertRecipe, read_revert_recipe
+from layerswap_method.revert.method import NAME, start_tally
+from layerswap_method.revert.planner import reverted_layers
+from layerswap_method.revert.recipe import RevertRecipe, read_revert_recipe
 from layerswap_method.run import Outcome, Prepared
 from layerswap_method.tensors import layer_part, outside_decoder, split_layer
 
 if TYPE_CHECKING:
     from layerswap_method.deltas import DeltaPair
-    from layerswap_method.revert import Kept, Tally
+    from layerswap_method.revert.rows import Kept, Tally
 
 PLAN_SCHEMA_VERSION = 1
 
@@ -103,7 +103,7 @@ def measure_threshold(pair: DeltaPair, keep_fraction: float) -> float:
         InputError: for a change that is not finite, or a tensor that cannot be read.
     """
     from layerswap_method.deltas import not_finite
-    from layerswap_method.revert import keep_threshold
+    from layerswap_method.revert.rows import keep_threshold
 
     rows = []
     for name in pair.names:
@@ -138,7 +138,7 @@ def _outcome(
     tally: Tally,
 ) -> Outcome:
     """Return what the merge kept, for log, plan file and model card."""
-    from layerswap_method.revert import summarise
+    from layerswap_method.revert.rows import summarise
 
     total = tally.total()
     by_layer = summarise(tally.tensors, {name: _layer_of(name) for name in tally.tensors})

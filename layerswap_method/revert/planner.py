@@ -12,13 +12,13 @@ from typing import Any
 from layerswap_method.definitions import decoder_module
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_api import loaded_as_stored
-from layerswap_method.revert_method import (
+from layerswap_method.revert.method import (
     DTYPE_PARAMETER,
     MODEL_TYPE_PARAMETER,
     RULE_PARAMETER,
 )
-from layerswap_method.revert_recipe import RevertRecipe, read_revert_recipe
-from layerswap_method.revert_spec import Rule
+from layerswap_method.revert.recipe import RevertRecipe, read_revert_recipe
+from layerswap_method.revert.spec import Rule
 
 
 @dataclass

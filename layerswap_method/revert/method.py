@@ -1,6 +1,6 @@
 """The merge method `delta_revert`: one output tensor from an expert and its base.
 
-Knows the rule of one tensor; the planner (`layerswap_method.revert_planner`) decides it, and drops
+Knows the rule of one tensor; the planner (`layerswap_method.revert.planner`) decides it, and drops
 the side that is not needed before it is read. Source: arXiv 2410.01335, section 3.3.
 """
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_api import build_group_method, dtype_from_name
-from layerswap_method.revert_spec import RevertSpec, Rule
+from layerswap_method.revert.spec import RevertSpec, Rule
 
 if TYPE_CHECKING:
     import torch
 
-    from layerswap_method.revert import Tally
+    from layerswap_method.revert.rows import Tally
 
 NAME = "delta_revert"
 """What a recipe writes as ``merge_method``."""
@@ -53,7 +53,7 @@ def start_tally() -> Tally:
     One merge at a time: mergekit's own caches (`LoaderCache`) allow no more in a process either.
     """
     global _tally
-    from layerswap_method.revert import Tally
+    from layerswap_method.revert.rows import Tally
 
     _tally = Tally()
     return _tally
@@ -72,7 +72,7 @@ def merge_group(group: Any, **parameters: Any) -> torch.Tensor:
     Raises:
         InputError: if a side that is needed is missing, or the planner was not extended.
     """
-    from layerswap_method.revert import Kept, revert_rows
+    from layerswap_method.revert.rows import Kept, revert_rows
     from layerswap_method.rows import input_axis, row_layout
 
     name = group.metadata.name or "tensor"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -215,14 +216,15 @@ def mean_row_mav(
         # over the length of a row.
         return math.fsum(float(block.delta.abs_().sum()) for block in pair.blocks(segment))
 
-    for segment, values in run_pass((pair,), progress(pair.names), absolute):
-        if not math.isfinite(values):
-            raise not_finite(pair, segment.name)
-        layout = pair.layout(segment.name)
-        length = layout.lines if layout.across else layout.columns
-        total += values / length
-        if segment.start == 0:
-            count += layout.features
+    with closing(run_pass((pair,), progress(pair.names), absolute)) as parts:
+        for segment, values in parts:
+            if not math.isfinite(values):
+                raise not_finite(pair, segment.name)
+            layout = pair.layout(segment.name)
+            length = layout.lines if layout.across else layout.columns
+            total += values / length
+            if segment.start == 0:
+                count += layout.features
     if not count:
         raise InputError(f"{pair.expert} and {pair.base} hold no weights in common")
     return total / count

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -140,10 +140,11 @@ def run_pass(
     pairs: Sequence[DeltaPair],
     names: Iterable[str],
     kernel: Callable[[Segment], T],
-) -> Iterator[tuple[Segment, T]]:
+) -> Generator[tuple[Segment, T]]:
     """Yield every segment with what `kernel` makes of it, in the order of `names`.
 
-    As many segments are worked on at a time as torch uses threads; each of them has one.
+    As many segments are worked on at a time as torch uses threads; each of them has one. Close it
+    (`contextlib.closing`) where it may not be used up: its threads end then.
 
     Args:
         pairs: what the kernel reads, so that it can be asked for ahead.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,17 +52,18 @@ def read_changes(pairs: Sequence[DeltaPair], names: Iterable[str]) -> list[Chang
         InputError: for files that change, and weights that are NaN or infinite.
     """
     changes = [Change(pair, number) for number, pair in enumerate(pairs)]
-    for sums in tensor_sums(pairs, names):
-        for change, rows in zip(changes, sums.rows, strict=True):
-            change.sums[sums.name] = sums
-            change.rows[sums.name] = rows.astype(np.float32)
-            change.summaries[sums.name] = (
-                float(rows.mean()),
-                float(np.median(rows)),
-                float(np.quantile(rows, 0.9)),
-                float(rows.max()),
-            )
-        sums.rows = sums.rows[:, :0].copy()
+    with closing(tensor_sums(pairs, names)) as every:
+        for sums in every:
+            for change, rows in zip(changes, sums.rows, strict=True):
+                change.sums[sums.name] = sums
+                change.rows[sums.name] = rows.astype(np.float32)
+                change.summaries[sums.name] = (
+                    float(rows.mean()),
+                    float(np.median(rows)),
+                    float(np.quantile(rows, 0.9)),
+                    float(rows.max()),
+                )
+            sums.rows = sums.rows[:, :0].copy()
     return changes
 
 

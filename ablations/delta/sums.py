@@ -7,7 +7,8 @@ float64 and in a fixed order.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,8 +71,10 @@ class _Part:
     near: Counts
 
 
-def tensor_sums(pairs: Sequence[DeltaPair], names: Iterable[str]) -> Iterator[TensorSums]:
+def tensor_sums(pairs: Sequence[DeltaPair], names: Iterable[str]) -> Generator[TensorSums]:
     """Yield the sums of every tensor in `names`; the base and every expert are read once.
+
+    Close it where it may not be used up.
 
     Args:
         pairs: experts of one base, at least one.
@@ -80,24 +83,24 @@ def tensor_sums(pairs: Sequence[DeltaPair], names: Iterable[str]) -> Iterator[Te
     Raises:
         InputError: for files that change, and weights that are NaN or infinite.
     """
-    parts = run_pass(pairs, names, lambda segment: _sum_segment(pairs, segment))
-    for name, group in itertools.groupby(parts, key=lambda part: part[0].name):
-        layout = pairs[0].layout(name)
-        sums = _nothing(name, len(pairs), layout.features, layout.lines * layout.columns)
-        sums.size *= layout.matrices
-        for segment, part in group:
-            start = segment.start
-            if layout.across:
-                start = segment.start // layout.lines * layout.columns
-            sums.rows[:, start : start + part.rows.shape[1]] += part.rows
-            sums.gram += part.gram
-            sums.along_base += part.along_base
-            sums.base += part.base
-            sums.changed += part.changed
-            sums.near += part.near
-        sums.rows /= layout.lines if layout.across else layout.columns
-        _check_finite(pairs, sums)
-        yield sums
+    with closing(run_pass(pairs, names, lambda segment: _sum_segment(pairs, segment))) as parts:
+        for name, group in itertools.groupby(parts, key=lambda part: part[0].name):
+            layout = pairs[0].layout(name)
+            sums = _nothing(name, len(pairs), layout.features, layout.lines * layout.columns)
+            sums.size *= layout.matrices
+            for segment, part in group:
+                start = segment.start
+                if layout.across:
+                    start = segment.start // layout.lines * layout.columns
+                sums.rows[:, start : start + part.rows.shape[1]] += part.rows
+                sums.gram += part.gram
+                sums.along_base += part.along_base
+                sums.base += part.base
+                sums.changed += part.changed
+                sums.near += part.near
+            sums.rows /= layout.lines if layout.across else layout.columns
+            _check_finite(pairs, sums)
+            yield sums
 
 
 def _nothing(name: str, experts: int, rows: int, size: int) -> TensorSums:

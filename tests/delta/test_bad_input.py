@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 from ablations.cli import main
+from ablations.delta.statistics import read_changes
 from layerswap_method.deltas import mean_row_mav, open_pair
 from layerswap_method.errors import InputError
 from tests.delta.experts import fine_tuned, rewritten
@@ -180,8 +182,13 @@ def test_weights_that_are_no_numbers(
         tmp_path / "out",
         f"{side}: 2 of 384 values of {NAME} are NaN or infinite",
     )
-    with pytest.raises(InputError, match=f"{side}: 2 of 384 values"):
-        mean_row_mav(open_pair(sides["expert"], sides["base"], allow_unrelated=True))
+    pair = open_pair(sides["expert"], sides["base"], allow_unrelated=True)
+    with pytest.raises(InputError, match=f"{side}: 2 of 384 values") as raised:
+        mean_row_mav(pair)
+    with pytest.raises(InputError, match=f"{side}: 2 of 384 values") as also_raised:
+        read_changes([pair], pair.names)
+    running = [thread.name for thread in threading.enumerate() if "Pool" in thread.name]
+    assert running == [], (raised, also_raised)  # though the errors keep their frames alive
 
 
 def test_pickles_quantised_weights_and_configs_that_are_none(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import json
 import math
@@ -13,7 +14,6 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-import ablations.plotting
 from ablations.cli import main
 from ablations.delta.analysis import label_all
 from ablations.delta.compare import Comparison
@@ -166,7 +166,12 @@ def test_a_published_expert_beside_another_architecture(tmp_path: Path) -> None:
 def test_without_matplotlib_the_numbers_are_written(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ablations.plotting.importlib.util, "find_spec", lambda name: None)
+    find = importlib.util.find_spec
+
+    def find_all_but_one(name: str, package: str | None = None) -> object:
+        return None if name == "matplotlib" else find(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_all_but_one)
     both = (models / "math", models / "swahili")
     result = run(*both, "--base", models / "base", "--out", tmp_path)
     assert result.exit_code == 0, result.output

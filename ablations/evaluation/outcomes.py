@@ -4,7 +4,8 @@ lm-eval's model classes do not tell. These classes stand before them (``class Mo
 HFLM)``) and take care that both engines treat a request alike:
 
 - An answer may take half of the context at most. lm-eval reserves the task's `max_gen_toks`, which
-  may be more than a small model has; HF then stops with an assertion and vLLM with an error.
+  may be more than a small model has: HF then stops with an assertion, and of vLLM's prompt its cut
+  leaves nothing.
 - A prompt that does not fit beside the answer is cut from the left, as lm-eval does: examples go
   first. For log-likelihoods lm-eval leaves HF two tokens more than vLLM; here both have vLLM's.
 - Special tokens inside an answer stay in its text, as with vLLM, where stop strings must see them;

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from layerswap_method.deltas import DeltaPair, mean_row_mav, not_finite, open_pair
+from layerswap_method.deltas.pairs import DeltaPair, mean_row_mav, not_finite, open_pair
+from layerswap_method.deltas.passes import Segment, read_blocks, run_pass
 from layerswap_method.errors import InputError
-from layerswap_method.passes import Segment, read_blocks, run_pass
 from layerswap_method.plan import MODULES, LayerPlan, Source
 from layerswap_method.shares import DeltaUnit, choose_sources, delta_shares, unit_norm
 from layerswap_method.spec import ROLES, LayerSwapSpec

@@ -13,7 +13,7 @@ from layerswap_method.measure import Measured
 from layerswap_method.spec import PLAN_PARAMETER, LayerSwapSpec
 
 POOLED = "the mean over all rows of all tensors of the model, each row once"
-"""What is averaged; see `layerswap_method.rows` for what a row is."""
+"""What is averaged; see `layerswap_method.deltas.rows` for what a row is."""
 
 
 ALIGNED = (

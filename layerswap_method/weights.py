@@ -3,7 +3,7 @@
 "The resulting weight of each expert is the inverse of the average MAV for all rows in all
 W_delta for that expert" (arXiv 2410.01335, section 5.1; offered for transition zones in section
 4.2). What is averaged: all rows of all tensors of the expert's checkpoint pooled, each row once,
-whatever the size of its tensor; see `layerswap_method.rows` for what a row is.
+whatever the size of its tensor; see `layerswap_method.deltas.rows` for what a row is.
 
 Weights that a recipe gives multiply it. With several experts in a role, each expert's share of
 the uniform average is multiplied by its inverse, so a role's own weight becomes the mean of its

@@ -23,7 +23,7 @@ from ablations.delta.published import published_grid
 from ablations.delta.statistics import QUANTILE, profile_of, read_changes
 from ablations.plotting import HINT, can_draw
 from ablations.study.experts import Expert, find_expert
-from layerswap_method.deltas import open_pair
+from layerswap_method.deltas.pairs import open_pair
 from layerswap_method.errors import InputError
 from layerswap_method.streams import StreamInput
 

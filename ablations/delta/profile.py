@@ -28,7 +28,7 @@ _LABELS = {
 
 
 class TensorDelta(Frozen):
-    """What fine-tuning did to one tensor. A row is one input feature (`layerswap_method.rows`)."""
+    """What fine-tuning did to one tensor; of rows see `layerswap_method.deltas.rows`."""
 
     name: str
     """In the base's files."""

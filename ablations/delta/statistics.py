@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ablations.delta.parameters import places_of
 from ablations.delta.profile import DeltaProfile, TensorDelta
 from ablations.delta.sums import TensorSums, tensor_sums
-from layerswap_method.deltas import DeltaPair
+from layerswap_method.deltas.pairs import DeltaPair
 
 QUANTILE = 0.125
 """Share of rows above a threshold that nobody gave; the paper's six grids have 0.11 to 0.16."""

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from layerswap_method.deltas import DeltaPair, not_finite
-from layerswap_method.passes import Block, Segment, read_blocks, run_pass
+from layerswap_method.deltas.pairs import DeltaPair, not_finite
+from layerswap_method.deltas.passes import Block, Segment, read_blocks, run_pass
 
 Array = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]

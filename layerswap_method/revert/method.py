@@ -72,8 +72,8 @@ def merge_group(group: Any, **parameters: Any) -> torch.Tensor:
     Raises:
         InputError: if a side that is needed is missing, or the planner was not extended.
     """
+    from layerswap_method.deltas.rows import input_axis, row_layout
     from layerswap_method.revert.rows import Kept, revert_rows
-    from layerswap_method.rows import input_axis, row_layout
 
     name = group.metadata.name or "tensor"
     rule: Rule | None = parameters[RULE_PARAMETER]

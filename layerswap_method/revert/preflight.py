@@ -22,7 +22,7 @@ from layerswap_method.run import Outcome, Prepared
 from layerswap_method.tensors import layer_part, outside_decoder, split_layer
 
 if TYPE_CHECKING:
-    from layerswap_method.deltas import DeltaPair
+    from layerswap_method.deltas.pairs import DeltaPair
     from layerswap_method.revert.rows import Kept, Tally
 
 PLAN_SCHEMA_VERSION = 1
@@ -83,7 +83,7 @@ def _threshold(recipe: RevertRecipe, inputs: MergeInputs) -> float | None:
     spec = recipe.spec
     if not spec.by_row:
         return None
-    from layerswap_method.deltas import open_pair
+    from layerswap_method.deltas.pairs import open_pair
     from layerswap_method.streams import StreamInput
 
     expert, base = (StreamInput(c.name, c.path) for c in inputs.checkpoints)
@@ -102,7 +102,7 @@ def measure_threshold(pair: DeltaPair, keep_fraction: float) -> float:
     Raises:
         InputError: for a change that is not finite, or a tensor that cannot be read.
     """
-    from layerswap_method.deltas import not_finite
+    from layerswap_method.deltas.pairs import not_finite
     from layerswap_method.revert.rows import keep_threshold
 
     rows = []

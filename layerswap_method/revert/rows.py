@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from layerswap_method.rows import row_mav, spread_rows
+from layerswap_method.deltas.rows import row_mav, spread_rows
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,8 @@ class RevertSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     threshold: Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Rows (one input feature each, `layerswap_method.rows`) whose MAV is below this go back to the
-    base; in the unit of the weights."""
+    """Rows (of one input feature: `layerswap_method.deltas.rows`) whose MAV is below this go back
+    to the base; in the unit of the weights."""
 
     keep_fraction: Annotated[StrictFloat, Field(ge=0, le=1)] | None = None
     """In place of `threshold`: the share of all weights that stays the expert's, the rows with the

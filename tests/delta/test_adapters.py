@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from ablations.delta.analysis import analyse
-from layerswap_method.deltas import mean_row_mav, open_pair
+from layerswap_method.deltas.pairs import mean_row_mav, open_pair
 from layerswap_method.streams import StreamInput
 from tests.delta import by_hand
 from tests.delta.experts import fine_tuned

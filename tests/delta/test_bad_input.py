@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from ablations.cli import main
 from ablations.delta.statistics import read_changes
-from layerswap_method.deltas import mean_row_mav, open_pair
+from layerswap_method.deltas.pairs import mean_row_mav, open_pair
 from layerswap_method.errors import InputError
 from tests.delta.experts import fine_tuned, rewritten
 from tests.families.zoo import make_model

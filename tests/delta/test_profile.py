@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from ablations.delta.analysis import analyse
 from ablations.delta.profile import DeltaProfile
-from layerswap_method.deltas import mean_row_mav, open_pair
+from layerswap_method.deltas.pairs import mean_row_mav, open_pair
 from layerswap_method.errors import InputError
 from tests.delta import by_hand
 from tests.delta.experts import family_pair, fine_tuned

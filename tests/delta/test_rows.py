@@ -11,8 +11,8 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
+from layerswap_method.deltas.rows import input_axis, row_layout, row_mav, spread_rows
 from layerswap_method.errors import InputError
-from layerswap_method.rows import input_axis, row_layout, row_mav, spread_rows
 from tests.families.zoo import FAMILIES, make_config
 
 

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from layerswap_method import measure
-from layerswap_method.deltas import mean_row_mav
+from layerswap_method.deltas.pairs import mean_row_mav
 from tests.families.merging import merge as merge_in_process
 from tests.families.tokenizers import words, write_tokenizer
 from tests.method.conftest import NUM_LAYERS, Merge, save_llama

@@ -14,7 +14,8 @@ from ablations.study.describe import describe_plan
 from ablations.study.files import read_study
 from ablations.study.planning import StudyPlan, plan_study
 from ablations.study.streams import stream_of
-from layerswap_method import deltas, measure
+from layerswap_method import measure
+from layerswap_method.deltas import pairs as deltas
 from layerswap_method.errors import InputError
 from tests.runner.fakes import scores_by_label
 from tests.study.standins import study_document, write_expert, write_tasks, write_yaml

@@ -21,11 +21,11 @@ import torch
 
 from layerswap_method.adapters import read_changes
 from layerswap_method.checkpoints import Checkpoint, is_buffer
+from layerswap_method.deltas.pairing import pairing_problems, read_sides
+from layerswap_method.deltas.passes import Block, Segment, read_blocks, run_pass, segments_of
+from layerswap_method.deltas.rows import RowLayout, input_axis, row_layout, row_mav
 from layerswap_method.errors import InputError
 from layerswap_method.mixes import LowRankChange
-from layerswap_method.pairing import pairing_problems, read_sides
-from layerswap_method.passes import Block, Segment, read_blocks, run_pass, segments_of
-from layerswap_method.rows import RowLayout, input_axis, row_layout, row_mav
 from layerswap_method.stored import StoredTensor, open_stored, read_span, stored_tensors
 
 if TYPE_CHECKING:
@@ -198,9 +198,10 @@ def mean_row_mav(
     """Return the average MAV for all rows in all deltas of an expert (section 5.1).
 
     "The resulting weight of each expert is the inverse of the average MAV for all rows in all
-    W_delta for that expert." Pooled are all rows (`layerswap_method.rows`) of all parameters, one-
-    and two-dimensional, inside and outside the decoder layers, each row once whatever its length;
-    buffers are left out, a tied embedding counts once. The sum runs in float64.
+    W_delta for that expert." Pooled are all rows (`layerswap_method.deltas.rows`) of all
+    parameters, one- and two-dimensional, inside and outside the decoder layers, each row once
+    whatever its length; buffers are left out, a tied embedding counts once. The sum runs in
+    float64.
 
     Args:
         pair: the expert and its base.

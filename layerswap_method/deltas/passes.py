@@ -21,7 +21,7 @@ import torch
 from layerswap_method.stored import StoredTensor, open_stored, read_span
 
 if TYPE_CHECKING:
-    from layerswap_method.deltas import DeltaPair
+    from layerswap_method.deltas.pairs import DeltaPair
 
 BLOCK = 1 << 17
 """Values of a block, about: small enough that what is computed from it stays in the caches."""

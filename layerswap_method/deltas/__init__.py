@@ -1,0 +1,1 @@
+"""Fine-tuning deltas: an expert minus its base, streamed from their files."""

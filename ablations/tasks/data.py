@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,9 @@ class Source(Frozen):
     columns: tuple[str, ...]
     """The dataset's own names; others are left out, so hub and files give equal items."""
 
+    texts: tuple[str, ...]
+    """Those of them that prompts are made of: text in every row."""
+
     optional: tuple[str, ...] = ()
     """Columns that a translation may lack."""
 
@@ -42,7 +45,9 @@ class Source(Frozen):
 
 
 MGSM = Source(
-    benchmark="mgsm", columns=("question", "answer", "answer_number", "equation_solution")
+    benchmark="mgsm",
+    columns=("question", "answer", "answer_number", "equation_solution"),
+    texts=("question",),
 )
 BELEBELE = Source(
     benchmark="belebele",
@@ -50,10 +55,12 @@ BELEBELE = Source(
         *("link", "question_number", "flores_passage", "question"),
         *("mc_answer1", "mc_answer2", "mc_answer3", "mc_answer4", "correct_answer_num"),
     ),
+    texts=("flores_passage", "question"),
 )
 FLORES = Source(
     benchmark="flores",
     columns=("id", "text"),
+    texts=("text",),
     access=(
         "FLORES+ is gated: accept its conditions at "
         "https://huggingface.co/datasets/openlanguagedata/flores_plus, then "
@@ -66,6 +73,7 @@ MMLU = Source(
         *("sample_id", "subject", "question"),
         *("option_a", "option_b", "option_c", "option_d", "answer"),
     ),
+    texts=("subject", "question"),
 )
 
 
@@ -93,7 +101,7 @@ def load_mgsm(
         if split == "train" and len(rows) < MGSM_EXEMPLARS:
             problems.append(f"{len(rows)} exemplars; needed are {MGSM_EXEMPLARS}")
         _refuse(MGSM, language, split, problems)
-        splits[split] = _dataset(rows)
+        splits[split] = make_dataset(f"mgsm {language} ({split})", rows)
     return splits
 
 
@@ -120,7 +128,7 @@ def load_belebele(
             f"{CHOICE_EXEMPLARS + 1}"
         )
     _refuse(BELEBELE, language, "test", problems)
-    return {"test": _dataset(rows)}
+    return {"test": make_dataset(f"belebele {language} (test)", rows)}
 
 
 def load_mmlu(
@@ -148,7 +156,7 @@ def load_mmlu(
             if examples[subject] < CHOICE_EXEMPLARS
         ],
     )
-    return {"items": _dataset(items)}
+    return {"items": make_dataset(f"mmlu {language}", items)}
 
 
 def load_flores(
@@ -169,6 +177,11 @@ def load_flores(
         rows = read_rows(
             *(FLORES, language, "devtest"), hub_id=hub_id, config=config, data_dir=data_dir
         )
+        if {type(row["id"]) for row in rows} not in ({int}, {str}):
+            _refuse(FLORES, language, "devtest", ["ids are neither all integers nor all texts"])
+        counted = Counter(row["id"] for row in rows)
+        twice = [f"sentence {each} is there twice" for each, count in counted.items() if count > 1]
+        _refuse(FLORES, language, "devtest", twice[:5])
         texts = {row["id"]: row["text"].strip() for row in rows}
         # A line break in it would end prompt or answer there.
         problems = [
@@ -185,8 +198,9 @@ def load_flores(
             f"flores {pair}: {len(odd)} sentences are in one language only, such as id {odd[0]}"
         )
     return {
-        "devtest": _dataset(
-            {"id": each, "source": source[each], "target": target[each]} for each in sorted(source)
+        "devtest": make_dataset(
+            f"flores {pair} (devtest)",
+            [{"id": e, "source": source[e], "target": target[e]} for e in sorted(source)],
         )
     }
 
@@ -211,7 +225,7 @@ def read_rows(
         data_dir: folder of local files; None for the hub.
 
     Raises:
-        InputError: when file, dataset or a column is missing, or there are no rows.
+        InputError: when file, dataset or a column is missing, there are no rows, or a text is none.
     """
     if data_dir is None:
         rows, where = _from_hub(source, hub_id, config, split), f"{hub_id} ({config}, {split})"
@@ -225,6 +239,12 @@ def read_rows(
         for index, row in enumerate(rows)
         for name in source.columns
         if name not in row
+    ]
+    problems = problems or [
+        f"row {index}: {name} is {row[name]!r}, which is no text"
+        for index, row in enumerate(rows)
+        for name in source.texts
+        if not isinstance(row[name], str)
     ]
     if problems:
         more = [f"and {len(problems) - 5} more"] if len(problems) > 5 else []
@@ -249,15 +269,19 @@ def _find_file(source: Source, language: str, split: str, data_dir: Path) -> Pat
         )
     path = folder / f"{language}_{split}.jsonl"
     if not path.is_file():
-        names = [each.name for each in folder.iterdir()]
+        names = [each.name for each in folder.iterdir() if each.is_file()]
         raise InputError(f"{path}: no such file{nearest(path.name, names)}")
     return path
 
 
 def _from_file(path: Path) -> list[Row]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {describe_error(error)}") from error
     rows = []
     # Not `splitlines`: it also splits at U+2028 and its like, which JSON leaves as they are.
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -289,7 +313,17 @@ def _refuse(source: Source, language: str, split: str, problems: list[str]) -> N
         raise InputError.from_problems(f"{source.benchmark} {language} ({split})", problems)
 
 
-def _dataset(rows: Iterable[Row]) -> Dataset:
+def make_dataset(where: str, rows: list[Row]) -> Dataset:
+    """Return `rows` as lm-eval takes them.
+
+    Raises:
+        InputError: for a column whose values are of several types.
+    """
     from datasets import Dataset
 
-    return Dataset.from_list(list(rows))
+    try:
+        return Dataset.from_list(rows)
+    except (TypeError, ValueError) as error:  # those of Arrow are among them
+        raise InputError(
+            f"{where}: the values of a column are of several types: {describe_error(error)}"
+        ) from error

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablations.evaluation.sandbox import ProgramResult, find_isolation, run_program
 from ablations.tasks.code import extract_code, tested_names
-from ablations.tasks.data import Source, read_rows
+from ablations.tasks.data import Source, make_dataset, read_rows
 from layerswap_method.errors import InputError
 
 if TYPE_CHECKING:
@@ -68,12 +68,11 @@ def load_mbpp(
     Raises:
         InputError: when the data is not there, or not MBPP's.
     """
-    from datasets import Dataset
-
     ((language, config),) = configs.items()
     source = Source(
         benchmark="mbpp",
         columns=("task_id", column, "test_list"),
+        texts=(column,),
         optional=("test_setup_code",),
     )
     where = split if data_dir is None else "test"
@@ -81,8 +80,11 @@ def load_mbpp(
     kept = [row for row in rows if row["task_id"] in _TEST_IDS]
     problems = [] if kept else ["no task_id from 11 to 510, which are MBPP's test problems"]
     for row in kept:
+        if not _are_texts(row["test_list"]) or not _are_texts([_setup(row)]):
+            problems.append(f"task_id {row['task_id']}: its tests are no list of texts")
+            continue
         try:
-            tested_names([row.get("test_setup_code") or "", *row["test_list"]])
+            tested_names([_setup(row), *row["test_list"]])
         except SyntaxError as error:
             problems.append(f"task_id {row['task_id']}: its tests are no Python: {error}")
     if problems:
@@ -92,11 +94,19 @@ def load_mbpp(
             "task_id": row["task_id"],
             "text": row[column].strip(),
             "test_list": [test.strip() for test in row["test_list"]],
-            "test_setup_code": row.get("test_setup_code") or "",
+            "test_setup_code": _setup(row),
         }
         for row in kept
     ]
-    return {"test": Dataset.from_list(items)}
+    return {"test": make_dataset(f"mbpp {language} ({where})", items)}
+
+
+def _setup(row: Mapping[str, Any]) -> Any:
+    return row.get("test_setup_code") or ""
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def run_answers(

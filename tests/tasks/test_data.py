@@ -154,6 +154,40 @@ DAMAGES: dict[str, tuple[Load, Callable[[Path], None], list[str]]] = {
         lambda data: _change(data / "mgsm" / "sw_train.jsonl", lambda rows: rows.pop() and None),
         ["7 exemplars; needed are 8"],
     ),
+    "a text that is none": (
+        load_mgsm,
+        lambda data: _change(
+            data / "mgsm" / "sw_train.jsonl", lambda rows: rows[1].update(question=None)
+        ),
+        ["sw_train.jsonl: row 1: question is None, which is no text"],
+    ),
+    "a number where the prompt needs text": (
+        load_mmlu,
+        lambda data: _change(
+            data / "mmlu" / "sw_test.jsonl", lambda rows: rows[2].update(question=5)
+        ),
+        ["sw_test.jsonl: row 2: question is 5, which is no text"],
+    ),
+    "a column of two types": (
+        load_mmlu,
+        lambda data: _change(
+            data / "mmlu" / "sw_test.jsonl", lambda rows: rows[2].update(option_a=5)
+        ),
+        ["mmlu sw: the values of a column are of several types", "int"],
+    ),
+    "another encoding": (
+        load_mgsm,
+        lambda data: (data / "mgsm" / "sw_train.jsonl").write_bytes(b"\xff\xfe"),
+        ["sw_train.jsonl: cannot be read: UnicodeDecodeError"],
+    ),
+    "a folder in the place of the file": (
+        load_mgsm,
+        lambda data: (
+            (data / "mgsm" / "sw_train.jsonl").rename(data / "moved")
+            and (data / "mgsm" / "sw_train.jsonl").mkdir()
+        ),
+        ["sw_train.jsonl: no such file"],
+    ),
     "a choice out of range": (
         load_belebele,
         lambda data: _change(
@@ -207,6 +241,10 @@ def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
         (lambda rows: rows.pop() and None, "1 sentences are in one language only, such as id 3"),
         (lambda rows: rows[1].update(text=" "), "sentence 1 is empty or of several lines"),
         (lambda rows: rows[2].update(text="a\nb"), "sentence 2 is empty or of several lines"),
+        (lambda rows: rows[2].update(text=5), "row 2: text is 5, which is no text"),
+        (lambda rows: rows[2].update(id=1), "sentence 1 is there twice"),
+        (lambda rows: rows[2].update(id="2"), "ids are neither all integers nor all texts"),
+        (lambda rows: rows[2].update(id={}), "ids are neither all integers nor all texts"),
     ],
 )
 def test_sentences_that_do_not_pair_are_said(

@@ -226,6 +226,9 @@ class TestData:
         [
             ({"task_id": 5}, "mbpp ja (test): no task_id from 11 to 510"),
             ({"test_list": ["assert ("]}, "task_id 11: its tests are no Python: '(' was never"),
+            ({"test_list": "assert 1"}, "task_id 11: its tests are no list of texts"),
+            ({"test_setup_code": 5}, "task_id 11: its tests are no list of texts"),
+            ({"text_jpn": None}, "row 0: text_jpn is None, which is no text"),
         ],
     )
     def test_what_is_no_problem_is_refused(

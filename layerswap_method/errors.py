@@ -28,17 +28,25 @@ class InputError(LayerSwapError):
 
     @classmethod
     def from_problems(cls, where: str, problems: Sequence[str]) -> InputError:
-        """Return one error that lists every problem of a file or recipe at once."""
+        """Return one error that lists every problem of a file or recipe at once.
+
+        A problem of several lines, such as another such list, stands indented below its first.
+        """
         if len(problems) == 1:
             return cls(f"{where}: {problems[0]}")
-        listed = "\n".join(f"  - {problem}" for problem in problems)
+        lines = [problem.replace("\n", "\n    ") for problem in problems]
+        listed = "\n".join(f"  - {problem}" for problem in lines)
         return cls(f"{where}: {len(problems)} problems\n{listed}")
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the valid name closest to `name`, or ``""``."""
-    found = difflib.get_close_matches(name, sorted(choices), n=1, cutoff=0.5)
-    return f"; did you mean {found[0]!r}?" if found else ""
+    """Return ``"; did you mean 'x'?"`` for the valid name closest to `name`, or ``""``.
+
+    Small and capital letters count as the same: ``MGSM`` is close to ``mgsm``.
+    """
+    lowered = {choice.lower(): choice for choice in sorted(choices)}
+    found = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
+    return f"; did you mean {lowered[found[0]]!r}?" if found else ""
 
 
 def describe_error(error: BaseException) -> str:

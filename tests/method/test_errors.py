@@ -325,9 +325,14 @@ def test_the_check_itself_can_pass(experts: Experts, merge: Merge) -> None:
 
 def test_nearest_names_and_lists_of_problems() -> None:
     assert nearest("botom_layers", ["bottom_layers", "seed"]) == "; did you mean 'bottom_layers'?"
+    assert nearest("MGSM", ["mgsm", "Belebele"]) == "; did you mean 'mgsm'?"
+    assert nearest("belebele", ["mgsm", "Belebele"]) == "; did you mean 'Belebele'?"
     assert nearest("zzz", ["bottom_layers"]) == ""
     assert InputError.from_problems("here", ["one"]).message == "here: one"
-    assert InputError.from_problems("here", ["a", "b"]).message == "here: 2 problems\n  - a\n  - b"
+    listed = InputError.from_problems("here", ["a", "b"]).message
+    assert listed == "here: 2 problems\n  - a\n  - b"
+    nested = InputError.from_problems("there", [listed, "c"]).message
+    assert nested == "there: 2 problems\n  - here: 2 problems\n      - a\n      - b\n  - c"
 
 
 def test_settings_in_slices_that_this_method_does_not_read(experts: Experts, merge: Merge) -> None:

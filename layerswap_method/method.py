@@ -123,15 +123,15 @@ def _source_from_name(group: Any, spec: LayerSwapSpec, plan: str | None) -> Tens
         spec: the recipe's parameters.
         plan: a measured plan as text.
     """
-    from layerswap_method.tensors import outside_decoder, split_layer
+    from layerswap_method.tensors import decoder_layer
 
     name = group.metadata.name
     if name is None:
         raise InputError("layer_swap needs the tensor's name to know its layer; none was given")
     if spec.weighting == "magnitude":
         raise InputError(f"{name}: {UNMEASURED}")
-    layer, _ = split_layer(name)
-    if layer is None or outside_decoder(name):
+    layer = decoder_layer(name)
+    if layer is None:
         return spec.non_layer
     try:
         config = group.entries[0].id.config()

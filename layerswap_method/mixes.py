@@ -98,11 +98,6 @@ class TensorMix(_Frozen):
     rule: Literal["layer_swap", "linear"] = "layer_swap"
     """Whose arithmetic: they round averages differently."""
 
-    @property
-    def is_copy(self) -> bool:
-        """Whether this is one tensor, at most cast."""
-        return len(self.terms) == 1 and self.terms[0][1] == self.divisor
-
 
 _MIXES = TypeAdapter(dict[str, TensorMix])
 

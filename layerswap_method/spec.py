@@ -17,7 +17,7 @@ from pydantic import (
 
 from layerswap_method.plan import LayerPlan, Placement, build_plan, parse_layers
 from layerswap_method.shares import BLEND, THRESHOLD, DeltaUnit
-from layerswap_method.tensors import layer_part, split_layer
+from layerswap_method.tensors import decoder_layer, layer_part
 
 Role = Literal["task", "language"]
 """The part an input model plays."""
@@ -196,7 +196,7 @@ class LayerSwapSpec(BaseModel):
 
     def named_source(self, name: str, plan: LayerPlan) -> TensorSource:
         """Return `tensor_source` with the layer read off the tensor's name."""
-        return self.tensor_source(name, split_layer(name)[0], plan)
+        return self.tensor_source(name, decoder_layer(name), plan)
 
 
 SHARED_PARAMETERS: tuple[str, ...] = tuple(LayerSwapSpec.model_fields)

@@ -23,8 +23,7 @@ from layerswap_method.checkpoints import (
 from layerswap_method.errors import InputError
 from layerswap_method.plan import LayerPlan
 from layerswap_method.sources import source_terms
-from layerswap_method.spec import LayerSwapSpec
-from layerswap_method.tensors import outside_decoder, split_layer
+from layerswap_method.spec import LayerSwapSpec, TensorSource
 
 if TYPE_CHECKING:
     import torch
@@ -97,10 +96,10 @@ class WeightStream:
     def read(self, name: str) -> torch.Tensor:
         """Return one tensor on CPU, bit-identical to what `mergekit-yaml` writes.
 
-        It may be a view of a mapped file: copy it before changing it.
+        It is the caller's.
 
         Raises:
-            InputError: if a file is gone, or was written anew since the stream was made.
+            InputError: if a file is gone, cut short, or was written anew since the stream was made.
         """
         from layerswap_method.mixes import read_mix
 
@@ -298,10 +297,9 @@ def _copy(model: _Model, name: str, dtype: str | None, out_dtype: str | None) ->
     return TensorMix(terms=((model.origin(name), 1.0),), dtype=steps[0], out_dtype=steps[1])
 
 
-def _source(spec: LayerSwapSpec, name: str, plan: LayerPlan) -> Any:
-    layer = None if outside_decoder(name) else split_layer(name)[0]
+def _source(spec: LayerSwapSpec, name: str, plan: LayerPlan) -> TensorSource:
     try:
-        return spec.tensor_source(name, layer, plan)
+        return spec.named_source(name, plan)
     except ValueError as error:
         raise InputError(f"layer_swap: {error}") from error
 

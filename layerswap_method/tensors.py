@@ -34,6 +34,11 @@ def split_layer(name: str) -> tuple[int | None, str]:
     return (int(match[1]), match[2]) if match else (None, name)
 
 
+def decoder_layer(name: str) -> int | None:
+    """Return the 0-based layer of the text decoder that a tensor is in; None for all others."""
+    return None if outside_decoder(name) else split_layer(name)[0]
+
+
 def is_norm(name: str) -> bool:
     """Return whether a tensor is a norm's, in a layer's attention (`self_attn.q_norm`) or not."""
     return any(_NORM.search(part) for part in split_layer(name)[1].lower().split("."))

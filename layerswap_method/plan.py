@@ -28,7 +28,9 @@ MODULES = ("attention", "mlp")
 _MOST_LAYERS = 100_000
 """Layer numbers from here on are refused before a range is written out."""
 
-_SYMBOLS: dict[Source, str] = {"task": "·", "average": "▒", "language": "█"}
+SYMBOLS: dict[Source, str] = {"task": "·", "average": "▒", "language": "█"}
+"""A source as one character of a drawing."""
+
 _ORDER: tuple[Source, ...] = ("language", "average", "task")
 _LETTERS: dict[Source, str] = {"task": "t", "average": "a", "language": "l"}
 
@@ -70,21 +72,25 @@ class LayerPlan:
         parts = [f"{name} {_describe(sources)}".strip() for name, sources in rows.items()]
         return f"{self.num_layers} layers: " + " | ".join(parts)
 
+    def draw_line(self) -> str:
+        """Return one character a layer, layer 0 first; of modules, the source of the rest."""
+        return _drawn(self.sources)
+
     def draw(self) -> str:
         """Return a picture: a ruler, one cell a layer (attention above MLP), the legend."""
         ruler = "".join("|" if layer % 5 == 0 else " " for layer in range(self.num_layers))
         modules = self.by_module()
         rows = {"attn ": modules["attention"], "mlp  ": modules["mlp"]} if modules else {}
         cells = [
-            f"  {label}   {''.join(_SYMBOLS[source] for source in sources)} output"
+            f"  {label}   {_drawn(sources)} output"
             for label, sources in (rows or {"input": self.sources}).items()
         ]
         return "\n".join(
             [
                 f"  layer 0 {ruler} {self.num_layers - 1}",
                 *cells,
-                f"  {_SYMBOLS['language']} language expert  {_SYMBOLS['average']} average of both  "
-                f"{_SYMBOLS['task']} task expert",
+                f"  {SYMBOLS['language']} language expert  {SYMBOLS['average']} average of both  "
+                f"{SYMBOLS['task']} task expert",
             ]
         )
 
@@ -241,6 +247,10 @@ def format_layers(layers: Iterable[int]) -> str:
     return ",".join(
         str(start) if end == start + 1 else f"{start}-{end - 1}" for start, end in _runs(layers)
     )
+
+
+def _drawn(sources: tuple[Source, ...]) -> str:
+    return "".join(SYMBOLS[source] for source in sources)
 
 
 def _describe(sources: tuple[Source, ...]) -> str:

@@ -7,9 +7,7 @@ from collections.abc import Collection, Sequence
 from ablations.study.cells import Cell
 from ablations.study.planning import StudyPlan
 from ablations.study.streams import can_stream
-from layerswap_method.plan import LayerPlan
-
-_SYMBOLS = {"language": "█", "average": "▒", "task": "·"}
+from layerswap_method.plan import SYMBOLS
 
 
 def is_written(cell: Cell, *, materialize: bool) -> bool:
@@ -81,16 +79,11 @@ def _drawn(cell: Cell) -> str:
         return "(by the experts' changes, measured at the merge)"
     if cell.plan is None:
         return f"({cell.merge['merge_method']})" if cell.kind != "base" else "(unmerged)"
-    return draw_line(cell.plan)
-
-
-def draw_line(plan: LayerPlan) -> str:
-    """Return one character a layer, input side first."""
-    return "".join(_SYMBOLS[source] for source in plan.sources)
+    return cell.plan.draw_line()
 
 
 def _legend() -> str:
-    return ", ".join(f"{symbol} {name}" for name, symbol in _SYMBOLS.items())
+    return ", ".join(f"{SYMBOLS[name]} {name}" for name in reversed(SYMBOLS))
 
 
 def _size(count: float) -> str:

@@ -118,7 +118,7 @@ def plan_study(
     known = recipe_fields()
     problems += study_problems(study, known)
     experts = _find_experts(study, named, problems, download=not dry)
-    chosen, skipped = _backend(backend, study, problems)
+    chosen, skipped = _backend(backend, study, problems, is_complete=named is not None)
     expansion, checkpoints = Expansion(), list[Checkpoint]()
     if set(experts) == set(expert_names(study)):
         aligned = bool(study.recipe and (study.recipe.keys() & {"tokenizer", "tokenizer_source"}))
@@ -217,9 +217,16 @@ def _with_protocol(
 
 
 def _backend(
-    choice: BackendChoice, study: Study, problems: list[str]
+    choice: BackendChoice, study: Study, problems: list[str], *, is_complete: bool
 ) -> tuple[Backend | None, dict[str, str]]:
-    """Return the backend and the tasks that are skipped, with the reason."""
+    """Return the backend and the tasks that are skipped, with the reason.
+
+    Args:
+        choice: what the user asks for.
+        study: with its tasks.
+        problems: takes what is found.
+        is_complete: whether the experts file was read, which may name the folder of the tasks.
+    """
     try:
         chosen = resolve_backend(choice)
     except InputError as error:
@@ -227,7 +234,7 @@ def _backend(
         return None, {}
     folder, evaluate = task_folder(study), study.evaluate
     tasks = (*evaluate.tasks, *(task for each in evaluate.languages.values() for task in each))
-    if not folder.is_dir() or not tasks:
+    if not is_complete or not folder.is_dir() or not tasks:
         return chosen, {}
     request = EvaluationRequest(
         tasks=tasks,

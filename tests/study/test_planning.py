@@ -208,6 +208,15 @@ def test_no_experts_file_is_a_problem(tmp_path: Path) -> None:
         plan_study(read_study(path), None, backend="hf")
 
 
+def test_tasks_are_not_called_unknown_where_the_file_that_names_their_folder_is_gone(
+    tmp_path: Path,
+) -> None:
+    evaluate = {"tasks": ["of_the_experts_file"]}
+    message = problems(tmp_path, tmp_path / "gone.yml", evaluate=evaluate)
+    assert "gone.yml: cannot be read" in message
+    assert "of_the_experts_file" not in message
+
+
 @pytest.mark.skipif(vllm_cpu.installed_version() is not None, reason="vLLM is installed")
 def test_a_backend_that_is_not_installed_says_how(tmp_path: Path, experts: Path) -> None:
     path = write_yaml(tmp_path / "study.yml", study_document())

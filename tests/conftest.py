@@ -1,8 +1,15 @@
-"""What every test shares: no hub is asked for anything, and mergekit knows `layer_swap`."""
+"""What every test shares: no hub is asked for anything, mergekit knows `layer_swap`, a testbed."""
+
+from __future__ import annotations
 
 import os
+from pathlib import Path
+
+import pytest
 
 import layerswap_method
+from ablations.pocket.build import PocketPaths, build_pocket
+from ablations.pocket.config import PocketConfig
 
 for _name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
     os.environ[_name] = "1"
@@ -10,3 +17,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 # For a run from a checkout that was not installed; nothing to do after `pip install`.
 layerswap_method.register()
+
+
+@pytest.fixture(scope="session")
+def tiny_pocket(tmp_path_factory: pytest.TempPathFactory) -> PocketPaths:
+    """Return a testbed of the `tiny` preset. Do not write to it."""
+    out: Path = tmp_path_factory.mktemp("pocket") / "tiny"
+    return build_pocket(out, PocketConfig.preset("tiny"), progress=False)

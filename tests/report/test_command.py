@@ -16,8 +16,16 @@ def invoke_report(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_report_writes_and_names_the_files(grid: Run, tmp_path: Path) -> None:
-    code, output = invoke_report(grid.path, "--format", "md, csv", "--out", tmp_path / "out")
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Few cells of ten items: what is looked at here is the command, not what it computes."""
+    folder = tmp_path_factory.mktemp("small") / "run"
+    study = study_of(baseline=["base", "task_expert"])
+    return write_run(folder, study, lambda _, __: 0.0, items=10)
+
+
+def test_report_writes_and_names_the_files(small: Run, tmp_path: Path) -> None:
+    code, output = invoke_report(small.path, "--format", "md, csv", "--out", tmp_path / "out")
     assert code == 0
     names = [Path(line).name for line in output.splitlines()]
     assert names[-3:] == ["report.md", "scores.csv", "comparisons.csv"]
@@ -34,9 +42,9 @@ def test_the_default_is_every_format_beside_the_cells(tmp_path: Path) -> None:
     assert str(run.path / "report" / "report.html") in output.splitlines()
 
 
-def test_published_is_a_choice(grid: Run, tmp_path: Path) -> None:
-    invoke_report(grid.path, "--format", "md", "--out", tmp_path / "without")
-    invoke_report(grid.path, "--format", "md", "--out", tmp_path / "with", "--published")
+def test_published_is_a_choice(small: Run, tmp_path: Path) -> None:
+    invoke_report(small.path, "--format", "md", "--out", tmp_path / "without")
+    invoke_report(small.path, "--format", "md", "--out", tmp_path / "with", "--published")
     texts = [(tmp_path / name / "report.md").read_text() for name in ("without", "with")]
     assert ["Reference only, not this run" in text for text in texts] == [False, True]
 
@@ -73,8 +81,8 @@ def test_a_run_without_a_finished_cell(tmp_path: Path) -> None:
     ("text", "message"),
     [("htm", "no format 'htm'; did you mean 'html'?"), (" ,", "no format named")],
 )
-def test_an_unknown_format(grid: Run, text: str, message: str) -> None:
-    code, output = invoke_report(grid.path, "--format", text)
+def test_an_unknown_format(small: Run, text: str, message: str) -> None:
+    code, output = invoke_report(small.path, "--format", text)
     assert code == 2
     assert message in output
 

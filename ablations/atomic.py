@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import tempfile
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.output import give_folder_mode
 
 
@@ -31,6 +33,32 @@ def write_bytes(path: Path, content: bytes) -> None:
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
+
+
+def check_place(path: Path) -> None:
+    """Check that a file or folder can come to be at `path`, before hours go into its content.
+
+    Raises:
+        InputError: where a file stands in the way, or the folder above may not be written to.
+    """
+    above = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
+    if not above.is_dir():
+        raise InputError(f"{path}: cannot be written: {above} is no folder")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise InputError(f"{path}: cannot be written: no permission to write to {above}")
+
+
+@contextmanager
+def told_if_unwritable(path: Path) -> Iterator[None]:
+    """Turn an `OSError` of the body, such as a full disk, into one message about `path`.
+
+    Raises:
+        LayerSwapError: in its place.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise LayerSwapError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 @contextmanager

@@ -6,19 +6,21 @@ from pathlib import Path
 
 import click
 
+from ablations.cli.options import FiniteRange
+
 
 @click.command()
 @click.argument("experts", nargs=-1, metavar="[EXPERT]...")
 @click.option("--base", metavar="MODEL", help="The model that the experts were fine-tuned from.")
 @click.option(
     "--threshold",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     metavar="MAV",
     help="Count rows with a mean absolute change above this.  [default: found by --quantile]",
 )
 @click.option(
     "--quantile",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=FiniteRange(0, 1, min_open=True, max_open=True),
     default=0.125,
     show_default=True,
     help="Share of rows above the threshold that is found; the paper's figures have 0.11 to 0.16.",

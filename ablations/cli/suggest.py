@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from ablations.cli.options import FiniteRange
+
 
 @click.command()
 @click.option(
@@ -17,7 +19,7 @@ import click
 @click.option("--base", required=True, metavar="MODEL", help="What they were fine-tuned from.")
 @click.option(
     "--threshold",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=0.001,
     show_default=True,
     help="Difference of shares up to which a layer is a tie, as in arXiv 2601.22620.",

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ablations.atomic import write_text
+from ablations.atomic import check_place, told_if_unwritable, write_text
 from ablations.delta.compare import Comparison, compare
 from ablations.delta.figures import comparison, heatmap, plot_reference, side_by_side
 from ablations.delta.grids import Grid, rank_correlation
@@ -76,10 +76,12 @@ def delta(
             nothing is written then.
     """
     published = None if reference is None else published_grid(reference)
+    check_place(out / "delta.json")
     if not experts:
         if reference is None:
             raise InputError("name an expert and its --base, or a published one by --reference")
-        yield from (str(path) for path in plot_reference(reference, out))
+        with told_if_unwritable(out):
+            yield from (str(path) for path in plot_reference(reference, out))
         return
     if base is None:
         raise InputError("a delta is expert - base: name the base that was fine-tuned by --base")
@@ -91,7 +93,12 @@ def delta(
         yield from tell(label, profile)
     if found.comparison is not None:
         yield from tell_comparison(found.comparison)
-    yield from write(found, out, published)
+    with told_if_unwritable(out):
+        before = _files_in(found, out)
+        yield from write(found, out, published)
+    for path, number in _files_in(found, out).items():
+        if before.get(path) == number:
+            yield f"Warning: {path} is of an earlier analysis"
 
 
 def analyse(
@@ -139,10 +146,11 @@ def label_all(experts: Sequence[str]) -> list[str]:
     Raises:
         InputError: for one expert named twice.
     """
-    for number, given in enumerate(experts):
-        if given in experts[:number]:
+    bare = [given.rstrip("/") for given in experts]
+    for number, given in enumerate(bare):
+        if given in bare[:number]:
             raise InputError(f"{given} is named twice")
-    parts = [given.rstrip("/").partition("+")[2] or given.rstrip("/") for given in experts]
+    parts = [given.partition("+")[2] or given for given in bare]
     for depth in range(1, 1 + max(part.count("/") + 1 for part in parts)):
         labels = ["/".join(part.split("/")[-depth:]) for part in parts]
         if len(set(labels)) == len(labels):
@@ -193,10 +201,10 @@ def write(found: Analysis, out: Path, published: Grid | None) -> Iterator[str]:
 
     Yields a warning in place of the figures where matplotlib is missing or there is no layer.
     """
-    several = len(found.profiles) > 1
     grids: list[Grid] = []
-    for label, profile in zip(found.labels, found.profiles, strict=True):
-        folder = out / label.replace("/", "_") if several else out
+    for label, profile, folder in zip(
+        found.labels, found.profiles, _folders(found, out), strict=True
+    ):
         yield _written(folder / "delta.json", profile.to_json())
         if not profile.columns or not profile.num_layers:
             yield f"Warning: {label}: no decoder layer holds a matrix; no table and no figure"
@@ -244,6 +252,22 @@ def table(profile: DeltaProfile) -> str:
 
 def _input(expert: Expert) -> StreamInput:
     return StreamInput(name=expert.name, folder=expert.folder, adapter=expert.adapter)
+
+
+def _folders(found: Analysis, out: Path) -> list[Path]:
+    """Return the folder of each expert's files."""
+    if len(found.labels) == 1:
+        return [out]
+    return [out / label.replace("/", "_") for label in found.labels]
+
+
+def _files_in(found: Analysis, out: Path) -> dict[Path, int]:
+    """Return every file that an analysis could have written -> its number in the file system."""
+    names = [f"{stem}.{kind}" for stem in ("delta", "reference", "comparison") for kind in KINDS]
+    places = dict.fromkeys((out, *_folders(found, out)))
+    paths = [place / n for place in places for n in ("delta.json", "delta.csv", *names)]
+    paths.append(out / "comparison.json")
+    return {path: path.stat().st_ino for path in paths if path.is_file()}
 
 
 def _written(path: Path, text: str) -> str:

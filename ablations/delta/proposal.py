@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ablations.atomic import write_text
+from ablations.atomic import check_place, told_if_unwritable, write_text
 from ablations.delta.suggest import Suggestion, suggest_swap
 from ablations.study.compatibility import compatibility_report
 from ablations.study.experts import Expert, find_expert
@@ -79,7 +79,7 @@ def suggest(
     if recipe is not None:
         _check_target(recipe, force=force)
     models = find_models(task, language, base)
-    units = measure_layers(models)
+    units = measure_layers(models, threshold)
     suggestion = suggest_swap(
         [unit.task for unit in units], [unit.language for unit in units], threshold
     )
@@ -91,7 +91,8 @@ def suggest(
         return
     if suggestion.refusal is not None:
         raise LayerSwapError(f"{recipe}: not written, because no swap is proposed")
-    write_text(recipe, recipe_text(models, suggestion, table, threshold, recipe))
+    with told_if_unwritable(recipe):
+        write_text(recipe, recipe_text(models, suggestion, table, threshold, recipe))
     yield ""
     yield f"{recipe}  (mergekit-yaml {recipe} OUT{_cache_option(models)})"
 
@@ -105,6 +106,10 @@ def find_models(task: Sequence[str], language: Sequence[str], base: str) -> Mode
     found: dict[str, Expert] = {}
     given: dict[str, str] = {}
     problems: list[str] = []
+    experts = [reference.rstrip("/") for reference in (*task, *language)]
+    for number, reference in enumerate(experts):
+        if reference in experts[:number]:  # a recipe refuses it as well
+            problems.append(f"{reference} is named twice; an expert plays one role, once")
     for name, reference in _named(task, language, base):
         try:
             found[name] = find_expert(name, {name: reference}, download=True)
@@ -132,8 +137,12 @@ def find_models(task: Sequence[str], language: Sequence[str], base: str) -> Mode
     )
 
 
-def measure_layers(models: Models) -> tuple[UnitShare, ...]:
+def measure_layers(models: Models, threshold: float) -> tuple[UnitShare, ...]:
     """Return every layer's share of each side's change, read in one pass over the checkpoints.
+
+    Args:
+        models: the experts and their base.
+        threshold: tau, up to which a layer is a tie.
 
     Raises:
         InputError: for experts of another base or that changed nothing, or files that do not read.
@@ -142,7 +151,7 @@ def measure_layers(models: Models) -> tuple[UnitShare, ...]:
 
     experts = [_stream_input(expert, "task") for expert in models.task]
     experts += [_stream_input(expert, "language") for expert in models.language]
-    spec = LayerSwapSpec(placement="delta_share")
+    spec = LayerSwapSpec(placement="delta_share", delta_threshold=threshold)
     return measure(spec, experts, _stream_input(models.base, None), models.num_layers).units
 
 
@@ -199,11 +208,11 @@ def recipe_text(
     lines = []
     for name, text in fields.items():
         if name == "Run":  # a command is not broken
-            lines.append(f"# {name + ':':<10}{text}")
+            lines.append(f"# {name + ':':<9} {text}")
             continue
         wrapped = textwrap.wrap(text, 86)
         lines += [
-            f"# {name + ':':<10}{wrapped[0]}",
+            f"# {name + ':':<9} {wrapped[0]}",
             *(f"#           {more}" for more in wrapped[1:]),
         ]
     document: dict[str, Any] = {
@@ -227,6 +236,7 @@ def _check_target(recipe: Path, *, force: bool) -> None:
         raise InputError(f"{recipe}: is a folder; give a file such as {recipe / 'recipe.yml'}")
     if recipe.exists() and not force:
         raise InputError(f"{recipe}: exists; add --force to replace it, or give another name")
+    check_place(recipe)
 
 
 def _named(task: Sequence[str], language: Sequence[str], base: str) -> Iterator[tuple[str, str]]:

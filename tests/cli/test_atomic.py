@@ -10,7 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ablations.atomic import replaced_folder, write_text
+from ablations.atomic import check_place, replaced_folder, told_if_unwritable, write_text
+from layerswap_method.errors import InputError, LayerSwapError
 
 
 def test_a_folder_is_replaced_when_the_body_ends(tmp_path: Path) -> None:
@@ -96,3 +97,20 @@ def test_a_disk_that_fills_up_leaves_nothing(tmp_path: Path) -> None:
         signal.signal(signal.SIGXFSZ, handler)
     assert raised.value.errno == errno.EFBIG
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_is_checked_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    check_place(tmp_path / "new" / "deep" / "file")
+    check_place(tmp_path / "file")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"], "a check makes nothing"
+    with pytest.raises(InputError, match=r"file is no folder"):
+        check_place(tmp_path / "file" / "below")
+
+
+def test_a_full_disk_is_one_message(tmp_path: Path) -> None:
+    with (
+        pytest.raises(LayerSwapError, match=r"out: cannot be written: No space left on device"),
+        told_if_unwritable(tmp_path / "out"),
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -217,3 +217,34 @@ def test_experts_have_short_names_of_their_own() -> None:
     assert label_all(["org/base+runs/adapter", "org/base"]) == ["adapter", "base"]
     with pytest.raises(InputError, match="x is named twice"):
         label_all(["x", "y", "x"])
+
+
+@pytest.mark.parametrize("option", ["--threshold", "--quantile"])
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_bound_is_a_number(models: Path, tmp_path: Path, option: str, value: str) -> None:
+    result = run(models / "math", "--base", models / "base", option, value, "--out", tmp_path / "o")
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}'" in result.output
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_file_in_the_way_is_told_before_anything_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    result = run(tmp_path / "no", "--base", tmp_path / "no", "--out", tmp_path / "file" / "out")
+    assert result.exit_code == 2
+    assert f"{tmp_path / 'file'} is no folder" in result.output
+
+
+def test_one_expert_written_in_two_ways_is_named_twice(models: Path) -> None:
+    result = run(models / "math", f"{models / 'math'}/", "--base", models / "base")
+    assert result.exit_code == 2
+    assert f"{models / 'math'} is named twice" in result.output
+
+
+def test_what_an_earlier_analysis_left_is_told(models: Path, tmp_path: Path) -> None:
+    (tmp_path / "reference.png").write_bytes(b"old")
+    (tmp_path / "delta.png").write_bytes(b"old")
+    result = run(models / "math", "--base", models / "base", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == f"Warning: {tmp_path / 'reference.png'} is of an earlier analysis\n"
+    assert (tmp_path / "delta.png").read_bytes() != b"old"

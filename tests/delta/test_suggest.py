@@ -258,3 +258,35 @@ def test_a_relative_folder_is_written_as_an_absolute_one(
     assert result.exit_code == 0, result.output
     document = yaml.safe_load((tmp_path / "swap.yml").read_text())
     assert document["base_model"] == str(models["base"])
+
+
+def test_the_table_goes_by_the_threshold(models: dict[str, Path], tmp_path: Path) -> None:
+    recipe = tmp_path / "swap.yml"
+    result = run(models, "--threshold", "1")
+    winners = [
+        line.split()[-1] for line in result.output.splitlines() if line.strip()[:1].isdigit()
+    ]
+    assert winners == ["average"] * LAYERS
+    result = run(models, "--threshold", "0.01", "--write", str(recipe))
+    assert result.exit_code == 0, result.output
+    assert "wins a layer" in result.output
+    assert "# To change: the counts" in recipe.read_text()
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1"])
+def test_a_threshold_is_a_number(models: dict[str, Path], value: str) -> None:
+    result = run(models, "--threshold", value)
+    assert result.exit_code == 2
+    assert "Invalid value for '--threshold'" in result.output
+
+
+def test_an_expert_named_twice_and_a_recipe_below_a_file(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    result = run(models, "--task", f"{models['task']}/")
+    assert result.exit_code == 2
+    assert f"{models['task']} is named twice" in result.output
+    (tmp_path / "file").write_text("mine")
+    result = run(models, "--write", str(tmp_path / "file" / "swap.yml"))
+    assert result.exit_code == 2
+    assert f"{tmp_path / 'file'} is no folder" in result.output

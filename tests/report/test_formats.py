@@ -19,6 +19,7 @@ from ablations.report.writer import FORMATS, build
 from ablations.runner.records import Run
 from layerswap_method.errors import InputError
 from tests.report.conftest import REASON
+from tests.report.runs import study_of, write_run
 
 ODD = "a_b & 50% of $x^2$ {#~} <b>|*`[x]` \\ “é” – ×"
 
@@ -213,9 +214,10 @@ def test_every_format_is_written_and_the_second_time_the_same(
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
 
 
-def test_only_what_is_asked_is_written(grid: Run, report_folder: Path) -> None:
-    out = report_folder / "html"
-    assert [path.name for path in build(grid, ["html"], out)] == ["report.html"]
+def test_only_what_is_asked_is_written(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", study_of(), lambda _, __: 0.0, items=10)
+    out = tmp_path / "html"
+    assert [path.name for path in build(run, ["html"], out)] == ["report.html"]
     assert [path.name for path in out.iterdir()] == ["report.html"]
 
 

@@ -21,7 +21,7 @@ from ablations.evaluation.evaluator import EngineOptions
 from ablations.evaluation.scores import Backend
 from ablations.merging import read_measured
 from ablations.runner.work import Done, Work
-from ablations.study.documents import with_references
+from ablations.study.documents import named_models, with_references
 from ablations.study.experts import Expert, here
 from layerswap_method.errors import InputError, LayerSwapError
 
@@ -195,8 +195,8 @@ class StudyEngine:
         return self._setup.experts[models[0]["model"]]
 
     def _used(self, work: Work) -> list[Expert]:
-        text = yaml.safe_dump(dict(work.merge))
-        return [expert for ref, expert in self._setup.experts.items() if ref in text]
+        named = set(named_models(work.merge))
+        return [expert for ref, expert in self._setup.experts.items() if ref in named]
 
     def _check_experts(self, work: Work) -> None:
         """Check that the experts that the work reads are those that its key stands for.

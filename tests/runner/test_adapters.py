@@ -101,3 +101,23 @@ def test_an_expert_is_found_by_its_source_where_the_folder_is_not(
         EngineSetup(
             "hf", EngineOptions(), lost, {lost.reference: lost}, {}, tmp_path / "work"
         )().evaluate(Work("s", "base", merge, request))
+
+
+@pytest.mark.parametrize("name", ["mathé", " ".join(["a long name"] * 12)])
+def test_an_expert_is_watched_whatever_its_folder_is_called(
+    tmp_path: Path, models: Path, name: str
+) -> None:
+    folder = tmp_path / name / "math"
+    folder.mkdir(parents=True)
+    setup = EngineSetup(
+        backend="hf",
+        options=EngineOptions(),
+        base=Expert("base", models / "base"),
+        experts={str(folder): Expert("math", folder), str(tmp_path): Expert("above", tmp_path)},
+        states={},
+        work=tmp_path / "work",
+    )
+    merge = {"merge_method": "passthrough", "models": [{"model": str(folder)}]}
+    request = EvaluationRequest(tasks=("words",), include_path=models / "tasks")
+    with pytest.raises(LayerSwapError, match="expert 'math' has disappeared"):
+        setup().evaluate(Work("key", "math", merge, request))

@@ -11,12 +11,17 @@ from ablations.runner.records import Run, load_run
 from tests.report.conftest import REASON
 from tests.report.runs import study_of, write_run
 
+_COMPOSED: dict[tuple[int, bool], tuple[Run, dict[str, Table]]] = {}
+"""Identity of a run and choice -> the run, so that it keeps its identity, and its tables."""
+
 
 def _tables(run: Run, *, published: bool = False) -> dict[str, Table]:
-    report, _ = compose(run, published=published, draw=False)
-    tables = {table.key: table for table in report.tables}
-    assert len(tables) == len(report.tables)
-    return tables
+    if (id(run), published) not in _COMPOSED:
+        report, _ = compose(run, published=published, draw=False)
+        tables = {table.key: table for table in report.tables}
+        assert len(tables) == len(report.tables)
+        _COMPOSED[id(run), published] = run, tables
+    return _COMPOSED[id(run), published][1]
 
 
 def _scores(run: Run, task: str, prefix: str, language: str) -> list[TaskScore]:

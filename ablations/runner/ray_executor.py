@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from layerswap_method.errors import InputError
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.5
+_ANSWER_S = 10.0
 HOW_TO_INSTALL = "pip install 'layerswap[ray]'"
 
 
@@ -74,6 +76,7 @@ class RayExecutor:
         """
         if importlib.util.find_spec("ray") is None:
             raise InputError(f"ray is not installed; needed is: {HOW_TO_INSTALL}")
+        _check_answers(address)
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray
 
@@ -85,10 +88,7 @@ class RayExecutor:
                     address=address, log_to_driver=False, logging_level=logging.ERROR, **_runtime()
                 )
             except (ConnectionError, ValueError) as error:
-                raise InputError(
-                    f"no Ray cluster at {address!r} ({str(error).splitlines()[0]}); start one with "
-                    "ray start --head, or say where: --address HOST:6379"
-                ) from error
+                raise _no_cluster(address, str(error).splitlines()[0]) from error
         self._factory = factory
         self._jobs = jobs
         self._cpus = cpus
@@ -156,6 +156,29 @@ class RayExecutor:
         # The driver begins a lost item again by itself: it knows which one it was.
         options = {"max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": spread}
         return remote.options(**needs, **options).remote(self._factory)
+
+
+def _check_answers(address: str) -> None:
+    """Check that somebody listens at a HOST:PORT; Ray itself tries a wrong one for minutes.
+
+    Raises:
+        InputError: where nobody does.
+    """
+    place = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
+    host, _, port = place.rpartition(":")
+    if not host or not port.isdigit() or "/" in place:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        raise _no_cluster(place, str(error)) from error
+
+
+def _no_cluster(address: str, reason: str) -> InputError:
+    return InputError(
+        f"no Ray cluster at {address!r} ({reason}); start one with ray start --head, or say "
+        "where: --address HOST:6379"
+    )
 
 
 def _runtime() -> dict[str, Any]:

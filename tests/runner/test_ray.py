@@ -90,6 +90,20 @@ def test_no_cluster_says_how_to_start_one() -> None:
         RayExecutor(FakeEvaluator(), address="auto")
 
 
+@needs_ray
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "[::1]:1", "127.0.0.1:70000"])
+def test_an_address_where_nobody_listens_is_said_at_once(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ablations.runner.ray_executor import RayExecutor
+
+    with pytest.raises(InputError, match=r"no Ray cluster at .*:\d+.*--address HOST:6379"):
+        RayExecutor(FakeEvaluator(), address=address)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(InputError, match="no Ray cluster at"):
+        RayExecutor(FakeEvaluator())
+
+
 def wait_for(condition, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():

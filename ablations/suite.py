@@ -17,7 +17,7 @@ from pathlib import Path
 from pydantic import Field
 
 import layerswap_method
-from ablations.atomic import write_text
+from ablations.atomic import check_place, told_if_unwritable, write_text
 from ablations.evaluation.backends import backend_versions, describe_backend, resolve_backend
 from ablations.evaluation.catalog import Task, choose, list_tasks
 from ablations.evaluation.choice import NEEDS_CODE_EXECUTION
@@ -113,6 +113,8 @@ class SuiteResult:
         """Return the table in the layout of the paper's Table 5, notes, and where records are."""
         name = Path(self.model).name if Path(self.model).is_dir() else self.model
         table = render_table5(name, self.tasks, self.evaluations, self.skipped)
+        if not self.evaluations:
+            return f"{table}\n\nNothing was evaluated. What was skipped: {self.out / RESULTS}"
         return (
             f"{table}\n\nEvaluated by lm-eval on {describe_backend(self.backend)}.\n"
             f"Scores: {self.out / RESULTS}; one record per item: {self.out}/TASK/samples_*.jsonl"
@@ -129,12 +131,15 @@ def evaluate_model(model: str, request: SuiteRequest, out: Path | None = None) -
 
     Raises:
         InputError: for unknown languages or benchmarks, data that is missing (all of it in one
-            message, before a model is loaded), a model that is not there, or a missing backend.
+            message, before a model is loaded), a model that is not there, a missing backend, or a
+            folder that cannot be written.
+        LayerSwapError: when writing fails later on.
     """
     chosen = choose(list_tasks(), request.languages, request.benchmarks)
     folder = _find_model(model)
     backend = resolve_backend(request.backend)
     out = DEFAULT_OUT / model.strip("/.").replace("/", "--") if out is None else out
+    check_place(out / RESULTS)
     skipped = {
         task.name: NEEDS_CODE_EXECUTION
         for task in chosen
@@ -149,6 +154,8 @@ def evaluate_model(model: str, request: SuiteRequest, out: Path | None = None) -
             logger.info("%s: evaluated before, nothing has changed", name)
     missing = [task for task in chosen if task.name in fingerprints and task.name not in found]
     _check_data(missing, request)
+    with told_if_unwritable(out):
+        out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         engine = None
         for task in missing:
@@ -156,7 +163,8 @@ def evaluate_model(model: str, request: SuiteRequest, out: Path | None = None) -
                 engine = stack.enter_context(loaded(folder, backend, request.options, request.seed))
             started = time.monotonic()
             evaluation = run_tasks(engine, request.of(task), model=model, backend=backend)
-            write_evaluation(out / task.name, evaluation, fingerprint=fingerprints[task.name])
+            with told_if_unwritable(out / task.name):
+                write_evaluation(out / task.name, evaluation, fingerprint=fingerprints[task.name])
             found[task.name] = evaluation
             logger.info("%s: evaluated in %.1f s", task.name, time.monotonic() - started)
     ordered = {task.name: found[task.name] for task in chosen if task.name in found}
@@ -173,7 +181,13 @@ def _find_model(model: str) -> Path:
             "(layerswap run takes adapters)"
         )
     folder = Path(locate(model))
-    return folder if folder.is_dir() else find_expert(model, {model: model}, download=True).folder
+    if folder.is_dir():
+        return folder
+    try:
+        return find_expert(model, {model: model}, download=True).folder
+    except InputError as error:
+        # It is no expert of a study here.
+        raise InputError(error.message.removeprefix(f"expert {model!r}: ")) from error
 
 
 def _fingerprints(
@@ -245,4 +259,5 @@ def _write_results(result: SuiteResult, request: SuiteRequest) -> None:
         },
     }
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    write_text(result.out / RESULTS, text)
+    with told_if_unwritable(result.out / RESULTS):
+        write_text(result.out / RESULTS, text)

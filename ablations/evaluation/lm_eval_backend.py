@@ -134,6 +134,8 @@ def start_model(
         InputError: when the model or the backend is not what it should be.
         LayerSwapError: when the engine fails to start.
     """
+    from safetensors import SafetensorError
+
     try:
         with _quietly():
             if backend == "vllm":
@@ -141,7 +143,7 @@ def start_model(
             return _start_hf(model, options)
     except LayerSwapError:
         raise
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         if backend == "vllm":
             vllm_engine.clean_up()
         kind = LayerSwapError if isinstance(error, RuntimeError) else InputError

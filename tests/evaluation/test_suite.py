@@ -12,10 +12,9 @@ from ablations.cli import main
 from ablations.evaluation import vllm_engine
 from ablations.evaluation.evaluator import EngineOptions
 from ablations.evaluation.scores import Sample
-from ablations.pocket.build import build_pocket
-from ablations.pocket.config import PocketConfig
+from ablations.pocket.build import PocketPaths
 from ablations.suite import SuiteRequest, SuiteResult, evaluate_model
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, LayerSwapError
 from tests.evaluation.conftest import write_model
 from tests.tasks.conftest import DATA, REAL_MGSM, needs_real_mgsm
 
@@ -27,13 +26,6 @@ OPTIONS = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
 def expert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model with 128 tokens of context, to which most words are unknown."""
     return write_model(tmp_path_factory.mktemp("suite") / "task")
-
-
-@pytest.fixture(scope="module")
-def pocket(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A pocket expert of the smallest kind, with a trained tokenizer and 256 tokens of context."""
-    folder = tmp_path_factory.mktemp("pocket") / "tiny"
-    return build_pocket(folder, PocketConfig.preset("tiny"), progress=False).task
 
 
 @pytest.fixture(scope="module")
@@ -158,10 +150,39 @@ def test_everything_that_is_missing_is_said_before_a_model_is_loaded(
 def test_models_that_are_not_there_are_said(expert: Path, data: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such checkpoint folder; did you mean 'task'"):
         _ask(expert.with_name("tasc"), data, tmp_path)
-    with pytest.raises(InputError, match=r"nobody/nothing cannot be had"):
+    with pytest.raises(InputError, match=r"^nobody/nothing cannot be had"):
         _ask(Path("nobody/nothing"), data, tmp_path)
     with pytest.raises(InputError, match="a base with an adapter; merge it first"):
         _ask(Path("org/base+path/adapter"), data, tmp_path)
+
+
+def test_a_damaged_checkpoint_is_one_message(expert: Path, data: Path, tmp_path: Path) -> None:
+    damaged = shutil.copytree(expert, tmp_path / "damaged")
+    (weights,) = damaged.glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(InputError, match=r"damaged: hf cannot load it: .*header"):
+        _ask(damaged, data, tmp_path / "out", benchmarks=("mgsm",))
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_a_model_is_loaded(
+    expert: Path, data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"file is no folder"):
+        _ask(expert, data, tmp_path / "file" / "out")
+    # One that looks as if it could be written: root may write to /proc, which takes nothing.
+    with pytest.raises(LayerSwapError, match=r"/proc/layerswap.*: cannot be written: "):
+        _ask(expert, data, Path("/proc/layerswap"))
+
+
+def test_a_suite_of_skipped_tasks_does_not_claim_an_evaluation(
+    expert: Path, data: Path, tmp_path: Path
+) -> None:
+    text = _ask(expert, data, tmp_path / "out", benchmarks=("mbpp",)).report()
+    assert "Nothing was evaluated. What was skipped: " in text
+    assert "Evaluated by" not in text
+    skipped = json.loads((tmp_path / "out" / "results.json").read_text())["skipped"]
+    assert skipped.keys() == {"layerswap_mbpp_sw", "layerswap_mbpp_te"}
 
 
 def _invoke(*arguments: object) -> tuple[int, str]:
@@ -174,6 +195,10 @@ def test_the_command_says_unknown_names_with_the_nearest_and_exits_2(expert: Pat
     assert code == 2
     assert "no language 'tee'; did you mean 'te'?" in text
     assert "no benchmark 'mgms'; did you mean 'mgsm'?" in text
+    code, text = _invoke("evaluate", expert, "--languages", "SW", "--benchmarks", "MGSM")
+    assert code == 2
+    assert "no language 'SW'; did you mean 'sw'?" in text
+    assert "no benchmark 'MGSM'; did you mean 'mgsm'?" in text
     code, text = _invoke("evaluate", expert, "--languages", " , ")
     assert (code, "no name in it" in text) == (2, True)
     code, text = _invoke("evaluate", expert, "--data-dir", expert / "none")
@@ -205,8 +230,10 @@ def test_the_tasks_command_lists_protocol_and_source() -> None:
 
 @pytest.mark.slow
 @needs_real_mgsm
-def test_the_real_mgsm_runs_to_the_end(pocket: Path, tmp_path: Path) -> None:
-    result = _ask(pocket, REAL_MGSM, tmp_path, languages=("sw",), benchmarks=("mgsm",), limit=10)
+def test_the_real_mgsm_runs_to_the_end(tiny_pocket: PocketPaths, tmp_path: Path) -> None:
+    result = _ask(
+        tiny_pocket.task, REAL_MGSM, tmp_path, languages=("sw",), benchmarks=("mgsm",), limit=10
+    )
     assert result.evaluations["layerswap_mgsm_sw"].score("layerswap_mgsm_sw").n == 10
 
 
@@ -214,11 +241,13 @@ def test_the_real_mgsm_runs_to_the_end(pocket: Path, tmp_path: Path) -> None:
 @pytest.mark.vllm
 @pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
 @needs_real_mgsm
-def test_both_backends_are_asked_the_same_of_the_real_mgsm(pocket: Path, tmp_path: Path) -> None:
+def test_both_backends_are_asked_the_same_of_the_real_mgsm(
+    tiny_pocket: PocketPaths, tmp_path: Path
+) -> None:
     name = "layerswap_mgsm_sw"
     hf, vllm = (
         _ask(
-            *(pocket, REAL_MGSM, tmp_path / backend),
+            *(tiny_pocket.task, REAL_MGSM, tmp_path / backend),
             **{"languages": ("sw",), "benchmarks": ("mgsm",), "limit": 40, "backend": backend},
         ).evaluations[name]
         for backend in ("hf", "vllm")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, first_line
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -55,6 +55,20 @@ class Checkpoint:
 
     files: Mapping[str, Path] = field(default_factory=dict, repr=False)
     """Tensor name -> the file that holds it."""
+
+
+def read_config(name: str, folder: Path) -> Any:
+    """Return the transformers config of the checkpoint in `folder`.
+
+    Raises:
+        InputError: with `name`, where there is none that transformers can read.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{name}: {folder}: no readable config: {first_line(error)}") from error
 
 
 def read_checkpoint(name: str, path: Path, config: Any) -> Checkpoint:

@@ -49,6 +49,11 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     return f"; did you mean {lowered[found[0]]!r}?" if found else ""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line that a foreign exception says; its type where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def describe_error(error: BaseException) -> str:
     """Return a foreign exception as one line: its type and the first two lines it says."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

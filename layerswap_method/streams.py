@@ -19,6 +19,7 @@ from layerswap_method.checkpoints import (
     own_problems,
     pair_problems,
     read_checkpoint,
+    read_config,
 )
 from layerswap_method.errors import InputError
 from layerswap_method.plan import LayerPlan
@@ -323,16 +324,10 @@ def _read_models(inputs: Sequence[StreamInput]) -> list[_Model]:
 
 
 def _read_model(given: StreamInput) -> _Model:
-    from transformers import AutoConfig
-
     from layerswap_method.adapters import read_changes
     from layerswap_method.mixes import file_stamp
 
-    try:
-        config = AutoConfig.from_pretrained(given.folder)
-    except (OSError, ValueError, KeyError) as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"{given.name}: {given.folder}: no readable config: {first}") from error
+    config = read_config(given.name, given.folder)
     checkpoint = read_checkpoint(given.name, given.folder, config)
     changes: Mapping[str, LowRankChange] = {}
     if given.adapter is not None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablations.runner.work import Failed, Outcome, Work, WorkEvaluator, attempt
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class RayExecutor:
                     address=address, log_to_driver=False, logging_level=logging.ERROR, **_runtime()
                 )
             except (ConnectionError, ValueError) as error:
-                raise _no_cluster(address, str(error).splitlines()[0]) from error
+                raise _no_cluster(address, first_line(error)) from error
         self._factory = factory
         self._jobs = jobs
         self._cpus = cpus
@@ -123,8 +123,8 @@ class RayExecutor:
                 actor.ready = True
             except self._ray.exceptions.RayError as error:
                 self._actors.remove(actor)
-                first = str(error).strip().splitlines()[0]
-                outcome = Failed(f"its node or its actor went away ({first})", lost=True)
+                reason = f"its node or its actor went away ({first_line(error)})"
+                outcome = Failed(reason, lost=True)
             if work is not None:
                 ended.append((work, outcome))
         self._dispatch()

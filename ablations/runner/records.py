@@ -25,7 +25,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from ablations.atomic import replaced_folder, write_text
 from ablations.evaluation.scores import Backend, Frozen, Sample, TaskScore
 from ablations.study.schema import Kind, Scalar, Study
-from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.plan import LayerPlan, Source
 
 SCHEMA_VERSION = 1
@@ -346,8 +346,7 @@ def _validated(kind: type[_Model], text: str, where: str) -> _Model:
 
 
 def _damaged(where: Path | str, error: Exception) -> LayerSwapError:
-    first = str(error).splitlines()[0]
     return LayerSwapError(
-        f"{where} is damaged ({first}); remove its folder and run the study again: the other "
-        "cells are kept"
+        f"{where} is damaged ({first_line(error)}); remove its folder and run the study again: the "
+        "other cells are kept"
     )

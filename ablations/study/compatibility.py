@@ -15,6 +15,7 @@ from layerswap_method.checkpoints import (
     own_problems,
     pair_problems,
     read_checkpoint,
+    read_config,
 )
 from layerswap_method.definitions import vocabulary_tensors
 from layerswap_method.errors import InputError
@@ -27,15 +28,7 @@ def read_expert(expert: Expert) -> tuple[Checkpoint, Any]:
     Raises:
         InputError: where one of them cannot be read.
     """
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(expert.folder)
-    except (OSError, ValueError, KeyError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise InputError(
-            f"expert {expert.name!r}: {expert.folder}: no readable config: {first}"
-        ) from error
+    config = read_config(f"expert {expert.name!r}", expert.folder)
     return read_checkpoint(expert.name, expert.folder, config), config
 
 

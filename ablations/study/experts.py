@@ -23,7 +23,7 @@ import yaml
 from pydantic import Field, StrictStr, ValidationError
 
 from ablations.evaluation.scores import Frozen
-from layerswap_method.errors import InputError, nearest
+from layerswap_method.errors import InputError, first_line, nearest
 
 _PATTERNS = ["*.safetensors", "*.json", "tokenizer*", "*.model", "merges.txt", "vocab*"]
 """Files of a hub repository that an expert is made of; pickles stay away."""
@@ -169,6 +169,7 @@ def _locate(name: str, text: str, *, download: bool) -> Path:
             )
         )
     except Exception as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
         hint = "" if download else f"; hf download {repository} (a dry run downloads nothing)"
-        raise InputError(f"expert {name!r}: {text} cannot be had: {first}{hint}") from error
+        raise InputError(
+            f"expert {name!r}: {text} cannot be had: {first_line(error)}{hint}"
+        ) from error

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from layerswap_method.errors import InputError, nearest
+from layerswap_method.errors import InputError, first_line, nearest
 from tests.method.conftest import Experts, Merge, Merged, save_llama
 
 
@@ -352,3 +352,8 @@ def test_settings_in_slices_that_this_method_does_not_read(experts: Experts, mer
         f"slices[0].base_model is {experts.task}: layer_swap has one base",
         "slices[0].parameters: bottom_layers: move them to the recipe's top parameters:",
     )
+
+
+def test_the_first_line_of_an_error_that_says_nothing_is_its_type() -> None:
+    assert first_line(ValueError("one\ntwo")) == "one"
+    assert first_line(OSError(" \n")) == "OSError"

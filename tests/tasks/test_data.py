@@ -255,7 +255,7 @@ def test_sentences_that_do_not_pair_are_said(
         with pytest.raises(InputError) as caught:
             _load(load_flores, data, *pair)
         assert said in caught.value.message
-        assert "flores " in caught.value.message
+        assert "flores" in caught.value.message.replace(str(data), "")
 
 
 def test_the_hub_offline_names_the_way_out() -> None:

@@ -53,7 +53,7 @@ def inverse_mav(mav: float) -> float:
     Raises:
         ValueError: where `mav` is 0, so small that its inverse passes all floats, or not finite.
     """
-    if not math.isfinite(mav) or mav < 0 or mav == 0 or not math.isfinite(1 / mav):
+    if not math.isfinite(mav) or mav <= 0 or not math.isfinite(1 / mav):
         raise ValueError(f"the mean change is {mav}, which has no inverse")
     return float(f"{1 / mav:.{_DIGITS - 1}e}")
 

@@ -70,7 +70,8 @@ def merge_group(group: Any, **parameters: Any) -> torch.Tensor:
         A side's own tensor, or rows of both; see `revert.revert_rows`.
 
     Raises:
-        InputError: if a side that is needed is missing, or the planner was not extended.
+        InputError: if a side that is needed is missing, a change is not finite, or the planner was
+            not extended.
     """
     from layerswap_method.deltas.rows import input_axis, row_layout
     from layerswap_method.revert.rows import Kept, revert_rows
@@ -87,7 +88,10 @@ def merge_group(group: Any, **parameters: Any) -> torch.Tensor:
     axis = input_axis(name, len(shape), parameters[MODEL_TYPE_PARAMETER] or "")
     if rule == "rows":
         threshold = parameters["threshold"]
-        result, kept = revert_rows(sides["expert"], sides["base"], threshold, axis)
+        try:
+            result, kept = revert_rows(sides["expert"], sides["base"], threshold, axis)
+        except ValueError as error:
+            raise InputError(f"{name}: {error}; the expert or the base is damaged") from error
         dtype = dtype_from_name(parameters[DTYPE_PARAMETER])
         result = result if dtype is None else result.to(dtype)
     else:

@@ -40,8 +40,8 @@ def prepare(
     recipe = read_revert_recipe(merge_config, document, known=recipe_fields())
     references = [recipe.expert, recipe.base_model]
     inputs = read_inputs(NAME, references, merge_config, options, out)
+    _check_vocabularies(inputs)
     check_checkpoints(NAME, inputs, merge_config, options)
-    _check_same_shapes(inputs)
     base = inputs.checkpoints[1]
     if base.num_layers is None:
         raise InputError(f"{base.name}: its config does not say how many layers it has")
@@ -60,14 +60,19 @@ def prepare(
     )
 
 
-def _check_same_shapes(inputs: MergeInputs) -> None:
-    """Refuse vocabularies that differ: mergekit could cut or align them, rows could not be."""
+def _check_vocabularies(inputs: MergeInputs) -> None:
+    """Refuse vocabularies that differ: mergekit could cut or align them, rows could not be.
+
+    Comes before the checks that any merge needs, whose advice is a `tokenizer:` of the recipe.
+    """
     expert, base = inputs.checkpoints
     for name, shape in expert.shapes.items():
-        if base.shapes.get(name, shape) != shape:
+        other = base.shapes.get(name, shape)
+        counts_tokens = shape[:1] == (expert.vocab_size,) or other[:1] == (base.vocab_size,)
+        if counts_tokens and other != shape and len(shape) == 2 and other[1:] == shape[1:]:
             raise InputError(
                 f"delta_revert recipe: {name} is {list(shape)} in {expert.name} and "
-                f"{list(base.shapes[name])} in {base.name}; rows are compared one by one: give the "
+                f"{list(other)} in {base.name}; rows are compared one by one: give the "
                 "base with the expert's vocabulary (load it, resize_token_embeddings, save it)"
             )
 

@@ -78,8 +78,14 @@ def revert_rows(
     Returns:
         The tensor, and what was kept of it. Where all rows come from one side it is that input
         itself.
+
+    Raises:
+        ValueError: for a change that is not finite.
     """
-    kept = ~(row_mav(_delta(expert, base), axis).double() < threshold)
+    mav = row_mav(_delta(expert, base), axis)
+    if not bool(torch.isfinite(mav).all()):
+        raise ValueError("a row's mean change is not finite: values are NaN or infinite")
+    kept = ~(mav.double() < threshold)
     rows, count = kept.numel(), int(kept.sum())
     weights = expert.numel()
     found = Kept(rows, count, weights, count * (weights // rows) if rows else 0)

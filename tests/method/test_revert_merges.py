@@ -304,7 +304,22 @@ def test_another_vocabulary(experts: Experts, merge: Merge, tmp_path: Path) -> N
     from tests.method.conftest import save_llama
 
     wider = save_llama(tmp_path / "wider", 0, vocab_size=72)
-    refused(merge(recipe(wider, experts)), "different vocabularies")
+    result = merge(recipe(wider, experts))
+    refused(result, "rows are compared one by one: give the base with the expert's vocabulary")
+    assert "tokenizer:" not in result.output, "delta_revert takes none"
+
+
+def test_a_row_that_is_not_finite(
+    expert: Path, experts: Experts, merge: Merge, tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    (damaged / "config.json").write_bytes((expert / "config.json").read_bytes())
+    tensors = read(expert)
+    tensors["model.layers.1.mlp.up_proj.weight"][0, 0] = torch.inf
+    save_file(tensors, damaged / "model.safetensors", metadata={"format": "pt"})
+    result = merge(recipe(damaged, experts, {"threshold": 1.0e-3}))
+    refused(result, "model.layers.1.mlp.up_proj.weight: a row's mean change is not finite")
 
 
 def test_a_planner_without_run_merge_says_what_to_use(expert: Path, experts: Experts) -> None:

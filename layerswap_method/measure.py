@@ -20,7 +20,7 @@ from layerswap_method.errors import InputError
 from layerswap_method.plan import MODULES, LayerPlan, Source
 from layerswap_method.shares import DeltaUnit, choose_sources, delta_shares, unit_norm
 from layerswap_method.spec import ROLES, LayerSwapSpec
-from layerswap_method.tensors import is_norm, layer_part, outside_decoder, split_layer
+from layerswap_method.tensors import decoder_layer, is_norm, layer_part
 from layerswap_method.weights import Weights, magnitude_weights
 
 if TYPE_CHECKING:
@@ -241,8 +241,8 @@ def _units(pair: DeltaPair, num_layers: int, unit: DeltaUnit) -> dict[tuple[int,
         (layer, part): [] for layer in range(num_layers) for part in parts
     }
     for name in pair.names:
-        layer, part = split_layer(name)[0], layer_part(name)
-        if layer is None or outside_decoder(name) or part not in MODULES or is_norm(name):
+        layer, part = decoder_layer(name), layer_part(name)
+        if layer is None or part not in MODULES or is_norm(name):
             continue
         place = (layer, part if unit == "module" else "layer")
         if place in units:

@@ -14,7 +14,7 @@ from typing import Any
 
 from layerswap_method.checkpoints import Checkpoint, own_problems, pair_problems, read_checkpoint
 from layerswap_method.errors import InputError
-from layerswap_method.tensors import outside_decoder, split_layer
+from layerswap_method.tensors import decoder_layer
 
 _TEXT = ("text_config", "llm_config", "language_config")
 _DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -125,5 +125,5 @@ def pairing_problems(expert: Checkpoint, base: Checkpoint) -> Iterator[str]:
 
 
 def _stored_layers(checkpoint: Checkpoint) -> int | None:
-    layers = [split_layer(name)[0] for name in checkpoint.shapes if not outside_decoder(name)]
+    layers = map(decoder_layer, checkpoint.shapes)
     return max((layer + 1 for layer in layers if layer is not None), default=None)

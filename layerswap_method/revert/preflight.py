@@ -19,7 +19,7 @@ from layerswap_method.revert.method import NAME, start_tally
 from layerswap_method.revert.planner import reverted_layers
 from layerswap_method.revert.recipe import RevertRecipe, read_revert_recipe
 from layerswap_method.run import Outcome, Prepared
-from layerswap_method.tensors import layer_part, outside_decoder, split_layer
+from layerswap_method.tensors import decoder_layer, layer_part
 
 if TYPE_CHECKING:
     from layerswap_method.deltas.pairs import DeltaPair
@@ -207,7 +207,7 @@ def _numbers(kept: Kept) -> dict[str, Any]:
 
 
 def _layer_of(name: str) -> str:
-    layer = None if outside_decoder(name) else split_layer(name)[0]
+    layer = decoder_layer(name)
     return "non_layer" if layer is None else str(layer)
 
 

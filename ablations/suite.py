@@ -28,7 +28,7 @@ from ablations.evaluation.fingerprint import (
     fingerprint_folder,
     fingerprint_of,
 )
-from ablations.evaluation.lm_eval_backend import load_tasks, loaded, locate, run_tasks
+from ablations.evaluation.lm_eval_backend import check_data, loaded, locate, run_tasks
 from ablations.evaluation.scores import (
     SHIPPED_TASKS,
     Backend,
@@ -40,7 +40,7 @@ from ablations.evaluation.scores import (
 from ablations.evaluation.store import read_evaluation, write_evaluation
 from ablations.evaluation.table5 import render_table5
 from ablations.study.experts import find_expert
-from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.errors import InputError
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ def evaluate_model(model: str, request: SuiteRequest, out: Path | None = None) -
             found[name] = known.model_copy(update={"model": model})
             logger.info("%s: evaluated before, nothing has changed", name)
     missing = [task for task in chosen if task.name in fingerprints and task.name not in found]
-    _check_data(missing, request)
+    check_data(request.of(task) for task in missing)
     with told_if_unwritable(out):
         out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -224,24 +224,6 @@ def _data_hash(folder: Path, task: Task) -> str:
             for path in place.glob(f"{code}_*.jsonl")
         },
     )
-
-
-def _check_data(tasks: Sequence[Task], request: SuiteRequest) -> None:
-    """Load the data of every task once, so that what is missing is said before a model is loaded.
-
-    Raises:
-        InputError: with every problem.
-    """
-    problems = []
-    for task in tasks:
-        try:
-            load_tasks(request.of(task))
-        except LayerSwapError as error:
-            problems.append(error.message)
-    if len(problems) == 1:
-        raise InputError(problems[0])
-    if problems:
-        raise InputError.from_problems("data of the tasks", list(dict.fromkeys(problems)))
 
 
 def _write_results(result: SuiteResult, request: SuiteRequest) -> None:

@@ -10,7 +10,7 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -243,6 +243,24 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
         groups = loaded.get("groups", {})
         tasks += [groups[name]] if name in groups else loaded["tasks"].values()
     return tasks, choice.skipped
+
+
+def check_data(requests: Iterable[EvaluationRequest]) -> None:
+    """Load the data of every request once: what is missing is said before a model is loaded.
+
+    Raises:
+        InputError: with every problem.
+    """
+    problems: dict[str, None] = {}
+    for request in requests:
+        try:
+            load_tasks(request)
+        except LayerSwapError as error:
+            problems[error.message] = None
+    if len(problems) == 1:
+        raise InputError(*problems)
+    if problems:
+        raise InputError.from_problems("data of the tasks", list(problems))
 
 
 def check_tasks(request: EvaluationRequest) -> Choice:

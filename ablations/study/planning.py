@@ -15,7 +15,7 @@ from typing import Any
 import layerswap_method
 from ablations.evaluation.backends import backend_versions, resolve_backend
 from ablations.evaluation.evaluator import BackendChoice, EngineOptions
-from ablations.evaluation.lm_eval_backend import check_tasks, load_tasks
+from ablations.evaluation.lm_eval_backend import check_data, check_tasks
 from ablations.evaluation.scores import SHIPPED_TASKS, Backend, EvaluationRequest
 from ablations.study.cells import Cell, Expansion, expand
 from ablations.study.checks import (
@@ -253,21 +253,14 @@ def _backend(
 
 
 def _check_data(cells: list[Cell]) -> None:
-    """Load the data of every shipped task once: missing files are said before an engine starts.
+    """Load the data of every shipped task once.
 
     Raises:
         InputError: with every problem.
     """
     first = cells[0].request
     names = dict.fromkeys(task for cell in cells for task in cell.request.tasks)
-    problems = []
-    for name in names:
-        try:
-            load_tasks(first.model_copy(update={"tasks": (name,)}))
-        except InputError as error:
-            problems.append(error.message)
-    if problems:
-        raise InputError.from_problems("data of the tasks", list(dict.fromkeys(problems)))
+    check_data(first.model_copy(update={"tasks": (name,)}) for name in names)
 
 
 def _versions(backend: Backend) -> dict[str, str]:

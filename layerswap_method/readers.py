@@ -24,7 +24,7 @@ from layerswap_method.mixes import (
 )
 from layerswap_method.stored import StoredTensor, open_stored, read_span, stored_tensors
 
-_BLOCK = 1 << 20
+_BLOCK = 1 << 18
 """Values read at a time, about."""
 
 _ALIGNED = 64

@@ -12,18 +12,15 @@ times mean nothing outside this machine, ratios do.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
-import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import click
+from processes import benchmark, forget, run
 
 LAYERS = 16
 DTYPES = ("bfloat16", "float32")
@@ -68,37 +65,12 @@ print(json.dumps({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_ti
 """
 
 
-def run(command: list[str]) -> dict[str, float]:
-    """Run a command; return wall and CPU seconds and peak memory, or what it prints as JSON."""
-    started = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=False)
-    # Unread output stays small: but for cat's, which goes to the null device.
-    output, errors = process.stdout.read(), process.stderr.read()  # type: ignore[union-attr]
-    _, status, usage = os.wait4(process.pid, 0)
-    if status != 0:
-        raise SystemExit(f"{' '.join(command)} failed:\n{errors.decode()}")
-    found = {
-        "wall_s": time.perf_counter() - started,
-        "cpu_s": usage.ru_utime + usage.ru_stime,
-        "peak_bytes": usage.ru_maxrss * 1024,
-    }
-    return found | (json.loads(output) if output.startswith(b"{") else {})
-
-
 def weights(folder: Path) -> list[Path]:
     """Return the files of weights of a pair."""
     found = sorted(folder.rglob("*.safetensors"))
     if not found:
         raise SystemExit(f"no weights in {folder}")
     return found
-
-
-def forget(folder: Path) -> None:
-    """Drop a pair from the page cache."""
-    os.sync()
-    for file in weights(folder):
-        with file.open("rb") as opened:
-            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def largest_tensor(folder: Path) -> int:
@@ -183,25 +155,8 @@ def report(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-@click.command()
-@click.option("--gib", default=1.2, show_default=True, help="Size of each checkpoint.")
-@click.option("--repeats", default=3, show_default=True)
-@click.option("--work", type=click.Path(path_type=Path), help="Keep the checkpoints here.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures.")
-def main(gib: float, repeats: int, work: Path | None, json_file: Path | None) -> None:
-    """Measure and print the table."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
+if __name__ == "__main__":
     # `make bench` gives every benchmark one thread; this command uses the cores there are, as `cat`
     # uses the disk there is.
     os.environ.pop("OMP_NUM_THREADS", None)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = work or Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
-        figures = measure(folder.resolve(), gib, repeats)
-    click.echo(report(figures))
-    if json_file is not None:
-        json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    benchmark(1.2, measure, report)()

@@ -11,19 +11,16 @@ Knows nothing of accuracy; absolute times mean nothing outside this machine, rat
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import click
 import yaml
+from processes import benchmark, forget, run
 
 B, U, TB, TU, LAYERS = 4, 2, 1, 1, 16
 LANGUAGE = [*range(B), *range(LAYERS - U, LAYERS)]
@@ -111,32 +108,6 @@ def recipes(task: Path, language: Path) -> dict[str, dict[str, Any]]:
             ],
         },
     }
-
-
-def run(command: list[str]) -> dict[str, float]:
-    """Run a command; return wall and CPU seconds, bytes read from disk, peak memory."""
-    started = time.perf_counter()
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    errors = process.stderr.read() if process.stderr else ""
-    _, status, usage = os.wait4(process.pid, 0)
-    if status != 0:
-        raise SystemExit(f"{' '.join(command)} failed:\n{errors}")
-    return {
-        "wall_s": time.perf_counter() - started,
-        "cpu_s": usage.ru_utime + usage.ru_stime,
-        "read_bytes": usage.ru_inblock * 512,
-        "peak_bytes": usage.ru_maxrss * 1024,
-    }
-
-
-def forget(folder: Path) -> None:
-    """Drop a folder's files from the page cache."""
-    os.sync()
-    for file in folder.rglob("*.safetensors"):
-        with file.open("rb") as opened:
-            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def same_tensors(first: Path, second: Path) -> bool:
@@ -262,22 +233,5 @@ def report(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-@click.command()
-@click.option("--gib", default=1.6, show_default=True, help="Size of each expert.")
-@click.option("--repeats", default=3, show_default=True)
-@click.option("--work", type=click.Path(path_type=Path), help="Keep the experts here.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures.")
-def main(gib: float, repeats: int, work: Path | None, json_file: Path | None) -> None:
-    """Measure and print the table."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = work or Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
-        figures = measure(folder.resolve(), gib, repeats)
-    click.echo(report(figures))
-    if json_file is not None:
-        json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    benchmark(1.6, measure, report)()

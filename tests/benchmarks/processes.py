@@ -1,0 +1,77 @@
+"""Programs run one after the other and measured, for benchmarks that compare their wall times."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+def run(command: list[str]) -> dict[str, float]:
+    """Run a command; return wall and CPU seconds, bytes read from disk and peak memory.
+
+    What it prints as a JSON object takes the place of what was measured from outside.
+    """
+    with tempfile.TemporaryFile() as errors:
+        started = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
+        printed = process.stdout.read() if process.stdout else b""
+        _, status, usage = os.wait4(process.pid, 0)
+        wall_s = time.perf_counter() - started
+        if status != 0:
+            errors.seek(0)
+            raise SystemExit(f"{' '.join(command)} failed:\n{errors.read().decode()}")
+    return {
+        "wall_s": wall_s,
+        "cpu_s": usage.ru_utime + usage.ru_stime,
+        "read_bytes": usage.ru_inblock * 512,
+        "peak_bytes": usage.ru_maxrss * 1024,
+        **(json.loads(printed) if printed.startswith(b"{") else {}),
+    }
+
+
+def forget(folder: Path) -> None:
+    """Drop the weights below a folder from the page cache."""
+    os.sync()
+    for file in folder.rglob("*.safetensors"):
+        with file.open("rb") as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def benchmark(
+    gib: float,
+    measure: Callable[[Path, float, int], dict[str, Any]],
+    report: Callable[[dict[str, Any]], str],
+) -> click.Command:
+    """Return the command of a benchmark on checkpoints that it makes.
+
+    Args:
+        gib: size of a checkpoint unless the user gives one.
+        measure: folder, GiB and number of rounds -> figures.
+        report: figures -> table.
+    """
+
+    @click.command()
+    @click.option("--gib", default=gib, show_default=True, help="Size of each checkpoint.")
+    @click.option("--repeats", default=3, show_default=True)
+    @click.option("--work", type=click.Path(path_type=Path), help="Keep the checkpoints here.")
+    @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures.")
+    def main(gib: float, repeats: int, work: Path | None, json_file: Path | None) -> None:
+        """Measure and print the table."""
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = work or Path(scratch)
+            folder.mkdir(parents=True, exist_ok=True)
+            figures = measure(folder.resolve(), gib, repeats)
+        click.echo(report(figures))
+        if json_file is not None:
+            json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+    return main

@@ -20,6 +20,7 @@ from ablations.evaluation.backends import backend_versions, describe_backend, re
 from ablations.evaluation.evaluator import BackendChoice, EngineOptions, Evaluator
 from ablations.evaluation.fingerprint import (
     fingerprint_checkpoint,
+    fingerprint_code,
     fingerprint_folder,
     fingerprint_of,
 )
@@ -167,7 +168,7 @@ def _merge(name: str, recipe_name: str, paths: PocketPaths, out: Path) -> Path:
         recipe=recipe.read_text(encoding="utf-8"),
         models=[fingerprint_checkpoint(each) for each in (paths.base, paths.task, paths.language)],
         versions={each: importlib.metadata.version(each) for each in ("mergekit", "torch")},
-        method=_fingerprint_method(),
+        method=fingerprint_code(Path(layerswap_method.__file__).parent),
     )
     folder = out / "merged" / recipe.stem
     if merge(recipe, folder, fingerprint=fingerprint):
@@ -175,13 +176,6 @@ def _merge(name: str, recipe_name: str, paths: PocketPaths, out: Path) -> Path:
     else:
         logger.info("  %s: merged before from the same inputs, in %s", name, folder)
     return folder
-
-
-def _fingerprint_method() -> str:
-    """Return a hash of the code of `layer_swap`: a changed method is another merge."""
-    folder = Path(layerswap_method.__file__).parent
-    code = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")}
-    return fingerprint_of(**{name: path.read_text("utf-8") for name, path in code.items()})
 
 
 def _evaluate(

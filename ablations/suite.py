@@ -10,7 +10,6 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from ablations.evaluation.choice import NEEDS_CODE_EXECUTION
 from ablations.evaluation.evaluator import BackendChoice, EngineOptions
 from ablations.evaluation.fingerprint import (
     fingerprint_checkpoint,
+    fingerprint_code,
     fingerprint_files,
     fingerprint_folder,
     fingerprint_of,
@@ -156,17 +156,15 @@ def evaluate_model(model: str, request: SuiteRequest, out: Path | None = None) -
     check_data(request.of(task) for task in missing)
     with told_if_unwritable(out):
         out.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        engine = None
-        for task in missing:
-            if engine is None:
-                engine = stack.enter_context(loaded(folder, backend, request.options, request.seed))
-            started = time.monotonic()
-            evaluation = run_tasks(engine, request.of(task), model=model, backend=backend)
-            with told_if_unwritable(out / task.name):
-                write_evaluation(out / task.name, evaluation, fingerprint=fingerprints[task.name])
-            found[task.name] = evaluation
-            logger.info("%s: evaluated in %.1f s", task.name, time.monotonic() - started)
+    if missing:
+        with loaded(folder, backend, request.options, request.seed) as engine:
+            for task in missing:
+                started = time.monotonic()
+                name = task.name
+                found[name] = run_tasks(engine, request.of(task), model=model, backend=backend)
+                with told_if_unwritable(out / name):
+                    write_evaluation(out / name, found[name], fingerprint=fingerprints[name])
+                logger.info("%s: evaluated in %.1f s", name, time.monotonic() - started)
     ordered = {task.name: found[task.name] for task in chosen if task.name in found}
     result = SuiteResult(model, backend, chosen, ordered, skipped, out)
     _write_results(result, request)
@@ -201,7 +199,7 @@ def _fingerprints(
     shared = {
         "model": fingerprint_checkpoint(folder),
         "tasks": fingerprint_folder(SHIPPED_TASKS),
-        "code": fingerprint_folder(Path(__file__).parent / "evaluation"),
+        "code": fingerprint_code(Path(__file__).parent / "evaluation"),
         "options": request.options.model_dump(mode="json"),
         "backend": backend,
         "versions": {"layerswap": layerswap_method.__version__, **backend_versions(backend)},

@@ -21,6 +21,7 @@ from ablations.atomic import write_text
 from ablations.evaluation.evaluator import EngineOptions
 from ablations.evaluation.fingerprint import (
     fingerprint_checkpoint,
+    fingerprint_code,
     fingerprint_folder,
     fingerprint_of,
 )
@@ -128,11 +129,12 @@ def read_contents(experts: Iterable[Expert], fingerprints: Fingerprints) -> Cont
 
 def code_fingerprint() -> str:
     """Return a hash of the code that makes weights and scores: a changed method is another one."""
-    method = Path(layerswap_method.__file__).parent
-    evaluation = Path(__file__).parent.parent / "evaluation"
-    live = Path(__file__).parent.parent / "live"
-    code = [path for folder in (method, evaluation, live) for path in folder.rglob("*.py")]
-    return fingerprint_of(**{str(path.parent.name) + path.name: path.read_text() for path in code})
+    ours = Path(__file__).parent.parent
+    return fingerprint_of(
+        method=fingerprint_code(Path(layerswap_method.__file__).parent),
+        evaluation=fingerprint_code(ours / "evaluation"),
+        live=fingerprint_code(ours / "live"),
+    )
 
 
 def identified(

@@ -56,6 +56,16 @@ class Checkpoint:
     files: Mapping[str, Path] = field(default_factory=dict, repr=False)
     """Tensor name -> the file that holds it."""
 
+    def depth(self) -> int:
+        """Return `num_layers`.
+
+        Raises:
+            InputError: where the config does not say it.
+        """
+        if self.num_layers is None:
+            raise InputError(f"{self.name}: its config does not say how many layers it has")
+        return self.num_layers
+
 
 def read_config(name: str, folder: Path) -> Any:
     """Return the transformers config of the checkpoint in `folder`.

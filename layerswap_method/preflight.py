@@ -126,15 +126,14 @@ def _measure(recipe: Recipe, options: Any, first: Checkpoint) -> Measured:
         # The bar comes only where a user would begin to wonder.
         return tqdm(names, what, unit="tensor", delay=2, disable=options.quiet)
 
-    if first.num_layers is None:
-        raise InputError(f"{first.name}: its config does not say how many layers it has")
+    num_layers = first.depth()
     experts = [
         replace(_readable(model.reference, options), role=model.role, weight=model.weight)
         for model in recipe.models
     ]
     base = stream_input(recipe.base_model, options)
     try:
-        return measure(recipe.spec, experts, base, first.num_layers, watched)
+        return measure(recipe.spec, experts, base, num_layers, watched)
     except InputError as error:
         raise InputError(f"layer_swap recipe: {error.message}") from error
 

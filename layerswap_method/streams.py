@@ -185,19 +185,18 @@ def layer_swap_stream(
 
     models = _read_models([*inputs, base])
     first = models[0].checkpoint
-    if first.num_layers is None:
-        raise InputError(f"{first.name}: its config does not say how many layers it has")
+    num_layers = first.depth()
     plan, record, given_weights = None, None, [given.weight for given in inputs]
     if spec.needs_deltas:
         from layerswap_method.measure import measure
         from layerswap_method.measured import measured_record
 
-        measured = measure(spec, inputs, base, first.num_layers)
+        measured = measure(spec, inputs, base, num_layers)
         record = measured_record(measured)
         plan, given_weights = measured.plan, list(measured.weights.models)
         spec = measured.weights.applied_to(spec)
     try:
-        plan = plan or spec.plan(first.num_layers)
+        plan = plan or spec.plan(num_layers)
     except ValueError as error:
         raise InputError(f"layer_swap: {error}") from error
     roles = [*(given.role for given in inputs), None]

@@ -42,10 +42,7 @@ def prepare(
     inputs = read_inputs(NAME, references, merge_config, options, out)
     _check_vocabularies(inputs)
     check_checkpoints(NAME, inputs, merge_config, options)
-    base = inputs.checkpoints[1]
-    if base.num_layers is None:
-        raise InputError(f"{base.name}: its config does not say how many layers it has")
-    num_layers = base.num_layers
+    num_layers = inputs.checkpoints[1].depth()
     layers = reverted_layers(recipe, num_layers)
     threshold = _threshold(recipe, inputs)
     parameters = {k: v for k, v in (merge_config.parameters or {}).items() if k != "keep_fraction"}

@@ -2,10 +2,8 @@
 
 import itertools
 import math
-import os
 import random
 import re
-import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
@@ -29,8 +27,8 @@ from ablations.delta.heatmaps import FONT_PT, PAGE_IN, column_labels, draw_heatm
 from ablations.delta.published import published_grid, published_names
 from ablations.plotting import GREENS, PURPLES, contrasting, drawing
 from layerswap_method.errors import InputError, LayerSwapError
+from tests.fresh_process import printed
 
-ROOT = Path(__file__).parents[2]
 PAPER = tuple(published_grid("math expert #1").columns)
 MOE = (
     *("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"),
@@ -378,17 +376,9 @@ for path in sorted(out.iterdir()):
 
 
 def test_another_process_gives_the_same_bytes(tmp_path: Path) -> None:
-    def drawn(seed: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", _DRAW, str(tmp_path / seed)],
-            env={**os.environ, "PYTHONHASHSEED": seed, "SOURCE_DATE_EPOCH": f"{int(seed) * 99999}"},
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=ROOT,
-        )
-        return done.stdout
+    def drawn(seed: int) -> str:
+        return printed(_DRAW, str(tmp_path / str(seed)), seed=seed)
 
-    first = drawn("1")
+    first = drawn(1)
     assert len(first.splitlines()) == 3
-    assert first == drawn("2")
+    assert first == drawn(2)

@@ -1,9 +1,6 @@
 import hashlib
 import io
-import os
 import re
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -15,9 +12,8 @@ from ablations.report.figures import draw_chart
 from ablations.report.observations import Observations
 from ablations.report.summaries import Summaries
 from ablations.runner.records import Run
+from tests.fresh_process import printed
 from tests.report.runs import study_of, write_run
-
-ROOT = Path(__file__).parents[2]
 
 
 def _charts(run: Run) -> dict[str, Chart]:
@@ -138,19 +134,11 @@ for path in sorted(written):
 
 
 def test_another_process_gives_the_same_bytes(placements: Run, tmp_path: Path) -> None:
-    def drawn(seed: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", _DRAW, str(placements.path), str(tmp_path / seed)],
-            env={**os.environ, "PYTHONHASHSEED": seed, "SOURCE_DATE_EPOCH": f"{int(seed) * 99999}"},
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=ROOT,
-        )
-        return done.stdout
+    def drawn(seed: int) -> str:
+        return printed(_DRAW, str(placements.path), str(tmp_path / str(seed)), seed=seed)
 
-    first = drawn("1")
+    first = drawn(1)
     assert {"bars-placement.svg", "bars-placement.png", "report.md"} <= set(first.split())
-    assert first == drawn("2")
+    assert first == drawn(2)
     nothing = hashlib.sha256(b"").hexdigest()
     assert nothing not in first

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,6 +19,7 @@ import pytest
 from ablations.evaluation import sandbox
 from ablations.evaluation.sandbox import Isolation, ProgramResult, run_program
 from layerswap_method.errors import InputError, LayerSwapError
+from tests.waiting import wait_until
 
 Run = Callable[..., ProgramResult]
 
@@ -197,9 +196,7 @@ class TestLimits:
         ],
     )
     def test_a_program_that_waits_forever_ends(self, run: Run, source: str):
-        started = time.monotonic()
         assert run(source, time_s=0.2).status == "timeout"
-        assert time.monotonic() - started < 20
 
     def test_endless_output_ends(self, run: Run):
         result = run("while True: print('x' * 1000)", output_bytes=1 << 20)
@@ -258,14 +255,16 @@ class TestLeftovers:
         name = marked.split("b'")[1].split("'")[0]
         script = (
             "from ablations.evaluation.sandbox import Isolation, run_program\n"
-            f"run_program({marked + 'import time; time.sleep(1000)'!r}, time_s=60, "
+            f"print(run_program({marked + 'import time; time.sleep(1000)'!r}, time_s=600, "
             "memory_bytes=1 << 29, output_bytes=1000, "
-            f"isolation=Isolation(**{isolation.model_dump()}))"
+            f"isolation=Isolation(**{isolation.model_dump()})))"
         )
         with subprocess.Popen([sys.executable, "-c", script]) as evaluation:
-            wait_until(lambda: processes_named(name) != [])
-            evaluation.send_signal(signal.SIGKILL)
-        wait_until(lambda: processes_named(name) == [])
+            try:
+                wait_until(lambda: processes_named(name), running=evaluation)
+            finally:
+                evaluation.kill()
+        wait_until(lambda: not processes_named(name))
 
     def test_programs_at_once_do_not_meet(self, run: Run):
         def square(number: int) -> ProgramResult:
@@ -432,7 +431,7 @@ class TestRefusal:
             "found = sandbox.find_isolation()\n"
             "print(found.name, '|', found.reason)"
         )
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=50)
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=300)
         if b"cannot be held on this machine" in done.stderr:
             pytest.skip("this machine has no seccomp either")
         assert done.stdout.decode() == (
@@ -466,10 +465,3 @@ class TestRefusal:
     def test_tests_that_are_no_python_are_an_error(self):
         with pytest.raises(SyntaxError):
             run_program("", tests="assert (", time_s=1, memory_bytes=1 << 28, output_bytes=1)
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

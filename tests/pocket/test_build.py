@@ -8,10 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,6 +19,7 @@ from ablations.pocket.build import PocketPaths, build_pocket
 from ablations.pocket.config import PocketConfig
 from ablations.pocket.stages import hash_files, read_manifest
 from layerswap_method.errors import InputError, LayerSwapError
+from tests.waiting import wait_until
 
 TINY = PocketConfig.preset("tiny")
 MODELS = ("base", "task", "language")
@@ -146,22 +144,14 @@ def test_training_ends_when_the_build_is_killed(tmp_path: Path) -> None:
     )
     paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     parent = subprocess.Popen([sys.executable, script], env={**os.environ, "PYTHONPATH": paths})
-    partial = wait_for(lambda: next((tmp_path / "pocket").glob(".base.partial-*"), None))
+    partial = wait_until(
+        lambda: next((tmp_path / "pocket").glob(".base.partial-*"), None), running=parent
+    )
     trainer = int(partial.name.rpartition("-")[2])
     assert trainer != parent.pid
     parent.kill()
     parent.wait()
-    wait_for(lambda: not is_alive(trainer))
-
-
-def wait_for(condition: Callable[[], Any], timeout_s: float = 60) -> Any:
-    """Return the first true value of `condition`; fail if there is none in time."""
-    end = time.monotonic() + timeout_s
-    while time.monotonic() < end:
-        if found := condition():
-            return found
-        time.sleep(0.1)
-    raise AssertionError("timed out")
+    wait_until(lambda: not is_alive(trainer))
 
 
 def is_alive(pid: int) -> bool:

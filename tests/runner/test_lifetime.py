@@ -36,6 +36,6 @@ def test_descendants_end_with_the_worker(end: str) -> None:
         else:
             worker.stdin.write("\n")
             worker.stdin.flush()
-        worker.wait(30)
-        _, alive = psutil.wait_procs(family, timeout=30)
+        worker.wait(60)
+        _, alive = psutil.wait_procs(family, timeout=60)
     assert not alive

@@ -2,7 +2,6 @@
 
 import importlib.util
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from ablations.runner.loop import run_cells
 from ablations.runner.work import InProcessExecutor
 from layerswap_method.errors import InputError
 from tests.runner.fakes import FakeEvaluator, make_cells, scores_on_disk
+from tests.waiting import wait_until
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray")
 COUNT = 24
@@ -43,7 +43,7 @@ def test_a_killed_node_costs_no_cell_and_changes_no_record(tmp_path: Path, clust
     )
 
     def kill_a_node() -> None:
-        wait_for(lambda: journal.exists() and len(journal.read_text().splitlines()) >= 5)
+        wait_until(lambda: journal.exists() and len(journal.read_text().splitlines()) >= 5)
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
 
     killer = threading.Thread(target=kill_a_node)
@@ -102,10 +102,3 @@ def test_an_address_where_nobody_listens_is_said_at_once(
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(InputError, match="no Ray cluster at"):
         RayExecutor(FakeEvaluator())
-
-
-def wait_for(condition, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -1,0 +1,40 @@
+"""Waiting for what another process does, on machines that now and then stand still."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+PATIENCE_S = 120.0
+"""Of the waiting process's own time. What is waited for takes seconds at most on a machine that
+is not held up; only a test that fails anyway waits so long."""
+
+
+def wait_until(
+    condition: Callable[[], Any],
+    *,
+    running: subprocess.Popen[Any] | None = None,
+    every_s: float = 0.05,
+) -> Any:
+    """Return the first true value of `condition`.
+
+    Looks are counted, not seconds: a machine that was stopped for a minute in between (a busy
+    host, a virtual machine that is moved) has used up one look and not the patience.
+
+    Args:
+        condition: what is asked again and again.
+        running: the process that must bring it about; its end is the end of the waiting.
+        every_s: seconds between two looks.
+
+    Raises:
+        AssertionError: when it has not come true, and why.
+    """
+    for _ in range(int(PATIENCE_S / every_s)):
+        has_ended = running is not None and running.poll() is not None
+        if found := condition():
+            return found
+        assert not has_ended, f"the process ended before that, with code {running.returncode}"
+        time.sleep(every_s)
+    raise AssertionError(f"not come true in {PATIENCE_S:.0f} s of waiting")

@@ -17,7 +17,14 @@ _MINUS = "[-−－]"
 _CURRENCY = "[$€£¥₹৳＄￥]"
 _COMMA = "[,，]"
 _POINT = "[.．]"
-_GROUPED = rf"(?<!\d)\d{{1,3}}(?:{_COMMA}\d{{2,3}})*{_COMMA}\d{{3}}(?!\d)"
+_ONCE = (
+    rf"(?:(?=\d(?!\d))|(?<![^\d.．]\d{_COMMA})(?<![^\d.．]\d\d{_COMMA})(?<![^\d.．]\d\d\d{_COMMA}))"
+)
+"""Fails inside a row of groups (11,11,11) that was read from its beginning and holds no further
+grouped number. Without it every group would read to the end of the row again, which takes as long
+as the square of its length. A group of one digit begins a row, and so may one after a point."""
+
+_GROUPED = rf"(?<!\d){_ONCE}\d{{1,3}}(?:{_COMMA}\d{{2,3}})*{_COMMA}\d{{3}}(?!\d)"
 
 NUMBER = (
     # A minus after a digit, a Latin letter or a bracket is an operation: 35-2 holds no -2.

@@ -1,6 +1,8 @@
 """Numbers in answers: what is found, what is equal, and what is not."""
 
 import re
+import subprocess
+import sys
 from decimal import Decimal
 
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ablations.tasks.languages import load_languages
-from ablations.tasks.numbers import NUMBER, answer_pattern, exact_match, read_number
+from ablations.tasks.numbers import _ONCE, NUMBER, answer_pattern, exact_match, read_number
 
 FULL_WIDTH = str.maketrans("0123456789,.-", "０１２３４５６７８９，．－")
 BENGALI = str.maketrans("0123456789", "০১২৩৪৫৬৭৮৯")
@@ -120,6 +122,32 @@ def test_numbers_in_prose_are_found_one_by_one(numbers: list[int]) -> None:
     assert [read_number(each) for each in re.findall(NUMBER, text)] == numbers
 
 
+ENDLESS = {"11,": 1, "1,11,11.": 1, "7": 1, ",": 0, " ": 0, "-": 0, "...5,11": 0, "so 1,11 is ": 0}
+"""What an answer may consist of -> how many numbers follow the phrase before it."""
+
+
+def test_work_on_an_endless_answer_grows_as_its_length() -> None:
+    """As the square of its length it would be hours of CPU time; what is allowed is a minute."""
+    script = f"""
+import re, resource
+from ablations.tasks.numbers import NUMBER, answer_pattern, read_number
+resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+for piece, follow in {ENDLESS}.items():
+    text = piece * 200_000
+    assert re.findall(NUMBER, text + " and 5")[-1] == "5"
+    assert len(re.findall(answer_pattern("Jibu ni"), "Jibu ni " + text)) == follow
+    assert (read_number(text) is None) == (piece != "7")
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@given(st.text("12,.-$ a，．", max_size=24))
+def test_what_saves_time_changes_no_number(text: str) -> None:
+    slow = NUMBER.replace(_ONCE, "")
+    assert slow != NUMBER
+    assert re.findall(NUMBER, text) == re.findall(slow, text)
+
+
 SOLUTIONS = {
     "en": ("Five and six make 11. The answer is {}.", "so the answer is {} mangoes, not 7."),
     "sw": ("5 + 6 = 11. Jibu ni {}.", "Kwa hivyo, jibu ni {}. Swali lilikuwa rahisi."),
@@ -152,5 +180,6 @@ def test_strict_extraction_needs_the_phrase_of_the_language(code: str) -> None:
 def test_strict_extraction_takes_no_word_for_a_number(code: str) -> None:
     words = load_languages()[code].mgsm
     assert words is not None
-    for rest in ("", " many", " about 11", ": 11", " x = 11"):
+    # Nor punctuation for space: why, is in ablations/tasks/README.md.
+    for rest in ("", " many", " about 11", ": 11", "：11", " = 11", " **11**", " x = 11"):
         assert not re.findall(answer_pattern(words.phrase), words.phrase + rest)

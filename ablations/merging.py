@@ -14,7 +14,7 @@ from typing import Any
 
 from ablations.atomic import replaced_folder, write_text
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.output import PLAN_FILE
+from layerswap_method.output import PLAN_FILE, REVERT_MEASURED, REVERT_PLAN_FILE
 from layerswap_method.plan import LayerPlan
 
 FINGERPRINT_FILE = "quickstart_fingerprint.txt"
@@ -68,7 +68,11 @@ def merge(recipe: Path, out: Path, *, fingerprint: str, options: Sequence[str] =
 
 
 def read_measured(merged: Path) -> dict[str, Any] | None:
-    """Return what `layer_swap` measured of the experts' changes for a merge; None for nothing."""
+    """Return what a merge of ours measured of the experts' changes; None for nothing."""
+    path = merged / REVERT_PLAN_FILE
+    if path.is_file():
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {key: found[key] for key in REVERT_MEASURED}
     path = merged / PLAN_FILE
     found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     deltas: dict[str, Any] | None = found.get("deltas")

@@ -166,15 +166,8 @@ _known: dict[object, Any] = {}
 """Mean changes and norms of this process, under the files (with their dates) they came from."""
 
 
-def _identity(pair: DeltaPair) -> object:
-    """Return what tells a pair from every other: the files of each side, with their dates."""
-    sides = (pair.expert_tensors.values(), pair.base_tensors.values())
-    stored = (frozenset((each.file, each.stamp) for each in side) for side in sides)
-    return (*stored, frozenset(pair.changes.items()))
-
-
 def _mean_change(pair: DeltaPair, progress: Progress) -> float:
-    key = ("mean change", _identity(pair))
+    key = ("mean change", pair.identity)
     if key not in _known:
         _known[key] = mean_row_mav(pair, lambda names: progress(f"change of {pair.expert}", names))
     if _known[key] == 0:
@@ -195,7 +188,7 @@ def _shared_out(
     units = _units(soups["task"][0][0], num_layers, spec.delta_unit)
     names = [name for members in units.values() for name in members]
     soups_key = tuple(
-        (role, tuple((_identity(pair), share) for pair, share in soup))
+        (role, tuple((pair.identity, share) for pair, share in soup))
         for role, soup in soups.items()
     )
     key = ("norms", soups_key)

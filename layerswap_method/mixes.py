@@ -1,8 +1,8 @@
 """One output tensor as numbers over stored tensors: its identity, and its bytes.
 
-Knows safetensors files and the arithmetic of `layer_swap` and mergekit's `linear`; not roles,
-layers or recipes. A `TensorMix` is hashable and goes through JSON, so an engine's worker process
-is told what to read, never handed a tensor.
+Knows safetensors files and the arithmetic of `layer_swap`, `delta_revert` and mergekit's `linear`;
+not roles, layers or recipes. A `TensorMix` is hashable and goes through JSON, so an engine's worker
+process is told what to read, never handed a tensor.
 """
 
 from __future__ import annotations
@@ -77,6 +77,16 @@ class TensorOrigin(_Frozen):
     """What an adapter adds, after the cast."""
 
 
+class RowChoice(_Frozen):
+    """Which rows of a tensor are the first term's; the others are the second's."""
+
+    first: str
+    """A bit a row (`deltas.rows.RowLayout`'s order), packed into bytes, in hexadecimal digits."""
+
+    axis: int | None
+    """What `deltas.rows.input_axis` says of the tensor."""
+
+
 class TensorMix(_Frozen):
     """The content of one output tensor. Equal mixes are equal bytes."""
 
@@ -97,6 +107,10 @@ class TensorMix(_Frozen):
 
     rule: Literal["layer_swap", "linear"] = "layer_swap"
     """Whose arithmetic: they round averages differently."""
+
+    rows: RowChoice | None = None
+    """None for a sum. Where given there are two terms, nothing is added, and every row is either
+    one's."""
 
 
 _MIXES = TypeAdapter(dict[str, TensorMix])
@@ -126,7 +140,9 @@ def read_mix(mix: TensorMix) -> torch.Tensor:
     return MixReader(mix).read()
 
 
-def combine(mix: TensorMix, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+def combine(
+    mix: TensorMix, tensors: Sequence[torch.Tensor], first: torch.Tensor | None = None
+) -> torch.Tensor:
     """Return the mix of its terms' content, or of the same part of each.
 
     It is computed value by value, so a part is bit for bit that part of the whole.
@@ -134,6 +150,8 @@ def combine(mix: TensorMix, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     Args:
         mix: the coefficients and dtypes.
         tensors: one a term, of one shape, as stored but for the term's own cast and change.
+        first: where rows are chosen, whether a value is the first term's; of a shape that
+            broadcasts to theirs.
     """
     coefficients = [coefficient for _, coefficient in mix.terms]
     if mix.load_dtype is not None:
@@ -142,7 +160,11 @@ def combine(mix: TensorMix, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     for tensor in tensors[1:]:
         common = torch.promote_types(common, tensor.dtype)
     tensors = [tensor.to(common) for tensor in tensors]  # as mergekit hands them to a method
-    if mix.rule == "linear":
+    if first is not None:
+        ours, theirs = tensors
+        chosen = torch.where(first, ours, theirs)
+        result = chosen if mix.dtype is None else chosen.to(torch_dtype(mix.dtype))
+    elif mix.rule == "linear":
         result = _linear(tensors, coefficients)
     else:
         out = None if mix.dtype is None else torch_dtype(mix.dtype)

@@ -20,6 +20,9 @@ PLAN_FILE = "layer_swap_plan.json"
 REVERT_PLAN_FILE = "delta_revert_plan.json"
 """What a `delta_revert` kept, written beside the weights."""
 
+REVERT_MEASURED = ("base_model", "threshold", "kept")
+"""What of it a study's records repeat."""
+
 _WEIGHTS = ("model*.safetensors", "model*.safetensors.index.json", "pytorch_model*.bin*")
 _MERGED = (PLAN_FILE, REVERT_PLAN_FILE, "mergekit_config.yml")
 """Files that only a merge leaves."""

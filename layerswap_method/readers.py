@@ -11,11 +11,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
+from layerswap_method.deltas.rows import row_layout, spread_rows
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.mixes import (
     LowRankChange,
+    RowChoice,
     TensorMix,
     TensorOrigin,
     combine,
@@ -49,7 +52,10 @@ class MixReader:
         self._terms = [_Term(origin) for origin, _ in mix.terms]
         self.shape = self._terms[0].shape
         """Its shape."""
-        self.dtype = combine(mix, [torch.empty(0, dtype=each.dtype) for each in self._terms]).dtype
+        self._first = None if mix.rows is None else _spread(mix.rows, self.shape)
+        nothing = [torch.empty(0, dtype=each.dtype) for each in self._terms]
+        none = None if mix.rows is None else torch.empty(0, dtype=torch.bool)
+        self.dtype = combine(mix, nothing, none).dtype
         """Its dtype, as `read` returns it."""
 
     @property
@@ -102,7 +108,10 @@ class MixReader:
         return self.shape[0] if self.shape else 1
 
     def _rows(self, start: int, stop: int) -> torch.Tensor:
-        return combine(self._mix, [term.rows(start, stop) for term in self._terms])
+        first = self._first
+        if first is not None and len(first) > 1:
+            first = first[start:stop]
+        return combine(self._mix, [term.rows(start, stop) for term in self._terms], first)
 
 
 class _Term:
@@ -122,6 +131,14 @@ class _Term:
         if self._delta is None:  # whole: of a part of the rows, a product may round otherwise
             self._delta = _delta(self._change, torch.promote_types(self.dtype, torch.float32))
         return tensor.add_(self._delta[start:stop])
+
+
+def _spread(rows: RowChoice, shape: Sequence[int]) -> torch.Tensor:
+    """Return whether the values are the first term's, in a shape that broadcasts to `shape`."""
+    packed = np.frombuffer(bytes.fromhex(rows.first), dtype=np.uint8)
+    count = row_layout(shape, rows.axis).features
+    first = torch.from_numpy(np.unpackbits(packed, count=count).astype(bool))
+    return spread_rows(first, shape or (1,), rows.axis)
 
 
 def _delta(change: LowRankChange, compute: torch.dtype) -> torch.Tensor:

@@ -113,7 +113,7 @@ class WeightStream:
 
 
 @dataclass(frozen=True)
-class _Model:
+class StreamModel:
     """A checkpoint with its adapter, as far as headers say."""
 
     given: StreamInput
@@ -121,6 +121,7 @@ class _Model:
     config_dtype: str | None
     stamps: Mapping[Path, int]
     changes: Mapping[str, LowRankChange]
+    model_type: str
 
     def origin(self, name: str) -> TensorOrigin:
         """Return where the tensor `name` comes from.
@@ -154,6 +155,13 @@ class _Model:
         """Return the torch dtype of the tensor as it enters a mix."""
         return self.origin(name).dtype or self.stored_dtype(name)
 
+    def rows(self, name: str) -> int:
+        """Return the number of its rows, one an input feature."""
+        from layerswap_method.deltas.rows import input_axis, row_layout
+
+        shape = self.checkpoint.shapes[name]
+        return row_layout(shape, input_axis(name, len(shape), self.model_type)).features
+
 
 _FLOAT = ("float", "bfloat")
 
@@ -183,7 +191,7 @@ def layer_swap_stream(
     """
     from layerswap_method.mixes import TensorMix
 
-    models = _read_models([*inputs, base])
+    models = read_models([*inputs, base])
     first = models[0].checkpoint
     num_layers = first.depth()
     plan, record, given_weights = None, None, [given.weight for given in inputs]
@@ -212,7 +220,7 @@ def layer_swap_stream(
             if coefficient != 0
         ]
         if len(used) == 1 and used[0][1] == terms.divisor:
-            return _copy(used[0][0], name, dtype, out_dtype)
+            return copy_mix(used[0][0], name, dtype, out_dtype)
         return TensorMix(
             terms=tuple((model.origin(name), coefficient) for model, coefficient in used),
             divisor=terms.divisor,
@@ -224,7 +232,7 @@ def layer_swap_stream(
         )
 
     return WeightStream(
-        _names(first),
+        weight_names(first),
         mix,
         donor=base.folder,
         model_dtype=out_dtype or dtype or models[-1].config_dtype,
@@ -244,10 +252,10 @@ def checkpoint_stream(
     Raises:
         InputError: for files or an adapter that cannot be read.
     """
-    (model,) = _read_models([StreamInput(str(folder), folder, adapter=adapter)])
+    (model,) = read_models([StreamInput(str(folder), folder, adapter=adapter)])
     return WeightStream(
-        _names(model.checkpoint),
-        lambda name: _copy(model, name, dtype, out_dtype),
+        weight_names(model.checkpoint),
+        lambda name: copy_mix(model, name, dtype, out_dtype),
         donor=folder,
         model_dtype=out_dtype or dtype or model.config_dtype,
         description=str(folder) if adapter is None else f"{folder}+{adapter}",
@@ -270,9 +278,9 @@ def linear_stream(
 
     if sum(given.weight for given in inputs) == 0:
         raise InputError("linear: the weights sum to 0")
-    models = _read_models(inputs)
+    models = read_models(inputs)
     return WeightStream(
-        _names(models[0].checkpoint),
+        weight_names(models[0].checkpoint),
         lambda name: TensorMix(
             terms=tuple((model.origin(name), model.given.weight) for model in models),
             load_dtype=dtype,
@@ -285,7 +293,7 @@ def linear_stream(
     )
 
 
-def _copy(model: _Model, name: str, dtype: str | None, out_dtype: str | None) -> TensorMix:
+def copy_mix(model: StreamModel, name: str, dtype: str | None, out_dtype: str | None) -> TensorMix:
     """Return the mix of one tensor as it is; a cast to its own dtype is none."""
     from layerswap_method.mixes import TensorMix
 
@@ -304,13 +312,18 @@ def _source(spec: LayerSwapSpec, name: str, plan: LayerPlan) -> TensorSource:
         raise InputError(f"layer_swap: {error}") from error
 
 
-def _names(checkpoint: Checkpoint) -> tuple[str, ...]:
+def weight_names(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the tensors that a merge writes, in the order of the files."""
     return tuple(name for name in checkpoint.shapes if not is_buffer(name))
 
 
-def _read_models(inputs: Sequence[StreamInput]) -> list[_Model]:
-    """Return the headers of every input, checked against each other."""
-    known: dict[tuple[Path, Path | None], _Model] = {}
+def read_models(inputs: Sequence[StreamInput]) -> list[StreamModel]:
+    """Return the headers of every input, checked against each other.
+
+    Raises:
+        InputError: with every problem of the first kind found.
+    """
+    known: dict[tuple[Path, Path | None], StreamModel] = {}
     for given in inputs:
         known.setdefault((given.folder, given.adapter), _read_model(given))
     models = list(known.values())
@@ -322,7 +335,7 @@ def _read_models(inputs: Sequence[StreamInput]) -> list[_Model]:
     return [known[given.folder, given.adapter] for given in inputs]
 
 
-def _read_model(given: StreamInput) -> _Model:
+def _read_model(given: StreamInput) -> StreamModel:
     from layerswap_method.adapters import read_changes
     from layerswap_method.mixes import file_stamp
 
@@ -331,12 +344,13 @@ def _read_model(given: StreamInput) -> _Model:
     changes: Mapping[str, LowRankChange] = {}
     if given.adapter is not None:
         changes = read_changes(given.adapter, checkpoint.shapes, config.model_type)
-    return _Model(
+    return StreamModel(
         given=given,
         checkpoint=checkpoint,
         config_dtype=_config_dtype(config, checkpoint),
         stamps={file: file_stamp(file) for file in dict.fromkeys(checkpoint.files.values())},
         changes=changes,
+        model_type=str(config.get_text_config().model_type),
     )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ablations.study.documents import LAYER_SWAP
+from ablations.study.documents import DELTA_REVERT, LAYER_SWAP
 from ablations.study.experts import Expert
+from layerswap_method.revert.spec import RevertSpec
+from layerswap_method.revert.stream import revert_stream
 from layerswap_method.spec import LayerSwapSpec
 from layerswap_method.streams import (
     StreamInput,
@@ -33,14 +35,15 @@ def can_stream(merge: Mapping[str, Any]) -> bool:
         numbers = all(isinstance(weight, (int, float)) for weight in weights)
         # mergekit adds a base_model that is none of the models to the sum.
         return numbers and merge.get("base_model") == references[0] and not merge.get("parameters")
-    return bool(method == LAYER_SWAP)
+    return method in (LAYER_SWAP, DELTA_REVERT)
 
 
 def needs_deltas(merge: Mapping[str, Any]) -> bool:
     """Return whether the experts' changes must be measured for the recipe: all weights are read."""
-    if merge["merge_method"] != LAYER_SWAP:
-        return False
-    return LayerSwapSpec(**(merge.get("parameters") or {})).needs_deltas
+    parameters = merge.get("parameters") or {}
+    if merge["merge_method"] == DELTA_REVERT:
+        return RevertSpec(**parameters).by_row
+    return merge["merge_method"] == LAYER_SWAP and LayerSwapSpec(**parameters).needs_deltas
 
 
 def stream_of(merge: Mapping[str, Any], experts: Mapping[str, Expert]) -> WeightStream:
@@ -60,7 +63,12 @@ def stream_of(merge: Mapping[str, Any], experts: Mapping[str, Expert]) -> Weight
     if merge["merge_method"] == "linear":
         return linear_stream(inputs, **dtypes)
     base = _input(experts[merge["base_model"]], {})
-    spec = LayerSwapSpec(**(merge.get("parameters") or {}))
+    parameters = merge.get("parameters") or {}
+    if merge["merge_method"] == DELTA_REVERT:
+        listed = zip(merge["models"], inputs, strict=True)
+        (expert,) = (given for entry, given in listed if entry["model"] != merge["base_model"])
+        return revert_stream(RevertSpec(**parameters), expert, base, **dtypes)
+    spec = LayerSwapSpec(**parameters)
     with_role = [given for given in inputs if given.role is not None]
     return layer_swap_stream(spec, with_role, base, **dtypes)
 

@@ -23,7 +23,7 @@ from layerswap_method.adapters import read_changes
 from layerswap_method.checkpoints import Checkpoint, is_buffer
 from layerswap_method.deltas.pairing import pairing_problems, read_sides
 from layerswap_method.deltas.passes import Block, Segment, read_blocks, run_pass, segments_of
-from layerswap_method.deltas.rows import RowLayout, input_axis, row_layout, row_mav
+from layerswap_method.deltas.rows import RowLayout, input_axis, row_layout
 from layerswap_method.errors import InputError
 from layerswap_method.mixes import LowRankChange
 from layerswap_method.stored import StoredTensor, open_stored, read_span, stored_tensors
@@ -110,11 +110,6 @@ class DeltaPair:
             return torch.zeros(shape), torch.zeros(shape)
         return torch.cat(deltas).reshape(shape), torch.cat(bases).reshape(shape)
 
-    def row_mav(self, name: str) -> torch.Tensor:
-        """Return the MAV of every row of a tensor, flat, float32."""
-        delta, _ = self.read(name)
-        return row_mav(delta, self.axis(name)).reshape(-1)
-
     def segments(self, name: str) -> list[Segment]:
         """Return the tensor's lines in runs that are worth a task of their own."""
         return segments_of(self, name)
@@ -140,6 +135,13 @@ class DeltaPair:
         down, up = (_read_whole(stored[key]).float() for key in (change.down, change.up))
         up = up * change.scaling
         return (down.T, up.T.contiguous()) if change.transposed else (up, down)
+
+    @cached_property
+    def identity(self) -> object:
+        """Return what tells the pair from every other: the files of each side, with their dates."""
+        sides = (self.expert_tensors.values(), self.base_tensors.values())
+        stored = (frozenset((each.file, each.stamp) for each in side) for side in sides)
+        return (*stored, frozenset(self.changes.items()))
 
     @cached_property
     def _adapter_tensors(self) -> Mapping[Path, Mapping[str, StoredTensor]]:

@@ -22,6 +22,7 @@ from layerswap_method.stored import StoredTensor, open_stored, read_span
 
 if TYPE_CHECKING:
     from layerswap_method.deltas.pairs import DeltaPair
+    from layerswap_method.deltas.rows import RowLayout
 
 BLOCK = 1 << 17
 """Values of a block, about: small enough that what is computed from it stays in the caches."""
@@ -75,15 +76,24 @@ class Block:
 
 def segments_of(pair: DeltaPair, name: str) -> list[Segment]:
     """Return a tensor's lines in runs that are worth a task of their own."""
-    layout = pair.layout(name)
+    return [Segment(name, start, stop) for start, stop in runs_of(pair.layout(name))]
+
+
+def runs_of(layout: RowLayout) -> list[tuple[int, int]]:
+    """Return (first line, past the last) of a tensor's segments."""
     if not layout.columns:
         return []
     run = max(1, _SEGMENT // layout.columns)
     return [
-        Segment(name, first + i, first + min(i + run, layout.lines))
+        (first + i, first + min(i + run, layout.lines))
         for first in range(0, layout.matrices * layout.lines, layout.lines or 1)
         for i in range(0, layout.lines, run)
     ]
+
+
+def lines_of_block(columns: int, start: int, stop: int) -> int:
+    """Return the lines of each block but the last of the segment from `start` to `stop`."""
+    return min(max(1, BLOCK // columns), stop - start)
 
 
 def read_blocks(pairs: Sequence[DeltaPair], segment: Segment) -> Iterator[tuple[Block, ...]]:
@@ -100,7 +110,7 @@ def read_blocks(pairs: Sequence[DeltaPair], segment: Segment) -> Iterator[tuple[
     columns = pairs[0].layout(name).columns
     places = [pairs[0].base_tensors[name], *(pair.expert_tensors[name] for pair in pairs)]
     changes = [pair.change_factors(name) for pair in pairs]
-    step = min(max(1, BLOCK // columns), segment.stop - segment.start)
+    step = lines_of_block(columns, segment.start, segment.stop)
     buffers = _Buffers(places, step, columns)
     with ExitStack() as stack:
         files = {place: stack.enter_context(open_stored(place)) for place in buffers.raw}

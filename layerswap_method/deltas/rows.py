@@ -65,27 +65,12 @@ def input_axis(name: str, ndim: int, model_type: str) -> int | None:
     raise InputError(f"{name} has {ndim} axes; which of them are inputs is not known")
 
 
-def row_mav(delta: torch.Tensor, axis: int | None) -> torch.Tensor:
-    """Return the mean absolute value of each row of `delta`, in its dtype.
-
-    Args:
-        delta: fine-tuned weight - base weight.
-        axis: what `input_axis` says.
-
-    Returns:
-        ``[in]`` for a matrix, ``[experts, in]`` for stacked ones, ``[1]`` for a vector.
-    """
-    magnitude = delta.abs()
-    if axis is None:
-        return magnitude.mean(dim=-1).reshape(-1) if delta.ndim else magnitude.reshape(1)
-    return magnitude.mean(dim=_output_axis(delta.ndim, axis))
-
-
 def spread_rows(rows: torch.Tensor, shape: Sequence[int], axis: int | None) -> torch.Tensor:
-    """Return one value a row (as `row_mav` orders them) in a shape that broadcasts to `shape`."""
-    if axis is None:
-        return rows.reshape(*shape[:-1], 1) if shape else rows.reshape(())
-    return rows.unsqueeze(_output_axis(len(shape), axis))
+    """Return one value a row (in `RowLayout`'s order) in a shape that broadcasts to `shape`."""
+    if not shape:
+        return rows.reshape(())
+    place = len(shape) - 1 if axis is None else _output_axis(len(shape), axis)
+    return rows.reshape([1 if i == place else length for i, length in enumerate(shape)])
 
 
 def _output_axis(ndim: int, axis: int) -> int:

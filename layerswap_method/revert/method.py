@@ -96,9 +96,8 @@ def merge_group(group: Any, **parameters: Any) -> torch.Tensor:
         result = result if dtype is None else result.to(dtype)
     else:
         result = sides[rule]
-        rows, weights = row_layout(shape, axis).features, result.numel()
-        stays = rule == "expert"
-        kept = Kept(rows, rows if stays else 0, weights, weights if stays else 0)
+        rows = row_layout(shape, axis).features
+        kept = Kept.whole(rows, result.numel(), stays=rule == "expert")
     if _tally is not None:
         _tally.tensors[name] = kept
     return result

@@ -17,7 +17,7 @@ from layerswap_method.revert.method import (
     MODEL_TYPE_PARAMETER,
     RULE_PARAMETER,
 )
-from layerswap_method.revert.recipe import RevertRecipe, read_revert_recipe
+from layerswap_method.revert.recipe import RevertRecipe, read_revert_recipe, reverted_layers
 from layerswap_method.revert.spec import Rule
 
 
@@ -49,20 +49,8 @@ def begin(planner: Any, module_name: str, definition: Any) -> Progress:
     if module_name == decoder_module(planner.arch_info):
         start, end = definition.slices[0].sources[0].layer_range
         progress.in_decoder = True
-        progress.layers = reverted_layers(recipe, end - start)
+        progress.layers = reverted_layers(recipe.spec, end - start)
     return progress
-
-
-def reverted_layers(recipe: RevertRecipe, num_layers: int) -> frozenset[int]:
-    """Return the layers that go back whole.
-
-    Raises:
-        InputError: with the numbers, where they do not fit.
-    """
-    try:
-        return recipe.spec.layers(num_layers)
-    except ValueError as error:
-        raise InputError(f"delta_revert recipe: {error}") from error
 
 
 def plan_tensor(

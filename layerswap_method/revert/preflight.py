@@ -16,13 +16,11 @@ from layerswap_method.mergekit_api import recipe_fields
 from layerswap_method.output import REVERT_PLAN_FILE
 from layerswap_method.plan import format_layers
 from layerswap_method.revert.method import NAME, start_tally
-from layerswap_method.revert.planner import reverted_layers
-from layerswap_method.revert.recipe import RevertRecipe, read_revert_recipe
+from layerswap_method.revert.recipe import RevertRecipe, read_revert_recipe, reverted_layers
 from layerswap_method.run import Outcome, Prepared
 from layerswap_method.tensors import decoder_layer, layer_part
 
 if TYPE_CHECKING:
-    from layerswap_method.deltas.pairs import DeltaPair
     from layerswap_method.revert.rows import Kept, Tally
 
 PLAN_SCHEMA_VERSION = 1
@@ -43,7 +41,7 @@ def prepare(
     _check_vocabularies(inputs)
     check_checkpoints(NAME, inputs, merge_config, options)
     num_layers = inputs.checkpoints[1].depth()
-    layers = reverted_layers(recipe, num_layers)
+    layers = reverted_layers(recipe.spec, num_layers)
     threshold = _threshold(recipe, inputs)
     parameters = {k: v for k, v in (merge_config.parameters or {}).items() if k != "keep_fraction"}
     if threshold is not None:
@@ -77,7 +75,7 @@ def _check_vocabularies(inputs: MergeInputs) -> None:
 def _threshold(recipe: RevertRecipe, inputs: MergeInputs) -> float | None:
     """Return the threshold below which rows go back; None where rows are not looked at.
 
-    For `keep_fraction` both checkpoints are read once, one tensor in memory at a time.
+    For `keep_fraction` both checkpoints are read once, in blocks.
 
     Raises:
         InputError: where the base is not the expert's, or a tensor cannot be read.
@@ -86,37 +84,12 @@ def _threshold(recipe: RevertRecipe, inputs: MergeInputs) -> float | None:
     if not spec.by_row:
         return None
     from layerswap_method.deltas.pairs import open_pair
+    from layerswap_method.revert.measure import measure_rows
     from layerswap_method.streams import StreamInput
 
     expert, base = (StreamInput(c.name, c.path) for c in inputs.checkpoints)
     pair = open_pair(expert, base)
-    if spec.keep_fraction is None:
-        return spec.threshold
-    return measure_threshold(pair, spec.keep_fraction)
-
-
-def measure_threshold(pair: DeltaPair, keep_fraction: float) -> float:
-    """Return `revert.keep_threshold` over all rows of all parameters of an expert.
-
-    Buffers are left out and a tied embedding counts once. Rows of layers or modules that go back
-    whole count as well: the fraction is one of the expert, not of what is left of it.
-
-    Raises:
-        InputError: for a change that is not finite, or a tensor that cannot be read.
-    """
-    from layerswap_method.deltas.pairs import not_finite
-    from layerswap_method.revert.rows import keep_threshold
-
-    rows = []
-    for name in pair.names:
-        mav = pair.row_mav(name)
-        if not bool(mav.isfinite().all()):
-            raise not_finite(pair, name)
-        weights = 1
-        for length in pair.shape(name):
-            weights *= length
-        rows.append((mav, weights // max(mav.numel(), 1)))
-    return keep_threshold(rows, keep_fraction)
+    return spec.threshold if spec.keep_fraction is None else measure_rows(pair).threshold(spec)
 
 
 def _announcement(
@@ -155,10 +128,10 @@ def _outcome(
         "parameters": recipe.spec.model_dump(),
         "threshold": threshold,
         "reverted_layers": sorted(layers),
-        "kept": _numbers(total),
-        "kept_by_layer": {name: _numbers(kept) for name, kept in by_layer.items()},
-        "kept_by_module": {name: _numbers(kept) for name, kept in by_module.items()},
-        "kept_by_tensor": {name: _numbers(kept) for name, kept in tally.tensors.items()},
+        "kept": total.record(),
+        "kept_by_layer": {name: kept.record() for name, kept in by_layer.items()},
+        "kept_by_module": {name: kept.record() for name, kept in by_module.items()},
+        "kept_by_tensor": {name: kept.record() for name, kept in tally.tensors.items()},
     }
     return Outcome(
         record,
@@ -191,16 +164,6 @@ def _card(
             f"| {name} | {kept.kept_rows} of {kept.rows} | {kept.kept_weights} of {kept.weights} |"
         )
     return "\n".join(lines)
-
-
-def _numbers(kept: Kept) -> dict[str, Any]:
-    return {
-        "rows": kept.rows,
-        "kept_rows": kept.kept_rows,
-        "weights": kept.weights,
-        "kept_weights": kept.kept_weights,
-        "fraction": kept.kept_weights / kept.weights if kept.weights else None,
-    }
 
 
 def _layer_of(name: str) -> str:

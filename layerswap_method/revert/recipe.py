@@ -79,6 +79,18 @@ def read_revert_recipe(
     return RevertRecipe(spec=spec, expert=experts[0], base_model=config.base_model)
 
 
+def reverted_layers(spec: RevertSpec, num_layers: int) -> frozenset[int]:
+    """Return the layers that go back whole.
+
+    Raises:
+        InputError: with the numbers, where they do not fit.
+    """
+    try:
+        return spec.layers(num_layers)
+    except ValueError as error:
+        raise InputError(f"delta_revert recipe: {error}") from error
+
+
 def _structure_problems(config: Any, *, planned: bool) -> Iterator[str]:
     """Yield what other methods take and this one does not.
 

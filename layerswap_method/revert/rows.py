@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from layerswap_method.deltas.rows import row_mav, spread_rows
+from layerswap_method.deltas.magnitudes import row_mav
+from layerswap_method.deltas.rows import spread_rows
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,17 @@ class Kept:
     kept_weights: int
     """Weights that stay the expert's."""
 
+    @classmethod
+    def of(cls, stays: torch.Tensor, weights: int) -> Kept:
+        """Return what stays of a tensor of so many weights, by whether each row does."""
+        rows, count = stays.numel(), int(stays.sum())
+        return cls(rows, count, weights, count * (weights // rows) if rows else 0)
+
+    @classmethod
+    def whole(cls, rows: int, weights: int, *, stays: bool) -> Kept:
+        """Return what stays of a tensor that is one side's altogether."""
+        return cls(rows, rows if stays else 0, weights, weights if stays else 0)
+
     def __add__(self, other: Kept) -> Kept:
         """Return both together."""
         return Kept(
@@ -38,6 +50,16 @@ class Kept:
             self.weights + other.weights,
             self.kept_weights + other.kept_weights,
         )
+
+    def record(self) -> dict[str, int | float | None]:
+        """Return it for plan files and records."""
+        return {
+            "rows": self.rows,
+            "kept_rows": self.kept_rows,
+            "weights": self.weights,
+            "kept_weights": self.kept_weights,
+            "fraction": self.kept_weights / self.weights if self.weights else None,
+        }
 
     def describe(self) -> str:
         """Return one line with both shares and what they are of."""
@@ -65,9 +87,7 @@ def revert_rows(
 ) -> tuple[torch.Tensor, Kept]:
     """Return the expert with every row whose MAV is below `threshold` from the base.
 
-    ``MAV_i = mean_o |expert[o, i] - base[o, i]|`` in float32 (of float64 weights: the difference in
-    float64); a row stays the expert's unless ``MAV_i < threshold``, so at threshold 0 all stay.
-    Source: arXiv 2410.01335, sections 3.2 and 3.3.
+    For what a MAV is see `magnitudes.row_mav`. Source: arXiv 2410.01335, section 3.3.
 
     Args:
         expert: floating; not modified.
@@ -82,18 +102,27 @@ def revert_rows(
     Raises:
         ValueError: for a change that is not finite.
     """
-    mav = row_mav(_delta(expert, base), axis)
+    stays = rows_that_stay(row_mav(expert, base, axis), threshold)
+    found = Kept.of(stays, expert.numel())
+    if found.kept_rows == found.rows:
+        return expert, found
+    if found.kept_rows == 0:
+        return base, found
+    spread = spread_rows(stays.to(expert.device), expert.shape, axis)
+    return torch.where(spread, expert, base), found
+
+
+def rows_that_stay(mav: torch.Tensor, threshold: float) -> torch.Tensor:
+    """Return whether each row stays the expert's: unless its MAV is below `threshold`.
+
+    So at threshold 0 all stay.
+
+    Raises:
+        ValueError: for a change that is not finite.
+    """
     if not bool(torch.isfinite(mav).all()):
         raise ValueError("a row's mean change is not finite: values are NaN or infinite")
-    kept = ~(mav.double() < threshold)
-    rows, count = kept.numel(), int(kept.sum())
-    weights = expert.numel()
-    found = Kept(rows, count, weights, count * (weights // rows) if rows else 0)
-    if count == rows:
-        return expert, found
-    if count == 0:
-        return base, found
-    return torch.where(spread_rows(kept, expert.shape, axis), expert, base), found
+    return ~(mav.double() < threshold)
 
 
 def keep_threshold(rows: Iterable[tuple[torch.Tensor, int]], keep_fraction: float) -> float:
@@ -140,12 +169,6 @@ def summarise(tensors: Mapping[str, Kept], group_of: Mapping[str, str]) -> dict[
         group = group_of[name]
         found[group] = found[group] + kept if group in found else kept
     return found
-
-
-def _delta(expert: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-    if torch.float64 in (expert.dtype, base.dtype):
-        return (expert.double() - base.double()).float()
-    return expert.to(torch.float32, copy=True).sub_(base)
 
 
 def _percent(part: int, whole: int) -> str:

@@ -11,7 +11,8 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerswap_method.deltas.rows import input_axis, row_layout, row_mav, spread_rows
+from layerswap_method.deltas.magnitudes import row_mav
+from layerswap_method.deltas.rows import input_axis, row_layout, spread_rows
 from layerswap_method.errors import InputError
 from tests.families.zoo import FAMILIES, make_config
 
@@ -21,12 +22,17 @@ def model_of(family: str) -> Any:
     return getattr(transformers, FAMILIES[family].model)(make_config(family)).float().eval()
 
 
+def magnitudes(delta: torch.Tensor, axis: int | None) -> torch.Tensor:
+    return row_mav(delta, torch.zeros_like(delta), axis)
+
+
 def silence(weight: torch.nn.Parameter, name: str, model_type: str, feature: int) -> None:
     """Set every weight of one row to 0, as the row functions place it."""
     axis = input_axis(name, weight.ndim, model_type)
     assert axis is not None
-    kept = torch.ones_like(row_mav(weight.data, axis))
-    kept[..., feature] = 0
+    layout = row_layout(weight.shape, axis)
+    kept = torch.ones(layout.features)
+    kept.view(len(weight) if weight.ndim == 3 else 1, -1)[:, feature] = 0
     assert 0 < int((kept == 0).sum()) < kept.numel()
     weight.data *= spread_rows(kept, weight.shape, axis)
 
@@ -81,9 +87,9 @@ def test_the_rows_of_a_stack_are_those_of_its_matrices(family: str) -> None:
     for kind in ("gate_up_proj", "down_proj"):
         name = f"model.layers.0.mlp.experts.{kind}"
         weight = model.get_parameter(name).data
-        found = row_mav(weight, input_axis(name, 3, model.config.model_type))
+        found = magnitudes(weight, input_axis(name, 3, model.config.model_type))
         outputs_last = family == "gpt_oss"
-        for expert, rows in enumerate(found):
+        for expert, rows in enumerate(found.view(len(weight), -1)):
             matrix = weight[expert].T if outputs_last else weight[expert]
             torch.testing.assert_close(rows, matrix.abs().mean(dim=0))
 
@@ -102,24 +108,24 @@ def test_the_mean_over_rows_is_the_mean_over_values(
 ) -> None:
     shape, axis = place
     delta = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    rows = row_mav(delta, axis)
+    rows = magnitudes(delta, axis)
     layout = row_layout(shape, axis)
     assert rows.numel() == layout.features
     assert layout.matrices * layout.lines * layout.columns == delta.numel()
-    torch.testing.assert_close(rows.mean(), delta.abs().mean())
+    torch.testing.assert_close(rows.mean(), delta.abs().mean().float())
     spread = spread_rows(rows, shape, axis)
-    torch.testing.assert_close(spread.expand(shape).mean(), delta.abs().mean())
+    torch.testing.assert_close(spread.expand(shape).mean(), delta.abs().mean().float())
 
 
 def test_a_vector_is_one_row_and_so_is_a_number() -> None:
-    assert row_mav(torch.tensor([1.0, -3.0]), None).tolist() == [2.0]
-    assert row_mav(torch.tensor(-3.0), None).tolist() == [3.0]
+    assert magnitudes(torch.tensor([1.0, -3.0]), None).tolist() == [2.0]
+    assert magnitudes(torch.tensor(-3.0), None).tolist() == [3.0]
 
 
 def test_an_expert_s_bias_is_a_row_each() -> None:
     name = "model.layers.0.mlp.experts.down_proj_bias"
     axis = input_axis(name, 2, "gpt_oss")
-    assert row_mav(torch.tensor([[1.0, -3.0], [0.0, 1.0]]), axis).tolist() == [2.0, 0.5]
+    assert magnitudes(torch.tensor([[1.0, -3.0], [0.0, 1.0]]), axis).tolist() == [2.0, 0.5]
 
 
 def test_too_many_axes_are_refused() -> None:

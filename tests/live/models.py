@@ -16,6 +16,7 @@ from ablations.evaluation.lm_eval_backend import CheckpointEvaluator
 from ablations.evaluation.scores import Evaluation, EvaluationRequest
 from tests.evaluation.conftest import SPECIAL, write_model, write_tasks
 from tests.families.merging import merge, recipe
+from tests.tuned import tune
 
 OPTIONS = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
 FAMILIES = ("llama_tied", "qwen2", "llama")
@@ -120,11 +121,15 @@ class World:
 
 
 def make_world(root: Path, family: str) -> World:
-    """Write three experts and an adapter of a single projection, and name some cells."""
+    """Write experts and an adapter of a single projection, and name some cells."""
+    import torch
+
     base, task, language = (
         write_expert(root / name, family, seed)
         for seed, name in enumerate(("base", "task", "language"))
     )
+    dtype = torch.bfloat16 if family == "qwen2" else torch.float32
+    tuned = tune(base, root / "tuned", 7, 0.1, dtype)  # a fifth of the weights themselves
     only_k = write_adapter(root / "only_k", "model.layers.1.self_attn.k_proj", 64, 32)
     both = {"task": task, "language": language}
     swap = {"bottom_layers": 1, "top_layers": 0}
@@ -137,6 +142,12 @@ def make_world(root: Path, family: str) -> World:
             "swap": recipe(both, {**swap, "bottom_transition": 1}, base),
             "attention": recipe(both, {**swap, "swap_modules": "attention"}, base),
             "only_k": {"merge_method": "passthrough", "models": [{"model": f"{base}+{only_k}"}]},
+            "reverted": {
+                "merge_method": "delta_revert",
+                "models": [{"model": str(tuned)}],
+                "base_model": str(base),
+                "parameters": {"keep_fraction": 0.5, "bottom_layers": 1},
+            },
             "soup": {"merge_method": "linear", "models": linear, "base_model": str(task)},
         },
         request=write_prefix_tasks(root / "tasks"),

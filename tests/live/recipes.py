@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from layerswap_method.revert.spec import RevertSpec
+from layerswap_method.revert.stream import revert_stream
 from layerswap_method.spec import LayerSwapSpec
 from layerswap_method.streams import (
     StreamInput,
@@ -24,8 +26,10 @@ def stream_of(document: Mapping[str, Any]) -> WeightStream:
         return checkpoint_stream(inputs[0].folder, inputs[0].adapter, **dtypes)
     if document["merge_method"] == "linear":
         return linear_stream(inputs, **dtypes)
-    spec = LayerSwapSpec(**document["parameters"])
     base = _input({"model": document["base_model"]})
+    if document["merge_method"] == "delta_revert":
+        return revert_stream(RevertSpec(**document["parameters"]), inputs[0], base, **dtypes)
+    spec = LayerSwapSpec(**document["parameters"])
     return layer_swap_stream(spec, inputs, base, **dtypes)
 
 

@@ -28,7 +28,7 @@ BACKENDS = [
         ],
     ),
 ]
-ORDER = ("swap", "only_k", "base", "attention", "soup", "swap", "base")
+ORDER = ("swap", "only_k", "base", "attention", "reverted", "soup", "swap", "reverted", "base")
 """Every kind of change, forth and back."""
 
 pytestmark = [

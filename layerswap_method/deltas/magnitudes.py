@@ -1,0 +1,108 @@
+"""The mean absolute change of every row, the same bits whoever reads the weights. Knows no recipe.
+
+A threshold among these values parts rows, so a value must not depend on who computes it: the pass
+over files, mergekit's kernel, which holds whole tensors, or a machine with more threads. torch's
+own sums depend on the shape of what they are given and on the threads. Here every addition is one
+of two tensors, element by element, and their order is set by the tensor's shape alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+
+import torch
+
+from layerswap_method.deltas.pairs import DeltaPair
+from layerswap_method.deltas.passes import Segment, lines_of_block, run_pass, runs_of
+from layerswap_method.deltas.rows import RowLayout, row_layout
+
+
+def row_mav(expert: torch.Tensor, base: torch.Tensor, axis: int | None) -> torch.Tensor:
+    """Return the MAV of every row of a tensor (`rows.RowLayout`'s order), flat, float32.
+
+    ``MAV_i = mean_o |expert[o, i] - base[o, i]|``, the difference rounded to float32 once; source:
+    arXiv 2410.01335, section 3.2.
+
+    Args:
+        expert: floating; not modified.
+        base: of its shape; not modified.
+        axis: what `rows.input_axis` says of the tensor.
+    """
+    layout = row_layout(expert.shape, axis)
+    if not layout.columns:
+        return _means([], layout)
+    ours, theirs = (side.reshape(-1, layout.columns) for side in (expert, base))
+
+    def deltas(start: int, stop: int) -> Iterator[torch.Tensor]:
+        step = lines_of_block(layout.columns, start, stop)
+        for first in range(start, stop, step):
+            lines = slice(first, min(first + step, stop))
+            yield _delta(ours[lines], theirs[lines])
+
+    runs = runs_of(layout)
+    return _means(((start, _sums(deltas(start, stop), layout)) for start, stop in runs), layout)
+
+
+def row_mavs(pair: DeltaPair, names: Sequence[str]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield name and `row_mav` of tensors, read once in blocks, by all of torch's threads.
+
+    An adapter's change is added in float32: of a copy that it was merged into, the values would
+    be others.
+
+    Raises:
+        InputError: as `DeltaPair.read`.
+    """
+
+    def sums(segment: Segment) -> torch.Tensor:
+        return _sums((block.delta for block in pair.blocks(segment)), pair.layout(segment.name))
+
+    left = {name: len(pair.segments(name)) for name in names}
+    parts: list[tuple[int, torch.Tensor]] = []
+    with closing(run_pass((pair,), names, sums)) as results:
+        for segment, found in results:
+            parts.append((segment.start, found))
+            if len(parts) == left[segment.name]:
+                yield segment.name, _means(parts, pair.layout(segment.name))
+                parts = []
+    for name in (name for name, count in left.items() if not count):
+        yield name, _means([], pair.layout(name))
+
+
+def _sums(deltas: Iterable[torch.Tensor], layout: RowLayout) -> torch.Tensor:
+    """Return the sum of |delta| of each row in a run of lines, float64; `deltas` are used up.
+
+    In float32 by halves within a block, in float64 from block to block.
+    """
+    dim = 0 if layout.across else 1
+    found = [_halved(delta.abs_(), dim).double() for delta in deltas]
+    if not layout.across:
+        return torch.cat(found)
+    total = found[0]
+    for part in found[1:]:
+        total.add_(part)
+    return total
+
+
+def _halved(values: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return the sum over one of two dimensions; `values` is used up."""
+    while (count := values.shape[dim]) > 1:
+        half = count // 2
+        values.narrow(dim, 0, half).add_(values.narrow(dim, count - half, half))
+        values = values.narrow(dim, 0, count - half)
+    return values.select(dim, 0)
+
+
+def _means(parts: Iterable[tuple[int, torch.Tensor]], layout: RowLayout) -> torch.Tensor:
+    """Return the mean of every row from (first line, sums) of each run, in their order."""
+    totals = torch.zeros(layout.features, dtype=torch.float64)
+    for start, sums in parts:
+        first = start // layout.lines * layout.columns if layout.across else start
+        totals[first : first + len(sums)] += sums.cpu()
+    return (totals / max(1, layout.lines if layout.across else layout.columns)).float()
+
+
+def _delta(expert: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    if torch.float64 in (expert.dtype, base.dtype):
+        return (expert.double() - base.double()).float()
+    return expert.to(torch.float32, copy=True).sub_(base)

@@ -17,6 +17,7 @@ from ablations.evaluation.corpus import corpus_metric
 from ablations.evaluation.intervals import bootstrap, mean_stderr, wilson_interval
 from ablations.evaluation.observed import OBSERVED, Observer
 from ablations.evaluation.outcomes import Key, Outcome
+from ablations.evaluation.sandbox import RunCode
 from ablations.evaluation.scores import Interval, Sample, TaskScore
 from layerswap_method.errors import LayerSwapError
 
@@ -96,6 +97,7 @@ def _observed_scores(task: str, samples: Sequence[Sample], *, level: float) -> I
 def _read_sample(task: str, logged: Mapping[str, Any], observer: Observer) -> Sample:
     responses = tuple(_response(each[0]) for each in logged["resps"])
     metrics = {name: _value(logged[name]) for name in logged["metrics"]}
+    programs = (each.verdict for each in logged["filtered_resps"] if isinstance(each, RunCode))
     return Sample(
         task=task,
         filter=logged["filter"],
@@ -108,6 +110,7 @@ def _read_sample(task: str, logged: Mapping[str, Any], observer: Observer) -> Sa
         doc_hash=logged["doc_hash"],
         prompt_hash=logged["prompt_hash"],
         target_hash=logged["target_hash"],
+        program=next(programs, None),
     )
 
 

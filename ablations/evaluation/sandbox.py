@@ -35,12 +35,11 @@ import tempfile
 from pathlib import Path
 from typing import Any, Literal
 
-from ablations.evaluation.scores import Frozen
+from ablations.evaluation.scores import Frozen, ProgramVerdict
 from layerswap_method.errors import InputError, LayerSwapError
 
 logger = logging.getLogger(__name__)
 
-Status = Literal["passed", "failed", "timeout", "memory", "output"]
 IsolationName = Literal["namespaces", "seccomp"]
 
 _WALL_PER_CPU = 3.0
@@ -61,17 +60,26 @@ _BOOT = (
 )
 
 
-class ProgramResult(Frozen):
-    """What came of one program."""
-
-    status: Status
-    """``passed``: it ran to the end of its tests. Else what stopped it."""
-
-    detail: str
-    """One line that says why it has not passed, in words; empty if it has."""
+class ProgramResult(ProgramVerdict):
+    """What came of one program, and what it said."""
 
     output: str = ""
     """The first 2000 bytes that it printed, as text."""
+
+
+class RunCode(str):
+    """The text of a program that was run, and what came of it.
+
+    A text, because lm-eval passes on nothing else from a filter to metric and record.
+    """
+
+    verdict: ProgramVerdict
+
+    def __new__(cls, code: str, result: ProgramVerdict) -> RunCode:
+        """Return `code` with the verdict of its `result`."""
+        made = super().__new__(cls, code)
+        made.verdict = ProgramVerdict(status=result.status, detail=result.detail)
+        return made
 
 
 class Isolation(Frozen):

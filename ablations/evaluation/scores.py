@@ -7,9 +7,9 @@ belongs to tables.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from layerswap_method.errors import InputError, nearest
 
@@ -78,6 +78,16 @@ class TaskScore(Frozen):
     """sacrebleu's signature of a corpus metric (tokeniser, smoothing, version); None elsewhere."""
 
 
+class ProgramVerdict(Frozen):
+    """What came of one program. The same in every run of a program that does the same."""
+
+    status: Literal["passed", "failed", "timeout", "memory", "output"]
+    """``passed``: it ran to the end of its tests. Else what stopped it."""
+
+    detail: str
+    """One printable line that says why it has not passed, in words; empty if it has."""
+
+
 class Sample(Frozen):
     """What the model said to one item, after one filter. One line of the record files."""
 
@@ -113,6 +123,16 @@ class Sample(Frozen):
 
     target_hash: str
     """lm-eval's hash of the target."""
+
+    program: ProgramVerdict | None = None
+    """What came of the program in `answers`; None, and absent in files, where none was run."""
+
+    @model_serializer(mode="wrap")
+    def _without_no_program(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = write(self)
+        if content["program"] is None:
+            del content["program"]
+        return content
 
 
 class EvaluationRequest(Frozen):

@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablations.evaluation.sandbox import ProgramResult, find_isolation, run_program
+from ablations.evaluation.sandbox import RunCode, find_isolation, run_program
+from ablations.evaluation.scores import ProgramVerdict
 from ablations.tasks.code import extract_code, tested_names
 from ablations.tasks.data import Source, make_dataset, read_rows
 from layerswap_method.errors import InputError
@@ -33,18 +34,6 @@ _TEST_IDS = range(11, 511)
 """MBPP's test split (its README); the Japanese dataset has all splits in one."""
 
 _MAX_AT_ONCE = 8
-
-
-class RunCode(str):
-    """The program taken from an answer, and what came of it."""
-
-    result: ProgramResult
-
-    def __new__(cls, code: str, result: ProgramResult) -> RunCode:
-        """Return `code` with its `result`."""
-        made = super().__new__(cls, code)
-        made.result = result
-        return made
 
 
 def load_mbpp(
@@ -136,7 +125,7 @@ def run_answers(
 def score(item: Mapping[str, Any], results: Sequence[RunCode]) -> dict[str, float]:
     """Return ``pass@1`` of one item: 1 where its program passed every test, else 0."""
     (program,) = results
-    return {"pass@1": float(program.result.status == "passed")}
+    return {"pass@1": float(program.verdict.status == "passed")}
 
 
 def _run_answer(answer: str, item: Mapping[str, Any]) -> RunCode:
@@ -144,7 +133,7 @@ def _run_answer(answer: str, item: Mapping[str, Any]) -> RunCode:
     tests = "\n".join([item["test_setup_code"], *item["test_list"]])
     code = extract_code(answer, tested_names([tests]))
     if not code:
-        return RunCode("", ProgramResult(status="failed", detail="there is no code in the answer"))
+        return RunCode("", ProgramVerdict(status="failed", detail="there is no code in the answer"))
     result = run_program(
         code,
         tests=tests,

@@ -129,6 +129,21 @@ class TestVerdicts:
     def test_text_that_is_no_source_is_a_failure(self, run_once: Run, source: str):
         assert run_once(source, "assert True").status in ("failed", "memory")
 
+    @pytest.mark.parametrize(
+        ("message", "detail"),
+        [
+            ("'one\\n  two\\u2028three'", "ValueError: one two three"),
+            ("'a\\ud800b\\x1b[31m\\0'", "ValueError: a b [31m"),
+            ("print", "ValueError: <built-in function print>"),
+            ("object()", "ValueError: <object object at 0x...>"),
+            ("hex(255)", "ValueError: 0xff"),
+        ],
+    )
+    def test_the_reason_is_one_line_that_can_be_printed_and_compared(
+        self, run_once: Run, message: str, detail: str
+    ):
+        assert run_once(f"raise ValueError({message})").detail == detail
+
     def test_an_exception_that_cannot_be_described_is_a_failure(self, run_once: Run):
         source = "class E(Exception):\n    def __str__(self): raise SystemExit(0)\nraise E"
         assert run_once(source).detail == "an exception that cannot be described"

@@ -1,8 +1,9 @@
+import json
 from pathlib import Path
 
 import pytest
 
-from ablations.evaluation.scores import Evaluation, Interval, Sample, TaskScore
+from ablations.evaluation.scores import Evaluation, Interval, ProgramVerdict, Sample, TaskScore
 from ablations.evaluation.store import read_evaluation, write_evaluation
 
 EVALUATION = Evaluation(
@@ -34,6 +35,9 @@ EVALUATION = Evaluation(
             doc_hash="d",
             prompt_hash="p",
             target_hash="t",
+            program=None
+            if doc_id == 0
+            else ProgramVerdict(status="timeout", detail="as long as ∞"),
         )
         for doc_id in range(2)
     ),
@@ -48,6 +52,15 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     write_evaluation(tmp_path / "soup", EVALUATION, fingerprint="f")
     assert read_evaluation(tmp_path / "soup", fingerprint="f") == EVALUATION
     assert [path.name for path in tmp_path.iterdir()] == ["soup"]
+
+
+def test_a_record_says_what_came_of_a_program_where_one_was_run(tmp_path: Path) -> None:
+    write_evaluation(tmp_path / "soup", EVALUATION, fingerprint="f")
+    file = tmp_path / "soup" / "samples_chat_translate.jsonl"
+    # A line without one is what versions wrote that knew of none.
+    plain, ran = (json.loads(line) for line in file.read_text().removesuffix("\n").split("\n"))
+    assert "program" not in plain
+    assert ran["program"] == {"status": "timeout", "detail": "as long as ∞"}
 
 
 def test_other_inputs_never_resume_onto_old_scores(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from ablations.evaluation import sandbox
-from ablations.evaluation.scores import Evaluation, EvaluationRequest
+from ablations.evaluation.scores import Evaluation, EvaluationRequest, ProgramVerdict
 from ablations.evaluation.store import read_evaluation, write_evaluation
 from ablations.tasks import mbpp
 from ablations.tasks.generate import TASKS
@@ -90,8 +90,25 @@ class TestScores:
         assert second.responses == (perturbed("", {"task_id": 12}),)
         assert second.answers == (perturbed("", {"task_id": 12}).removesuffix("\n```"),)
         assert first.target.split("\n")[0] == "assert count_vowels('banana') == 3"
+        assert first.program == third.program == ProgramVerdict(status="passed", detail="")
+        assert second.program is not None
+        assert second.program.status == "failed"
+        assert second.program.detail.startswith("AssertionError at `assert ")
         write_evaluation(tmp_path / "records", evaluation, fingerprint="f")
         assert read_evaluation(tmp_path / "records", fingerprint="f") == evaluation
+
+    def test_a_record_says_what_stopped_its_program(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(mbpp, "TIME_S", 1.0)
+        monkeypatch.setattr(mbpp, "OUTPUT_BYTES", 1000)
+        answers = {11: "while True: pass", 12: "print('x' * 2000)", 510: "x = [0] * (1 << 40)"}
+        evaluation = run(lambda task, item: answers[item["task_id"]], NAMES[-1:])
+        empty = run(lambda task, item: " ", NAMES[-1:])
+        assert [each.program for each in (*evaluation.samples, empty.samples[0])] == [
+            ProgramVerdict(status="timeout", detail="used its 1 s of CPU time"),
+            ProgramVerdict(status="output", detail="wrote more than 1000 bytes"),
+            ProgramVerdict(status="memory", detail="MemoryError"),
+            ProgramVerdict(status="failed", detail="there is no code in the answer"),
+        ]
 
     def test_the_notes_say_how_code_was_held_and_what_was_asked_in_english(
         self, right: Evaluation

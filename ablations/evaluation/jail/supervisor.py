@@ -13,6 +13,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import select
 import signal
 import sys
@@ -177,7 +178,7 @@ class _Watch:
         if self._exit == 0 and self._said == nonce:
             return self._result("passed", "")
         if self._exit == -signal.SIGXCPU or (self._exit != 0 and self._cpu_s >= time_s):
-            return self._result("timeout", f"used {self._cpu_s:.1f} s of CPU time")
+            return self._result("timeout", f"used its {time_s:g} s of CPU time")
         if claim is not None:
             return self._result(claim["status"], claim["detail"])
         if self._exit is not None and self._exit < 0:
@@ -219,7 +220,13 @@ def _read_claim(said: bytes) -> dict[str, str] | None:
         return None
     if status not in ("failed", "memory", "output"):
         return None
-    return {"status": status, "detail": detail}
+    return {"status": status, "detail": _one_line(detail)}
+
+
+def _one_line(words: str) -> str:
+    """Return what can be printed of `words`, without addresses: they differ from run to run."""
+    printable = "".join(each if each.isprintable() else " " for each in words)
+    return re.sub(r"\bat 0x[0-9a-f]+", "at 0x...", " ".join(printable.split()))
 
 
 def _report(verdict: dict[str, Any]) -> None:

@@ -132,6 +132,63 @@ def test_a_base_that_is_an_expert_is_one_error(tuned: Path, tmp_path: Path) -> N
         plan_study(study, tmp_path / "experts.yml", backend="hf")
 
 
+def reverts(settings: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
+    recipe = {
+        "merge_method": "delta_revert",
+        "models": [{"model": "task"}],
+        "base_model": "base",
+        "dtype": "float32",
+    }
+    return document(recipe=recipe, baseline=["task_expert"], vary=settings, **changes)
+
+
+def test_reverts_are_streamed_and_planned_without_weights(
+    tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> None:
+        raise AssertionError("a plan opens no pair")
+
+    monkeypatch.setattr(deltas, "open_pair", refuse)
+    settings = [
+        {"bottom_layers": 0},
+        {"revert_layers": "0,3"},
+        {"bottom_layers": 1, "top_layers": 1},
+        {"keep_fraction": 0.5},
+        {"threshold": 0.1},
+    ]
+    study = write_yaml(tmp_path / "reverts.yml", reverts(settings))
+    found = plan_study(read_study(study), tuned / "experts.yml", backend="hf")
+    text = describe_plan(found, materialize=False, jobs=1)
+    assert "loads into a live engine: 4" in text
+    assert "checkpoints written by mergekit: 0" in text
+    keys = [cell.weights_key for cell in found.cells]
+    assert keys[0] == keys[1], "nothing goes back: the expert itself"
+    assert keys[2] == keys[3], "the same layers, named in two ways"
+    assert len(set(keys)) == 4
+
+
+@pytest.mark.slow
+def test_reverts_give_the_same_records_live_and_from_checkpoints(
+    tuned: Path, tmp_path: Path
+) -> None:
+    settings = [{"keep_fraction": 0.5}, {"threshold": 0.1}, {"revert_modules": "attention"}]
+    study = write_yaml(tmp_path / "reverts.yml", reverts(settings))
+    found = {}
+    for name, materialize in (("live", False), ("cold", True)):
+        options = RunOptions(experts=tuned / "experts.yml", out=tmp_path / name, backend="hf")
+        assert not run_study(str(study), replace(options, materialize=materialize)).summary.failed
+        cells = [c for c in records.load_run(tmp_path / name).cells if c.kind == "recipe"]
+        found[name] = {cell.label: cell.provenance for cell in cells}
+    assert scores_by_label(tmp_path / "live") == scores_by_label(tmp_path / "cold")
+    assert len(found["live"]) == 3
+    for label, live in found["live"].items():
+        cold = found["cold"][label]
+        assert (live["weights"], cold["weights"]) == ("streamed", "checkpoint")
+        for key in ("threshold", "kept"):  # the base has a name here, and a folder there
+            assert live["measured"][key] == cold["measured"][key]
+        assert 0 < live["measured"]["kept"]["fraction"] < 1
+
+
 @pytest.mark.slow
 def test_a_live_engine_and_checkpoints_give_the_same_records(tuned: Path, tmp_path: Path) -> None:
     module = {"placement": "delta_share", "delta_threshold": 0.1, "delta_unit": "module"}

@@ -63,9 +63,13 @@ def evaluate(
     max_model_len: int | None,
     **asked: Any,
 ) -> None:
-    """Run the paper's benchmarks on MODEL, a folder or a hub id, and show its Table 5.
+    """Run the paper's benchmarks on MODEL and show its Table 5.
 
-    `layerswap tasks` lists them. What is finished and unchanged is not asked again.
+    MODEL is a folder, a hub id, or BASE+ADAPTER: either with a LoRA adapter.
+
+    `layerswap tasks` lists the benchmarks. What is finished and unchanged is not asked again. The
+    table has what was asked; results.json in --out keeps the scores of earlier calls too. One
+    --out is for one model, backend, --limit, --dtype and --max-model-len.
     """
     from ablations.evaluation.evaluator import EngineOptions
     from ablations.suite import SuiteRequest, evaluate_model

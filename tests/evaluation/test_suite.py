@@ -12,10 +12,12 @@ from ablations.cli import main
 from ablations.evaluation import vllm_engine
 from ablations.evaluation.evaluator import EngineOptions
 from ablations.evaluation.scores import Sample
+from ablations.merging import merge
 from ablations.pocket.build import PocketPaths
 from ablations.suite import SuiteRequest, SuiteResult, evaluate_model
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.evaluation.conftest import write_model
+from tests.live.models import write_adapter
 from tests.tasks.conftest import DATA, REAL_MGSM, needs_real_mgsm
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -115,6 +117,131 @@ def test_what_is_finished_is_not_asked_again_unless_its_inputs_changed(
 
 
 @pytest.mark.slow
+def test_results_of_earlier_calls_are_kept(expert: Path, tmp_path: Path) -> None:
+    def scores() -> dict[str, list[object]]:
+        content = json.loads((tmp_path / "out" / "results.json").read_text())
+        assert content["skipped"] == {}
+        return {name: task["scores"] for name, task in content["tasks"].items()}
+
+    mgsm, mbpp = ("layerswap_mgsm_sw", "layerswap_mgsm_te"), ("layerswap_mbpp_sw",)
+    wide = _ask(
+        *(expert, DATA, tmp_path / "out"),
+        **{"languages": ("sw",), "limit": 2, "allow_code_execution": True},
+    )
+    assert wide.earlier == ()
+    before = scores()
+    assert before.keys() == {mgsm[0], *mbpp}
+    # Another folder of data with the files of one task only, and no leave to run code.
+    only = tmp_path / "only"
+    shutil.copytree(DATA / "mgsm", only)
+    narrow = _ask(expert, only, tmp_path / "out", languages=("te",), benchmarks=("mgsm",), limit=2)
+    assert narrow.evaluations.keys() == {mgsm[1]}
+    assert set(narrow.earlier) == {mgsm[0], *mbpp}
+    after = scores()
+    assert list(after) == [*mgsm, *mbpp]
+    assert before == {name: after[name] for name in before}
+    lines = narrow.report().splitlines()
+    assert lines[2].startswith("MGSM em@maj1, 8-shot  Telugu ")
+    assert lines[3] == ""
+    assert lines[-1].startswith(
+        f"Scores (and those of 2 tasks of earlier calls): {tmp_path / 'out' / 'results.json'}; "
+    )
+    # A finished program is not run again, so its scores need no leave.
+    again = _ask(expert, DATA, tmp_path / "out", languages=("sw",), benchmarks=("mbpp",), limit=2)
+    assert (again.evaluations.keys(), again.skipped) == ({*mbpp}, {})
+    assert scores() == after
+
+
+@pytest.mark.slow
+def test_a_folder_is_one_models_under_one_protocol(
+    expert: Path, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = {"languages": ("sw",), "benchmarks": ("mgsm",)}
+    _ask(expert, DATA, tmp_path / "out", limit=2, **asked)
+    before = (tmp_path / "out" / "results.json").read_bytes()
+    other = write_model(tmp_path / "other", seed=1)
+    for model, changes, words in (
+        (expert, {}, r"\(limit 2, now none\); .*: give another --out, or remove this one"),
+        (other, {"limit": 2}, rf"\(model {expert}, now {other}\)"),
+    ):
+        caplog.clear()
+        with caplog.at_level(logging.INFO), pytest.raises(InputError, match=words):
+            _ask(model, DATA, tmp_path / "out", **changes, **asked)
+        assert "evaluated in" not in caplog.text
+    assert (tmp_path / "out" / "results.json").read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("suite") / "adapter"
+    # Not of the attention: to this model most words are one, and attention to equal ones is equal.
+    return write_adapter(folder, "model.layers.1.mlp.down_proj", 96, 64)
+
+
+def _both_ways(
+    expert: Path, adapter: Path, out: Path, **changes: object
+) -> tuple[SuiteResult, SuiteResult]:
+    """Return what a base and its adapter say, and what the checkpoint says that mergekit makes."""
+    reference = f"{expert}+{adapter}"
+    recipe = out / "recipe.yml"
+    recipe.write_text(f"merge_method: passthrough\nmodels: [{{model: '{reference}'}}]\n")
+    cache = ["--lora-merge-cache", str(out / "adapters")]
+    merge(recipe, out / "merged", fingerprint="test", options=cache)
+    asked: dict[str, object] = {"benchmarks": ("mgsm", "belebele", "flores"), "limit": 3, **changes}
+    return (
+        _ask(Path(reference), DATA, out / "streamed", **asked),
+        _ask(out / "merged", DATA, out / "cold", **asked),
+    )
+
+
+@pytest.mark.slow
+def test_a_base_with_an_adapter_scores_as_the_merged_checkpoint(
+    expert: Path, adapter: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    streamed, cold = _both_ways(expert, adapter, tmp_path)
+    assert len(streamed.evaluations) == len(cold.evaluations) == 8
+    alone = _ask(expert, DATA, tmp_path / "alone", benchmarks=("mgsm",), limit=3)
+    for name, each in streamed.evaluations.items():
+        assert each.model == f"{expert}+{adapter}"
+        assert each.scores == cold.evaluations[name].scores
+        assert each.samples == cold.evaluations[name].samples
+    for name, each in alone.evaluations.items():
+        assert each.samples != streamed.evaluations[name].samples
+    assert streamed.report().splitlines()[0].split()[2] == "task+adapter"
+    # The adapter is a part of the model: nothing is asked again, unless it has changed.
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "ablations"):
+        _ask(Path(f"{expert}+{adapter}"), DATA, streamed.out, benchmarks=("mgsm",), limit=3)
+    assert "evaluated in" not in caplog.text
+    with pytest.raises(InputError, match="holds results of another evaluation"):
+        _ask(expert, DATA, streamed.out, benchmarks=("mgsm",), limit=3)
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+@pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
+def test_a_base_with_an_adapter_scores_as_the_merged_checkpoint_on_vllm(
+    expert: Path, adapter: Path, tmp_path: Path
+) -> None:
+    streamed, cold = _both_ways(expert, adapter, tmp_path, backend="vllm", benchmarks=("mgsm",))
+    assert len(streamed.evaluations) == 2
+    for name, each in streamed.evaluations.items():
+        assert each.backend == "vllm"
+        assert each.scores == cold.evaluations[name].scores
+        assert each.samples == cold.evaluations[name].samples
+
+
+def test_an_adapter_that_cannot_be_streamed_is_said(
+    expert: Path, adapter: Path, data: Path, tmp_path: Path
+) -> None:
+    other = shutil.copytree(adapter, tmp_path / "dora")
+    config = json.loads((other / "adapter_config.json").read_text())
+    (other / "adapter_config.json").write_text(json.dumps(config | {"use_dora": True}))
+    with pytest.raises(InputError, match="use_dora is set; merge it into its base first"):
+        _ask(Path(f"{expert}+{other}"), data, tmp_path / "out", benchmarks=("mgsm",))
+
+
+@pytest.mark.slow
 def test_all_benchmarks_run_from_local_files(expert: Path, tmp_path: Path) -> None:
     result = _ask(
         *(expert, DATA, tmp_path / "out"),
@@ -152,8 +279,12 @@ def test_models_that_are_not_there_are_said(expert: Path, data: Path, tmp_path: 
         _ask(expert.with_name("tasc"), data, tmp_path)
     with pytest.raises(InputError, match=r"^nobody/nothing cannot be had"):
         _ask(Path("nobody/nothing"), data, tmp_path)
-    with pytest.raises(InputError, match="a base with an adapter; merge it first"):
+    with pytest.raises(InputError, match=r"^org/base cannot be had"):
         _ask(Path("org/base+path/adapter"), data, tmp_path)
+    with pytest.raises(InputError, match=r"^/no/adapter: no such folder"):
+        _ask(Path(f"{expert}+/no/adapter"), data, tmp_path)
+    with pytest.raises(InputError, match=r"holds no adapter_config\.json: no peft adapter"):
+        _ask(Path(f"{expert}+{expert}"), data, tmp_path)
 
 
 def test_a_damaged_checkpoint_is_one_message(expert: Path, data: Path, tmp_path: Path) -> None:

@@ -124,7 +124,8 @@ class SuiteResult:
         table = render_table5(name, self.tasks, self.evaluations, self.skipped)
         if not self.evaluations:
             return f"{table}\n\nNothing was evaluated. What was skipped: {self.out / FILE}"
-        earlier = f" (and those of {len(self.earlier)} tasks of earlier calls)"
+        many = "task" if len(self.earlier) == 1 else "tasks"
+        earlier = f" (and those of {len(self.earlier)} {many} of earlier calls)"
         return (
             f"{table}\n\nEvaluated by lm-eval on {describe_backend(self.backend)}.\n"
             f"Scores{earlier if self.earlier else ''}: {self.out / FILE}; "

@@ -11,6 +11,7 @@ import yaml
 import layerswap_method
 from ablations.atomic import write_text
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.strict_yaml import read_yaml
 
 
 def find_recipe(name: str) -> Path:
@@ -61,7 +62,7 @@ def redirect_recipe(recipe: Path, old: str, new: Path, out: Path) -> None:
         redirected += 1
         return f"{new.resolve()}{text.removeprefix(old)}"
 
-    content = _map_strings(yaml.safe_load(recipe.read_text(encoding="utf-8")), move)
+    content = _map_strings(read_yaml(recipe), move)
     if not redirected:
         raise InputError(f"{recipe}: names no model below {old}, so none can be redirected")
     header = f"# {recipe.as_posix()} with {old} replaced by {new.resolve()}\n"

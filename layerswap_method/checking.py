@@ -28,7 +28,12 @@ from layerswap_method.definitions import (
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.mergekit_api import chat_templates
 from layerswap_method.output import check_output
-from layerswap_method.references import load_config, local_folder, reference_problems
+from layerswap_method.references import (
+    has_tokenizer,
+    load_config,
+    local_folder,
+    reference_problems,
+)
 
 LOG = logging.getLogger("layerswap")
 
@@ -71,7 +76,7 @@ def read_inputs(
     problems = [p for ref in references for p in reference_problems(ref, options)]
     if problems:
         raise InputError.from_problems(f"{method} recipe", problems)
-    problems = list(_setting_problems(merge_config))
+    problems = [*_setting_problems(merge_config), *_tokenizer_problems(merge_config, options)]
     if problems:
         raise InputError.from_problems(f"{method} recipe", problems)
     configs = {str(ref): load_config(ref, options) for ref in references}
@@ -141,6 +146,27 @@ def _setting_problems(merge_config: Any) -> Iterator[str]:
             f"chat_template is {template!r}; it must be one of {', '.join(known)}, or a template's "
             f"own text{nearest(template, known)}"
         )
+
+
+def _tokenizer_problems(merge_config: Any, options: Any) -> Iterator[str]:
+    """Yield models without the tokenizer that a setting needs; mergekit guesses one, or fails."""
+    keys = ("tokenizer", "tokenizer_source")
+    key = next((key for key in keys if getattr(merge_config, key) is not None), None)
+    models: list[Any] = []
+    if key is not None:
+        source = merge_config.tokenizer_source or merge_config.tokenizer.source
+        models = sorted(merge_config.referenced_models(), key=str)
+        models += [] if isinstance(source, str) else [source]
+    elif merge_config.chat_template and options.copy_tokenizer:
+        key = "chat_template"
+    models = [] if key is None else [merge_config.base_model, *models]
+    for reference in {str(model): model for model in models}.values():
+        if not has_tokenizer(reference):
+            yield (
+                f"{reference} holds no tokenizer (tokenizer.json, tokenizer.model or vocab.json), "
+                f"which {key}: needs; copy its files there from the model it was trained from, or "
+                f"drop {key}:"
+            )
 
 
 def input_paths(references: Sequence[Any], options: Any) -> list[Path]:

@@ -74,14 +74,34 @@ def chat_templates() -> tuple[str, ...]:
     return tuple(sorted(f.name[:-6] for f in files if f.name.endswith(".jinja")))
 
 
+def method_names() -> tuple[str, ...]:
+    """Return the names of the merge methods that mergekit knows; ours only where registered."""
+    from mergekit.merge_methods.registry import registered_methods
+
+    return tuple(method.spec.name for method in registered_methods())
+
+
+def parse_recipe(document: Mapping[str, Any]) -> Any:
+    """Return mergekit's `MergeConfiguration` of a recipe; raises what mergekit raises."""
+    from mergekit.config import MergeConfiguration
+
+    return MergeConfiguration.model_validate(dict(document))
+
+
 def recipe_fields() -> dict[str, tuple[str, ...]]:
-    """Return the keys mergekit knows: of a recipe and of the entries of its lists and modules."""
+    """Return the keys mergekit knows: of a recipe, of its blocks, and of entries of its lists."""
     from mergekit.config import (
         InputModelDefinition,
         InputSliceDefinition,
         MergeConfiguration,
         OutputModuleDefinition,
         OutputSliceDefinition,
+    )
+    from mergekit.tokenizer.config import (
+        ModelTokenEmbedding,
+        TokenEmbeddingConfig,
+        TokenizerConfig,
+        ZeroEmbedding,
     )
 
     return {
@@ -90,6 +110,10 @@ def recipe_fields() -> dict[str, tuple[str, ...]]:
         "slices": tuple(OutputSliceDefinition.model_fields),
         "sources": tuple(InputSliceDefinition.model_fields),
         "modules": tuple(OutputModuleDefinition.model_fields),
+        "tokenizer": tuple(TokenizerConfig.model_fields),
+        "tokens": tuple(TokenEmbeddingConfig.model_fields),
+        "model_token": tuple(ModelTokenEmbedding.model_fields),
+        "zero": tuple(ZeroEmbedding.model_fields),
     }
 
 

@@ -169,6 +169,20 @@ def _blocks(source: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any],
         if isinstance(module, Mapping):
             yield f"modules.{name}", module, "modules"
             yield from _input_blocks(module, f"modules.{name}.")
+    tokenizer = source.get("tokenizer")
+    if isinstance(tokenizer, Mapping):
+        yield "tokenizer", tokenizer, "tokenizer"
+        yield from _token_blocks(tokenizer.get("tokens"))
+
+
+def _token_blocks(tokens: Any) -> Iterator[tuple[str, Mapping[str, Any], str]]:
+    for name, token in tokens.items() if isinstance(tokens, Mapping) else ():
+        if not isinstance(token, Mapping):
+            continue
+        yield f"tokenizer.tokens.{name}", token, "tokens"
+        origin = token.get("source")
+        if isinstance(origin, Mapping) and origin.get("kind") in ("model_token", "zero"):
+            yield f"tokenizer.tokens.{name}.source", origin, origin["kind"]
 
 
 def _input_blocks(

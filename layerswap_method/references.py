@@ -15,6 +15,9 @@ from layerswap_method.mergekit_api import merged_reference
 if TYPE_CHECKING:
     from layerswap_method.streams import StreamInput
 
+_VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tekken.json", "token*.py")
+"""Files in which tokenizers keep their tokens."""
+
 
 def path_problem(path: str) -> str | None:
     """Return what is wrong with a model path as a recipe writes it; None where nothing is.
@@ -91,6 +94,18 @@ def _adapter_problems(reference: Any) -> list[str]:
             "safe_serialization=True"
         ]
     return []
+
+
+def has_tokenizer(reference: Any) -> bool:
+    """Return whether a reference to a folder has a vocabulary; True for what is not a folder.
+
+    Asked by names, not by loading: where there is none, transformers makes a tokenizer of one to
+    five tokens for some architectures (Qwen2, GPT-2, Gemma), and mergekit takes it.
+    """
+    folder = Path(reference.model.path)
+    if not folder.is_dir():
+        return True
+    return any(next(folder.glob(pattern), None) is not None for pattern in _VOCABULARIES)
 
 
 def load_config(reference: Any, options: Any) -> Any:

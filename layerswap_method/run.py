@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from layerswap_method.errors import LayerSwapError, describe_error
 from layerswap_method.mergekit_api import forget_loaders
 from layerswap_method.output import output_folder, temporary_output
+from layerswap_method.strict_yaml import parse_yaml
 
 LOG = logging.getLogger("layerswap")
 
@@ -88,7 +87,7 @@ def patch_merge(module: Any, *, applies: Callable[[str], bool]) -> None:
         forget_loaders()
         out = output_folder(out_path)
         prepared = checks[merge_config.merge_method].prepare(
-            merge_config, options, _document(config_source), out
+            merge_config, options, _document(merge_config.merge_method, config_source), out
         )
         shown = config_source or merge_config.to_yaml()
         _say(prepared.lines, quiet=options.quiet)
@@ -107,9 +106,13 @@ def patch_merge(module: Any, *, applies: Callable[[str], bool]) -> None:
             loaded.run_merge = run_merge  # type: ignore[attr-defined]
 
 
-def _document(config_source: str | None) -> Mapping[str, Any] | None:
-    """Return the recipe before mergekit parsed it, to find keys that mergekit ignored."""
-    document = yaml.safe_load(config_source) if config_source else None
+def _document(method: str, config_source: str | None) -> Mapping[str, Any] | None:
+    """Return the recipe before mergekit parsed it, to find keys that mergekit ignored.
+
+    Raises:
+        InputError: for keys that stand twice, of which mergekit saw the last only.
+    """
+    document = parse_yaml(config_source, f"{method} recipe") if config_source else None
     return document if isinstance(document, dict) else None
 
 

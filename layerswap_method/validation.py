@@ -12,7 +12,7 @@ from typing import Any
 
 import pydantic
 
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, nearest
 
 _REASONS = (
     (
@@ -59,6 +59,35 @@ def patch_config(module: Any, names: Collection[str], *, applies: Callable[[str]
 
     model_validate._layerswap_patched = True  # type: ignore[attr-defined]
     module.MergeConfiguration.model_validate = classmethod(model_validate)
+
+
+def check_form(document: Mapping[str, Any]) -> None:
+    """Check that mergekit has the method of a recipe, any method, and can read the recipe.
+
+    Raises:
+        InputError: with every problem; for the methods of this project without the keys that
+            mergekit would ignore, which `read_recipe` and `read_revert_recipe` tell.
+    """
+    from layerswap_method.mergekit_api import method_names, parse_recipe, recipe_fields
+    from layerswap_method.recipe import key_problems
+    from layerswap_method.registration import METHODS
+
+    name, known = document.get("merge_method"), sorted({*method_names(), *METHODS})
+    problems = []
+    if name not in known:
+        hint = nearest(str(name), known)
+        problems.append(f"merge_method is {name!r}; mergekit has {', '.join(known)}{hint}")
+    try:
+        parse_recipe(document)
+    except InputError:  # a recipe of ours, in our words
+        raise
+    except (RuntimeError, ValueError) as error:
+        problems += _problems(document, error, ())
+    else:
+        if name not in METHODS:
+            problems += key_problems(document, recipe_fields(), ())
+    if problems:
+        raise InputError.from_problems(f"{name} recipe" if name in known else "recipe", problems)
 
 
 def _parameters(method: str) -> tuple[str, ...]:

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ablations.evaluation.scores import SHIPPED_TASKS, Frozen
 from ablations.tasks.languages import load_languages
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.strict_yaml import read_yaml
 
 PREFIX = "layerswap_"
 
@@ -193,16 +192,9 @@ def _task(content: dict[str, Any], metadata: dict[str, Any], languages: Any) -> 
     )
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads ``!function NAME`` as the name."""
-
-
-_Loader.add_constructor("!function", lambda loader, node: loader.construct_scalar(node))  # type: ignore[arg-type]
-
-
 def _read(path: Path) -> dict[str, Any]:
     """Return a task file with what it includes, as lm-eval reads it: the file's own keys win."""
-    content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    content = read_yaml(path, tags=["!function"])
     if not isinstance(content, dict):
         return {}
     included: dict[str, Any] = {}

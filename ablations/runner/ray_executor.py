@@ -76,7 +76,6 @@ class RayExecutor:
         """
         if importlib.util.find_spec("ray") is None:
             raise InputError(f"ray is not installed; needed is: {HOW_TO_INSTALL}")
-        _check_answers(address)
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray
 
@@ -84,6 +83,7 @@ class RayExecutor:
         self._connected_here = not ray.is_initialized()
         if self._connected_here:
             try:
+                _check_answers(address, _resolved(address))
                 ray.init(
                     address=address, log_to_driver=False, logging_level=logging.ERROR, **_runtime()
                 )
@@ -158,20 +158,42 @@ class RayExecutor:
         return remote.options(**needs, **options).remote(self._factory)
 
 
-def _check_answers(address: str) -> None:
+def _resolved(address: str) -> str:
+    """Return where Ray will look for the cluster.
+
+    ``auto`` is ``RAY_ADDRESS``, else a cluster that runs here, else the last one that was started
+    here, which Ray keeps in a file (``/tmp/ray/ray_current_cluster``) when it has long ended.
+
+    Raises:
+        ConnectionError: where ``auto`` is none of them.
+    """
+    if address != "auto":
+        return address
+    try:
+        from ray._private.services import get_ray_address_from_environment
+    except ImportError:  # private: a Ray without it is asked at its own pace
+        return address
+    return str(get_ray_address_from_environment(address, None))
+
+
+def _check_answers(address: str, place: str) -> None:
     """Check that somebody listens at a HOST:PORT; Ray itself tries a wrong one for minutes.
+
+    Args:
+        address: as the user gave it.
+        place: where that is.
 
     Raises:
         InputError: where nobody does.
     """
-    place = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
     host, _, port = place.rpartition(":")
     if not host or not port.isdigit() or "/" in place:
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
     except (OSError, OverflowError) as error:
-        raise _no_cluster(place, str(error)) from error
+        found = "" if place == address else f", where Ray looks for {address!r}"
+        raise _no_cluster(place, f"{error}{found}") from error
 
 
 def _no_cluster(address: str, reason: str) -> InputError:

@@ -27,6 +27,7 @@ from ablations.evaluation.scores import Backend, Frozen, Sample, TaskScore
 from ablations.study.schema import Kind, Scalar, Study
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.plan import LayerPlan, Source
+from layerswap_method.strict_yaml import read_yaml
 
 SCHEMA_VERSION = 1
 """Of everything below RUN. Older ones are refused by name until there is one to convert."""
@@ -103,8 +104,7 @@ class CellRecord(CellHead):
     @property
     def merge(self) -> dict[str, Any]:
         """The mergekit recipe that makes the same weights."""
-        text = (self.folder / "merge.yml").read_text(encoding="utf-8")
-        return dict(yaml.safe_load(text))
+        return dict(read_yaml(self.folder / "merge.yml"))
 
     def samples(self) -> Iterator[Sample]:
         """Yield the records of all items, as they were asked.
@@ -325,6 +325,8 @@ def _read(kind: type[_Model], path: Path) -> _Model | None:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise _damaged(path, error) from error
     try:
         version = json.loads(text)["schema_version"]
     except (ValueError, KeyError, TypeError) as error:
@@ -346,7 +348,9 @@ def _validated(kind: type[_Model], text: str, where: str) -> _Model:
 
 
 def _damaged(where: Path | str, error: Exception) -> LayerSwapError:
+    told = f"{where} is damaged ({first_line(error)})"
+    if Path(where).name == RUN_FILE:
+        return LayerSwapError(f"{told}; restore it, or choose another --out")
     return LayerSwapError(
-        f"{where} is damaged ({first_line(error)}); remove its folder and run the study again: the "
-        "other cells are kept"
+        f"{told}; remove its folder and run the study again: the other cells are kept"
     )

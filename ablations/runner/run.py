@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from ablations.study.cells import Cell
 from ablations.study.describe import describe_plan
 from ablations.study.files import StudyFile, find_study, read_study
 from ablations.study.planning import StudyPlan, plan_study
-from ablations.study.selection import parse_selection
+from ablations.study.selection import nothing_selected, parse_selection
 from layerswap_method.errors import InputError, LayerSwapError
 
 logger = logging.getLogger(__name__)
@@ -104,11 +105,13 @@ def dry_run(study: str, options: RunOptions) -> str:
     Nothing is written or downloaded.
 
     Raises:
-        InputError: with every problem of the study.
+        InputError: with every problem of the study, or for a folder that is another's.
     """
     file = read_study(find_study(study))
-    name = "study" if file.study is None else file.study.name
-    out = (options.out or default_out(name)).absolute()
+    name = None if file.study is None else file.study.name
+    out = (options.out or default_out(name or "study")).absolute()
+    if name is not None:
+        _check_folder(out, name, dry=True)
     cache = out / _FINGERPRINTS
     plan = _plan(file, options, cache, dry=True)
     finished = {cell.key for cell in plan.cells if records.is_finished(out, cell.key)}
@@ -171,6 +174,7 @@ def _plan(file: StudyFile, options: RunOptions, cache: Path, *, dry: bool = Fals
         dry=dry,
         data_dir=options.data_dir,
         allow_code_execution=options.allow_code_execution,
+        only=options.only,
     )
 
 
@@ -194,18 +198,24 @@ def _selected(plan: StudyPlan, only: str | None) -> list[Cell]:
     holds = parse_selection(only, known)
     chosen = [cell for cell in plan.cells if holds(cell.facts())]
     if not chosen:
-        raise InputError(f"--only {only}: no cell of {plan.study.name} is like that")
+        raise nothing_selected(only)
     return chosen
 
 
-def _check_folder(out: Path, name: str) -> None:
-    """Check that `out` may hold a run of the study `name`.
+def _check_folder(out: Path, name: str, *, dry: bool = False) -> None:
+    """Check that `out` may hold a run of the study `name`; if `dry`, it need not be writable.
 
     Raises:
-        InputError: when it holds something else.
+        InputError: when it holds something else, or cannot be a folder.
     """
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; give a folder")
+    try:
+        there = next(p for p in (out, *out.parents) if p.exists() or p.is_symlink())
+    except OSError as error:
+        raise InputError(f"{out}: {error.strerror}; choose another --out") from error
+    if not there.is_dir():
+        raise InputError(f"{there}: is no folder; choose another --out")
+    if not dry and not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"{there}: you may not write there; choose another --out")
     head = records.read_run_file(out)
     if head is not None and head.study.name != name:
         raise InputError(

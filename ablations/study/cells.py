@@ -28,6 +28,7 @@ from ablations.study.schema import Evaluate, Kind, Scalar, Study
 from layerswap_method.errors import InputError
 from layerswap_method.plan import LayerPlan
 from layerswap_method.recipe import Recipe
+from layerswap_method.validation import check_form
 
 
 @dataclass(frozen=True)
@@ -217,6 +218,7 @@ def _merge(
     known: Mapping[str, Any],
 ) -> tuple[dict[str, Any], LayerPlan | None, Recipe | None]:
     document = with_values(study.recipe or {}, setting)
+    check_form(document)
     is_layer_swap = document.get("merge_method") == LAYER_SWAP
     if is_layer_swap and study.reference_layers is not None:
         reference = study.reference_layers

@@ -57,7 +57,8 @@ def place_problem(template: Mapping[str, Any], name: str, known: Mapping[str, An
     keys = [key for key in known["recipe"] if key not in _STRUCTURE]
     parameters = _PARAMETERS.get(str(template.get("merge_method")))
     if parameters is None:
-        parameters = tuple(template.get("parameters") or ())
+        given = template.get("parameters")
+        parameters = tuple(map(str, given)) if isinstance(given, Mapping) else ()
     if name in keys or name in parameters:
         return None
     choices = [*parameters, *keys]
@@ -78,7 +79,8 @@ def with_values(template: Mapping[str, Any], values: Mapping[str, Scalar]) -> di
             elif isinstance(holder, dict):
                 holder[last] = value
         elif name in parameters or name in ours:
-            document["parameters"] = {**parameters, name: value}
+            if isinstance(parameters, Mapping):  # else no recipe at all, see `check_form`
+                document["parameters"] = {**parameters, name: value}
         else:
             document[name] = value
     return document
@@ -127,7 +129,8 @@ def with_experts(document: Mapping[str, Any], experts: Mapping[str, Expert]) -> 
     if not isinstance(filled, dict) or filled.get("merge_method") != LAYER_SWAP:
         return dict(filled)
     filled.setdefault("base_model", experts["base"].reference)
-    for entry, source in zip(filled["models"], document["models"], strict=True):
+    models = (each.get("models") or () for each in (filled, document))
+    for entry, source in zip(*models, strict=True):
         if source.get("model") in ("task", "language"):
             entry["parameters"] = {"role": source["model"], **(entry.get("parameters") or {})}
     return filled

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import Field, StrictStr, ValidationError
 
 from ablations.evaluation.scores import Frozen
+from ablations.study.forms import form_problems
 from layerswap_method.errors import InputError, first_line, nearest
+from layerswap_method.strict_yaml import read_yaml
 
 _PATTERNS = ["*.safetensors", "*.json", "tokenizer*", "*.model", "merges.txt", "vocab*"]
 """Files of a hub repository that an expert is made of; pickles stay away."""
@@ -70,21 +71,15 @@ def read_experts_file(path: Path) -> ExpertsFile:
     Raises:
         InputError: when it cannot be read, with every problem.
     """
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-    if isinstance(document, dict) and not set(document) & set(ExpertsFile.model_fields):
+    document = read_yaml(path)
+    if not isinstance(document, dict) or not document:
+        raise InputError(f"{path}: names no expert; write NAME: FOLDER, a line for each expert")
+    if not set(document) & set(ExpertsFile.model_fields):
         document = {"experts": document}
     try:
         return ExpertsFile.model_validate(document)
     except ValidationError as error:
-        problems = []
-        for item in error.errors():
-            key = ".".join(str(part) for part in item["loc"])
-            hint = nearest(key, ExpertsFile.model_fields)
-            unknown = item["type"] == "extra_forbidden"
-            problems.append(f"unknown key {key!r}{hint}" if unknown else f"{key}: {item['msg']}")
+        problems = form_problems(ExpertsFile, error, "the experts file")
         raise InputError.from_problems(str(path), problems) from error
 
 

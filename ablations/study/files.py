@@ -6,17 +6,18 @@ reported along with the fault.
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
+from ablations.study.forms import form_problems
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.strict_yaml import read_yaml
 
 STUDIES = Path(__file__).parent.parent / "studies"
 """The shipped studies."""
@@ -43,11 +44,12 @@ def find_study(text: str) -> Path:
         InputError: when there is none.
     """
     path = Path(text)
-    if path.is_file():
-        return path
-    shipped = STUDIES / f"{text}.yml"
-    if shipped.is_file():
-        return shipped
+    for file in (path, STUDIES / f"{text}.yml"):
+        with contextlib.suppress(OSError):  # a name too long for a file
+            if file.is_file():
+                return file
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name the study file in it")
     known = sorted(each.stem for each in STUDIES.glob("*.yml"))
     raise InputError(
         f"{text}: no such study file, and no shipped study of that name"
@@ -61,17 +63,41 @@ def read_study(path: Path) -> StudyFile:
     Raises:
         InputError: when the file cannot be read as YAML at all.
     """
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
+    document = read_yaml(path)
     if not isinstance(document, dict):
         raise InputError(f"{path}: holds no mapping; a study has name:, question:, experts: ...")
+    problems: tuple[str, ...] = ()
+    if isinstance(recipe := document.get("recipe"), str):
+        try:
+            document["recipe"] = _read_recipe(path.parent / recipe)
+        except InputError as error:
+            problems = (f"recipe: {error.message}",)
+            document["recipe"] = {}
     try:
-        return StudyFile(path, Study.model_validate(document), ())
+        study: Study | None = Study.model_validate(document)
     except ValidationError as error:
-        problems = tuple(dict.fromkeys(_problem(item) for item in error.errors()))
-        return StudyFile(path, _salvaged(document, error), problems)
+        problems += form_problems(Study, error, "the study")
+        study = _salvaged(document, error)
+    # Without its recipe there is too little left: what is varied would be asked about in vain.
+    is_whole = not any(problem.startswith("recipe") for problem in problems)
+    return StudyFile(path, study if is_whole else None, problems)
+
+
+def _read_recipe(path: Path) -> dict[str, Any]:
+    """Return the recipe that a study names by its path.
+
+    Raises:
+        InputError: where there is none.
+    """
+    if not path.is_file():
+        raise InputError(
+            f"{path}: no such file; write a path from the folder of the study file, or the recipe "
+            "itself (merge_method:, models: ...)"
+        )
+    document = read_yaml(path)
+    if not isinstance(document, dict):
+        raise InputError(f"{path}: holds no mapping; a recipe has merge_method:, models: ...")
+    return document
 
 
 def load_study(path: Path) -> Study:
@@ -100,46 +126,3 @@ def _salvaged(document: dict[str, Any], error: ValidationError) -> Study | None:
         return Study.model_validate(rest)
     except ValidationError:
         return None
-
-
-def _problem(item: Any) -> str:
-    place = [str(part) for part in item["loc"] if not _is_branch(str(part))]
-    where = ".".join(place)
-    match item["type"]:
-        case "extra_forbidden":
-            known = _field_names(Study, place[:-1])
-            holder = ".".join(place[:-1]) or "the study"
-            return f"{holder} has the unknown key {place[-1]!r}{nearest(place[-1], known)}"
-        case "missing":
-            return f"{where} is missing"
-        case "literal_error":
-            options = item["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-            hint = nearest(str(item["input"]), options)
-            return f"{where} is {item['input']!r}; it must be one of {', '.join(options)}{hint}"
-        case "string_pattern_mismatch":
-            return f"{where} is {item['input']!r}; write lower-case letters, digits, _ and -"
-        case "too_short":
-            return f"{where} is empty"
-        case _ if place and place[0] == "vary":
-            return (
-                f"{where or 'vary'} does not fit: vary is a grid (name: [value, ...]) or a list of "
-                "settings (- {name: value, ...}); values are numbers, texts or true/false"
-            )
-        case _:
-            return f"{where} is {item['input']!r}: {item['msg']}"
-
-
-def _is_branch(part: str) -> bool:
-    """Return whether pydantic put `part` into a location to name the branch of a union."""
-    return "[" in part or part in ("bool", "int", "float", "str")
-
-
-def _field_names(model: type[BaseModel], place: Sequence[str]) -> tuple[str, ...]:
-    for part in place:
-        field = model.model_fields.get(part)
-        kinds = () if field is None else (field.annotation, *get_args(field.annotation))
-        inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        if not inner:
-            return ()
-        model = inner[0]
-    return tuple(model.model_fields)

@@ -31,6 +31,7 @@ from ablations.study.files import StudyFile
 from ablations.study.identity import Fingerprints, identified, read_contents
 from ablations.study.scaling import describe_scaling
 from ablations.study.schema import Study
+from ablations.study.selection import check_selection
 from ablations.study.streams import can_stream
 from layerswap_method.checkpoints import Checkpoint
 from layerswap_method.errors import InputError
@@ -95,6 +96,7 @@ def plan_study(
     dry: bool = False,
     data_dir: Path | None = None,
     allow_code_execution: bool = False,
+    only: str | None = None,
 ) -> StudyPlan:
     """Return the plan of a study, after every check that can be made without running it.
 
@@ -106,6 +108,7 @@ def plan_study(
         dry: whether to download no expert, read no weights or data and write nothing.
         data_dir: data of the tasks, in place of what the study says.
         allow_code_execution: whether to run generated programs, as well as the study says.
+        only: which cells are to be run, checked here; the plan has all of them.
 
     Raises:
         InputError: listing every problem.
@@ -135,6 +138,7 @@ def plan_study(
                 known=known,
             )
             problems += expansion.problem_list()
+            problems += _selection_problems(only, expansion)
     if problems or chosen is None:
         raise InputError.from_problems(str(file.path), problems)
     if not dry and task_folder(study) == SHIPPED_TASKS:
@@ -250,6 +254,16 @@ def _backend(
         reasons = dict.fromkeys(choice_of_tasks.skipped.values())
         problems.append(f"every task of the study is skipped: {', '.join(reasons)}")
     return chosen, choice_of_tasks.skipped
+
+
+def _selection_problems(only: str | None, expansion: Expansion) -> list[str]:
+    if only is None or expansion.problems:
+        return []
+    try:
+        check_selection(only, [cell.facts() for cell in expansion.cells])
+    except InputError as error:
+        return [error.message]
+    return []
 
 
 def _check_data(cells: list[Cell]) -> None:

@@ -6,7 +6,7 @@ plus ``baseline`` models, all asked the same tasks.
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
@@ -28,6 +28,9 @@ Table = Literal["pairs", "overview", "souping", "parameters"]
 """Layouts of a report: the paper's Tables 1, 2 and 6, and one table per varied parameter."""
 
 
+_Names = Annotated[tuple[StrictStr, ...], Field(min_length=1)]
+
+
 class Pools(Frozen):
     """Names of experts per role; every task expert is paired with every language expert."""
 
@@ -37,7 +40,7 @@ class Pools(Frozen):
     task: tuple[StrictStr, ...] = Field(min_length=1)
     """Task experts."""
 
-    language: tuple[StrictStr, ...] | dict[str, tuple[StrictStr, ...]] = Field(min_length=1)
+    language: tuple[StrictStr, ...] | dict[str, _Names] = Field(min_length=1)
     """Language experts: a list, or language code -> list (see `Evaluate.languages`)."""
 
     @model_validator(mode="before")
@@ -70,7 +73,7 @@ class Evaluate(Frozen):
     tasks: tuple[StrictStr, ...] = ()
     """lm-eval task, group or tag names that every cell is asked."""
 
-    languages: dict[str, tuple[StrictStr, ...]] = Field(default_factory=dict)
+    languages: dict[str, _Names] = Field(default_factory=dict)
     """Language code -> tasks: asked of cells whose language expert is of that language, and of
     cells without a language expert. Needs `experts.language` by language code."""
 
@@ -129,7 +132,8 @@ class Study(Frozen):
 
     recipe: dict[str, Any] | None = None
     """A mergekit recipe as template: the models ``task``, ``language`` and ``base`` stand for the
-    expert of that role; any other name is looked up in the experts file."""
+    expert of that role; any other name is looked up in the experts file. In a study file also the
+    path of a file that holds it, from the folder of the study file."""
 
     baseline: tuple[BaselineKind, ...] = ()
     """Models beside the recipe's: the unmerged ones and mergekit's own merges."""

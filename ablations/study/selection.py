@@ -7,7 +7,7 @@ A condition is NAME=VALUES, NAME!=VALUES (alternatives joined by ``|``), or NAME
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import ge, gt, le, lt
 
 from layerswap_method.errors import InputError, nearest
@@ -34,6 +34,26 @@ def parse_selection(text: str, known: Iterable[str]) -> Callable[[Facts], bool]:
     if not conditions:
         raise InputError("--only is empty; write for example --only bottom_layers=0,kind=recipe")
     return lambda facts: all(condition(facts) for condition in conditions)
+
+
+def check_selection(text: str, facts: Collection[Facts]) -> None:
+    """Check an expression before keys are known, which takes reading the experts.
+
+    Args:
+        text: the expression.
+        facts: of every cell; a `key` may be empty.
+
+    Raises:
+        InputError: as `parse_selection`, or where no cell is like that, whatever its key.
+    """
+    holds = parse_selection(text, (name for each in facts for name in each))
+    if not any(map(holds, facts)) and not re.search(r"(^|,)\s*key\b", text):
+        raise nothing_selected(text)
+
+
+def nothing_selected(text: str) -> InputError:
+    """Return the error of an expression that holds for no cell."""
+    return InputError(f"--only {text}: no cell of the study is like that")
 
 
 def _condition(text: str, known: list[str]) -> Callable[[Facts], bool]:

@@ -7,11 +7,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, ValidationError
 
 from ablations.evaluation.scores import Frozen
 from layerswap_method.errors import InputError
+from layerswap_method.strict_yaml import parse_yaml
 
 BleuTokenizer = Literal["13a", "intl", "char"]
 """The tokenizers of sacrebleu that need neither a download nor another package."""
@@ -95,7 +95,7 @@ def load_languages(path: Path | None = None) -> dict[str, Language]:
         InputError: naming every entry that is not what it should be.
     """
     source = path or files("ablations.tasks") / "languages.yml"
-    table: dict[str, Any] = yaml.safe_load(source.read_text(encoding="utf-8"))
+    table: dict[str, Any] = parse_yaml(source.read_text(encoding="utf-8"), str(source))
     languages: dict[str, Language] = {}
     problems: list[str] = []
     for code, entry in table.items():

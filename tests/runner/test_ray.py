@@ -91,6 +91,23 @@ def test_no_cluster_says_how_to_start_one() -> None:
 
 
 @needs_ray
+def test_a_file_of_rays_that_names_a_dead_cluster_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray._private import services
+
+    from ablations.runner.ray_executor import RayExecutor
+
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(services, "find_gcs_addresses", set)  # clusters of others on this machine
+    with pytest.raises(InputError, match=r"at '127\.0\.0\.1:1' .*refused.*--address HOST:6379"):
+        RayExecutor(FakeEvaluator())
+
+
+@needs_ray
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "[::1]:1", "127.0.0.1:70000"])
 def test_an_address_where_nobody_listens_is_said_at_once(
     address: str, monkeypatch: pytest.MonkeyPatch

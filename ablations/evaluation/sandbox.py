@@ -24,9 +24,11 @@ written to deceive this very harness (see `jail.worker`).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
+import math
 import os
 import socket
 import subprocess
@@ -47,6 +49,9 @@ _WALL_PER_CPU = 3.0
 
 _START_S = 60.0
 """Seconds after its wall time in which a program's supervisor must have answered."""
+
+_LOOK_S = 1.0
+"""How long one look for the answer takes. Looks are counted: see `jail.supervisor`."""
 
 _NEEDED_TO_START = ("LD_LIBRARY_PATH",)
 """Of the environment, for Pythons that find their own library by it. The program sees nothing."""
@@ -127,7 +132,8 @@ def run_program(
     Args:
         source: Python that is not trusted. Runs as a module that is not ``__main__``.
         tests: Python that is (assertions). Compiled before `source` runs.
-        time_s: CPU seconds, rounded up to whole ones; three times that of wall time.
+        time_s: CPU seconds, rounded up to whole ones; three times that of wall time, in which
+            a machine that stands still does not count.
         memory_bytes: address space of each of its processes, 128 MiB or more.
         output_bytes: printed in all, and size of each file.
         isolation: how it is held; None for the best there is.
@@ -225,10 +231,15 @@ assert not os.environ and os.listdir() == []
 def _serve(request: dict[str, Any]) -> dict[str, Any]:
     """Hand the request to a fresh supervisor and return its verdict."""
     boot = _BOOT.format(root=str(Path(__file__).parents[2]))
-    with tempfile.TemporaryDirectory(prefix="layerswap-", ignore_cleanup_errors=True) as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="layerswap-", ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryFile() as asked,
+    ):
+        asked.write(json.dumps(request | {"folder": folder}).encode())
+        asked.seek(0)
         supervisor = subprocess.Popen(
             [sys.executable, "-I", "-S", "-u", "-c", boot],
-            stdin=subprocess.PIPE,
+            stdin=asked,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd="/",
@@ -236,17 +247,27 @@ def _serve(request: dict[str, Any]) -> dict[str, Any]:
             start_new_session=True,
         )
         try:
-            asked = json.dumps(request | {"folder": folder}).encode()
-            answer, complaint = supervisor.communicate(asked, request["wall_s"] + _START_S)
-        except subprocess.TimeoutExpired:
-            return {"error": "no verdict came in time"}
+            said = _wait_for_answer(supervisor, request["wall_s"] + _START_S)
         finally:
             _end(supervisor)
+    if said is None:
+        return {"error": "no verdict came in time"}
+    answer, complaint = said
     try:
         return dict(json.loads(answer))
     except ValueError:
         words = complaint.decode("utf-8", errors="replace").strip().splitlines()
         return {"error": words[-1] if words else f"exit code {supervisor.returncode}"}
+
+
+def _wait_for_answer(
+    supervisor: subprocess.Popen[bytes], seconds: float
+) -> tuple[bytes, bytes] | None:
+    """Return what a supervisor writes to its two streams; None if that takes too long."""
+    for _ in range(math.ceil(seconds / _LOOK_S)):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return supervisor.communicate(timeout=_LOOK_S)
+    return None
 
 
 def _end(supervisor: subprocess.Popen[bytes]) -> None:
@@ -258,6 +279,6 @@ def _end(supervisor: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             supervisor.kill()
             supervisor.wait()
-    for pipe in (supervisor.stdin, supervisor.stdout, supervisor.stderr):
+    for pipe in (supervisor.stdout, supervisor.stderr):
         if pipe is not None:
             pipe.close()

@@ -26,6 +26,9 @@ _KEPT_OUTPUT = 2000
 _FOLDER_BYTES = 64 << 20
 """Of the working folder, where it is a file system of its own."""
 
+_LOOK_S = 0.1
+"""What one look at a program counts at most: a machine that stood still took the program along."""
+
 
 def main() -> None:
     """Serve one request; see `ablations.evaluation.sandbox` for its fields."""
@@ -105,7 +108,6 @@ def _watch(request: dict[str, Any], restrict: worker.Restrict) -> dict[str, Any]
     output, output_end = os.pipe()
     proof, proof_end = os.pipe()
     challenge_end, challenge = os.pipe()
-    deadline = time.monotonic() + request["wall_s"]
     program = os.fork()
     if program == 0:
         worker.run(request, restrict, challenge_end, proof_end, output_end)
@@ -115,7 +117,7 @@ def _watch(request: dict[str, Any], restrict: worker.Restrict) -> dict[str, Any]
         os.close(end)
     watch = _Watch(program, output, proof, request["output_bytes"])
     try:
-        watch.follow(deadline)
+        watch.follow(request["wall_s"])
     finally:
         watch.end_all()
     return watch.verdict(nonce, request["time_s"])
@@ -136,18 +138,20 @@ class _Watch:
         self._cpu_s = 0.0
         self._is_late = False
 
-    def follow(self, deadline: float) -> None:
+    def follow(self, wall_s: float) -> None:
         """Read what the program says until it ends or must be ended."""
         ended = os.pidfd_open(self._program)
         poller = select.poll()
         for descriptor in (ended, self._output_pipe, self._proof_pipe):
             poller.register(descriptor, select.POLLIN)
+        waited, now = 0.0, time.monotonic()
         while self._output_size <= self._output_bytes:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            if waited >= wall_s:
                 self._is_late = True
                 return
-            ready = {descriptor for descriptor, _ in poller.poll(left * 1000)}
+            ready = {descriptor for descriptor, _ in poller.poll(_LOOK_S * 1000)}
+            before, now = now, time.monotonic()
+            waited += min(now - before, _LOOK_S)
             for pipe in {self._output_pipe, self._proof_pipe} & ready:
                 if not self._read(pipe):
                     poller.unregister(pipe)

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import logging
+import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from layerswap_method.errors import LayerSwapError
+
+_LOG = logging.getLogger(__name__)
+_NO_GLYPH = re.compile(r"Glyph (\d+) ")
 
 HINT = "matplotlib is not installed: pip install 'layerswap[plot]'"
 
@@ -106,11 +113,28 @@ def new_canvas(width_in: float, height_in: float, *, is_fitted: bool = True) -> 
 def images_of(canvas: Any, kinds: Sequence[str] = KINDS) -> dict[str, bytes]:
     """Return the figure as images, by kind; to be called inside `drawing`."""
     images = {}
-    for kind in kinds:
-        buffer = io.BytesIO()
-        canvas.savefig(buffer, format=kind, metadata=_METADATA[kind], dpi=DPI)
-        images[kind] = buffer.getvalue()
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.filterwarnings("always", message="Glyph .* missing from font")
+        for kind in kinds:
+            buffer = io.BytesIO()
+            canvas.savefig(buffer, format=kind, metadata=_METADATA[kind], dpi=DPI)
+            images[kind] = buffer.getvalue()
+    codes = {int(code[1]) for each in heard if (code := _NO_GLYPH.match(str(each.message)))}
+    if codes:
+        _tell_missing("".join(map(chr, sorted(codes))))
+    for each in heard:
+        if not _NO_GLYPH.match(str(each.message)):
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
     return images
+
+
+@cache
+def _tell_missing(characters: str) -> None:
+    _LOG.warning(
+        "%s has no glyph for %s: figures show boxes in their place",
+        STYLE["font.family"],
+        characters,
+    )
 
 
 def color_map(name: str) -> Any:

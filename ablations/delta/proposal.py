@@ -5,6 +5,7 @@ Everything is read, computed and checked before a recipe is written.
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ def suggest(
     with told_if_unwritable(recipe):
         write_text(recipe, recipe_text(models, suggestion, table, threshold, recipe))
     yield ""
-    yield f"{recipe}  (mergekit-yaml {recipe} OUT{_cache_option(models)})"
+    yield f"{recipe}  (mergekit-yaml {shlex.quote(str(recipe))} OUT{_cache_option(models)})"
 
 
 def find_models(task: Sequence[str], language: Sequence[str], base: str) -> Models:
@@ -196,7 +197,8 @@ def recipe_text(
     """Return the recipe as YAML with a header that says where its numbers come from."""
     fields = {
         "What": "Layer Swapping with the layers that `layerswap suggest` read off the deltas.",
-        "Run": f"mergekit-yaml {path} ./merged/{path.stem}{_cache_option(models)}",
+        "Run": shlex.join(["mergekit-yaml", str(path), f"./merged/{path.stem}"])
+        + _cache_option(models),
         "Needs": "the models below, as they were measured.",
         "Source": (
             "arXiv 2410.01335, Algorithm 1; the winner of a layer as in arXiv 2601.22620, "

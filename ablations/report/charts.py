@@ -11,7 +11,7 @@ from ablations.report.factors import Factor, Level, factors
 from ablations.report.observations import Measure, Observations
 from ablations.report.summaries import Summaries
 from ablations.report.tables import grid, has_pairs
-from ablations.report.wording import measure_text
+from ablations.report.wording import measure_text, metric_text
 
 _MOST_SERIES = 4
 _Place = tuple[float, Level, str]
@@ -218,7 +218,7 @@ def _heatmap(summaries: Summaries) -> Chart | None:
         )
         panels.append(
             Panel(
-                title=f"{measure_text(measure, group)}, {measure.metric} (%)",
+                title=f"{measure_text(measure, group)}, {metric_text(measure)}",
                 y_label="",
                 rows=tuple(str(bottom) for bottom in bottoms),
                 columns=tuple(str(top) for top in tops),
@@ -228,7 +228,7 @@ def _heatmap(summaries: Summaries) -> Chart | None:
     return Chart(
         "heatmap-b-u",
         "Score by layers at the bottom and at the top",
-        "Percent; hatched cells have no result. Intervals are in the table of the same data.",
+        "Hatched cells have no result. Intervals are in the table of the same data.",
         "heatmap",
         _AXES["top_layers"],
         tuple(panels),
@@ -254,7 +254,7 @@ def _panels(
             panels.append(
                 Panel(
                     title=measure_text(measure, group),
-                    y_label=f"{measure.metric} (%)",
+                    y_label=metric_text(measure),
                     series=tuple(series),
                     references=tuple(_references(summaries, group, measure)),
                 )

@@ -23,7 +23,7 @@ from ablations.runner.records import CellRecord
 
 _P_NOTE = (
     "p: two-sided; corrected: by Holm's method for all comparisons of this report. Differences "
-    "are in points of percent."
+    "are in points, of percent or of BLEU and its like."
 )
 
 

@@ -20,11 +20,11 @@ from ablations.report.wording import measure_text, number, with_interval
 
 AVERAGE_NOTE = (
     "Averages over pairs of experts; their intervals are bootstrapped over experts and items "
-    "together. Percent, unless a metric is no share."
+    "together. Percent (BLEU and its like: 0 to 100), unless a metric is no share."
 )
 SINGLE_NOTE = (
     "One pair of experts: the intervals are over items, and say nothing of how another training "
-    "run would do. Percent, unless a metric is no share."
+    "run would do. Percent (BLEU and its like: 0 to 100), unless a metric is no share."
 )
 BEST_NOTE = (
     "The maximum of several noisy scores is too high by chance; so is what is best of several "

@@ -55,6 +55,11 @@ def p_text(p: float) -> str:
     return f"p={p:.3f}" if p < 0.1 else f"p={p:.2f}"
 
 
+def metric_text(measure: Measure) -> str:
+    """Return the metric with its unit; BLEU and its like go from 0 to 100 and are no percentage."""
+    return CORPUS_METRICS.get(measure.metric) or f"{measure.metric} (%)"
+
+
 def measure_text(measure: Measure, group: Group) -> str:
     """Return the task, with the language where a study has several of them."""
     return f"{measure.task} ({group.label})" if group.label else measure.task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,19 @@ def test_the_command_finds_the_layers_and_writes_a_recipe_that_merges(
         role = "language" if layer in (0, LAYERS - 2, LAYERS - 1) else "task"
         source = load_file(models[role] / "model.safetensors")[name.format(layer)]
         assert got[name.format(layer)].equal(source)
+
+
+def test_a_path_with_a_space_is_one_word_of_the_command(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    recipe = tmp_path / "my recipes" / "first swap.yml"
+    result = run(models, "--write", str(recipe))
+    assert result.exit_code == 0, result.output
+    (line,) = [line for line in recipe.read_text().splitlines() if line.startswith("# Run:")]
+    words = ["mergekit-yaml", str(recipe)]
+    assert shlex.split(line.removeprefix("# Run:")) == [*words, "./merged/first swap"]
+    told = result.output.splitlines()[-1].partition("(")[2].removesuffix(")")
+    assert shlex.split(told) == [*words, "OUT"]
 
 
 def test_a_file_that_exists_is_kept_without_force(models: dict[str, Path], tmp_path: Path) -> None:

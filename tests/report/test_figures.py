@@ -45,6 +45,18 @@ def test_points_are_the_scores_in_percent_with_their_intervals(grid: Run) -> Non
     assert panel.references[0] == ("base", 100 * base.scores[0].value)
 
 
+def test_bleu_is_not_labelled_as_a_percentage(tmp_path: Path) -> None:
+    study = study_of(
+        vary={"bottom_layers": [0, 1], "top_layers": [0, 1]},
+        evaluate={"tasks": ["math_sw", "translate_sw"]},
+    )
+    found = _charts(write_run(tmp_path, study, lambda _, __: 0.0, items=30))
+    lines = found["score-bottom-layers"].panels
+    assert [panel.y_label for panel in lines] == ["exact_match (%)", "BLEU"]
+    titles = [panel.title for panel in found["heatmap-b-u"].panels]
+    assert titles == ["math_sw, exact_match (%)", "translate_sw, BLEU"]
+
+
 def test_placements_are_bars_averaged_over_seeds(placements: Run) -> None:
     (chart,) = _charts(placements).values()
     assert (chart.key, chart.kind) == ("bars-placement", "bars")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ablations.evaluation import vllm_engine
+from tests.tuned import tune
 from tests.word_tokenizer import save_word_tokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*torch_dtype.*")]
@@ -59,14 +60,15 @@ def write_wide(folder: Path, seed: int) -> Path:
         ),
     ],
 )
-def test_a_swap_that_averages_everything(backend: str, tensors: float, tmp_path: Path) -> None:
+def test_swaps_that_change_everything(backend: str, tensors: float, tmp_path: Path) -> None:
     folders = [write_wide(tmp_path / str(seed), seed) for seed in range(3)]
+    folders.append(tune(folders[0], tmp_path / "tuned", 3))
     # In a process of its own: what other tests have left behind may come and go meanwhile.
     command = [sys.executable, "-m", "tests.live.swap_memory", backend, *map(str, folders)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]
     swaps = json.loads(ran.stdout.splitlines()[-1])
-    assert len(swaps) == 3
+    assert len(swaps) == 4
     for index, swap in enumerate(swaps):
         assert swap["bytes"] > 2 * LARGEST
         if backend == "hf" and index == 0:

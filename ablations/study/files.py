@@ -44,16 +44,17 @@ def find_study(text: str) -> Path:
         InputError: when there is none.
     """
     path = Path(text)
-    for file in (path, STUDIES / f"{text}.yml"):
-        with contextlib.suppress(OSError):  # a name too long for a file
-            if file.is_file():
-                return file
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder; name the study file in it")
-    known = sorted(each.stem for each in STUDIES.glob("*.yml"))
+    shipped = {file.stem: file for file in sorted(STUDIES.glob("*.yml"))}
+    with contextlib.suppress(OSError):  # a name too long for a file
+        if path.is_file():
+            return path
+        if path.is_dir() and text not in shipped:
+            raise InputError(f"{path}: is a folder; name the study file in it")
+    if text in shipped:
+        return shipped[text]
     raise InputError(
         f"{text}: no such study file, and no shipped study of that name"
-        f"{nearest(Path(text).stem, known)}; shipped are {', '.join(known)}"
+        f"{nearest(path.stem, shipped)}; shipped are {', '.join(shipped)}"
     )
 
 

@@ -73,13 +73,14 @@ Merge = Callable[..., Merged]
 
 @pytest.fixture
 def merge(tmp_path: Path) -> Merge:
-    """Run mergekit-yaml's own click command on a recipe."""
+    """Run mergekit-yaml's own click command on a recipe, or on the text of one."""
 
-    def run(recipe: dict[str, Any], *options: str) -> Merged:
+    def run(recipe: dict[str, Any] | str, *options: str) -> Merged:
         from mergekit.scripts.run_yaml import main
 
         path = tmp_path / "recipe.yml"
-        path.write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
+        text = recipe if isinstance(recipe, str) else yaml.safe_dump(recipe, sort_keys=False)
+        path.write_text(text, encoding="utf-8")
         folder = tmp_path / "out" / "merged"
         result = CliRunner().invoke(
             main, [str(path), str(folder), "--no-copy-tokenizer", "--quiet", *options]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.method.conftest import Experts, Merge
+from tests.method.conftest import Experts, Merge, save_llama
 from tests.method.test_errors import LANGUAGE, TASK, refused, with_models
 
 
@@ -136,3 +137,63 @@ def test_layers_that_cannot_be(
     experts: Experts, merge: Merge, parameters: dict[str, Any], message: str
 ) -> None:
     refused(merge(experts.recipe(parameters=parameters)), message)
+
+
+def test_a_key_that_stands_twice(experts: Experts, merge: Merge) -> None:
+    # mergekit-yaml has dropped the first by the time it hands over its configuration.
+    text = yaml.safe_dump(experts.recipe(), sort_keys=False)
+    lines = text.splitlines()
+    second = next(i for i, line in enumerate(lines, start=1) if "bottom_layers" in line)
+    lines[second:second] = ["  bottom_layers: 3", "  top_layers: 0"]
+    refused(
+        merge("\n".join(lines)),
+        "layer_swap recipe: 2 problems",
+        f"line {second + 1} has the key 'bottom_layers' again (first in line {second})",
+        f"line {second + 3} has the key 'top_layers' again (first in line {second + 2})",
+    )
+
+
+def test_unknown_keys_inside_tokenizer(experts: Experts, merge: Merge) -> None:
+    tokens = {
+        "w1": {"forse": True, "source": {"kind": "zero", "token": "x"}},
+        "w2": {"source": {"kind": "model_token", "model": str(experts.task), "tokn": "x"}},
+    }
+    tokens["w2"]["source"]["token"] = "y"
+    tokenizer = {"sorce": "base", "tokens": tokens}
+    refused(
+        merge(experts.recipe(tokenizer=tokenizer)),
+        "4 problems",
+        "tokenizer has the unknown key 'sorce', which mergekit ignores; did you mean 'source'?",
+        "tokenizer.tokens.w1 has the unknown key 'forse', which mergekit ignores; did you mean",
+        "tokenizer.tokens.w1.source has the unknown key 'token', which mergekit ignores",
+        "tokenizer.tokens.w2.source has the unknown key 'tokn', which mergekit ignores; did you",
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("tokenizer", {"source": "base"}),
+        ("tokenizer", {"source": "union"}),
+        ("tokenizer_source", "union"),
+        ("chat_template", "chatml"),
+    ],
+)
+def test_a_setting_that_needs_a_tokenizer_and_a_base_without(
+    experts: Experts, merge: Merge, key: str, value: object
+) -> None:
+    refused(
+        merge(experts.recipe(**{key: value}), "--copy-tokenizer"),
+        f"{experts.base} holds no tokenizer (tokenizer.json, tokenizer.model or vocab.json), "
+        f"which {key}: needs; copy its files there",
+    )
+
+
+def test_the_tokenizer_of_a_model_that_is_only_its_source(
+    experts: Experts, merge: Merge, tmp_path: Path
+) -> None:
+    donor = save_llama(tmp_path / "donor", seed=7)
+    result = merge(experts.recipe(tokenizer={"source": str(donor)}))
+    refused(result, "4 problems", f"{donor} holds no tokenizer", f"{experts.task} holds no")
+    without = merge(experts.recipe())  # no setting asks for one
+    assert without.exit_code == 0, without.output

@@ -155,7 +155,7 @@ def test_only_chooses_cells_and_says_when_there_is_none(tmp_path: Path, experts:
     text = dry_run(study, options)
     assert "2 cells (" in text
     assert "cost: 2 evaluations for 2 cells" in text
-    with pytest.raises(InputError, match="no cell of small is like that"):
+    with pytest.raises(InputError, match="no cell of the study is like that"):
         dry_run(study, RunOptions(experts=experts, backend="hf", only="bottom_layers=7"))
 
 

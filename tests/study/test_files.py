@@ -60,11 +60,64 @@ def test_what_is_sound_in_a_faulty_file_is_kept_for_further_checks(tmp_path: Pat
     assert found.study.name == "small"
 
 
+FORMS = [
+    ({"experts": None}, "experts is empty; write a block of names and values"),
+    ({"experts": {"task": [1], "language": ["x"]}}, "experts.task.0 is 1; write text"),
+    ({"experts": {"task": ["x"], "language": {"sw": []}}}, "experts.language.sw is empty"),
+    (
+        {"experts": {"task": ["x"], "language": {False: ["y"]}}},  # no: without quotes
+        "experts.language: the name False is no text; write it in quotes",
+    ),
+    ({"evaluate": {"languages": {"sw": []}}}, "evaluate.languages.sw is empty"),
+    ({"evaluate": {"tasks": "words"}}, "evaluate.tasks is 'words'; write a list"),
+    ({"recipe": [1]}, "recipe is [1]; write a block of names and values"),
+    ({"recipe": {5: 6}}, "recipe: the name 5 is no text; write it in quotes"),
+    ({"vary": {"bottom_layers": [None]}}, "vary.bottom_layers.0 does not fit: vary is a grid"),
+    ({"vary": "bottom_layers"}, "vary does not fit: vary is a grid"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), FORMS)
+def test_one_fault_is_one_message_in_our_words(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    told = problems_of(tmp_path, **changes)
+    assert told.startswith(f"{tmp_path / 'study.yml'}: {message}")
+    assert "Input should" not in told
+
+
+def test_a_recipe_may_stand_in_a_file_of_its_own(tmp_path: Path) -> None:
+    document = study_document()
+    write_yaml(tmp_path / "recipes" / "swap.yml", document["recipe"])
+    there = study_document(recipe="../recipes/swap.yml")
+    found = load_study(write_yaml(tmp_path / "studies" / "a.yml", there))
+    assert found == load_study(write_yaml(tmp_path / "studies" / "b.yml", document))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "swap.yml: no such file; write a path from the folder of the study file, or the"),
+        ("[1]", "swap.yml: holds no mapping; a recipe has merge_method:"),
+        ("dtype: float32\ndtype: bfloat16", "swap.yml: line 2 has the key 'dtype' again"),
+    ],
+)
+def test_a_recipe_file_that_is_none_is_named_with_the_other_faults(
+    tmp_path: Path, content: str | None, message: str
+) -> None:
+    if content is not None:
+        (tmp_path / "swap.yml").write_text(content)
+    told = problems_of(tmp_path, recipe="swap.yml", questoin="?")
+    assert "2 problems" in told
+    assert f"  - recipe: {tmp_path}/{message}" in told
+    assert "unknown key 'questoin'" in told
+
+
 def test_vary_of_another_form_is_explained(tmp_path: Path) -> None:
     assert "vary is a grid" in problems_of(tmp_path, vary={"bottom_layers": 3})
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", "a: [", "\0"])
+@pytest.mark.parametrize("text", ["[1, 2]", "a: [", "\0", "", "name: a\nname: b", "a: 2024-99-99"])
 def test_a_file_that_is_no_study_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "study.yml"
     path.write_text(text)
@@ -77,6 +130,16 @@ def test_an_unknown_shipped_study_names_the_nearest() -> None:
         find_study("layer_counts")
 
 
+def test_a_folder_is_no_study_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="is a folder; name the study file in it"):
+        find_study(str(tmp_path))
+    with pytest.raises(InputError, match="no such study file"):
+        find_study("x" * 300)
+    (tmp_path / "layer_count").mkdir()  # the run of a shipped study, say
+    monkeypatch.chdir(tmp_path)
+    assert find_study("layer_count").name == "layer_count.yml"
+
+
 def test_an_experts_file_may_be_the_bare_mapping(tmp_path: Path) -> None:
     file = read_experts_file(write_yaml(tmp_path / "a.yml", {"math": "x", "swahili": "y"}))
     assert file.experts == {"math": "x", "swahili": "y"}
@@ -86,6 +149,22 @@ def test_an_experts_file_names_unknown_keys(tmp_path: Path) -> None:
     path = write_yaml(tmp_path / "a.yml", {"experts": {"a": "x"}, "include_paths": "t"})
     with pytest.raises(InputError, match="did you mean 'include_path'"):
         read_experts_file(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "names no expert; write NAME: FOLDER"),
+        ("[1]", "names no expert"),
+        ("experts: {}", "experts is empty"),
+        ("no: x", "experts: the name False is no text; write it in quotes"),
+        ("math: x\nmath: y", "line 2 has the key 'math' again"),
+    ],
+)
+def test_an_experts_file_that_is_none_says_why(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "experts.yml").write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_experts_file(tmp_path / "experts.yml")
 
 
 @pytest.mark.parametrize(

@@ -256,3 +256,66 @@ def test_the_cost_counts_what_is_left(tmp_path: Path, experts: Path) -> None:
     assert "cost: 5 evaluations for 6 cells" in text
     assert "engine starts: 5; loads into a live engine: 0" in text
     assert "checkpoints written by mergekit: 5 (" in text
+
+
+MODELS = [{"model": "task"}, {"model": "language"}]
+SLICES = [{"sources": [{"model": "task", "layer_range": [0, 4]}]}]
+LINEAR = {"merge_method": "linear", "parameters": {"weight": 1}}
+RECIPES = [
+    ({"models": None}, "layer_swap recipe: it needs models:, slices: or modules:"),
+    ({"models": "task"}, "layer_swap recipe: models is 'task'; it must be a list"),
+    ({"models": ["task", "language"]}, "models[1] is 'language'; it must be a block of names"),
+    ({"models": None, "slices": SLICES}, "recipe lists models:, without slices: or modules:"),
+    ({"parameters": [1]}, "layer_swap recipe: parameters is [1]; it must be a block of names"),
+    ({"dtype": 16}, "layer_swap recipe: dtype is 16; it must be text"),
+    ({"tokenizer": "base"}, "layer_swap recipe: tokenizer is 'base'; it must be a block"),
+    (
+        {"tokenizer": {"source": "base", "sorce": 1}},
+        "tokenizer has the unknown key 'sorce', which mergekit ignores; did you mean 'source'?",
+    ),
+    ({"merge_method": "layer_swp"}, "recipe: merge_method is 'layer_swp'; mergekit has"),
+    ({"merge_method": "layer_swp"}, "did you mean 'layer_swap'?"),
+    ({**LINEAR, "parameters": [1]}, "linear recipe: parameters is [1]"),
+    (
+        {**LINEAR, "models": [{**MODELS[0], "weigth": 1}, MODELS[1]]},
+        "linear recipe: models[0] has the unknown key 'weigth', which mergekit ignores",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), RECIPES)
+def test_a_recipe_that_mergekit_cannot_take_is_told_by_the_plan(
+    tmp_path: Path, experts: Path, changes: dict[str, object], message: str
+) -> None:
+    recipe = {**study_document()["recipe"], **changes}
+    recipe = {key: value for key, value in recipe.items() if value is not None}
+    assert message in problems(tmp_path, experts, recipe=recipe, vary={"out_dtype": ["float32"]})
+
+
+def test_a_varied_merge_method_is_checked_like_a_written_one(tmp_path: Path, experts: Path) -> None:
+    told = problems(tmp_path, experts, vary={"merge_method": ["linaer", "layer_swap"]})
+    assert "merge_method is 'linaer'" in told
+    assert "(cell merge_method=linaer)" in told
+
+
+def test_a_recipe_file_gives_the_keys_of_the_recipe_itself(tmp_path: Path, experts: Path) -> None:
+    recipe = study_document()["recipe"]
+    keys = [cell.key for cell in plan(tmp_path, experts).cells]
+    write_yaml(tmp_path / "swap.yml", recipe)
+    assert [cell.key for cell in plan(tmp_path, experts, recipe="swap.yml").cells] == keys
+    write_yaml(tmp_path / "swap.yml", {**recipe, "dtype": "bfloat16"})
+    changed = [cell.key for cell in plan(tmp_path, experts, recipe="swap.yml").cells]
+    assert set(changed) & set(keys) == set(keys[:2])  # the unmerged models are what they were
+
+
+def test_a_wrong_choice_of_cells_is_told_before_weights_are_read(
+    tmp_path: Path, experts: Path
+) -> None:
+    file = read_study(write_yaml(tmp_path / "study.yml", study_document()))
+    cache = tmp_path / "run" / "fingerprints.json"
+    for only in ("bottom_layer=1", "bottom_layers=7", "nonsense"):
+        with pytest.raises(InputError, match="--only"):
+            plan_study(file, experts, backend="hf", cache=cache, only=only)
+    assert not cache.parent.exists()
+    plan_study(file, experts, backend="hf", cache=cache, only="bottom_layers=1")
+    assert cache.is_file()

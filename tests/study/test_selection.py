@@ -2,7 +2,7 @@
 
 import pytest
 
-from ablations.study.selection import parse_selection
+from ablations.study.selection import check_selection, parse_selection
 from layerswap_method.errors import InputError
 
 CELLS = [
@@ -43,3 +43,13 @@ def test_conditions(text: str, chosen: list[int]) -> None:
 def test_faults(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse_selection(text, KNOWN)
+
+
+def test_an_expression_can_be_checked_before_keys_are_known() -> None:
+    cells = [{**cell, "key": ""} for cell in CELLS]
+    check_selection("kind=base", cells)
+    check_selection("kind=base,key=35e26cc1", cells)  # what only the key decides
+    with pytest.raises(InputError, match="no cell of the study is like that"):
+        check_selection("bottom_layers=7", cells)
+    with pytest.raises(InputError, match="did you mean 'kind'"):
+        check_selection("kid=base", cells)

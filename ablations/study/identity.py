@@ -29,7 +29,7 @@ from ablations.evaluation.scores import Backend
 from ablations.study.cells import Cell
 from ablations.study.documents import with_references
 from ablations.study.experts import Expert
-from ablations.study.streams import can_stream, needs_deltas, stream_of
+from ablations.study.streams import can_stream, needs_deltas, stream_of, without_idle_rows
 from layerswap_method.errors import InputError
 from layerswap_method.mixes import TensorOrigin
 
@@ -205,6 +205,7 @@ def weights_identity(
         contents: what they are made of.
         versions: of the packages that can change a merge.
     """
+    merge = without_idle_rows(merge)
     by_recipe = {
         "document": with_references(merge, contents.references),
         "mergekit": versions["mergekit"],

@@ -46,6 +46,20 @@ def needs_deltas(merge: Mapping[str, Any]) -> bool:
     return merge["merge_method"] == LAYER_SWAP and LayerSwapSpec(**parameters).needs_deltas
 
 
+def without_idle_rows(merge: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a recipe of the same weights that compares no rows where all of them stay.
+
+    At ``keep_fraction: 1`` and ``threshold: 0`` nothing need be measured to know that. Without a
+    ``dtype`` the recipe stays as it is: of two dtypes, compared rows get the wider.
+    """
+    parameters = dict(merge.get("parameters") or {})
+    idle = parameters.get("keep_fraction") == 1 or parameters.get("threshold") == 0
+    if merge["merge_method"] != DELTA_REVERT or not idle or merge.get("dtype") is None:
+        return merge
+    left = {k: v for k, v in parameters.items() if k not in ("keep_fraction", "threshold")}
+    return {**merge, "parameters": left or {"bottom_layers": 0}}
+
+
 def stream_of(merge: Mapping[str, Any], experts: Mapping[str, Expert]) -> WeightStream:
     """Return the stream of a recipe that `can_stream`.
 

@@ -155,6 +155,8 @@ def test_reverts_are_streamed_and_planned_without_weights(
         {"bottom_layers": 1, "top_layers": 1},
         {"keep_fraction": 0.5},
         {"threshold": 0.1},
+        {"keep_fraction": 1.0},
+        {"threshold": 0.0, "top_layers": 1, "bottom_layers": 1},
     ]
     study = write_yaml(tmp_path / "reverts.yml", reverts(settings))
     found = plan_study(read_study(study), tuned / "experts.yml", backend="hf")
@@ -162,8 +164,8 @@ def test_reverts_are_streamed_and_planned_without_weights(
     assert "loads into a live engine: 4" in text
     assert "checkpoints written by mergekit: 0" in text
     keys = [cell.weights_key for cell in found.cells]
-    assert keys[0] == keys[1], "nothing goes back: the expert itself"
-    assert keys[2] == keys[3], "the same layers, named in two ways"
+    assert keys[0] == keys[1] == keys[6], "nothing goes back: the expert itself"
+    assert keys[2] == keys[3] == keys[7], "the same layers, named in three ways"
     assert len(set(keys)) == 4
 
 

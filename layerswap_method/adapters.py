@@ -35,6 +35,16 @@ _CONV1D = ("gpt2", "openai-gpt")
 """Model types that store weights inputs x outputs; peft goes by that and not by its config."""
 
 
+def check_readable(adapter: Path) -> None:
+    """Check that the files of an adapter, of any kind, can be read at all.
+
+    Raises:
+        InputError: where one of them is missing or damaged.
+    """
+    _read_config(adapter)
+    _read_shapes(adapter, adapter / _WEIGHTS)
+
+
 def read_changes(
     adapter: Path, shapes: Mapping[str, tuple[int, ...]], model_type: str
 ) -> dict[str, LowRankChange]:

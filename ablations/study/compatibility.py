@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ablations.study.experts import Expert
+from layerswap_method.adapters import check_readable
 from layerswap_method.checkpoints import (
     Checkpoint,
     own_problems,
@@ -26,8 +27,10 @@ def read_expert(expert: Expert) -> tuple[Checkpoint, Any]:
     """Return headers and transformers config of an expert's checkpoint (without its adapter).
 
     Raises:
-        InputError: where one of them cannot be read.
+        InputError: where one of them, or a file of its adapter, cannot be read.
     """
+    if expert.adapter is not None:
+        check_readable(expert.adapter)
     config = read_config(f"expert {expert.name!r}", expert.folder)
     return read_checkpoint(expert.name, expert.folder, config), config
 

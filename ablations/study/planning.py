@@ -37,6 +37,8 @@ from layerswap_method.checkpoints import Checkpoint
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_api import recipe_fields
 
+_MODELS = "write task, language or base for an expert of the cell, or name it in the experts file"
+
 
 @dataclass(frozen=True)
 class StudyPlan:
@@ -195,11 +197,13 @@ def _find_experts(
     experts: dict[str, Expert] = {}
     names = expert_names(study) if file is not None else ()
     known = {} if file is None else file.experts
+    pools = (study.experts.base, *study.experts.task, *study.experts.language_names())
     for name in names:
         try:
             experts[name] = find_expert(name, known, download=download and not problems)
         except InputError as error:
-            problems.append(error.message)
+            hint = "" if name in pools else f" (a model of the recipe: {_MODELS})"
+            problems.append(f"{error.message}{hint}")
     return experts
 
 

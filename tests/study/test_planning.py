@@ -5,6 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
+import yaml
+from safetensors.torch import save_file
 
 from ablations.evaluation import vllm_cpu
 from ablations.study.describe import describe_plan
@@ -290,6 +293,30 @@ def test_a_recipe_that_mergekit_cannot_take_is_told_by_the_plan(
     recipe = {**study_document()["recipe"], **changes}
     recipe = {key: value for key, value in recipe.items() if value is not None}
     assert message in problems(tmp_path, experts, recipe=recipe, vary={"out_dtype": ["float32"]})
+
+
+def test_a_model_of_the_recipe_that_is_no_expert_says_what_to_write(
+    tmp_path: Path, experts: Path
+) -> None:
+    recipe = study_document()["recipe"] | {"models": [{"model": "org/math"}, MODELS[1]]}
+    told = problems(tmp_path, experts, recipe=recipe)
+    assert "no expert 'org/math' in the experts file" in told
+    assert "write task, language or base for an expert of the cell" in told
+
+
+@pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors"])
+def test_a_damaged_adapter_is_told_by_the_plan(
+    tmp_path: Path, models: Path, experts: Path, file: str
+) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    save_file({"x": torch.zeros(1)}, adapter / "adapter_model.safetensors")
+    (adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 4}')
+    (adapter / file).write_text("{")
+    document = yaml.safe_load(experts.read_text())
+    document["experts"]["math"] = f"{models / 'base'}+{adapter}"
+    told = problems(tmp_path, write_yaml(tmp_path / "damaged.yml", document))
+    assert f"incompatible experts: {adapter}" in told
 
 
 def test_a_varied_merge_method_is_checked_like_a_written_one(tmp_path: Path, experts: Path) -> None:

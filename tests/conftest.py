@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import layerswap_method
 from ablations.pocket.build import PocketPaths, build_pocket
@@ -14,6 +15,10 @@ from ablations.pocket.config import PocketConfig
 for _name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
     os.environ[_name] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# No property is about time, and a machine that stands still for a moment is none's counterexample.
+settings.register_profile("layerswap", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("layerswap")
 
 # For a run from a checkout that was not installed; nothing to do after `pip install`.
 layerswap_method.register()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+import psutil
 
 PATIENCE_S = 120.0
 """Of the waiting process's own time. What is waited for takes seconds at most on a machine that
@@ -38,3 +40,16 @@ def wait_until(
         assert not has_ended, f"the process ended before that, with code {running.returncode}"
         time.sleep(every_s)
     raise AssertionError(f"not come true in {PATIENCE_S:.0f} s of waiting")
+
+
+def wait_for_end(processes: Iterable[psutil.Process]) -> None:
+    """Wait until none of them runs; not every machine's first process reaps what is left to it."""
+    left = list(processes)
+    wait_until(lambda: not any(map(_runs, left)))
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ablations.delta.grids import Grid, pearson, rank_correlation, resample_layers, spearman
@@ -61,7 +61,6 @@ def test_spearman_of_a_worked_example() -> None:
     assert rho == pytest.approx(math.sqrt(0.9))
 
 
-@settings(deadline=None)
 @given(VECTORS)
 def test_spearman_agrees_with_scipy(pair: tuple[list[float], list[float]]) -> None:
     stats = pytest.importorskip("scipy.stats")
@@ -73,7 +72,6 @@ def test_spearman_agrees_with_scipy(pair: tuple[list[float], list[float]]) -> No
         assert rho == pytest.approx(stats.spearmanr(first, second).statistic, abs=1e-12)
 
 
-@settings(deadline=None)
 @given(VECTORS)
 def test_spearman_sees_order_only_and_is_symmetric(pair: tuple[list[float], list[float]]) -> None:
     first, second = (np.array(each) for each in pair)
@@ -96,7 +94,6 @@ def test_a_deeper_grid_is_averaged_by_depth() -> None:
     assert resample_layers(deep, 8) is deep
 
 
-@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 40))
 def test_resampling_keeps_the_mean_and_a_constant(old: int, new: int) -> None:
     values = np.random.default_rng(old).random((old, 2))

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ablations.evaluation.bleu import bleu_counts, bleu_of
@@ -9,7 +9,6 @@ WORDS = ["paka", "mbwa", "ana", "vikombe", "vitano", ",", ".", "sasa", "5"]
 SENTENCES = st.lists(st.sampled_from(WORDS), max_size=9)
 
 
-@settings(deadline=None)
 @given(pairs=st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=8))
 def test_summed_counts_give_sacrebleus_corpus_score(pairs: list[tuple[list[str], ...]]) -> None:
     import sacrebleu

@@ -23,7 +23,7 @@ def _sacrebleu(metric: str, predictions: list[str], references: list[str]) -> fl
 
 
 @pytest.mark.parametrize("name", CORPUS_METRICS)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(pairs=PAIRS, seed=st.integers(0, 9))
 def test_sums_of_what_is_drawn_give_sacrebleus_score(
     name: str, pairs: list[tuple[str, str]], seed: int

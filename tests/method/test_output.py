@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.output import check_output, output_folder, temporary_output
 from tests.method.conftest import Experts, Merge
+from tests.waiting import wait_until
 
 
 def write_model(folder: Path, *names: str) -> None:
@@ -134,7 +135,7 @@ def test_sigterm_unwinds(tmp_path: Path) -> None:
         "from layerswap_method.output import temporary_output\n"
         "with temporary_output(pathlib.Path(sys.argv[1])):\n"
         "    print('inside', flush=True)\n"
-        "    time.sleep(60)\n"
+        "    time.sleep(600)\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path / "out")],
@@ -147,7 +148,8 @@ def test_sigterm_unwinds(tmp_path: Path) -> None:
         assert process.stdout.readline() == "inside\n"
         assert len(leftovers(tmp_path)) == 1
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 128 + signal.SIGTERM
+        wait_until(lambda: process.poll() is not None)
+    assert process.returncode == 128 + signal.SIGTERM
     assert leftovers(tmp_path) == []
 
 

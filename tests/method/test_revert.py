@@ -88,7 +88,7 @@ MAVS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(MAVS, st.floats(0, 1))
 def test_at_least_the_fraction_is_kept_and_no_higher_threshold_does(
     rows: list[tuple[list[float], int]], fraction: float

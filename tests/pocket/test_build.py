@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -19,7 +20,7 @@ from ablations.pocket.build import PocketPaths, build_pocket
 from ablations.pocket.config import PocketConfig
 from ablations.pocket.stages import hash_files, read_manifest
 from layerswap_method.errors import InputError, LayerSwapError
-from tests.waiting import wait_until
+from tests.waiting import wait_for_end, wait_until
 
 TINY = PocketConfig.preset("tiny")
 MODELS = ("base", "task", "language")
@@ -147,20 +148,11 @@ def test_training_ends_when_the_build_is_killed(tmp_path: Path) -> None:
     partial = wait_until(
         lambda: next((tmp_path / "pocket").glob(".base.partial-*"), None), running=parent
     )
-    trainer = int(partial.name.rpartition("-")[2])
-    assert trainer != parent.pid
+    trainer = psutil.Process(int(partial.name.rpartition("-")[2]))
+    assert trainer.pid != parent.pid
     parent.kill()
     parent.wait()
-    wait_until(lambda: not is_alive(trainer))
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a process runs (a zombie that nobody has reaped does not)."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
+    wait_for_end([trainer])
 
 
 def test_two_builds_at_once_are_refused(copied: Path) -> None:

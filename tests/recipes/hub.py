@@ -32,12 +32,11 @@ def serve_hub(root: Path) -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(timeout=10)
+        thread.join()
 
 
 class _HubHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    timeout = 30
     folder: Path
 
     def do_GET(self) -> None:

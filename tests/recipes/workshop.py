@@ -16,7 +16,7 @@ from safetensors import safe_open
 from tests.recipes.documents import RECIPES, ROOT, Reference, command, references
 from tests.recipes.standins import build, folder_of
 
-TIMEOUT_S = 240
+TIMEOUT_S = 1200
 
 
 class Workshop:
@@ -32,6 +32,8 @@ class Workshop:
             "HF_ENDPOINT": endpoint,
             "HF_HOME": str(root / "hf_home"),
             "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_HUB_DOWNLOAD_TIMEOUT": str(TIMEOUT_S),
+            "HF_HUB_ETAG_TIMEOUT": str(TIMEOUT_S),
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
             "NO_PROXY": "127.0.0.1",
             "OMP_NUM_THREADS": "1",

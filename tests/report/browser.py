@@ -10,16 +10,16 @@ import os
 import select
 import shutil
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
+
+from tests.waiting import wait_until
 
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--hide-scrollbars", "--force-device-scale-factor=1", "--remote-debugging-pipe"),
 )
-DEADLINE_S = 60.0
 
 
 def find_chromium() -> str | None:
@@ -46,8 +46,7 @@ class Browser:
         self._number = 0
         self._session: str | None = None
         self.events: list[dict[str, Any]] = []
-        targets = self.send("Target.getTargets")["targetInfos"]
-        page = next(each for each in targets if each["type"] == "page")
+        page = wait_until(self._find_page)
         attached = self.send("Target.attachToTarget", targetId=page["targetId"], flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -72,11 +71,11 @@ class Browser:
         """Open a file and wait until it is loaded."""
         self.events.clear()
         self.send("Page.navigate", url=path.resolve().as_uri())
-        deadline = time.monotonic() + DEADLINE_S
-        while self.evaluate("document.readyState + location.protocol") != "completefile:":
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{path} did not load")
-            time.sleep(0.05)
+        # The page that was open before is complete as well, until this one takes its place.
+        while not any(each.get("method") == "Page.loadEventFired" for each in self.events):
+            self.events.append(self._receive())
+        state = "document.readyState + location.protocol"
+        wait_until(lambda: self.evaluate(state) == "completefile:")
 
     def evaluate(self, expression: str) -> Any:
         """Return the value of a JavaScript expression."""
@@ -147,12 +146,18 @@ class Browser:
             self._process.wait()
         os.close(self._read)
 
+    def _find_page(self) -> dict[str, Any] | None:
+        targets = self.send("Target.getTargets")["targetInfos"]
+        return next((dict(each) for each in targets if each["type"] == "page"), None)
+
     def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
-            ready, _, _ = select.select([self._read], [], [], DEADLINE_S)
-            chunk = os.read(self._read, 1 << 16) if ready else b""
-            if not chunk:
-                raise TimeoutError("Chromium does not answer")
+            wait_until(self._has_spoken, running=self._process, every_s=0.002)
+            chunk = os.read(self._read, 1 << 16)
+            assert chunk, "Chromium has closed its pipe"
             self._buffer += chunk
         message, _, self._buffer = self._buffer.partition(b"\0")
         return dict(json.loads(message))
+
+    def _has_spoken(self) -> bool:
+        return bool(select.select([self._read], [], [], 0)[0])

@@ -111,7 +111,7 @@ def _all_sign_patterns(differences: list[float]) -> float:
 
 
 @given(st.lists(st.integers(-6, 6).map(lambda tenths: tenths / 6), min_size=1, max_size=9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_permutation_test_equals_all_sign_patterns(differences: list[float]) -> None:
     expected = _all_sign_patterns(differences)
     assert permutation_test(np.array(differences), seed=0) == pytest.approx(expected)
@@ -159,7 +159,7 @@ TEXTS = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=0, max_size=7).
 
 
 @given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_bleu_of_many_rows_is_sacrebleus_of_each(pairs: list[tuple[str, str]]) -> None:
     counts = bleu_counts([pair[0] for pair in pairs], [pair[1] for pair in pairs])
     rows = np.vstack([counts, counts.sum(axis=0, keepdims=True)]).astype(np.float64)

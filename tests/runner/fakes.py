@@ -14,6 +14,7 @@ from ablations.runner.work import Done, Work
 from ablations.study.cells import Cell
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.plan import build_plan
+from tests.waiting import wait_until
 
 TASK = "fake_math"
 ITEMS = 20
@@ -93,6 +94,9 @@ class FakeEvaluator:
     raising: tuple[str, ...] = ()
     dying: tuple[str, ...] = ()
     journal: Path | None = None
+    company: int = 1
+    """Processes that must have begun before any goes on: none does it all where others are slow."""
+
     seen: list[str] = field(default_factory=list)
     closed: bool = False
 
@@ -104,6 +108,7 @@ class FakeEvaluator:
         if self.journal is not None:
             with self.journal.open("a") as file:
                 file.write(f"{work.score_key} {os.getpid()}\n")
+            wait_until(lambda: len(begun_by(self.journal)) >= self.company)
         time.sleep(self.delay_s)
         if work.label in self.raising:
             raise LayerSwapError(f"{work.label}: the task has raised")
@@ -113,6 +118,11 @@ class FakeEvaluator:
 
     def close(self) -> None:
         self.closed = True
+
+
+def begun_by(journal: Path) -> set[str]:
+    """Return the ids of the processes that have begun an item."""
+    return {line.split()[1] for line in journal.read_text().splitlines()}
 
 
 def scores_on_disk(out: Path) -> dict[str, tuple[bytes, bytes, bytes]]:

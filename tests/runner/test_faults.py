@@ -1,5 +1,6 @@
 """Kills, full disks and dying engines: real processes, real signals, a real file system."""
 
+import contextlib
 import os
 import random
 import resource
@@ -17,15 +18,24 @@ from ablations.runner.loop import run_cells
 from ablations.runner.processes import ProcessExecutor
 from ablations.runner.work import InProcessExecutor
 from tests.runner.fakes import FakeEvaluator, make_cells, scores_on_disk
-from tests.waiting import wait_until
+from tests.waiting import wait_for_end, wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 KILLS = 30
 
 
-def start_victim(out: Path, cells: int, delay: float) -> subprocess.Popen:
-    command = [sys.executable, "-m", "tests.runner.victim", str(out), str(cells), str(delay)]
+def start_victim(out: Path, cells: int, delay: float, company: int = 1) -> subprocess.Popen:
+    words = map(str, (out, cells, delay, company))
+    command = [sys.executable, "-m", "tests.runner.victim", *words]
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+
+
+def workers_of(victim: subprocess.Popen) -> list[psutil.Process]:
+    found = []
+    for process in psutil.Process(victim.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            found += [process] * ("spawn_main" in " ".join(process.cmdline()))
+    return found
 
 
 def finished_cells(out: Path) -> list[str]:
@@ -54,8 +64,7 @@ def test_a_study_survives_thirty_kills(tmp_path: Path) -> None:
         victim = start_victim(out, count, delay=0.02)
         wait_for_cells(out, len(whole) + rng.randrange(4), victim)
         time.sleep(rng.uniform(0, 0.05))
-        family = psutil.Process(victim.pid).children(recursive=True)
-        workers = [p for p in family if "spawn_main" in " ".join(p.cmdline())]
+        workers = workers_of(victim)
         seen += workers
         if workers and rng.random() < 0.3:  # the engine first, its runner a moment later
             os.kill(rng.choice(workers).pid, signal.SIGKILL)
@@ -78,17 +87,12 @@ def test_a_study_survives_thirty_kills(tmp_path: Path) -> None:
     assert not list(out.glob("failures/*"))
     assert not list(out.glob("cells/.*"))
     assert len(seen) > KILLS // 3
-    assert_ended(seen)  # workers end with their runner
-
-
-def assert_ended(processes: list[psutil.Process]) -> None:
-    _, alive = psutil.wait_procs(processes, timeout=60)
-    assert not alive
+    wait_for_end(seen)  # workers end with their runner
 
 
 def test_two_runners_started_at_once_share_the_cells(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    victims = [start_victim(out, 40, delay=0.1) for _ in range(2)]
+    victims = [start_victim(out, 40, delay=0.1, company=2) for _ in range(2)]
     for victim in victims:
         _, stderr = victim.communicate(timeout=300)
         assert victim.returncode == 0, stderr.decode()

@@ -7,6 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.waiting import wait_for_end, wait_until
+
 ROOT = Path(__file__).parents[2]
 WORKER = """
 import os, subprocess, sys, time
@@ -36,6 +38,5 @@ def test_descendants_end_with_the_worker(end: str) -> None:
         else:
             worker.stdin.write("\n")
             worker.stdin.flush()
-        worker.wait(60)
-        _, alive = psutil.wait_procs(family, timeout=60)
-    assert not alive
+        wait_until(lambda: worker.poll() is not None)
+        wait_for_end(family)

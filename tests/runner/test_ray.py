@@ -25,7 +25,7 @@ def cluster():
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     for _ in range(3):
         made.add_node(num_cpus=1)
-    made.wait_for_nodes()
+    made.wait_for_nodes(timeout=600)
     yield made
     ray.shutdown()
     made.shutdown()
@@ -39,7 +39,7 @@ def test_a_killed_node_costs_no_cell_and_changes_no_record(tmp_path: Path, clust
     out, journal = tmp_path / "run", tmp_path / "journal"
     cells = make_cells(COUNT)
     executor = RayExecutor(
-        FakeEvaluator(delay_s=0.5, journal=journal), address=cluster.address, jobs=3
+        FakeEvaluator(delay_s=0.5, journal=journal, company=3), address=cluster.address, jobs=3
     )
 
     def kill_a_node() -> None:

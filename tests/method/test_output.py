@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -178,9 +179,14 @@ def test_settings_are_checked_before_checkpoints(
     assert message in result.output
 
 
-def test_what_fails_inside_mergekit_is_one_message(experts: Experts, merge: Merge) -> None:
-    recipe = experts.recipe(tokenizer={"source": "base"})  # the base has no tokenizer files
-    result = merge(recipe)
+def test_what_fails_inside_mergekit_is_one_message(
+    experts: Experts, merge: Merge, tmp_path: Path
+) -> None:
+    root = shutil.copytree(experts.root, tmp_path / "damaged")
+    for name in ("base", "task", "language"):
+        (root / name / "tokenizer.json").write_text("{")  # it is there, and is none
+    damaged = Experts(root, root / "base", root / "task", root / "language")
+    result = merge(damaged.recipe(tokenizer={"source": "base"}))
     assert result.exit_code == 1, result.output
     assert result.output.startswith("Error: mergekit failed, and nothing was written: ")
     assert "add -v for the traceback" in result.output

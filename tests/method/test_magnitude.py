@@ -6,7 +6,7 @@ import json
 import logging
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -311,9 +311,15 @@ def test_weights_that_are_no_numbers_are_refused(
 def test_other_vocabularies_are_refused_whether_aligned_or_not(
     tuned: Tuned, merge: Merge, tmp_path: Path
 ) -> None:
+    base, math = (
+        shutil.copytree(folder, tmp_path / folder.name) for folder in (tuned.base, tuned.math)
+    )
     more = save_llama(tmp_path / "more", 1, vocab_size=66)
-    recipe = tuned.recipe({}, tokenizer={"source": "base"})
-    recipe["models"][1]["model"] = str(more)
+    for folder, size in ((base, 64), (math, 64), (more, 66)):
+        write_tokenizer(folder, words(size=size))
+    recipe = replace(tuned, base=base, math=math, swahili=more).recipe(
+        {}, tokenizer={"source": "base"}
+    )
     refused(merge(recipe), "have different vocabularies: ", "resize_token_embeddings")
 
 

@@ -67,6 +67,7 @@ STYLE: dict[Any, Any] = {
     "axes.linewidth": 0.7,
     "xtick.major.width": 0.7,
     "ytick.major.width": 0.7,
+    "text.parse_math": False,  # a name may hold two dollar signs
     "svg.fonttype": "path",
     "pdf.fonttype": 42,
     "hatch.linewidth": 0.5,

@@ -21,9 +21,9 @@ from ablations.cli.options import FiniteRange
 @click.option(
     "--quantile",
     type=FiniteRange(0, 1, min_open=True, max_open=True),
-    default=0.125,
-    show_default=True,
-    help="Share of rows above the threshold that is found; the paper's figures have 0.11 to 0.16.",
+    metavar="SHARE",
+    help="Share of rows above the threshold that is found; the paper's figures have 0.11 to 0.16.  "
+    "[default: 0.125]",
 )
 @click.option(
     "--out",
@@ -41,7 +41,7 @@ def delta(
     experts: tuple[str, ...],
     base: str | None,
     threshold: float | None,
-    quantile: float,
+    quantile: float | None,
     out: Path,
     reference: str | None,
 ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from layerswap_method.errors import nearest
+from layerswap_method.errors import InputError, nearest
 
 _FORMATS = ("md", "csv", "latex", "html")
 
@@ -63,7 +63,19 @@ def report(
     from ablations.report.writer import build
     from ablations.runner.records import load_run
 
+    for path in (run, *others):
+        _check_place(path)
     more = [load_run(other) for other in others]
     folder = out or run / "report"
     for path in build(load_run(run), formats, folder, others=more, published=published):
         click.echo(path)
+
+
+def _check_place(path: Path) -> None:
+    """Name the folder that `layerswap run` made, for who gives the study's name."""
+    from ablations.runner.records import read_run_file
+    from ablations.runner.run import default_out
+
+    near = default_out(str(path))
+    if read_run_file(path) is None and read_run_file(near) is not None:
+        raise InputError(f"{path} is no run; did you mean {near}?")

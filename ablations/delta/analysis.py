@@ -58,7 +58,7 @@ def delta(
     *,
     out: Path,
     threshold: float | None = None,
-    quantile: float = QUANTILE,
+    quantile: float | None = None,
     reference: str | None = None,
 ) -> Iterator[str]:
     """Analyse, write files and yield what to tell; a warning starts with ``Warning:``.
@@ -68,7 +68,8 @@ def delta(
         base: folder or hub id of their shared pretrained parent.
         out: folder for the files; several experts get one each in it.
         threshold: MAV that rows are counted above; None finds one for each expert.
-        quantile: share of the rows of the layers' matrices above the threshold that is found.
+        quantile: share of the rows of the layers' matrices above the threshold that is found;
+            None for `QUANTILE`. Not both it and `threshold`.
         reference: a published expert to draw beside.
 
     Raises:
@@ -80,11 +81,22 @@ def delta(
     if not experts:
         if reference is None:
             raise InputError("name an expert and its --base, or a published one by --reference")
+        given = {"--base": base, "--threshold": threshold, "--quantile": quantile}
+        idle = [name for name, value in given.items() if value is not None]
+        if idle:
+            raise InputError(
+                f"{' and '.join(idle)} without an EXPERT: name the expert to draw beside "
+                f"{reference!r}, or give --reference alone"
+            )
         with told_if_unwritable(out):
             yield from (str(path) for path in plot_reference(reference, out))
         return
     if base is None:
         raise InputError("a delta is expert - base: name the base that was fine-tuned by --base")
+    if threshold is not None and quantile is not None:
+        raise InputError("--quantile finds a threshold, and --threshold gives one: choose one")
+    if quantile is None:
+        quantile = QUANTILE
     found = analyse(experts, base, threshold=threshold, quantile=quantile)
     if published is not None:
         for profile in found.profiles:

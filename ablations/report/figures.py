@@ -94,6 +94,9 @@ def _draw_lines(axes: Any, chart: Chart, panel: Panel) -> None:
     is_log = places[0] > 0 and places[-1] / places[0] >= 50
     if is_log:
         axes.set_xscale("log")
+        # The usual labels are mathematics, which no text of a figure is taken for.
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.xaxis.set_minor_formatter("")
     for number, series in enumerate(panel.series):
         # Side by side, so that intervals do not hide each other.
         shift = 0.0 if is_log else 0.02 * span * (number - (len(panel.series) - 1) / 2)

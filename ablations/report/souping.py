@@ -75,8 +75,14 @@ def check_same_questions(run: Run, others: Sequence[Run]) -> None:
     """Check that `others` asked what `run` asked, item by item and prompt by prompt.
 
     Raises:
-        InputError: naming the run and the task; also where no task is in both.
+        InputError: naming the run and the task; also where no task is in both, or a run is there
+            twice.
     """
+    seen = {run.path.resolve()}
+    for other in others:
+        if other.path.resolve() in seen:
+            raise InputError(f"{other.path} is named twice")
+        seen.add(other.path.resolve())
     ours = _asked(run)
     for other in others:
         theirs = _asked(other)

@@ -203,10 +203,22 @@ def test_an_expert_equal_to_its_base_is_told(models: Path, tmp_path: Path) -> No
         (("a", "--base", "b", "--quantile", "1"), "0<x<1"),
         (("a", "--base", "b", "--threshold", "-1"), "x>=0"),
         (("a", "--base", "b", "--treshold", "1"), "No such option"),
+        (("a", "--base", "b", "--threshold", "1", "--quantile", "0.1"), "choose one"),
+        (
+            ("--reference", "Swahili expert #1", "--base", "b"),
+            "--base without an EXPERT: name the expert to draw beside 'Swahili expert #1'",
+        ),
+        (
+            ("--reference", "Swahili expert #1", "--threshold", "1", "--quantile", "0.1"),
+            "--threshold and --quantile without an EXPERT",
+        ),
     ],
 )
-def test_what_the_command_line_lacks(arguments: tuple[str, ...], message: str) -> None:
-    result = run(*arguments)
+def test_what_the_command_line_lacks(
+    arguments: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    result = run(*arguments, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
     assert result.exit_code == 2
     assert message in result.output
 

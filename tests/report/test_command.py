@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,25 @@ def test_no_run(tmp_path: Path) -> None:
         assert (code, output.count("\n")) == (2, 1)
         assert f"{path}: no run.json in it, so it is no run" in output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_name_of_a_study_is_answered_with_its_run(
+    small: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(small.path, tmp_path / "runs" / "made_up")
+    monkeypatch.chdir(tmp_path)
+    for arguments in (["made_up"], [small.path, "made_up"]):
+        code, output = invoke_report(*arguments)
+        assert code == 2
+        assert output == "Error: made_up is no run; did you mean runs/made_up?\n"
+
+
+def test_a_run_that_is_named_twice_is_refused(small: Run, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(small.path)
+    for again in (small.path, tmp_path / "link"):
+        code, output = invoke_report(small.path, again, "--out", tmp_path / "out")
+        assert (code, output) == (2, f"Error: {again} is named twice\n")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_run_of_a_newer_schema(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[st
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the records.  [default: runs/evaluate/MODEL]",
+    help="Folder for the records.  [default: runs/evaluate/MODEL/BACKEND, with --limit, --dtype "
+    "and --max-model-len in its name]",
 )
 @allow_code_option
 @click.option(

@@ -17,13 +17,14 @@ from typing import Any
 
 from ablations.evaluation import outcomes, vllm_engine
 from ablations.evaluation.backends import backend_versions, resolve_backend
+from ablations.evaluation.checkpoints import check_context, locate
 from ablations.evaluation.choice import Choice, choose_tasks
 from ablations.evaluation.evaluator import BackendChoice, Checkpoint, EngineOptions
 from ablations.evaluation.observed import code_notes, language_notes, prompt_notes
-from ablations.evaluation.outcomes import WatchedHf, WatchedVllm
 from ablations.evaluation.results import read_samples, read_scores
 from ablations.evaluation.sandbox import find_isolation
 from ablations.evaluation.scores import Backend, Evaluation, EvaluationRequest
+from ablations.evaluation.watched import WatchedHf, WatchedVllm
 from layerswap_method.errors import InputError, LayerSwapError, nearest
 
 logger = logging.getLogger(__name__)
@@ -138,6 +139,7 @@ def start_model(
 
     try:
         with _quietly():
+            check_context(model, options.max_model_len)
             if backend == "vllm":
                 return _start_vllm(model, options, seed, engine_arguments or {})
             return _start_hf(model, options)
@@ -302,25 +304,6 @@ def _task_manager(request: EvaluationRequest) -> Any:
         problems[-1] += f"; known are {', '.join(known)}"
         raise InputError.from_problems(str(request.include_path), problems)
     return manager
-
-
-def locate(model: Checkpoint) -> str:
-    """Return the model as transformers takes it: a folder, or a hub id, which is not looked up.
-
-    Raises:
-        InputError: for a folder that is not there, or holds no checkpoint.
-    """
-    path = Path(model)
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise InputError(f"{path}: no config.json in it, so it is no checkpoint")
-        return str(path)
-    text = str(model)
-    is_hub_id = isinstance(model, str) and text.count("/") == 1 and not text.startswith((".", "/"))
-    if is_hub_id and not path.parent.is_dir():
-        return text
-    siblings = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-    raise InputError(f"{text}: no such checkpoint folder{nearest(path.name, siblings)}")
 
 
 def _start_hf(model: str, options: EngineOptions) -> Any:

@@ -15,6 +15,7 @@ from ablations.evaluation.scores import Sample
 from ablations.merging import merge
 from ablations.pocket.build import PocketPaths
 from ablations.suite import SuiteRequest, SuiteResult, evaluate_model
+from ablations.suite.identity import default_folder
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.evaluation.conftest import write_model
 from tests.live.models import write_adapter
@@ -35,7 +36,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shutil.copytree(DATA, tmp_path_factory.mktemp("suite") / "data")
 
 
-def _ask(expert: Path, data: Path | None, out: Path, **changes: object) -> SuiteResult:
+def _ask(expert: Path, data: Path | None, out: Path | None, **changes: object) -> SuiteResult:
     request = {"languages": ("sw", "te"), "benchmarks": ("mgsm", "mbpp"), "backend": "hf"}
     fields = {**request, "options": OPTIONS, "data_dir": data, **changes}
     return evaluate_model(str(expert), SuiteRequest.model_validate(fields), out)
@@ -169,6 +170,42 @@ def test_a_folder_is_one_models_under_one_protocol(
             _ask(model, DATA, tmp_path / "out", **changes, **asked)
         assert "evaluated in" not in caplog.text
     assert (tmp_path / "out" / "results.json").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_without_an_out_a_quick_look_is_in_nobodys_way(
+    expert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = {"languages": ("sw",), "benchmarks": ("mgsm",)}
+    quick = _ask(expert, DATA, None, limit=1, **asked)
+    whole = _ask(expert, DATA, None, **asked)
+    folder = Path("runs/evaluate") / str(expert).strip("/").replace("/", "--")
+    assert (quick.out, whole.out) == (folder / "hf-limit-1", folder / "hf")
+    for result, items in ((quick, 1), (whole, 4)):
+        assert (result.out / "results.json").is_file()
+        assert result.evaluations["layerswap_mgsm_sw"].score("layerswap_mgsm_sw").n == items
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "name"),
+    [
+        ("org/name", {}, "org--name/hf"),
+        ("org/name@v1+a/b", {}, "org--name@v1+a--b/hf"),
+        ("./models/mine/", {"limit": 5}, "models--mine/hf-limit-5"),
+        ("m", {"options": {"dtype": "float32"}}, "m/hf-dtype-float32"),
+        (
+            *("m", {"limit": 5, "options": {"dtype": "float16", "max_model_len": 64}}),
+            "m/hf-limit-5-dtype-float16-max-model-len-64",
+        ),
+        ("m", {"options": {"batch_size": 3}, "languages": ("sw",)}, "m/hf"),
+    ],
+)
+def test_the_default_folder_tells_what_is_no_default(
+    model: str, asked: dict[str, object], name: str
+) -> None:
+    folder = default_folder(model, "hf", SuiteRequest.model_validate(asked))
+    assert folder == Path("runs/evaluate") / name
 
 
 @pytest.fixture(scope="module")

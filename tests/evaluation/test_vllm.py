@@ -73,6 +73,8 @@ def test_greedy_answers_are_equal(both: dict[str, list[Evaluation]]) -> None:
         for task in ("words_generate", "words_translate"):
             answers = [sample.answers for sample in hf.samples_of(task)]
             assert answers == [sample.answers for sample in vllm.samples_of(task)]
+            raw = [sample.responses for sample in hf.samples_of(task)]
+            assert raw == [sample.responses for sample in vllm.samples_of(task)]
             assert len(set(answers)) > 1
 
 

@@ -40,6 +40,9 @@ class SwapReport:
     seconds: float
     """Wall time, without a start of the engine."""
 
+    start_s: float = 0.0
+    """Wall time of a start of the engine, in seconds; about 0 where it ran."""
+
 
 def open_live(
     base_folder: Path, backend: BackendChoice = "auto", options: EngineOptions | None = None
@@ -112,7 +115,7 @@ class LiveEvaluator:
                 engine is then as good as new at the next call: restarted if it has to be.
         """
         self._check(stream)
-        self.start()
+        start_s = self.start()
         started = time.perf_counter()
         changed = [name for name in stream.names if self._loaded.get(name) != stream.mix(name)]
         try:
@@ -126,7 +129,7 @@ class LiveEvaluator:
             failure = error if isinstance(error, SwapFailed) else _as_failure(stream, error)
             self._give_up(failure)
             raise failure from error
-        return SwapReport(len(sent), read, time.perf_counter() - started)
+        return SwapReport(len(sent), read, time.perf_counter() - started, start_s)
 
     def evaluate(self, model: WeightStream, request: EvaluationRequest) -> Evaluation:
         """Return scores and records of `model`.

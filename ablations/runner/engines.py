@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from ablations.study.experts import Expert, here
 from layerswap_method.errors import InputError, LayerSwapError
 
 if TYPE_CHECKING:
-    from ablations.live import LiveEvaluator
+    from ablations.live import LiveEvaluator, SwapFailed
     from layerswap_method.streams import WeightStream
 
 logger = logging.getLogger(__name__)
@@ -69,7 +70,8 @@ class StudyEngine:
         """Start nothing."""
         self._setup = setup
         self._is_here = False
-        self._live: LiveEvaluator | None = None
+        self._live: dict[str, LiveEvaluator] = {}
+        """By the dtype that the engine is started in; one of them at most has its engine."""
 
     def evaluate(self, work: Work) -> Done:
         """Return the scores of a work item.
@@ -86,79 +88,99 @@ class StudyEngine:
 
     def close(self) -> None:
         """End the live engine, if there is one."""
-        live, self._live = self._live, None
-        if live is not None:
+        for live in self._live.values():
             live.close()
 
     def _evaluate(self, work: Work) -> Done:
-        if self._setup.materialize:
-            return self._through_checkpoint(work, {})
         from ablations.live import SwapFailed
+        from ablations.study.streams import can_stream
+        from layerswap_method.streams import checkpoint_stream
+
+        is_live, why = not self._setup.materialize, dict[str, Any]()
+        if is_live and can_stream(work.merge):
+            try:
+                stream = self._stream(work)
+                how = {"weights": "streamed", **_measured(stream.measured)}
+                return self._swapped(stream, work, how, 0.0)
+            except SwapFailed as error:
+                is_live, why = False, self._give_way(work, error)
+        with self._checkpoint(work) as (folder, merge_s):
+            measured = _measured(read_measured(folder))
+            if is_live:
+                how = {"weights": "merged by mergekit-yaml, then streamed", **measured}
+                try:
+                    return self._swapped(checkpoint_stream(folder), work, how, merge_s)
+                except SwapFailed as error:
+                    why = self._give_way(work, error)
+            return self._cold(folder, work, {"weights": "checkpoint", **why, **measured}, merge_s)
+
+    def _give_way(self, work: Work, error: SwapFailed) -> dict[str, Any]:
+        """End the live engine, for two models need not fit into memory; return why."""
+        logger.warning("  %s: not through the live engine: %s", work.label, error.message)
+        self.close()
+        return {"fallback": error.message}
+
+    def _stream(self, work: Work) -> WeightStream:
+        from ablations.live import SwapFailed
+        from ablations.study.streams import stream_of
 
         try:
-            return self._live_done(work)
-        except SwapFailed as error:
-            reason = error.message
-        logger.warning("  %s: not through the live engine: %s", work.label, reason)
-        self.close()  # two models need not fit into memory
-        return self._through_checkpoint(work, {"fallback": reason})
+            return stream_of(work.merge, self._setup.experts)
+        except InputError as error:
+            raise SwapFailed(error.message) from error
 
-    def _live_done(self, work: Work) -> Done:
+    def _swapped(
+        self, stream: WeightStream, work: Work, how: dict[str, Any], merge_s: float
+    ) -> Done:
         """Return the scores of the live engine.
 
         Raises:
             SwapFailed: when the weights cannot be put into it.
         """
-        from ablations.live import SwapFailed
-        from ablations.study.streams import can_stream, stream_of
-        from layerswap_method.streams import checkpoint_stream
-
-        if can_stream(work.merge):
-            try:
-                stream = stream_of(work.merge, self._setup.experts)
-            except InputError as error:
-                raise SwapFailed(error.message) from error
-            how = {"weights": "streamed", **_measured(stream.measured)}
-            return self._swapped(stream, work, how, 0.0)
-        with self._checkpoint(work) as (folder, seconds):
-            how = {"weights": "merged by mergekit-yaml, then streamed"}
-            how |= _measured(read_measured(folder))
-            return self._swapped(checkpoint_stream(folder), work, how, seconds)
-
-    def _swapped(
-        self, stream: WeightStream, work: Work, how: dict[str, Any], merge_s: float
-    ) -> Done:
-        if self._live is None:
-            from ablations.live import open_live
-
-            setup = self._setup
-            self._live = open_live(setup.base.folder, setup.backend, setup.options)
-        start_s = self._live.start()
-        report = self._live.swap(stream)
-        evaluation = self._live.evaluate(stream, work.request)
+        live = self._live_for(stream)
+        report = live.swap(stream)
+        evaluation = live.evaluate(stream, work.request)
         return Done(
             evaluation,
             {
                 "merge": merge_s,
-                "start": start_s,
+                "start": report.start_s,
                 "load": report.seconds,
                 "evaluate": evaluation.elapsed_s,
             },
             {**how, "loaded_tensors": report.tensors, "loaded_bytes": report.bytes},
         )
 
-    def _through_checkpoint(self, work: Work, why: dict[str, Any]) -> Done:
+    def _live_for(self, stream: WeightStream) -> LiveEvaluator:
+        """Return the evaluator whose engine computes in the dtype of the model; ends any other."""
+        from ablations.live import open_live
+        from ablations.study.streams import engine_options
+
+        setup = self._setup
+        options = engine_options(setup.options, stream.model_dtype, self._base_dtype)
+        for dtype, live in self._live.items():
+            if dtype != options.dtype:
+                live.close()
+        if options.dtype not in self._live:
+            self._live[options.dtype] = open_live(setup.base.folder, setup.backend, options)
+        return self._live[options.dtype]
+
+    @cached_property
+    def _base_dtype(self) -> str | None:
+        from layerswap_method.streams import checkpoint_stream
+
+        return checkpoint_stream(self._setup.base.folder).model_dtype
+
+    def _cold(self, folder: Path, work: Work, how: dict[str, Any], merge_s: float) -> Done:
         """Return the scores of a fresh engine on a checkpoint on disk."""
         from ablations.evaluation.lm_eval_backend import CheckpointEvaluator
 
-        with self._checkpoint(work) as (folder, merge_s):
-            why = {**why, **_measured(read_measured(folder))}
-            started = time.monotonic()
-            evaluator = CheckpointEvaluator(self._setup.backend, self._setup.options)
-            evaluation = evaluator.evaluate(folder, work.request)
-            start_s = time.monotonic() - started - evaluation.elapsed_s
+        started = time.monotonic()
+        evaluator = CheckpointEvaluator(self._setup.backend, self._setup.options)
+        evaluation = evaluator.evaluate(folder, work.request)
+        start_s = time.monotonic() - started - evaluation.elapsed_s
         timing = {"merge": merge_s, "start": start_s, "evaluate": evaluation.elapsed_s}
-        return Done(evaluation, timing, {"weights": "checkpoint", **why})
+        return Done(evaluation, timing, how)
 
     @contextmanager
     def _checkpoint(self, work: Work) -> Iterator[tuple[Path, float]]:
@@ -189,10 +211,10 @@ class StudyEngine:
 
     def _single(self, work: Work) -> Expert | None:
         """Return the expert that the work is about as it is; None for a merge."""
-        models = list(work.merge.get("models") or ())
-        if work.merge["merge_method"] != "passthrough" or len(models) != 1:
-            return None
-        return self._setup.experts[models[0]["model"]]
+        from ablations.study.streams import unmerged
+
+        reference = unmerged(work.merge)
+        return None if reference is None else self._setup.experts[reference]
 
     def _used(self, work: Work) -> list[Expert]:
         named = set(named_models(work.merge))

@@ -17,7 +17,7 @@ from ablations.runner.loop import LOCKS, Summary, now, run_cells
 from ablations.runner.processes import ProcessExecutor
 from ablations.runner.work import Executor, WorkEvaluator
 from ablations.study.cells import Cell
-from ablations.study.describe import describe_plan
+from ablations.study.describe import counted, describe_plan
 from ablations.study.files import StudyFile, find_study, read_study
 from ablations.study.planning import StudyPlan, plan_study
 from ablations.study.selection import nothing_selected, parse_selection
@@ -86,7 +86,7 @@ class RunResult:
     def report(self) -> str:
         """Return what was done, every failure with its reason, and what to do next."""
         done = self.summary
-        parts = [f"{len(done.evaluated)} cells evaluated"]
+        parts = [f"{counted(len(done.evaluated), 'cell')} evaluated"]
         parts += [f"{len(done.before)} finished before"] if done.before else []
         parts += [f"{len(done.reused)} with scores that were here"] if done.reused else []
         lines = [f"{self.out}: {', '.join(parts)}, {len(done.failed)} failed"]
@@ -94,7 +94,8 @@ class RunResult:
         if done.failed:
             lines.append("The same command again runs exactly the cells that failed.")
         elif self.unfinished:
-            lines.append(f"{self.unfinished} cells of the study have not been run yet.")
+            left, has = counted(self.unfinished, "cell"), "has" if self.unfinished == 1 else "have"
+            lines.append(f"{left} of the study {has} not been run yet.")
         lines.append(f"Tables and figures: layerswap report {self.out}")
         return "\n".join(lines)
 
@@ -143,7 +144,8 @@ def run_study(study: str, options: RunOptions) -> RunResult:
         logger.info("  note: %s", note)
     cells = _selected(plan, options.only)
     _write_run_file(out, plan)
-    logger.info("%s: %d cells on %s, in %s", plan.study.name, len(cells), plan.backend, out)
+    count = counted(len(cells), "cell")
+    logger.info("%s: %s on %s, in %s", plan.study.name, count, plan.backend, out)
     setup = EngineSetup(
         backend=plan.backend,
         options=plan.options,
@@ -160,6 +162,9 @@ def run_study(study: str, options: RunOptions) -> RunResult:
     }
     try:
         summary = run_cells(out, cells, executor, provenance=provenance, progress=options.progress)
+    except KeyboardInterrupt:
+        logger.warning("interrupted: finished cells stay; the same command goes on with the rest")
+        raise
     finally:
         executor.close()
     return RunResult(out, summary, len(records.load_run(out).unfinished))
@@ -198,7 +203,7 @@ def _selected(plan: StudyPlan, only: str | None) -> list[Cell]:
     holds = parse_selection(only, known)
     chosen = [cell for cell in plan.cells if holds(cell.facts())]
     if not chosen:
-        raise nothing_selected(only)
+        raise nothing_selected(only, [cell.facts() for cell in plan.cells])
     return chosen
 
 

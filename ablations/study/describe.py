@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ablations.study.cells import Cell
+from ablations.study.cost import cost_of
 from ablations.study.planning import StudyPlan
-from ablations.study.streams import can_stream
 from layerswap_method.plan import SYMBOLS
 
 
-def is_written(cell: Cell, *, materialize: bool) -> bool:
-    """Return whether mergekit-yaml must write a checkpoint for the cell."""
-    if cell.merge["merge_method"] == "passthrough":
-        return materialize and any("+" in entry["model"] for entry in cell.merge["models"])
-    return materialize or not can_stream(cell.merge)
+def counted(count: int, thing: str) -> str:
+    """Return ``1 cell`` or ``2 cells``."""
+    return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def describe_plan(
@@ -43,7 +41,7 @@ def describe_plan(
     number = {cell.key: index for index, group in enumerate(groups, start=1) for cell in group}
     cells = [cell for cell in plan.cells if selected is None or cell.key in selected]
     width = max(len(cell.label) for cell in cells)
-    lines += ["", f"{len(cells)} cells (layers from the input side; {_legend()}):"]
+    lines += ["", f"{counted(len(cells), 'cell')} (layers from the input side; {_legend()}):"]
     for cell in cells:
         done = "  finished" if cell.key in finished else ""
         lines.append(
@@ -62,16 +60,25 @@ def describe_plan(
 def _cost(
     plan: StudyPlan, todo: Sequence[Cell], cells: int, materialize: bool, jobs: int
 ) -> list[str]:
-    written = sum(is_written(cell, materialize=materialize) for cell in todo)
-    engines = len(todo) if materialize else min(jobs, len(todo))
-    size = written * plan.checkpoint_bytes
+    cost = cost_of(plan, todo, materialize=materialize, jobs=jobs)
     requests = ", ".join(dict.fromkeys(task for cell in todo for task in cell.request.tasks))
-    return [
-        f"cost: {len(todo)} evaluations for {cells} cells, on {plan.backend}",
+    starts = f"{cost.engine_starts}"
+    if len(cost.dtypes) > 1 and not materialize:  # with several engines it hangs on their pace
+        about = "about " if jobs > 1 else ""
+        starts = f"{about}{starts} (one for each change of dtype: {', '.join(cost.dtypes)})"
+    lines = [
+        f"cost: {counted(len(todo), 'evaluation')} for {counted(cells, 'cell')}, on {plan.backend}",
         f"  tasks: {requests or 'none'}; items a task: {plan.study.evaluate.limit or 'all'}",
-        f"  engine starts: {engines}; loads into a live engine: {0 if materialize else len(todo)}",
-        f"  checkpoints written by mergekit: {written} ({_size(size)} in all, one at a time)",
+        f"  engine starts: {starts}; loads into a live engine: {cost.loads}",
+        f"  checkpoints written by mergekit: {cost.checkpoints} "
+        f"({_size(cost.checkpoint_bytes)} in all, one at a time)",
     ]
+    if not materialize:
+        lines += [
+            f"  {counted(count, 'cell')} not through the live engine, each in a fresh one: {reason}"
+            for reason, count in cost.unfit.items()
+        ]
+    return lines
 
 
 def _drawn(cell: Cell) -> str:

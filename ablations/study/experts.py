@@ -144,12 +144,15 @@ def _locate(name: str, text: str, *, download: bool) -> Path:
     path = Path(text)
     if path.is_dir():
         return path.resolve()
+    # A reference that ends in its name has no name of its own: it came without an experts file.
+    who = "" if path.name == name or text == name else f"expert {name!r}: "
+    if path.is_file():
+        raise InputError(f"{who}{text}: is a file; write its folder, {path.parent}")
     is_hub_id = text.count("/") == 1 and not text.startswith((".", "/", "~"))
     if not is_hub_id or path.parent.is_dir():
         pocket = "; layerswap pocket build trains the pocket experts" if "pocket" in text else ""
         raise InputError(
-            f"expert {name!r}: {text}: no such folder (the current directory is {Path.cwd()})"
-            f"{pocket}"
+            f"{who}{text}: no such folder (the current directory is {Path.cwd()}){pocket}"
         )
     from huggingface_hub import snapshot_download
 
@@ -165,6 +168,4 @@ def _locate(name: str, text: str, *, download: bool) -> Path:
         )
     except Exception as error:
         hint = "" if download else f"; hf download {repository} (a dry run downloads nothing)"
-        raise InputError(
-            f"expert {name!r}: {text} cannot be had: {first_line(error)}{hint}"
-        ) from error
+        raise InputError(f"{who}{text} cannot be had: {first_line(error)}{hint}") from error

@@ -7,6 +7,7 @@ All problems are collected; only what cannot be asked because of an earlier one 
 from __future__ import annotations
 
 import importlib.metadata
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,8 +57,8 @@ class StudyPlan:
     num_layers: int
     """Decoder layers of the model."""
 
-    checkpoint_bytes: int
-    """Of one checkpoint's weights on disk."""
+    num_weights: int
+    """Numbers in the tensors of one model."""
 
     backend: Backend
     """What will evaluate."""
@@ -162,7 +163,7 @@ def plan_study(
         cells=tuple(cells),
         experts=experts,
         num_layers=checkpoints[0].num_layers or 0,
-        checkpoint_bytes=sum(f.stat().st_size for f in checkpoints[0].path.glob("*.safetensors")),
+        num_weights=sum(math.prod(shape) for shape in checkpoints[0].shapes.values()),
         backend=chosen,
         versions=versions,
         states=fingerprints.states(),
@@ -315,6 +316,6 @@ def _unstreamed(cells: list[Cell]) -> list[str]:
         return []
     methods = ", ".join(dict.fromkeys(found.values()))
     return [
-        f"{len(found)} merges ({methods}) cannot be streamed into an engine: mergekit-yaml writes "
-        "each of them to disk first, one at a time"
+        f"merges that cannot be streamed into an engine: {len(found)} ({methods}); mergekit-yaml "
+        "writes each of them to disk first, one at a time"
     ]

@@ -16,6 +16,9 @@ Facts = Mapping[str, str | int | float | bool]
 """What can be asked of a cell: varied parameters, kind, experts by role, label, key."""
 
 _CONDITION = re.compile(r"\s*([\w.]+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*$")
+_SHOWN = 12
+"""Values at most that an error lists."""
+
 _ORDER: dict[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 
 
@@ -48,19 +51,31 @@ def check_selection(text: str, facts: Collection[Facts]) -> None:
     """
     holds = parse_selection(text, (name for each in facts for name in each))
     if not any(map(holds, facts)) and not re.search(r"(^|,)\s*key\b", text):
-        raise nothing_selected(text)
+        raise nothing_selected(text, facts)
 
 
-def nothing_selected(text: str) -> InputError:
-    """Return the error of an expression that holds for no cell."""
-    return InputError(f"--only {text}: no cell of the study is like that")
+def nothing_selected(text: str, facts: Collection[Facts]) -> InputError:
+    """Return the error of an expression that holds for no cell: what could be asked instead.
+
+    Args:
+        text: an expression that parses.
+        facts: of every cell.
+    """
+    names = [name for each in facts for name in each]
+    told = f"--only {text}: no cell of the study is like that"
+    for part in filter(str.strip, text.split(",")):
+        if not any(map(_condition(part, names), facts)):
+            name, sign, value = _split(part)
+            there = list(dict.fromkeys(str(each[name]) for each in facts if name in each))
+            asked = value.split("|")[0]
+            is_word = sign == "=" and re.search(r"[^\W\d_]", asked) is not None
+            hint = nearest(asked, there) if is_word else ""
+            return InputError(f"{told}{hint or ';'} {name} is {_one_of(there)}")
+    return InputError(f"{told}: each condition holds for some cell, all of them for none")
 
 
 def _condition(text: str, known: list[str]) -> Callable[[Facts], bool]:
-    match = _CONDITION.match(text)
-    if match is None:
-        raise InputError(f"--only: {text.strip()!r} is no condition; write NAME=VALUE or NAME<N")
-    name, sign, value = match.groups()
+    name, sign, value = _split(text)
     if name not in known:
         raise InputError(
             f"--only: no cell has {name!r}{nearest(name, known)}; cells have {', '.join(known)}"
@@ -75,6 +90,20 @@ def _condition(text: str, known: list[str]) -> Callable[[Facts], bool]:
     if sign == "=":
         return lambda facts: name in facts and str(facts[name]).lower() in wanted
     return lambda facts: name in facts and str(facts[name]).lower() not in wanted
+
+
+def _split(text: str) -> tuple[str, str, str]:
+    """Return name, sign and value of a condition."""
+    match = _CONDITION.match(text)
+    if match is None:
+        raise InputError(f"--only: {text.strip()!r} is no condition; write NAME=VALUE or NAME<N")
+    name, sign, value = match.groups()
+    return name, sign, value
+
+
+def _one_of(values: list[str]) -> str:
+    more = f" or one of {len(values) - _SHOWN} more" if len(values) > _SHOWN else ""
+    return f"{', '.join(values[:_SHOWN])}{more}"
 
 
 def _holds(

@@ -1,11 +1,15 @@
-"""A cell's recipe as a stream of tensors. Knows which of mergekit's methods can be streamed."""
+"""A cell's recipe as a stream of tensors. Knows which of mergekit's methods can be streamed.
+
+And what the merged model needs of its engine; starts none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
-from ablations.study.documents import DELTA_REVERT, LAYER_SWAP
+from ablations.evaluation.evaluator import EngineOptions
+from ablations.study.documents import DELTA_REVERT, LAYER_SWAP, named_models
 from ablations.study.experts import Expert
 from layerswap_method.revert.spec import RevertSpec
 from layerswap_method.revert.stream import revert_stream
@@ -36,6 +40,36 @@ def can_stream(merge: Mapping[str, Any]) -> bool:
         # mergekit adds a base_model that is none of the models to the sum.
         return numbers and merge.get("base_model") == references[0] and not merge.get("parameters")
     return method in (LAYER_SWAP, DELTA_REVERT)
+
+
+def unmerged(merge: Mapping[str, Any]) -> str | None:
+    """Return the reference of the model that the recipe leaves as it is; None for a merge."""
+    models = list(merge.get("models") or ())
+    if merge["merge_method"] != "passthrough" or len(models) != 1:
+        return None
+    is_plain = set(merge) <= {"merge_method", "models"} and set(models[0]) == {"model"}
+    return str(models[0]["model"]) if is_plain else None
+
+
+def donor(merge: Mapping[str, Any]) -> str:
+    """Return the reference of the model whose config and tokenizer mergekit writes."""
+    return str(merge.get("base_model") or next(named_models(merge)))
+
+
+def engine_options(
+    options: EngineOptions, model_dtype: str | None, base_dtype: str | None
+) -> EngineOptions:
+    """Return the options of a live engine that computes as a cold one would on the checkpoint.
+
+    Args:
+        options: what the study says; a dtype there is that of every model.
+        model_dtype: torch dtype that the merged model's config states; None where none.
+        base_dtype: that of the checkpoint on which the engine starts.
+    """
+    known = get_args(EngineOptions.model_fields["dtype"].annotation)
+    if options.dtype != "auto" or model_dtype == base_dtype or model_dtype not in known:
+        return options
+    return options.model_copy(update={"dtype": model_dtype})
 
 
 def needs_deltas(merge: Mapping[str, Any]) -> bool:

@@ -166,7 +166,7 @@ def test_the_command_line(tmp_path: Path, experts: Path) -> None:
     command = ["run", str(study), "--experts", str(experts), "--out", str(out), "--backend", "hf"]
     result = CliRunner().invoke(main, [*command, "--only", "kind=base"])
     assert result.exit_code == 0, result.output
-    assert "1 cells evaluated, 0 failed" in result.output
+    assert "1 cell evaluated, 0 failed" in result.output
     assert "5 cells of the study have not been run yet." in result.output
     assert len(records.load_run(out).cells) == 1
     write_expert(tmp_path / "deep", seed=1, layers=6)

@@ -13,8 +13,13 @@ WORDS = [f"w{index}" for index in range(24)]
 SPECIAL = ["<pad>", "<bos>", "<eos>", "<unk>"]
 
 
-def write_expert(folder: Path, seed: int, *, layers: int = 4, hidden: int = 32) -> Path:
-    """Write a random Llama with a word-level tokenizer; another one for every seed."""
+def write_expert(
+    folder: Path, seed: int, *, layers: int = 4, hidden: int = 32, dtype: Any = None
+) -> Path:
+    """Write a random Llama with a word-level tokenizer; another one for every seed.
+
+    Without a dtype (of torch) it is float32.
+    """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -35,7 +40,7 @@ def write_expert(folder: Path, seed: int, *, layers: int = 4, hidden: int = 32) 
         bos_token_id=1,
         eos_token_id=2,
     )
-    LlamaForCausalLM(config).to(torch.float32).save_pretrained(folder)
+    LlamaForCausalLM(config).to(dtype or torch.float32).save_pretrained(folder)
     return folder
 
 

@@ -182,6 +182,26 @@ def test_an_expert_that_cannot_be_found_says_why(reference: object, message: str
         find_expert("math", {"math": reference}, download=False)
 
 
+def test_a_file_in_place_of_a_folder_names_the_folder(tmp_path: Path) -> None:
+    weights = tmp_path / "base" / "model.safetensors"
+    weights.parent.mkdir()
+    weights.touch()
+    with pytest.raises(InputError) as caught:
+        find_expert("math", {"math": str(weights)}, download=False)
+    told = f"{weights}: is a file; write its folder, {weights.parent}"
+    assert caught.value.message == f"expert 'math': {told}"
+    with pytest.raises(InputError) as caught:  # as `layerswap delta --base` asks
+        find_expert(weights.name, {weights.name: str(weights)}, download=False)
+    assert caught.value.message == told
+
+
+def test_what_came_without_an_experts_file_is_not_called_an_expert() -> None:
+    with pytest.raises(InputError, match=r"^some-org/some-model cannot be had"):
+        find_expert("some-model", {"some-model": "some-org/some-model"}, download=False)
+    with pytest.raises(InputError, match=r"^expert 'math': some-org/some-model cannot be had"):
+        find_expert("math", {"math": "some-org/some-model"}, download=False)
+
+
 def test_a_hub_id_that_is_not_cached_is_not_downloaded_by_a_dry_run() -> None:
     with pytest.raises(InputError, match="hf download some-org/some-model"):
         find_expert("math", {"math": "some-org/some-model"}, download=False)

@@ -261,6 +261,55 @@ def test_the_cost_counts_what_is_left(tmp_path: Path, experts: Path) -> None:
     assert "checkpoints written by mergekit: 5 (" in text
 
 
+def test_one_cell_is_no_cells(tmp_path: Path, experts: Path) -> None:
+    found = plan(tmp_path, experts, baseline=["ties"], vary={"bottom_layers": [1]})
+    ties = {cell.key for cell in found.cells if cell.kind == "ties"}
+    text = describe_plan(found, materialize=False, jobs=1, selected=ties)
+    assert "\n1 cell (layers" in text
+    assert "cost: 1 evaluation for 1 cell, on hf" in text
+    assert "merges that cannot be streamed into an engine: 1 (ties); mergekit-yaml" in text
+
+
+def test_the_cost_knows_the_dtype_of_every_cell(
+    tmp_path: Path, models: Path, experts: Path
+) -> None:
+    setting = yaml.safe_load(experts.read_text())
+    for seed, name in enumerate(("base", "math")):
+        folder = write_expert(tmp_path / name, seed, dtype=torch.float16)
+        setting["experts"][name] = str(folder)
+    mixed = write_yaml(tmp_path / "mixed.yml", setting)
+    found = plan(tmp_path, mixed, baseline=["base", "language_expert", "task_expert", "ties"])
+    text = describe_plan(found, materialize=False, jobs=1)
+    starts = "4 (one for each change of dtype: float16, float32)"
+    assert f"engine starts: {starts}; loads into a live engine: 8" in text
+    size = 4 * found.num_weights / 1000  # written in the recipe's float32
+    assert f"checkpoints written by mergekit: 1 ({size:.1f} kB in all" in text
+    text = describe_plan(found, materialize=False, jobs=2)
+    assert "engine starts: about 3 (one for each change" in text
+    text = describe_plan(found, materialize=True, jobs=1)
+    assert "engine starts: 8; loads into a live engine: 0" in text
+    options = {"tasks": ["words"], "options": {"dtype": "float32"}}
+    found = plan(tmp_path, mixed, evaluate=options)  # one dtype for every model
+    text = describe_plan(found, materialize=False, jobs=1)
+    assert "engine starts: 1; loads into a live engine: 6" in text
+
+
+def test_the_cost_names_what_no_live_engine_takes(tmp_path: Path, models: Path) -> None:
+    names = ("base", "math", "swahili")
+    for name in names:
+        shutil.copytree(models / name, tmp_path / name)
+    config = tmp_path / "math" / "generation_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"bos_token_id": 3}))
+    setting = {"experts": {name: str(tmp_path / name) for name in names}}
+    experts = write_yaml(tmp_path / "own.yml", setting | {"include_path": str(models / "tasks")})
+    found = plan(tmp_path, experts, baseline=["base", "task_expert", "soup"])
+    text = describe_plan(found, materialize=False, jobs=1)
+    assert "engine starts: 4; loads into a live engine: 5" in text
+    assert "checkpoints written by mergekit: 1 (" in text  # the soup; its donor is the task expert
+    assert "2 cells not through the live engine, each in a fresh one: its generation_config" in text
+    assert "not through" not in describe_plan(found, materialize=True, jobs=1)
+
+
 MODELS = [{"model": "task"}, {"model": "language"}]
 SLICES = [{"sources": [{"model": "task", "layer_range": [0, 4]}]}]
 LINEAR = {"merge_method": "linear", "parameters": {"weight": 1}}

@@ -53,3 +53,26 @@ def test_an_expression_can_be_checked_before_keys_are_known() -> None:
         check_selection("bottom_layers=7", cells)
     with pytest.raises(InputError, match="did you mean 'kind'"):
         check_selection("kid=base", cells)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("kind=recip", "like that; did you mean 'recipe'? kind is base, recipe"),
+        ("bottom_layers=1|7", "like that; bottom_layers is 0, 3, 10"),
+        ("kind=recipe, bottom_layers > 10", "like that; bottom_layers is 0, 3, 10"),
+        ("on=treu,kind=base", "like that; did you mean 'True'? on is True, False"),
+        ("kind=base,bottom_layers=0", "each condition holds for some cell, all of them for none"),
+    ],
+)
+def test_no_cell_chosen_says_what_there_is(text: str, told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        check_selection(text, CELLS)
+    assert caught.value.message.startswith(f"--only {text}: no cell of the study is like that")
+    assert caught.value.message.endswith(told)
+
+
+def test_many_values_are_not_all_told() -> None:
+    cells = [{"seed": number} for number in range(15)]
+    with pytest.raises(InputError, match=r"seed is 0, 1, .*, 11 or one of 3 more$"):
+        check_selection("seed=99", cells)

@@ -1,0 +1,145 @@
+"""What a study's engine does cell by cell: as many starts, loads and merges as the plan says."""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ablations.merging
+from ablations.evaluation import lm_eval_backend
+from ablations.live import engines as live_engines
+from ablations.runner.engines import EngineSetup
+from ablations.runner.work import Done, Work
+from ablations.study.cost import Cost, cost_of
+from ablations.study.files import read_study
+from ablations.study.planning import StudyPlan, plan_study
+from tests.study.standins import study_document, write_expert, write_yaml
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*torch_dtype.*")]
+
+Evaluated = tuple[Cost, dict[str, Done], Counter[str]]
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Path:
+    """Return an experts file: the base and a task expert in float16, the language in bfloat16."""
+    folder = tmp_path_factory.mktemp("mixed")
+    dtypes = {"base": torch.float16, "math": torch.float16, "swahili": torch.bfloat16}
+    for seed, (name, dtype) in enumerate(dtypes.items()):
+        write_expert(folder / name, seed, dtype=dtype)
+    setting = {"experts": {name: str(folder / name) for name in dtypes}}
+    return write_yaml(folder / "experts.yml", setting | {"include_path": str(models / "tasks")})
+
+
+@pytest.fixture
+def evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Evaluated]:
+    """Return a function that evaluates every cell in this process and counts what that takes."""
+    counts: Counter[str] = Counter()
+
+    def counting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            counts[name] += 1
+            return original(*arguments, **options)
+
+        return call
+
+    start = counting("starts", lm_eval_backend.start_model)
+    monkeypatch.setattr(lm_eval_backend, "start_model", start)
+    monkeypatch.setattr(live_engines, "start_model", start)
+    monkeypatch.setattr(ablations.merging, "merge", counting("merges", ablations.merging.merge))
+
+    def run(plan: StudyPlan, *, materialize: bool = False) -> Evaluated:
+        counts.clear()
+        engine = EngineSetup(
+            backend=plan.backend,
+            options=plan.options,
+            base=plan.base,
+            experts={expert.reference: expert for expert in plan.experts.values()},
+            states=plan.states,
+            work=tmp_path / "work",
+            materialize=materialize,
+        )()
+        firsts = [group[0] for group in plan.groups()]
+        done = {
+            cell.label: engine.evaluate(Work(cell.score_key, cell.label, cell.merge, cell.request))
+            for cell in firsts
+        }
+        engine.close()
+        counts["loads"] = sum("loaded_tensors" in each.provenance for each in done.values())
+        return cost_of(plan, firsts, materialize=materialize, jobs=1), done, +counts
+
+    return run
+
+
+def said(done: dict[str, Done]) -> dict[str, Any]:
+    return {label: each.evaluation.samples for label, each in done.items()}
+
+
+def as_counted(cost: Cost) -> Counter[str]:
+    return +Counter(starts=cost.engine_starts, loads=cost.loads, merges=cost.checkpoints)
+
+
+KINDS = ["base", "task_expert", "language_expert", "soup", "ties"]
+
+
+def test_cells_of_other_dtypes_get_an_engine_of_theirs(
+    tmp_path: Path, mixed: Path, evaluate: Callable[..., Evaluated]
+) -> None:
+    document = study_document(baseline=KINDS, vary={"bottom_layers": [1]})
+    path = write_yaml(tmp_path / "study.yml", document)
+    plan = plan_study(read_study(path), mixed, backend="hf")
+    cost, live, counts = evaluate(plan)
+    assert cost.dtypes == ("float16", "bfloat16", "float32")
+    assert counts == as_counted(cost) == Counter(starts=3, loads=6, merges=1)
+    assert not any("fallback" in each.provenance for each in live.values())
+    cost, cold, counts = evaluate(plan, materialize=True)
+    assert counts == as_counted(cost) == Counter(starts=6, merges=3)
+    assert cost.checkpoint_bytes == 3 * 4 * plan.num_weights
+    assert said(live) == said(cold)
+    assert len({str(each) for each in said(live).values()}) > 4  # the cells do differ
+
+
+def test_a_cell_that_no_live_engine_takes_starts_one_and_is_merged_once(
+    tmp_path: Path, models: Path, evaluate: Callable[..., Evaluated]
+) -> None:
+    """Config and tokenizer of `linear` and `slerp` come from an expert of other settings."""
+    for name in ("base", "math", "swahili"):
+        shutil.copytree(models / name, tmp_path / name)
+    config = tmp_path / "math" / "generation_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"bos_token_id": 3}))
+    setting = {"experts": {name: str(tmp_path / name) for name in ("base", "math", "swahili")}}
+    experts = write_yaml(
+        tmp_path / "experts.yml", setting | {"include_path": str(models / "tasks")}
+    )
+    recipe = study_document()["recipe"] | {"base_model": "task", "merge_method": "slerp"}
+    recipe["parameters"] = {"t": 0.5}
+    document = study_document(baseline=["base", "soup"], recipe=recipe, vary={"t": [0.3]})
+    path = write_yaml(tmp_path / "study.yml", document)
+    plan = plan_study(read_study(path), experts, backend="hf")
+    cost, done, counts = evaluate(plan)
+    assert counts == as_counted(cost) == Counter(starts=3, loads=1, merges=2)
+    (reason,) = cost.unfit
+    assert "its generation_config.json (bos_token_id) (from " in reason
+    unlike = [each.provenance for each in done.values() if "fallback" in each.provenance]
+    assert len(unlike) == cost.unfit[reason] == 2
+    assert all("json (bos_token_id)" in provenance["fallback"] for provenance in unlike)
+
+
+def test_an_unmerged_model_in_another_dtype_is_a_merge(
+    tmp_path: Path, mixed: Path, evaluate: Callable[..., Evaluated]
+) -> None:
+    recipe = {"merge_method": "passthrough", "models": [{"model": "task"}]}
+    vary = {"dtype": ["bfloat16"]}
+    document = study_document(baseline=["task_expert"], recipe=recipe, vary=vary)
+    path = write_yaml(tmp_path / "study.yml", document)
+    plan = plan_study(read_study(path), mixed, backend="hf")
+    cost, cold, counts = evaluate(plan, materialize=True)
+    assert counts == as_counted(cost) == Counter(starts=2, merges=1)
+    cost, live, counts = evaluate(plan)
+    assert counts == as_counted(cost) == Counter(starts=2, loads=2)
+    assert said(live) == said(cold)

@@ -425,5 +425,5 @@ def test_both_backends_are_asked_the_same_of_the_real_mgsm(
     assert hf.notes == vllm.notes
     for one, other in zip(hf.samples, vllm.samples, strict=True):
         assert (one.doc_id, one.prompt_hash) == (other.doc_id, other.prompt_hash)
-        assert one.prompts == other.prompts
+        assert (one.prompts, one.responses) == (other.prompts, other.responses)
         assert one.values["prompt_truncated"] == other.values["prompt_truncated"] == 1

@@ -244,3 +244,9 @@ def test_long_ranges_are_read_in_linear_time() -> None:
 
     # The best of three in this process's own time: a machine that stands still spoils one.
     assert min(timeit.repeat(read, timer=time.process_time, number=1, repeat=3)) < 5
+
+
+def test_drawing_and_description_show_every_layer() -> None:
+    plan = build_plan(8, bottom_layers=2, top_layers=1, bottom_transition=1)
+    assert "██▒····█" in plan.draw()
+    assert plan.describe() == "8 layers: language 0-1,7; average 2; task 3-6"

@@ -16,6 +16,7 @@ from ablations.report.design import (
     uses_short_names,
 )
 from ablations.report.detail_tables import (
+    baselines_table,
     cells_table,
     comparisons_table,
     factor_tables,
@@ -30,7 +31,7 @@ from ablations.report.published import published_table
 from ablations.report.souping import check_same_questions, has_soups, souping_table
 from ablations.report.summaries import Summaries
 from ablations.report.tables import grid_tables, overview_table, pairs_table
-from ablations.report.wording import noise_lines, sentence
+from ablations.report.wording import answers, noise_lines
 from ablations.runner.records import Run
 from layerswap_method.errors import InputError
 
@@ -73,8 +74,7 @@ def compose(
         question=study.question,
         source=study.source,
         facts=tuple(_facts(run)),
-        answers=tuple(sentence(each) for each in by_factor or by_baseline),
-        against=tuple(sentence(each) for each in by_baseline if by_factor),
+        answers=tuple(answers(by_factor or by_baseline)),
         noise=tuple(noise_lines(comparisons, _medians(summaries), study.evaluate.level)),
         tables=tuple(
             _tables(
@@ -84,7 +84,7 @@ def compose(
             )
         ),
         figures=drawn,
-        gaps=gaps_table(observations),
+        details=tuple(_details(observations, comparisons)),
         notes=tuple(notes),
     )
     return report, comparisons
@@ -100,10 +100,17 @@ def _tables(
         if reference is not None:
             yield reference
     yield from factor_tables(summaries, comparisons)
-    compared = comparisons_table(comparisons)
-    if compared is not None:
-        yield compared
-    yield cells_table(summaries.observations)
+    # Where nothing varies, the answers are about the baselines already.
+    against = baselines_table(comparisons) if any(c.contrast.factor for c in comparisons) else None
+    if against is not None:
+        yield against
+
+
+def _details(observations: Observations, comparisons: Sequence[Comparison]) -> Iterator[Table]:
+    for table in (gaps_table(observations), comparisons_table(comparisons)):
+        if table is not None:
+            yield table
+    yield cells_table(observations)
 
 
 def _layouts(several: Sequence[Summaries]) -> Iterator[Table]:
@@ -191,9 +198,14 @@ def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Ite
 
 
 def _emptiness(run: Run) -> str:
-    text = f"{run.path}: none of its {len(run.head.cells)} cells is finished"
+    cells = len(run.head.cells)
+    told = "its only cell is not" if cells == 1 else f"none of its {cells} cells is"
+    text = f"{run.path}: {told} finished"
     if run.failures:
         first = run.failures[0]
         reason = (first.error.splitlines() or [""])[0]
-        text += f"; {len(run.failures)} failed, the first ({first.label}) with: {reason}"
+        failed = (
+            "one failed" if len(run.failures) == 1 else f"{len(run.failures)} failed, the first"
+        )
+        text += f"; {failed} ({first.label}) with: {reason}"
     return f"{text}; layerswap run {run.study.name} runs them"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ablations.report.comparisons import Comparison
@@ -11,9 +12,12 @@ from ablations.report.observations import Measure, Observations
 from ablations.report.summaries import Summaries
 from ablations.report.tables import entry, scope_note
 from ablations.report.wording import (
+    ALPHA,
     GAP,
     contrast_text,
+    mark,
     measure_text,
+    not_compared,
     number,
     points,
     verdict,
@@ -49,20 +53,18 @@ def factor_tables(summaries: Summaries, comparisons: Sequence[Comparison]) -> It
             tuple(_factor_rows(summaries, factor, comparisons)),
             tuple(notes),
             text_columns=2,
+            is_record=True,
         )
 
 
 def comparisons_table(comparisons: Sequence[Comparison]) -> Table | None:
-    """Return all comparisons with every number; None where nothing is compared."""
-    if not comparisons:
-        return None
+    """Return all comparisons with every number; None where nothing could be compared."""
     rows = []
     for each in comparisons:
-        head = text_entries([measure_text(each.measure, each.group), contrast_text(each)])
         outcome = each.outcome
         if outcome is None:
-            rows.append((*head, gap(), gap(), gap(), gap(), Entry(verdict(each))))
             continue
+        head = text_entries([measure_text(each.measure, each.group), contrast_text(each)])
         rows.append(
             (
                 *head,
@@ -72,12 +74,49 @@ def comparisons_table(comparisons: Sequence[Comparison]) -> Table | None:
                 Entry(verdict(each)),
             )
         )
+    if not rows:
+        return None
     return Table(
         "comparisons",
         "All comparisons",
         ("task", "compared", "difference", "p", "p corrected", "items × pairs of cells", "reading"),
         tuple(rows),
-        (_P_NOTE,),
+        (_P_NOTE, *(f"{line}." for line in not_compared(comparisons))),
+        text_columns=2,
+        is_record=True,
+    )
+
+
+def baselines_table(comparisons: Sequence[Comparison]) -> Table | None:
+    """Return how the recipe differs from every baseline; None where nothing could be compared."""
+    found = [each for each in comparisons if not each.contrast.factor]
+    if all(each.outcome is None for each in found):
+        return None
+    names = tuple(dict.fromkeys(each.contrast.second for each in found))
+    by_row: dict[tuple[str, str], dict[str, Comparison]] = {}
+    for each in found:
+        head = measure_text(each.measure, each.group), each.contrast.first
+        by_row.setdefault(head, {})[each.contrast.second] = each
+    marks = Counter(mark(each) for each in found)
+    notes = [
+        "Difference of the row's model to the column's, in points, of percent or of BLEU and its "
+        f"like. Marked by *: evidence of a difference, p below {ALPHA} once corrected for all "
+        "comparisons of this report. `All comparisons` has every interval and p.",
+        f"Evidence in {marks['*']} of {len(found)} comparisons.",
+    ]
+    if marks["(*)"]:
+        notes.append(
+            "Marked by (*): the same with these experts, but the interval over experts holds zero."
+        )
+    return Table(
+        "baselines",
+        "Against the baselines",
+        ("task", "model", *names),
+        tuple(
+            (*text_entries(head), *(_marked(row[name]) for name in names))
+            for head, row in by_row.items()
+        ),
+        (*notes, *(f"{line}." for line in not_compared(found))),
         text_columns=2,
     )
 
@@ -125,6 +164,7 @@ def gaps_table(observations: Observations) -> Table | None:
         tuple(rows),
         ("`layerswap run` with the same arguments runs exactly these.",),
         text_columns=3,
+        is_record=True,
     )
 
 
@@ -156,6 +196,13 @@ def _factor_rows(
                     *_p_entries(found),
                     Entry(verdict(found)),
                 )
+
+
+def _marked(comparison: Comparison) -> Entry:
+    if comparison.outcome is None:
+        return gap()
+    text = f"{points(comparison.outcome.difference)} {mark(comparison)}".rstrip()
+    return Entry(text, comparison.outcome.difference)
 
 
 def _difference(comparison: Comparison) -> Entry:

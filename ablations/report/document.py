@@ -45,6 +45,9 @@ class Table:
     is_reference: bool = False
     """Whether it holds published values, which are not this run's."""
 
+    is_record: bool = False
+    """Whether a row is read as a whole; else its columns may stand apart, as models do."""
+
     def is_text(self, column: int) -> bool:
         """Return whether a column is set as text: it is one of the first, or has no number."""
         return column < self.text_columns or all(row[column].value is None for row in self.rows)
@@ -95,20 +98,17 @@ class Report:
     answers: tuple[str, ...]
     """A plain sentence per comparison that the study is about."""
 
-    against: tuple[str, ...]
-    """The same for comparisons with the baselines, where those are not what it is about."""
-
     noise: tuple[str, ...]
     """How small a difference the items can show."""
 
     tables: tuple[Table, ...]
-    """The layouts."""
+    """What answers: the layouts, tables per parameter, and the comparison with the baselines."""
 
     figures: tuple[Figure, ...]
     """Drawn; empty without matplotlib."""
 
-    gaps: Table | None
-    """Cells without a record, with the reason; None where there are none."""
+    details: tuple[Table, ...]
+    """Cells without a record, and what the answers are from: every comparison, every cell."""
 
     notes: tuple[str, ...]
     """How the statistics were computed, and what else the reader must know."""

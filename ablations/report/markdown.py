@@ -28,20 +28,19 @@ def _lines(report: Report, figures: str) -> Iterator[str]:
     yield from (f"- {escape(name)}: {escape(text)}" for name, text in report.facts)
     for title, lines in (
         ("Answers", report.answers),
-        ("Against the baselines", report.against),
         ("What is noise", report.noise),
     ):
         if lines:
             yield from ("", f"## {title}", "")
             yield from (f"- {escape(line)}" for line in lines)
-    if report.gaps is not None:
-        yield from _table(report.gaps)
     for table in report.tables:
         yield from _table(table)
     for figure in report.figures:
         yield from ("", f"## Figure: {escape(figure.title)}", "")
         yield f"![{escape(figure.title)}]({figures}/{figure.key}.svg)"
         yield from ("", escape(figure.caption))
+    for table in report.details:
+        yield from _table(table)
     if report.notes:
         yield from ("", "## How to read this", "")
         yield from (f"- {escape(note)}" for note in report.notes)

@@ -42,14 +42,13 @@ def _lines(report: Report) -> Iterator[str]:
     yield "</header>"
     yield "<main>"
     yield from _list("answers", "Answers", report.answers)
-    yield from _list("against", "Against the baselines", report.against)
     yield from _list("noise", "What is noise", report.noise)
-    if report.gaps is not None:
-        yield from _table(report.gaps, "")
     for table in report.tables:
         yield from _table(table, "" if table.is_reference else report.question)
     for figure in report.figures:
         yield from _figure(figure)
+    for table in report.details:
+        yield from _table(table, "")
     yield from _list("reading", "How to read this", report.notes)
     yield "</main>"
     yield f"<script>\n{_asset('page.js')}</script>"

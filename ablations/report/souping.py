@@ -44,10 +44,10 @@ def souping_table(several: Sequence[Summaries]) -> Table:
     by_run = [(s, _structures(s.observations)) for s in several]
     for structure in sorted({each for _, found in by_run for each in found}):
         task, language = structure
-        experts = f"soup of {task} task × soup of {language} language experts"
+        experts = " × ".join(_souped(*each) for each in ((task, "task"), (language, "language")))
         columns.append(
             (
-                f"swap, {'pairwise' if structure == _PAIR else experts}",
+                "swap, pairwise" if structure == _PAIR else f"swap, {experts}",
                 [(s, found[structure]) for s, found in by_run if structure in found],
             )
         )
@@ -101,6 +101,10 @@ def check_same_questions(run: Run, others: Sequence[Run]) -> None:
                 f"{len(ours[task])} and {len(theirs[task])} items are the same with the same "
                 "prompt; give both runs one limit, one seed and one task folder"
             )
+
+
+def _souped(number: int, role: str) -> str:
+    return f"{role} expert" if number == 1 else f"soup of {number} {role} experts"
 
 
 def _first_entry(

@@ -96,7 +96,8 @@ def overview_table(summaries: Summaries) -> Table:
         together = [m for m in measures if m.is_share and m.metric == measures[0].metric]
         if len(together) > 1:
             code = f" ({group.label})" if group.label else ""
-            name = f"all {len(together)} {together[0].metric} tasks{code}"
+            number_of = "both" if len(together) == 2 else f"all {len(together)}"
+            name = f"{number_of} {together[0].metric} tasks{code}"
             entries = columns.averages(group, together)
             rows.append((*text_entries([name, "avg"]), *entries))
     notes = [scope_note(observations)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics as plain
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ablations.evaluation.corpus import CORPUS_METRICS
@@ -91,9 +92,7 @@ def sentence(comparison: Comparison) -> str:
     """Return the comparison in one plain sentence."""
     where = f"{contrast_text(comparison)}, {measure_text(comparison.measure, comparison.group)}"
     outcome = comparison.outcome
-    if outcome is None:
-        return f"{where}: not compared, {_why_not(comparison)}"
-    if comparison.is_same_model:
+    if outcome is None or comparison.is_same_model:
         return f"{where}: {verdict(comparison)}"
     p = p_text(outcome.p or 0.0)
     if comparison.family > 1 and comparison.p_holm is not None:
@@ -104,6 +103,26 @@ def sentence(comparison: Comparison) -> str:
     return f"{where}: {told}: {verdict(comparison)}"
 
 
+def answers(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yield a sentence per comparison that could be made, and how many could not."""
+    yield from (sentence(each) for each in comparisons if each.outcome is not None)
+    yield from not_compared(comparisons)
+
+
+def not_compared(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yield how many of `comparisons` could not be made, by reason; nothing where all were."""
+    reasons = Counter(_why_not(each) for each in comparisons if each.outcome is None)
+    for reason, number_of in reasons.items():
+        yield f"{number_of} of {len(comparisons)} not compared: {reason}"
+
+
+def mark(comparison: Comparison) -> str:
+    """Return `verdict` as a sign: ``*`` evidence, ``(*)`` with these experts only, else empty."""
+    if comparison.outcome is None or not _is_evidence(comparison):
+        return ""
+    return "(*)" if _is_about_these_experts(comparison.outcome) else "*"
+
+
 def verdict(comparison: Comparison) -> str:
     """Return what the numbers allow to be said."""
     outcome = comparison.outcome
@@ -111,16 +130,14 @@ def verdict(comparison: Comparison) -> str:
         return f"not compared, {_why_not(comparison)}"
     if comparison.is_same_model:
         return "the same model, nothing to test"
-    p, corrected = outcome.p or 0.0, comparison.p_holm if comparison.p_holm is not None else 1.0
-    if corrected >= ALPHA:
-        if p < ALPHA:
+    if not _is_evidence(comparison):
+        if (outcome.p or 0.0) < ALPHA:
             return f"no evidence of a difference once corrected for {comparison.family} comparisons"
         return "no evidence of a difference"
     is_up = (outcome.difference > 0) == comparison.measure.higher_is_better
     contrast = comparison.contrast
     better = _named(contrast, contrast.first if is_up else contrast.second)
-    several = outcome.task_experts > 1 or outcome.language_experts > 1
-    if several and outcome.low <= 0 <= outcome.high:
+    if _is_about_these_experts(outcome):
         return (
             f"{better} is better with these experts, but the interval over experts holds zero: "
             "not shown for others"
@@ -180,6 +197,15 @@ def _noise_line(where: str, items: int, found: Sequence[float], median: float, l
     if smallest > 0.02 and psi > 0.02**2:
         return f"{line}; one of 2.0 points would take {items_needed(0.02, psi, level):,} items."
     return f"{line}."
+
+
+def _is_evidence(comparison: Comparison) -> bool:
+    return comparison.p_holm is not None and comparison.p_holm < ALPHA
+
+
+def _is_about_these_experts(outcome: Outcome) -> bool:
+    several = outcome.task_experts > 1 or outcome.language_experts > 1
+    return several and outcome.low <= 0 <= outcome.high
 
 
 def _why_not(comparison: Comparison) -> str:

@@ -92,8 +92,8 @@ def test_a_run_without_a_finished_cell(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", study_of(), lambda _, __: 0.0, failed=failed)
     code, output = invoke_report(run.path)
     assert code == 2
-    assert output.startswith(f"Error: {run.path}: none of its 1 cells is finished; 1 failed, the ")
-    assert "first (math+swahili) with: CUDA out of memory; layerswap run made_up" in output
+    assert output.startswith(f"Error: {run.path}: its only cell is not finished; one failed ")
+    assert "(math+swahili) with: CUDA out of memory; layerswap run made_up" in output
     assert not (run.path / "report").exists()
 
 

@@ -11,10 +11,11 @@ import pytest
 
 from ablations.report import latex, markdown
 from ablations.report.compose import compose
-from ablations.report.document import Report, Table
+from ablations.report.document import Entry, Report, Table
 from ablations.report.latex import render_latex
 from ablations.report.markdown import render_markdown
 from ablations.report.page import render_html
+from ablations.report.sheets import lay_out
 from ablations.report.writer import FORMATS, build
 from ablations.runner.records import Run
 from layerswap_method.errors import InputError
@@ -33,7 +34,7 @@ def report(grid: Run) -> Report:
 def test_markdown_tables_are_rectangles_with_every_number(report: Report) -> None:
     text = render_markdown(report)
     blocks = re.findall(r"(?:^\|.*\|\n)+", text, flags=re.MULTILINE)
-    tables = [*([report.gaps] if report.gaps else []), *report.tables]
+    tables = [*report.tables, *report.details]
     assert len(blocks) == len(tables) > 5
     for block, table in zip(blocks, tables, strict=True):
         rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in block.splitlines()]
@@ -44,6 +45,10 @@ def test_markdown_tables_are_rectangles_with_every_number(report: Report) -> Non
             not table.is_text(column) for column in range(len(table.columns))
         ]
     assert all(markdown.escape(line) in text for line in (*report.answers, *report.noise))
+    heads = ["## Answers", "## What is noise", "## By bottom layers", "## Against the baselines"]
+    heads += ["## Figure: ", "## Cells without a result", "## All comparisons", "## How to read"]
+    places = [text.index(f"\n{head}") for head in heads]
+    assert places == sorted(places)
     assert markdown.escape(report.question) in text
 
 
@@ -63,18 +68,73 @@ def _tables_of(text: str) -> list[str]:
 
 def test_latex_is_booktabs_with_as_many_columns_in_every_row(report: Report) -> None:
     text = render_latex(report)
-    tables: list[Table] = [*report.tables, *([report.gaps] if report.gaps else [])]
-    for block, table in zip(_tables_of(text), tables, strict=True):
-        columns = re.search(r"\\begin\{tabular\}\{([lr]+)\}", block)
-        assert columns is not None
-        assert len(columns[1]) == len(table.columns)
-        rules = [block.index(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")]
+    for table in (*report.tables, *report.details):
+        assert text.count(rf"\label{{tab:grid-{table.key}}}") == 1
+        shown = _shown(text, table)
+        start = 1 if lay_out(table).is_grouped else 0
+        for row in table.rows:
+            for entry in row[start:]:
+                assert latex.escape(entry.text) in shown
+
+
+def _shown(text: str, table: Table) -> set[str]:
+    """Return the entries of all parts of a table, each checked to be a rectangle."""
+    title = rf"\textbf{{{latex.escape(table.title)}"
+    blocks = [b for b in _tables_of(text) if f"{title}.}}" in b or f"{title}, continued.}}" in b]
+    found: set[str] = set()
+    for part in re.findall(r"\\begin\{tabular\}.*?\\end\{tabular\}", "".join(blocks), re.DOTALL):
+        sides = re.match(r"\\begin\{tabular\}\{((?:[lr]|>\{.*?\}p\{[\d.]+em\})+)\}", part)
+        assert sides is not None
+        columns = len(re.sub(r">\{.*?\}p\{.*?\}", "l", sides[1]))
+        rules = [part.index(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")]
         assert rules == sorted(rules)
-        body = block[rules[1] : rules[2]].splitlines()[1:-1]
-        assert len(body) == len(table.rows)
-        assert all(line.endswith(r" \\") for line in body)
-        assert {_unescaped(line, "&") for line in body} == {len(table.columns) - 1}
-        assert rf"\label{{tab:grid-{table.key}}}" in block
+        body = part[rules[1] : rules[2]].splitlines()[1:-1]
+        for line in body:
+            if line.strip() == r"\addlinespace":
+                continue
+            assert line.endswith(r" \\")
+            if r"\multicolumn" in line:
+                assert rf"\multicolumn{{{columns}}}{{l}}" in line
+                continue
+            entries = re.split(r"(?<!\\)&", line.removesuffix(r" \\"))
+            assert len(entries) == columns
+            found.update(entry.strip() for entry in entries)
+    return found
+
+
+WIDE = ("task", "over pairs", *(f"layer swap b={n} u=2" for n in range(9)))
+
+
+def _wide(rows: int) -> Table:
+    texts = [f"{n}0.0 [{n}5.4, {n}4.6]" for n in range(1, 10)]
+    row = (Entry("pocket_translate_en_sw, bleu"), Entry("avg"), *(Entry(t, 1.0) for t in texts))
+    return Table("wide", "Wide", WIDE, (row,) * rows, text_columns=2)
+
+
+def test_a_wide_table_is_cut_into_panels_that_repeat_the_task() -> None:
+    (page,) = lay_out(_wide(4)).pages
+    assert [panel.columns for panel in page] == [
+        *((0, 1, 2, 3, 4), (0, 1, 5, 6, 7), (0, 1, 8, 9, 10)),
+    ]
+    narrow = Table("narrow", "Narrow", ("task", "base"), ((Entry("a"), Entry("1.0", 1.0)),))
+    assert [panel.columns for panel in lay_out(narrow).pages[0]] == [(0, 1)]
+
+
+def test_a_long_table_goes_on_with_every_row_once() -> None:
+    sheet = lay_out(_wide(100))
+    assert len(sheet.pages) > 5
+    for columns in {panel.columns for page in sheet.pages for panel in page}:
+        rows = [p.rows for page in sheet.pages for p in page if p.columns == columns]
+        assert [row for run in rows for row in run] == list(range(100))
+
+
+def test_rows_that_are_read_as_a_whole_are_not_cut(report: Report) -> None:
+    (table,) = [each for each in report.details if each.key == "comparisons"]
+    sheet = lay_out(table)
+    assert sheet.is_grouped
+    assert {panel.columns for page in sheet.pages for panel in page} == {
+        tuple(range(1, len(table.columns))),
+    }
 
 
 def test_latex_is_balanced_and_has_no_bare_special(report: Report) -> None:
@@ -93,10 +153,11 @@ def test_latex_is_balanced_and_has_no_bare_special(report: Report) -> None:
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
-def test_latex_compiles(grid: Run, tmp_path: Path) -> None:
-    build(grid, ["latex"], tmp_path, published=True)
+@pytest.mark.parametrize("name", ["grid", "nine_pairs"])
+def test_latex_compiles(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    build(request.getfixturevalue(name), ["latex"], tmp_path, published=True)
     (tmp_path / "paper.tex").write_text(
-        "\\documentclass{article}\n\\usepackage{booktabs}\n\\usepackage{graphicx}\n"
+        "\\documentclass{article}\n\\usepackage{array,booktabs,graphicx}\n"
         "\\begin{document}\n\\input{tables.tex}\n\\end{document}\n"
     )
     done = subprocess.run(
@@ -109,6 +170,7 @@ def test_latex_compiles(grid: Run, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout[-2000:]
     assert "Overfull" not in done.stdout
+    assert "Float too large" not in done.stdout
     assert (tmp_path / "paper.pdf").stat().st_size > 10_000
 
 

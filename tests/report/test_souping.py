@@ -55,8 +55,8 @@ def test_runs_of_soups_stand_beside_the_pairs(runs: list[Run]) -> None:
     table = _table(runs[0], runs[1:])
     assert table.columns == (
         *("task", "soup, pairwise", "swap, pairwise"),
-        "swap, soup of 2 task × soup of 2 language experts",
-        "swap, soup of 2 task × soup of 4 language experts",
+        "swap, soup of 2 task experts × soup of 2 language experts",
+        "swap, soup of 2 task experts × soup of 4 language experts",
     )
     sw, te = table.rows
     assert [row[0].text for row in table.rows] == [
@@ -80,8 +80,8 @@ def test_other_runs_change_nothing_else(runs: list[Run]) -> None:
     assert compared == same
     kept = [table for table in beside.tables if table.key != "souping"]
     assert kept == list(alone.tables)
-    assert (alone.answers, alone.against, alone.facts) == (
-        *(beside.answers, beside.against, beside.facts),
+    assert (alone.answers, alone.details, alone.facts) == (
+        *(beside.answers, beside.details, beside.facts),
     )
 
 
@@ -103,5 +103,5 @@ def test_the_command_takes_several_runs(runs: list[Run], tmp_path: Path) -> None
     code, _ = invoke_report(*paths, "--format", "md", "--out", tmp_path / "out", "--published")
     assert code == 0
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    assert "swap, soup of 2 task × soup of 4 language experts" in text
+    assert "swap, soup of 2 task experts × soup of 4 language experts" in text
     assert "Published: Table 6 of arXiv 2410.01335" in text

@@ -5,8 +5,10 @@ import pytest
 from ablations.evaluation.scores import TaskScore
 from ablations.report.compose import compose
 from ablations.report.document import Entry, Table
+from ablations.report.markdown import render_markdown
 from ablations.report.published import published_table
 from ablations.report.tables import is_english
+from ablations.report.wording import measure_text, points, verdict
 from ablations.runner.records import Run, load_run
 from tests.report.conftest import REASON
 from tests.report.runs import study_of, write_run
@@ -18,8 +20,8 @@ _COMPOSED: dict[tuple[int, bool], tuple[Run, dict[str, Table]]] = {}
 def _tables(run: Run, *, published: bool = False) -> dict[str, Table]:
     if (id(run), published) not in _COMPOSED:
         report, _ = compose(run, published=published, draw=False)
-        tables = {table.key: table for table in report.tables}
-        assert len(tables) == len(report.tables)
+        tables = {table.key: table for table in (*report.tables, *report.details)}
+        assert len(tables) == len(report.tables) + len(report.details)
         _COMPOSED[id(run), published] = run, tables
     return _COMPOSED[id(run), published][1]
 
@@ -84,10 +86,10 @@ def test_table_2_has_worst_average_best_english_and_all_tasks(nine_pairs: Run) -
         ("mgsm_en (sw), exact_match", "avg"),
         *[("mgsm_sw (sw), exact_match", end) for end in ("min", "avg", "max")],
         *[("translate_sw (sw), bleu", end) for end in ("min", "avg", "max")],
-        ("all 2 exact_match tasks (sw)", "avg"),
+        ("both exact_match tasks (sw)", "avg"),
         ("mgsm_en (te), exact_match", "avg"),
         *[("mgsm_te (te), exact_match", end) for end in ("min", "avg", "max")],
-        ("all 2 exact_match tasks (te)", "avg"),
+        ("both exact_match tasks (te)", "avg"),
     ]
     worst = _row(table, "mgsm_te (te), exact_match", "min")["language expert"].value
     assert worst == min(e.value for e in _scores(nine_pairs, "mgsm_te", "language_expert", "te"))
@@ -95,7 +97,7 @@ def test_table_2_has_worst_average_best_english_and_all_tasks(nine_pairs: Run) -
         _row(table, f"{task} (te), exact_match", "avg")["task expert"].value
         for task in ("mgsm_en", "mgsm_te")
     ]
-    together = _row(table, "all 2 exact_match tasks (te)", "avg")["task expert"].value
+    together = _row(table, "both exact_match tasks (te)", "avg")["task expert"].value
     assert together == pytest.approx(sum(each for each in both if each is not None) / 2)
 
 
@@ -141,12 +143,58 @@ def test_a_table_per_varied_parameter_with_its_tests(grid: Run) -> None:
     assert "Averaged over top layers; compared are settings that agree." in table.notes
 
 
+def test_the_recipe_stands_against_every_baseline_with_what_is_evidence(nine_pairs: Run) -> None:
+    report, comparisons = compose(nine_pairs, draw=False)
+    table = _tables(nine_pairs)["baselines"]
+    assert table.columns == ("task", "model", "base", "task expert", "language expert", "soup")
+    against = [each for each in comparisons if not each.contrast.factor]
+    assert len(against) == 5 * 2 * 4
+    signs = {"evidence that": "*", "no evidence of": "", "layer swap t_b": "(*)"}
+    for each in against:
+        assert each.outcome is not None
+        found = _row(table, measure_text(each.measure, each.group), each.contrast.first)
+        entry = found[each.contrast.second]
+        assert entry.value == each.outcome.difference
+        sign = next(s for text, s in signs.items() if verdict(each).startswith(text))
+        assert entry.text == f"{points(each.outcome.difference)} {sign}".rstrip()
+    starred = sum(verdict(each).startswith("evidence") for each in against)
+    assert 0 < starred < len(against)
+    assert f"Evidence in {starred} of 40 comparisons." in table.notes
+    # What varies is what the answers are about; the baselines are not told again in words.
+    assert len(report.answers) == len(comparisons) - len(against) == 5
+
+
+def test_where_nothing_varies_the_answers_are_about_the_baselines(tmp_path: Path) -> None:
+    run = write_run(tmp_path, study_of(baseline=["base"]), lambda _, __: 0.0, items=30)
+    report, _ = compose(run, draw=False)
+    starts = [text.partition(",")[0] for text in report.answers]
+    assert starts == ["layer swap against base"] * 2
+    assert "baselines" not in _tables(run)
+
+
+def test_what_is_not_compared_is_counted_not_listed(tmp_path: Path) -> None:
+    study = study_of(baseline=["base", "soup"], vary={"bottom_layers": [0, 1, 2]})
+    gone = frozenset({"base", "soup math swahili", "math+swahili b=1"})
+    run = write_run(tmp_path, study, lambda _, __: 0.0, items=30, unrun=gone)
+    report, comparisons = compose(run, draw=False)
+    assert len(comparisons) == 2 * (2 + 3 * 2)
+    *made, count = report.answers
+    assert len(made) == 2
+    assert all("b=2 against b=0" in text for text in made)
+    assert count.startswith("2 of 4 not compared: cells are missing")
+    tables = _tables(run)
+    assert "baselines" not in tables
+    assert len(tables["comparisons"].rows) == 2
+    assert any(note.startswith("14 of 16 not compared: ") for note in tables["comparisons"].notes)
+    text = render_markdown(report)
+    assert text.count("not compared") == 4  # answers, two levels of the factor's table, note
+
+
 def test_cells_and_gaps_are_complete(grid: Run) -> None:
     report, _ = compose(grid, draw=False)
-    cells = next(table for table in report.tables if table.key == "cells")
+    gaps, _, cells = report.details
     assert [row[0].text for row in cells.rows] == [cell.label for cell in grid.cells]
-    assert report.gaps is not None
-    assert [tuple(entry.text for entry in row) for row in report.gaps.rows] == [
+    assert [tuple(entry.text for entry in row) for row in gaps.rows] == [
         ("math+swahili b=1 u=1", "failed 2×", REASON),
         ("math+swahili b=2 u=0", "not run", ""),
     ]
@@ -162,7 +210,7 @@ def test_souped_recipes_get_the_layout_of_table_6(grid: Run, tmp_path: Path) -> 
         path.write_text(path.read_text() + more * 2)
     table = _tables(load_run(run.path))["souping"]
     assert table.columns == (
-        *("task", "soup, pairwise", "swap, soup of 1 task × soup of 3 language experts"),
+        *("task", "soup, pairwise", "swap, task expert × soup of 3 language experts"),
     )
     assert all(entry.value is not None for row in table.rows for entry in row[1:])
 
@@ -171,7 +219,7 @@ def test_the_study_chooses_layouts_tasks_and_metric(tmp_path: Path) -> None:
     report = {"tables": ["pairs"], "tasks": ["pocket_math_en"], "metric": "exact_match"}
     study = study_of(baseline=["base"], vary={"seed": [0, 1]}, report=report)
     tables = _tables(write_run(tmp_path, study, lambda _, __: 0.0, items=30))
-    assert set(tables) == {"pairs", "comparisons", "cells"}
+    assert set(tables) == {"pairs", "baselines", "comparisons", "cells"}
     assert [row[0].text for row in tables["pairs"].rows] == ["pocket_math_en, exact_match"]
 
 

@@ -103,7 +103,7 @@ class _NeedReader:
         is_written = not can_stream(merge) or self._materialize or unfit is not None
         if is_written and (single := unmerged(merge)) is not None:
             is_written = self._experts[single].adapter is not None
-        size = 4 if stated is None else torch_dtype(stated).itemsize
+        size = 4 if stated is None else torch_dtype(stated.removeprefix("torch.")).itemsize
         runs_in = stated if dtype == "auto" and stated is not None else dtype
         return _Need(runs_in, unfit, self._num_weights * size if is_written else 0)
 
@@ -114,7 +114,10 @@ class _NeedReader:
 
     def _difference(self, folder: Path) -> str:
         if folder not in self._differences:
-            found = differences(folder, self._base)
+            try:
+                found = differences(folder, self._base)
+            except Exception:  # a tokenizer that cannot be read: its cells fail and say so
+                found = []
             text = f"its {', '.join(found)} (from {folder}) would differ from the engine's"
             self._differences[folder] = text if found else ""
         return self._differences[folder]

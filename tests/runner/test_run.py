@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,9 @@ from ablations.runner.run import RunOptions, RunResult, dry_run, run_study
 from layerswap_method.errors import InputError
 from tests.runner.fakes import scores_by_label
 from tests.study.standins import study_document, write_expert, write_task, write_yaml
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
 
 STUDY = {"baseline": ["base", "task_expert", "soup", "ties"], "vary": {"bottom_layers": [0, 1]}}
 
@@ -157,6 +163,33 @@ def test_only_chooses_cells_and_says_when_there_is_none(tmp_path: Path, experts:
     assert "cost: 2 evaluations for 2 cells" in text
     with pytest.raises(InputError, match="no cell of the study is like that"):
         dry_run(study, RunOptions(experts=experts, backend="hf", only="bottom_layers=7"))
+
+
+INTERRUPTIBLE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+from ablations.cli import main
+main()
+"""
+
+
+@pytest.mark.slow
+def test_an_interrupt_says_that_the_same_command_goes_on(tmp_path: Path, experts: Path) -> None:
+    document = study_document(vary={"bottom_layers": [1, 2], "seed": list(range(20))})
+    document["recipe"]["parameters"] |= {"placement": "random"}
+    study, out = str(write_yaml(tmp_path / "small.yml", document)), tmp_path / "run"
+    words = ["run", study, "--experts", str(experts), "--out", str(out), "--backend", "hf"]
+    command = [sys.executable, "-c", INTERRUPTIBLE, *words]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: any(out.glob("cells/[!.]*")), running=process)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate()
+    assert process.returncode == 1, told
+    assert "interrupted: finished cells stay; the same command goes on with the rest" in told
+    assert "Aborted!" in told
+    assert "Traceback" not in told
+    options = RunOptions(experts=experts, out=out, backend="hf")
+    assert "  finished" in dry_run(study, options)
 
 
 @pytest.mark.slow

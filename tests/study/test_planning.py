@@ -308,6 +308,9 @@ def test_the_cost_names_what_no_live_engine_takes(tmp_path: Path, models: Path) 
     assert "checkpoints written by mergekit: 1 (" in text  # the soup; its donor is the task expert
     assert "2 cells not through the live engine, each in a fresh one: its generation_config" in text
     assert "not through" not in describe_plan(found, materialize=True, jobs=1)
+    (tmp_path / "math" / "tokenizer.json").write_text("{")
+    text = describe_plan(found, materialize=False, jobs=1)  # a cell that fails is no cost
+    assert "cost: 7 evaluations for 7 cells" in text
 
 
 MODELS = [{"model": "task"}, {"model": "language"}]

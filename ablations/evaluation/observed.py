@@ -61,7 +61,7 @@ def prompt_notes(configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         language = metadata.get("language")
         prompt = metadata.get("prompt_language", language)
         if prompt != language:
-            notes.append(f"{task}: its prompts are in {prompt!r}, for want of a translation")
+            notes.append(f"{task}: prompts are in {prompt!r}, for want of a translation")
     return notes
 
 

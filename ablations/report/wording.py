@@ -113,7 +113,7 @@ def not_compared(comparisons: Sequence[Comparison]) -> Iterator[str]:
     """Yield how many of `comparisons` could not be made, by reason; nothing where all were."""
     reasons = Counter(_why_not(each) for each in comparisons if each.outcome is None)
     for reason, number_of in reasons.items():
-        yield f"{number_of} of {len(comparisons)} not compared: {reason}"
+        yield f"{number_of} of {len(comparisons)} comparisons could not be made: {reason}"
 
 
 def mark(comparison: Comparison) -> str:

@@ -115,7 +115,7 @@ class TestScores:
     ) -> None:
         *prompts, held = right.notes
         assert prompts == [
-            f"layerswap_mbpp_{language}: its prompts are in 'en', for want of a translation"
+            f"layerswap_mbpp_{language}: prompts are in 'en', for want of a translation"
             for language in ("bn", "sw", "te")
         ]
         assert held.startswith(f"Python {platform.python_version()}: generated code runs ")

@@ -41,7 +41,12 @@ def row_mav(expert: torch.Tensor, base: torch.Tensor, axis: int | None) -> torch
             yield _delta(ours[lines], theirs[lines])
 
     runs = runs_of(layout)
-    return _means(((start, _sums(deltas(start, stop), layout)) for start, stop in runs), layout)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # to wake more costs more than so small a block takes
+    try:
+        return _means(((start, _sums(deltas(start, stop), layout)) for start, stop in runs), layout)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def row_mavs(pair: DeltaPair, names: Sequence[str]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -209,6 +209,7 @@ def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
         for count in (1, 3):
             torch.set_num_threads(count)
             found += [row_mav(expert, base, axis) for axis in (1, 0, None)]
+            assert torch.get_num_threads() == count
     finally:
         torch.set_num_threads(threads)
     for one, other in zip(found[:3], found[3:], strict=True):

@@ -138,10 +138,11 @@ class DeltaPair:
 
     @cached_property
     def identity(self) -> object:
-        """Return what tells the pair from every other: the files of each side, with their dates."""
+        """Return what tells the pair from every other: files with their dates, and their rows."""
         sides = (self.expert_tensors.values(), self.base_tensors.values())
         stored = (frozenset((each.file, each.stamp) for each in side) for side in sides)
-        return (*stored, frozenset(self.changes.items()))
+        # Names and rows follow from the configs as well, and files may be links of several models.
+        return (self.model_type, self.names, *stored, frozenset(self.changes.items()))
 
     @cached_property
     def _adapter_tensors(self) -> Mapping[Path, Mapping[str, StoredTensor]]:

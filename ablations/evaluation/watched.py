@@ -8,8 +8,8 @@ These classes stand before its model classes (``class Model(WatchedHf, HFLM)``):
 - A prompt that does not fit beside the answer is cut from the left, as lm-eval does: examples go
   first. For log-likelihoods lm-eval leaves HF two tokens more than vLLM; here both have vLLM's.
 - Special tokens inside an answer stay in its text, as with vLLM, where stop strings must see them;
-  the token that ends an answer, and what follows it, does not. (With a word-level tokenizer HF has a
-  space before each; lm-eval tells vLLM to write none.)
+  the token that ends an answer, and what follows it, does not. (Word-level tokenizers put a space
+  before each on HF; lm-eval tells vLLM to put none.)
 - An answer is the text that follows the prompt, as with vLLM. lm-eval has HF decode it alone, where
   many tokenizers (SentencePiece's, word-level ones) drop the space before the first word; those of
   byte-level BPE do not.

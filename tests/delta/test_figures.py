@@ -25,7 +25,7 @@ from ablations.delta.figures import (
 from ablations.delta.grids import Grid
 from ablations.delta.heatmaps import FONT_PT, PAGE_IN, column_labels, draw_heatmaps, scale_of
 from ablations.delta.published import published_grid, published_names
-from ablations.plotting import GREENS, PURPLES, contrasting, drawing, images_of, new_canvas
+from ablations.plotting import GREENS, PURPLES, contrasting, drawing
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.fresh_process import printed
 
@@ -361,28 +361,6 @@ def test_without_matplotlib_it_says_how_to_get_it(
     with pytest.raises(LayerSwapError, match=r"pip install 'layerswap\[plot\]'"):
         plot_reference("math expert #1", tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_name_with_dollar_signs_is_no_mathematics(tmp_path: Path) -> None:
-    drawn: dict[str, list[str]] = {}
-    for name in ("a$b$c", "axbxc"):
-        heatmap(_grid(2, title=name), tmp_path / "delta.svg")
-        comparison([PairLines(name, "d", (0.1, 0.2), (0.3, 0.4))], tmp_path / "lines.svg")
-        drawn[name] = [(tmp_path / file).read_text("utf-8") for file in ("delta.svg", "lines.svg")]
-    for odd, plain in zip(*drawn.values(), strict=True):
-        # As many letters, the two signs among them; in mathematics they would be slanted.
-        assert odd.count("#DejaVuSans") == plain.count("#DejaVuSans") > 5
-        assert "Oblique" not in odd
-
-
-def test_letters_that_the_font_has_not_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    with drawing("letters"):
-        for _ in range(2):
-            canvas = new_canvas(2, 1)
-            canvas.text(0, 0, "\u65e5\u672c")
-            assert set(images_of(canvas)) == {"svg", "png", "pdf"}
-    (line,) = caplog.messages
-    assert "\u65e5\u672c" in line
 
 
 _DRAW = """

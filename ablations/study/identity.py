@@ -221,7 +221,7 @@ def weights_identity(
     for name in sorted(stream.names):
         mix = stream.mix(name)
         terms = [[*_origin(origin, contents), share] for origin, share in mix.terms]
-        tensors[name] = [terms, mix.divisor, mix.load_dtype, mix.dtype, mix.out_dtype, mix.rule]
+        tensors[name] = [terms, mix.model_dump(mode="json", exclude={"terms"})]
     return {"donated": contents.donated[stream.donor], "tensors": tensors}
 
 

@@ -1,7 +1,5 @@
 """What a study's engine does cell by cell: as many starts, loads and merges as the plan says."""
 
-import json
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -105,22 +103,14 @@ def test_cells_of_other_dtypes_get_an_engine_of_theirs(
 
 
 def test_a_cell_that_no_live_engine_takes_starts_one_and_is_merged_once(
-    tmp_path: Path, models: Path, evaluate: Callable[..., Evaluated]
+    tmp_path: Path, other_generation: Path, evaluate: Callable[..., Evaluated]
 ) -> None:
     """Config and tokenizer of `linear` and `slerp` come from an expert of other settings."""
-    for name in ("base", "math", "swahili"):
-        shutil.copytree(models / name, tmp_path / name)
-    config = tmp_path / "math" / "generation_config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"bos_token_id": 3}))
-    setting = {"experts": {name: str(tmp_path / name) for name in ("base", "math", "swahili")}}
-    experts = write_yaml(
-        tmp_path / "experts.yml", setting | {"include_path": str(models / "tasks")}
-    )
     recipe = study_document()["recipe"] | {"base_model": "task", "merge_method": "slerp"}
     recipe["parameters"] = {"t": 0.5}
     document = study_document(baseline=["base", "soup"], recipe=recipe, vary={"t": [0.3]})
     path = write_yaml(tmp_path / "study.yml", document)
-    plan = plan_study(read_study(path), experts, backend="hf")
+    plan = plan_study(read_study(path), other_generation, backend="hf")
     cost, done, counts = evaluate(plan)
     assert counts == as_counted(cost) == Counter(starts=3, loads=1, merges=2)
     (reason,) = cost.unfit

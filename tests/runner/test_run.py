@@ -1,6 +1,5 @@
 """Whole runs with transformers on random experts: live engine, checkpoints, faults, CLI."""
 
-import json
 import shutil
 import signal
 import subprocess
@@ -111,19 +110,11 @@ def test_an_expert_that_disappears_and_a_task_that_raises(
 
 @pytest.mark.slow
 def test_a_model_that_cannot_be_swapped_in_goes_through_a_checkpoint(
-    tmp_path: Path, models: Path
+    tmp_path: Path, other_generation: Path
 ) -> None:
     """The base has another generation config, which a live engine would keep."""
-    for name in ("base", "math", "swahili"):
-        shutil.copytree(models / name, tmp_path / name)
-    config = tmp_path / "math" / "generation_config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"bos_token_id": 3}))
-    setting = {"experts": {name: str(tmp_path / name) for name in ("base", "math", "swahili")}}
-    experts = write_yaml(
-        tmp_path / "experts.yml", setting | {"include_path": str(models / "tasks")}
-    )
     document = study_document(baseline=["task_expert"], vary={"bottom_layers": [1]})
-    result = run(tmp_path, experts, "run", document)
+    result = run(tmp_path, other_generation, "run", document)
     assert not result.summary.failed
     task, merged = records.load_run(result.out).cells
     assert task.provenance["weights"] == "checkpoint"

@@ -28,6 +28,7 @@ from layerswap_method.errors import InputError, LayerSwapError
 
 if TYPE_CHECKING:
     from ablations.live import LiveEvaluator, SwapFailed
+    from ablations.study.planning import StudyPlan
     from layerswap_method.streams import WeightStream
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,19 @@ class EngineSetup:
 
     materialize: bool = False
     """Whether every merge goes through mergekit-yaml and a checkpoint on disk."""
+
+    @classmethod
+    def of(cls, plan: StudyPlan, work: Path, *, materialize: bool) -> EngineSetup:
+        """Return the setup of a planned study; the other arguments are the fields'."""
+        return cls(
+            backend=plan.backend,
+            options=plan.options,
+            base=plan.base,
+            experts={expert.reference: expert for expert in plan.experts.values()},
+            states=plan.states,
+            work=work,
+            materialize=materialize,
+        )
 
     def __call__(self) -> StudyEngine:
         """Return an evaluator that has started nothing yet."""

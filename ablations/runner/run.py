@@ -146,15 +146,7 @@ def run_study(study: str, options: RunOptions) -> RunResult:
     _write_run_file(out, plan)
     count = counted(len(cells), "cell")
     logger.info("%s: %s on %s, in %s", plan.study.name, count, plan.backend, out)
-    setup = EngineSetup(
-        backend=plan.backend,
-        options=plan.options,
-        base=plan.base,
-        experts={expert.reference: expert for expert in plan.experts.values()},
-        states=plan.states,
-        work=out / _WORK,
-        materialize=options.materialize,
-    )
+    setup = EngineSetup.of(plan, out / _WORK, materialize=options.materialize)
     executor = _executor(setup, options)
     provenance = {
         "experts": {name: expert.reference for name, expert in plan.experts.items()},

@@ -53,15 +53,7 @@ def evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., E
 
     def run(plan: StudyPlan, *, materialize: bool = False) -> Evaluated:
         counts.clear()
-        engine = EngineSetup(
-            backend=plan.backend,
-            options=plan.options,
-            base=plan.base,
-            experts={expert.reference: expert for expert in plan.experts.values()},
-            states=plan.states,
-            work=tmp_path / "work",
-            materialize=materialize,
-        )()
+        engine = EngineSetup.of(plan, tmp_path / "work", materialize=materialize)()
         firsts = [group[0] for group in plan.groups()]
         done = {
             cell.label: engine.evaluate(Work(cell.score_key, cell.label, cell.merge, cell.request))

@@ -294,15 +294,8 @@ def test_the_cost_knows_the_dtype_of_every_cell(
     assert "engine starts: 1; loads into a live engine: 6" in text
 
 
-def test_the_cost_names_what_no_live_engine_takes(tmp_path: Path, models: Path) -> None:
-    names = ("base", "math", "swahili")
-    for name in names:
-        shutil.copytree(models / name, tmp_path / name)
-    config = tmp_path / "math" / "generation_config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"bos_token_id": 3}))
-    setting = {"experts": {name: str(tmp_path / name) for name in names}}
-    experts = write_yaml(tmp_path / "own.yml", setting | {"include_path": str(models / "tasks")})
-    found = plan(tmp_path, experts, baseline=["base", "task_expert", "soup"])
+def test_the_cost_names_what_no_live_engine_takes(tmp_path: Path, other_generation: Path) -> None:
+    found = plan(tmp_path, other_generation, baseline=["base", "task_expert", "soup"])
     text = describe_plan(found, materialize=False, jobs=1)
     assert "engine starts: 4; loads into a live engine: 5" in text
     assert "checkpoints written by mergekit: 1 (" in text  # the soup; its donor is the task expert

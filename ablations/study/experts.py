@@ -111,14 +111,16 @@ def find_expert(name: str, known: Mapping[str, Any], *, download: bool) -> Exper
         )
     if Path(reference).is_dir():  # a folder whose name holds a plus sign
         return Expert(name, Path(reference).resolve(), source=str(Path(reference).resolve()))
+    # A reference that ends in its name has no name of its own: it came without an experts file.
+    who = "" if name in (reference, Path(reference).name) else f"expert {name!r}: "
     model, plus, adapter = reference.partition("+")
-    folder = _locate(name, model, download=download)
+    folder = _locate(model, who, download=download)
     if not plus:
         return Expert(name, folder, source=_source(model, folder))
-    found = _locate(name, adapter, download=download)
+    found = _locate(adapter, who, download=download)
     for file in ("adapter_config.json", "adapter_model.safetensors"):
         if not (found / file).is_file():
-            raise InputError(f"expert {name!r}: {adapter} holds no {file}: no peft adapter")
+            raise InputError(f"{who}{adapter} holds no {file}: no peft adapter")
     return Expert(name, folder, found, f"{_source(model, folder)}+{_source(adapter, found)}")
 
 
@@ -140,12 +142,11 @@ def _source(text: str, folder: Path) -> str:
     return f"{text.partition('@')[0]}@{folder.name}"
 
 
-def _locate(name: str, text: str, *, download: bool) -> Path:
+def _locate(text: str, who: str, *, download: bool) -> Path:
+    """Return the folder that `text` names; `who` begins an error."""
     path = Path(text)
     if path.is_dir():
         return path.resolve()
-    # A reference that ends in its name has no name of its own: it came without an experts file.
-    who = "" if path.name == name or text == name else f"expert {name!r}: "
     if path.is_file():
         raise InputError(f"{who}{text}: is a file; write its folder, {path.parent}")
     is_hub_id = text.count("/") == 1 and not text.startswith((".", "/", "~"))

@@ -11,7 +11,7 @@ from ablations.evaluation.lm_eval_backend import loaded, run_tasks
 from ablations.evaluation.scores import Backend, Evaluation, EvaluationRequest
 from ablations.study.experts import Expert, find_expert
 from ablations.suite.request import SuiteRequest
-from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.errors import LayerSwapError
 
 
 def find_model(model: str) -> Expert:
@@ -20,11 +20,7 @@ def find_model(model: str) -> Expert:
     folder = Path(locate(base))
     if folder.is_dir() and not plus:
         return Expert(model, folder)
-    try:
-        return find_expert(model, {model: model}, download=True)
-    except InputError as error:
-        # It is no expert of a study here.
-        raise InputError(error.message.removeprefix(f"expert {model!r}: ")) from error
+    return find_expert(model, {model: model}, download=True)
 
 
 @contextmanager

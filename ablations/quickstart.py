@@ -15,24 +15,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import layerswap_method
-from ablations.atomic import write_text
-from ablations.evaluation.backends import backend_versions, describe_backend, resolve_backend
-from ablations.evaluation.evaluator import BackendChoice, EngineOptions, Evaluator
-from ablations.evaluation.fingerprint import (
+from ablations.engines.backends import backend_versions, describe_backend, resolve_backend
+from ablations.engines.lm_eval_backend import CheckpointEvaluator
+from ablations.engines.options import BackendChoice, EngineOptions, Evaluator
+from ablations.evaluate.store import read_evaluation, write_evaluation
+from ablations.evaluate.table import render_table
+from ablations.gallery.find import find_recipe, redirect_recipe
+from ablations.machine.fingerprint import (
     fingerprint_checkpoint,
     fingerprint_code,
     fingerprint_folder,
     fingerprint_of,
 )
-from ablations.evaluation.lm_eval_backend import CheckpointEvaluator
-from ablations.evaluation.scores import Evaluation, EvaluationRequest
-from ablations.evaluation.store import read_evaluation, write_evaluation
-from ablations.evaluation.table import render_table
-from ablations.merging import merge, read_plan
+from ablations.machine.mergekit_program import merge
+from ablations.machine.whole_files import write_text
 from ablations.pocket.build import PocketPaths, build_pocket
 from ablations.pocket.config import PocketConfig
-from ablations.recipes import find_recipe, redirect_recipe
-from layerswap_method.plan import LayerPlan
+from ablations.scoring.records import Evaluation, EvaluationRequest
+from layerswap_method.algorithm.plan import LayerPlan
+from layerswap_method.layer_swap.report import read_plan
 
 logger = logging.getLogger(__name__)
 

@@ -2,6 +2,9 @@
 
 __version__ = "0.1.0"
 
+METHOD_VERSION = 1
+"""Raised in the change that alters a merged tensor. It is part of what identifies a score."""
+
 
 def register() -> None:
     """Make `layer_swap` and `delta_revert` known to mergekit in this process.

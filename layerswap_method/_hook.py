@@ -8,8 +8,8 @@ becomes one logged warning, and mergekit works on without `layer_swap`.
 
 The callbacks wait until no watched module is half imported. mergekit imports its registry
 while its own package is unfinished, and our modules import mergekit; run at once, a callback
-would meet one of them half made (`import layerswap_method.method` in a bare interpreter is
-enough).
+would meet one of them half made (`import layerswap_method.mergekit_plugin.layer_swap_kernel` in a bare
+interpreter is enough).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CALLBACKS = {
     "mergekit.plan": "on_plan",
     "mergekit.merge": "on_merge",
 }
-"""What `layerswap_method.registration` is to be told: mergekit module -> its callback."""
+"""What `mergekit_plugin.register` is to be told: mergekit module -> its callback."""
 
 _WATCHED = {*CALLBACKS, "mergekit.merge_methods"}
 _OWN = "layerswap_method."
@@ -120,7 +120,7 @@ def _drain() -> None:
             name, module = _waiting.pop(0)
             if failure is not None:
                 continue
-            from layerswap_method import registration
+            from layerswap_method.mergekit_plugin import register as registration
 
             getattr(registration, CALLBACKS[name])(module)
             _handled[name] = module
@@ -146,7 +146,7 @@ def _give_up(error: Exception) -> None:
         error,
     )
     try:
-        from layerswap_method import registration
+        from layerswap_method.mergekit_plugin import register as registration
 
         registration.withdraw()
     except Exception:  # the registration itself is what is damaged: it registered nothing

@@ -8,9 +8,11 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from layerswap_method.errors import InputError, LayerSwapError
 
@@ -20,8 +22,6 @@ PLAN_FILE = "layer_swap_plan.json"
 REVERT_PLAN_FILE = "delta_revert_plan.json"
 """What a `delta_revert` kept, written beside the weights."""
 
-REVERT_MEASURED = ("base_model", "threshold", "kept")
-"""What of it a study's records repeat."""
 
 _WEIGHTS = ("model*.safetensors", "model*.safetensors.index.json", "pytorch_model*.bin*")
 _MERGED = (PLAN_FILE, REVERT_PLAN_FILE, "mergekit_config.yml")
@@ -159,3 +159,17 @@ def _ended_by_sigterm() -> Iterator[None]:
 def _files(folder: Path, patterns: Collection[str]) -> list[Path]:
     found = {file for pattern in patterns for file in folder.glob(pattern)}
     return sorted(file for file in found if file.is_file())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is known after a merge."""
+
+    record: Mapping[str, Any]
+    """Content of the plan file."""
+
+    lines: tuple[str, ...] = ()
+    """For the log."""
+
+    card: str = ""
+    """Markdown to add to the model card; empty adds nothing."""

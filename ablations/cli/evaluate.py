@@ -72,8 +72,8 @@ def evaluate(
     table has what was asked; results.json in --out keeps the scores of earlier calls too. One
     --out is for one model, backend, --limit, --dtype and --max-model-len.
     """
-    from ablations.evaluation.evaluator import EngineOptions
-    from ablations.suite import SuiteRequest, evaluate_model
+    from ablations.engines.options import EngineOptions
+    from ablations.evaluate import SuiteRequest, evaluate_model
 
     show_log()
     options = EngineOptions(dtype=dtype, batch_size=batch_size, max_model_len=max_model_len)

@@ -45,7 +45,7 @@ def suggest(
     A MODEL is a folder, a hub id or base+adapter. Prints b, u, t_b and t_u with each layer's
     share of both experts' change and which of them wins it.
     """
-    from ablations.delta.proposal import suggest as propose
+    from ablations.delta.suggest import suggest as propose
 
     for line in propose(task, language, base, threshold=threshold, recipe=recipe, force=force):
         click.echo(line)

@@ -21,7 +21,7 @@ def tasks(form: str) -> None:
 
     Every name works in `layerswap run`, and with lm-eval: --include_path ablations/tasks.
     """
-    from ablations.evaluation.catalog import describe_tasks, list_tasks
+    from ablations.tasks.catalog import describe_tasks, list_tasks
 
     found = list_tasks()
     if form == "json":

@@ -13,19 +13,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ablations.atomic import check_place, told_if_unwritable, write_text
 from ablations.delta.compare import Comparison, compare
 from ablations.delta.figures import comparison, heatmap, plot_reference, side_by_side
-from ablations.delta.grids import Grid, rank_correlation
+from ablations.delta.grids import rank_correlation
+from ablations.delta.measure import QUANTILE, profile_of, read_changes
 from ablations.delta.parameters import definition_of, in_order, places_of
 from ablations.delta.profile import DeltaProfile
-from ablations.delta.published import published_grid
-from ablations.delta.statistics import QUANTILE, profile_of, read_changes
-from ablations.plotting import HINT, can_draw
-from ablations.study.experts import Expert, find_expert
-from layerswap_method.deltas.pairs import open_pair
+from ablations.drawing.canvas import HINT, can_draw
+from ablations.drawing.grid import Grid
+from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
+from ablations.models.find import Expert, find_expert
+from ablations.paper.published_grids import published_grid
+from layerswap_method.checkpoints.model_files import StreamInput
+from layerswap_method.deltas.open_pair import open_pair
 from layerswap_method.errors import InputError
-from layerswap_method.streams import StreamInput
 
 GRID_LIMIT = 0.7
 """Share of an expert's changed weights on the rounding grid from which its delta is doubtful.

@@ -10,9 +10,9 @@ import numpy as np
 
 from ablations.delta.figures import PairLines
 from ablations.delta.grids import pearson
+from ablations.delta.measure import Change, matrices_of
 from ablations.delta.parameters import places_of
-from ablations.delta.statistics import Change, matrices_of
-from ablations.evaluation.scores import Frozen
+from layerswap_method.frozen import Frozen
 
 
 class PairComparison(Frozen):

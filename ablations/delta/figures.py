@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablations.atomic import write_bytes
-from ablations.delta.grids import Grid, RankCorrelation, rank_correlation
-from ablations.delta.heatmaps import draw_heatmaps
-from ablations.delta.published import published_grid
-from ablations.plotting import COLORS, KINDS, MARKERS, drawing, images_of, new_canvas
+from ablations.delta.grids import RankCorrelation, rank_correlation
+from ablations.drawing.canvas import COLORS, KINDS, MARKERS, drawing, images_of, new_canvas
+from ablations.drawing.grid import Grid
+from ablations.drawing.heatmaps import draw_heatmaps
+from ablations.machine.whole_files import write_bytes
+from ablations.paper.published_grids import published_grid
 from layerswap_method.errors import InputError, nearest
 
 MOST_LINES = len(COLORS)

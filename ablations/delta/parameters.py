@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from layerswap_method.tensors import layer_part, outside_decoder, split_layer
+from layerswap_method.algorithm.tensor_names import layer_part, outside_decoder, split_layer
 
 _ORDER = {
     "attention": (
@@ -83,7 +83,7 @@ def definition_of(folder: Path) -> list[str]:
     """
     from transformers import AutoConfig
 
-    from layerswap_method.mergekit_api import architecture_of
+    from layerswap_method.mergekit_plugin.api import architecture_of
 
     try:
         config = AutoConfig.from_pretrained(folder)

@@ -9,10 +9,10 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from ablations.delta.grids import Grid, scientific
-from ablations.delta.published import LABEL
-from ablations.evaluation.scores import Frozen
+from ablations.drawing.grid import Grid, scientific
+from ablations.paper.published_grids import LABEL
 from layerswap_method.errors import InputError
+from layerswap_method.frozen import Frozen
 
 _LABELS = {
     "share_above": LABEL,

@@ -1,162 +1,281 @@
-"""From what two experts changed to a swap: the rule of `layerswap suggest`. Numbers only.
+"""`layerswap suggest`: from references to a table and a recipe. Knows files; the rule is `suggest`.
 
-The paper chose its layers by eye, from heatmaps of one math and one language expert (arXiv
-2410.01335, sections 3.2 and 3.3). This rule reads the same off numbers: which expert wins a layer
-is decided as in arXiv 2601.22620 (`layerswap_method.shares`), and the runs at both ends that the
-language expert wins are the swap.
+Everything is read, computed and checked before a recipe is written.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import shlex
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from layerswap_method.plan import Source, format_layers
-from layerswap_method.shares import THRESHOLD, choose_sources
+import yaml
 
-MOST_TRANSITION = 2
-"""Averaged layers proposed beside each run at most; the paper tries 0, 1 and 2 (section 4.1)."""
+from ablations.delta.suggest_rule import Suggestion, suggest_swap
+from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
+from ablations.models.find import Expert, find_expert
+from ablations.models.fit import compatibility_report
+from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.layer_swap.placements import build_plan
+from layerswap_method.layer_swap.spec import LayerSwapSpec
+from layerswap_method.recipe.references import path_problem
+
+if TYPE_CHECKING:
+    from layerswap_method.checkpoints.model_files import StreamInput
+    from layerswap_method.layer_swap.measure import UnitShare
+
+_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 @dataclass(frozen=True)
-class Suggestion:
-    """A swap with ``placement: outer``, or why there is none to propose."""
+class Models:
+    """The models of a suggestion, found and fit for each other."""
 
-    winners: tuple[Source, ...]
-    """Who wins each layer; `average` is a tie within the threshold."""
+    task: tuple[Expert, ...]
+    """Experts whose middle is to be kept; several are a soup."""
 
-    bottom_layers: int = 0
-    """b."""
+    language: tuple[Expert, ...]
+    """Experts whose ends are to be taken; several are a soup."""
 
-    top_layers: int = 0
-    """u."""
+    base: Expert
+    """Their shared pretrained parent."""
 
-    bottom_transition: int = 0
-    """t_b."""
+    given: dict[str, str]
+    """Name of an expert -> the reference for a recipe."""
 
-    top_transition: int = 0
-    """t_u."""
+    num_layers: int
+    """Decoder layers."""
 
-    refusal: str | None = None
-    """Why no swap is proposed; None where one is. The counts are 0 then."""
-
-    remarks: tuple[str, ...] = ()
-    """What the counts leave out of what the deltas say."""
-
-    def counts(self) -> dict[str, int]:
-        """Return the four counts under the names that a recipe gives them."""
-        return {
-            "bottom_layers": self.bottom_layers,
-            "top_layers": self.top_layers,
-            "bottom_transition": self.bottom_transition,
-            "top_transition": self.top_transition,
-        }
+    dtype: str
+    """torch dtype of a merge that rounds nothing away: the widest that is stored."""
 
 
-def suggest_swap(
-    task_shares: Sequence[float],
-    language_shares: Sequence[float],
-    threshold: float = THRESHOLD,
-    most_transition: int = MOST_TRANSITION,
-) -> Suggestion:
-    """Return the outer swap that the experts' shares of change point to.
-
-    With the winner w(l) of layer l from `shares.choose_sources` (language where its share of the
-    language expert's change exceeds the task expert's by more than tau, average within tau)::
-
-        b   = the largest n with w(0) = ... = w(n-1) = language
-        u   = the largest n with w(L-1) = ... = w(L-n) = language
-        t_b = min(most_transition, the largest n with w(b) = ... = w(b+n-1) = average)
-        t_u = min(most_transition, the largest n with w(L-u-1) = ... = w(L-u-n) = average)
-
-    None is proposed (`refusal` says why) where the language expert wins neither end (b = u = 0),
-    where the task expert wins no layer (there is no middle to keep), or where the shares say
-    nothing at all (every layer within the threshold).
+def suggest(
+    task: Sequence[str],
+    language: Sequence[str],
+    base: str,
+    *,
+    threshold: float,
+    recipe: Path | None = None,
+    force: bool = False,
+) -> Iterator[str]:
+    """Propose a swap and yield what to tell; writes `recipe` if it is given.
 
     Args:
-        task_shares: of the task expert's change, one a layer from the embedding side on; sum to 1.
-        language_shares: likewise of the language expert's.
-        threshold: tau, 0 or more.
-        most_transition: 0 or more.
+        task: folders, hub ids or ``base+adapter`` of the task expert; several are a soup.
+        language: likewise of the language expert.
+        base: folder or hub id of the pretrained parent.
+        threshold: tau of the rule.
+        recipe: file for the recipe; None writes none.
+        force: whether `recipe` may exist.
 
     Raises:
-        ValueError: for no layer, sides of different lengths, or a negative threshold or bound.
+        InputError: for what is wrong with a model, with them together, or with `recipe`.
+        LayerSwapError: where a recipe is asked for and no swap is proposed; the table and the
+            reason were yielded before, and nothing is written.
     """
-    if not task_shares:
-        raise ValueError("there is no layer to choose")
-    if most_transition < 0:
-        raise ValueError(f"most_transition is {most_transition}; it must be 0 or more")
-    winners = choose_sources(task_shares, language_shares, threshold)
-    bottom, top = _leading(winners, "language"), _leading(winners[::-1], "language")
-    refusal = _refusal(winners, bottom, top, threshold)
-    if refusal is not None:
-        return Suggestion(winners, refusal=refusal)
-    above = _leading(winners[bottom:], "average")
-    below = _leading(winners[::-1][top:], "average")
-    suggestion = Suggestion(
-        winners,
-        bottom_layers=bottom,
-        top_layers=top,
-        bottom_transition=min(above, most_transition),
-        top_transition=min(below, most_transition),
+    if recipe is not None:
+        _check_target(recipe, force=force)
+    models = find_models(task, language, base)
+    units = measure_layers(models, threshold)
+    suggestion = suggest_swap(
+        [unit.task for unit in units], [unit.language for unit in units], threshold
     )
-    return replace(suggestion, remarks=tuple(_remarks(suggestion)))
+    table = tuple(table_lines(units))
+    yield from table
+    yield ""
+    yield from conclusion_lines(suggestion, threshold)
+    if recipe is None:
+        return
+    if suggestion.refusal is not None:
+        raise LayerSwapError(f"{recipe}: not written, because no swap is proposed")
+    with told_if_unwritable(recipe):
+        write_text(recipe, recipe_text(models, suggestion, table, threshold, recipe))
+    yield ""
+    yield f"{recipe}  (mergekit-yaml {shlex.quote(str(recipe))} OUT{_cache_option(models)})"
 
 
-def _leading(winners: Sequence[Source], source: Source) -> int:
-    """Return how many of the first layers `source` wins."""
-    return sum(1 for _ in itertools.takewhile(lambda winner: winner == source, winners))
+def find_models(task: Sequence[str], language: Sequence[str], base: str) -> Models:
+    """Return the models on this machine, checked against each other by their headers.
+
+    Raises:
+        InputError: with every problem.
+    """
+    found: dict[str, Expert] = {}
+    given: dict[str, str] = {}
+    problems: list[str] = []
+    experts = [reference.rstrip("/") for reference in (*task, *language)]
+    for number, reference in enumerate(experts):
+        if reference in experts[:number]:  # a recipe refuses it as well
+            problems.append(f"{reference} is named twice; an expert plays one role, once")
+    for name, reference in _named(task, language, base):
+        try:
+            found[name] = find_expert(name, {name: reference}, download=True)
+            given[name] = _for_recipe(reference)
+        except InputError as error:
+            problems.append(error.message)
+    if not problems:
+        checkpoints, problems = compatibility_report(
+            [found["base"], *(expert for name, expert in found.items() if name != "base")],
+            aligned=False,
+        )
+    if problems:
+        raise InputError.from_problems("suggest", problems)
+    num_layers = checkpoints[0].num_layers
+    if num_layers is None:
+        raise InputError(f"the config of {base} does not say how many layers it has")
+    stored = {dtype for each in checkpoints for dtype in each.dtypes.values()}
+    return Models(
+        task=tuple(found[name] for name in found if name.startswith("task")),
+        language=tuple(found[name] for name in found if name.startswith("language")),
+        base=found["base"],
+        given=given,
+        num_layers=num_layers,
+        dtype=_widest(stored),
+    )
 
 
-def _refusal(winners: Sequence[Source], bottom: int, top: int, threshold: float) -> str | None:
-    wins = {
-        source: [layer for layer, winner in enumerate(winners) if winner == source]
-        for source in ("task", "language")
+def measure_layers(models: Models, threshold: float) -> tuple[UnitShare, ...]:
+    """Return every layer's share of each side's change, read in one pass over the checkpoints.
+
+    Args:
+        models: the experts and their base.
+        threshold: tau, up to which a layer is a tie.
+
+    Raises:
+        InputError: for experts of another base or that changed nothing, or files that do not read.
+    """
+    from layerswap_method.layer_swap.measure import measure
+
+    experts = [_stream_input(expert, "task") for expert in models.task]
+    experts += [_stream_input(expert, "language") for expert in models.language]
+    spec = LayerSwapSpec(placement="delta_share", delta_threshold=threshold)
+    return measure(spec, experts, _stream_input(models.base, None), models.num_layers).units
+
+
+def table_lines(units: Sequence[UnitShare]) -> Iterator[str]:
+    """Yield one line a layer, the embedding side first: both shares, the difference, the winner."""
+    yield "share of each expert's whole change, by layer (relative norms; each column sums to 1)"
+    yield f"{'layer':>5}  {'language':>8}  {'task':>8}  {'difference':>10}  wins"
+    for unit in units:
+        winner = "tie: average" if unit.source == "average" else unit.source
+        yield (
+            f"{unit.layer:>5}  {unit.language:8.4f}  {unit.task:8.4f}  "
+            f"{unit.language - unit.task:+10.4f}  {winner}"
+        )
+
+
+def conclusion_lines(suggestion: Suggestion, threshold: float) -> Iterator[str]:
+    """Yield what follows from the table, and what it leaves out."""
+    if suggestion.refusal is not None:
+        yield f"no swap is proposed: {suggestion.refusal}"
+        return
+    b, u, t_b, t_u = suggestion.counts().values()
+    yield f"proposed: b={b} u={u} t_b={t_b} t_u={t_u} (difference above {threshold:g} wins a layer)"
+    plan = build_plan(
+        len(suggestion.winners),
+        bottom_layers=b,
+        top_layers=u,
+        bottom_transition=t_b,
+        top_transition=t_u,
+    )
+    yield plan.draw()
+    for remark in suggestion.remarks:
+        yield f"note: {remark}"
+    yield (
+        "note: where weights changed most is no proof of where skill sits; evaluate the swap "
+        "beside the soup before you rely on it"
+    )
+
+
+def recipe_text(
+    models: Models, suggestion: Suggestion, table: Sequence[str], threshold: float, path: Path
+) -> str:
+    """Return the recipe as YAML with a header that says where its numbers come from."""
+    fields = {
+        "What": "Layer Swapping with the layers that `layerswap suggest` read off the deltas.",
+        "Run": shlex.join(["mergekit-yaml", str(path), f"./merged/{path.stem}"])
+        + _cache_option(models),
+        "Needs": "the models below, as they were measured.",
+        "Source": (
+            "arXiv 2410.01335, Algorithm 1; the winner of a layer as in arXiv 2601.22620, "
+            f"threshold {threshold:g}."
+        ),
+        "Expected": "not measured; evaluate it beside the soup of the two experts.",
+        "To change": "the counts; compare neighbours with a study (layerswap run).",
     }
-    if not wins["task"] and not wins["language"]:
-        return (
-            f"no layer's shares differ by more than {threshold:g}: by their deltas the experts "
-            "changed the same layers, and nothing tells where to swap"
-        )
-    if not wins["task"]:
-        return (
-            "the task expert wins no layer, so no middle is left to keep: this would be the "
-            "language expert with averages, no swap"
-        )
-    if bottom == 0 and top == 0:
-        inside = f"; it wins only layers {format_layers(wins['language'])}, inside"
-        return (
-            "the language expert wins neither the first nor the last layer, so there is no outer "
-            f"run to swap{inside if wins['language'] else ', and no layer at all'}"
-        )
-    return None
-
-
-def _remarks(suggestion: Suggestion) -> list[str]:
-    """Return what the outer swap does otherwise than the winners of the single layers say."""
-    winners, total = suggestion.winners, len(suggestion.winners)
-    first = suggestion.bottom_layers + suggestion.bottom_transition
-    last = total - suggestion.top_layers - suggestion.top_transition
-    inside = {
-        source: [layer for layer in range(first, last) if winners[layer] == source]
-        for source in ("language", "average")
+    lines = []
+    for name, text in fields.items():
+        if name == "Run":  # a command is not broken
+            lines.append(f"# {name + ':':<9} {text}")
+            continue
+        wrapped = textwrap.wrap(text, 86)
+        lines += [
+            f"# {name + ':':<9} {wrapped[0]}",
+            *(f"#           {more}" for more in wrapped[1:]),
+        ]
+    document: dict[str, Any] = {
+        "merge_method": "layer_swap",
+        "models": [
+            {"model": models.given[expert.name], "parameters": {"role": role}}
+            for role, experts in (("task", models.task), ("language", models.language))
+            for expert in experts
+        ],
+        "base_model": models.given["base"],
+        "parameters": suggestion.counts(),
+        "dtype": models.dtype,
     }
-    found = []
-    if inside["language"]:
-        found.append(
-            f"the language expert also wins layers {format_layers(inside['language'])}, which lie "
-            "inside and stay the task expert's; placement: delta_share would take them"
-        )
-    if inside["average"]:
-        found.append(
-            f"layers {format_layers(inside['average'])} are within the threshold and stay the task "
-            "expert's"
-        )
-    task = winners.count("task")
-    if 2 * (suggestion.bottom_layers + suggestion.top_layers) > total:
-        found.append(
-            f"{suggestion.bottom_layers + suggestion.top_layers} of {total} layers would be the "
-            f"language expert's and {task} the task expert's; the paper swaps 7 of 32"
-        )
-    return found
+    reasons = [f"# {line}".rstrip() for line in ("", *table)]
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    return "\n".join((*lines, *reasons)) + f"\n{text}"
+
+
+def _check_target(recipe: Path, *, force: bool) -> None:
+    if recipe.is_dir():
+        raise InputError(f"{recipe}: is a folder; give a file such as {recipe / 'recipe.yml'}")
+    if recipe.exists() and not force:
+        raise InputError(f"{recipe}: exists; add --force to replace it, or give another name")
+    check_place(recipe)
+
+
+def _named(task: Sequence[str], language: Sequence[str], base: str) -> Iterator[tuple[str, str]]:
+    yield "base", base
+    for role, references in (("task", task), ("language", language)):
+        for i, reference in enumerate(references, start=1):
+            yield (role if len(references) == 1 else f"{role} {i}"), reference
+
+
+def _for_recipe(reference: str) -> str:
+    """Return a reference as mergekit takes it: folders absolute, hub ids as they are.
+
+    Raises:
+        InputError: for a path that mergekit would misread.
+    """
+    whole = Path(reference)
+    parts = [reference] if whole.is_dir() else reference.split("+")
+    shown = [str(Path(part).resolve()) if Path(part).is_dir() else part for part in parts]
+    for part in shown:
+        if (problem := path_problem(part)) is not None:
+            raise InputError(problem)
+    return "+".join(shown)
+
+
+def _widest(stored: set[str]) -> str:
+    kinds = [dtype for dtype in _DTYPES if dtype in stored]
+    if {"F16", "BF16"} <= set(kinds):  # neither holds the other
+        return "float64" if "F64" in kinds else "float32"
+    return _DTYPES[kinds[0]] if kinds else "float32"
+
+
+def _cache_option(models: Models) -> str:
+    adapters = any(expert.adapter is not None for expert in (*models.task, *models.language))
+    return " --lora-merge-cache ./merged/lora_cache" if adapters else ""
+
+
+def _stream_input(expert: Expert, role: str | None) -> StreamInput:
+    from layerswap_method.checkpoints.model_files import StreamInput
+
+    return StreamInput(expert.name, expert.folder, role=role, adapter=expert.adapter)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from layerswap_method.deltas.pairs import DeltaPair, not_finite
+from layerswap_method.deltas.pair import DeltaPair, not_finite
 from layerswap_method.deltas.passes import Block, Segment, read_blocks, run_pass
 
 Array = npt.NDArray[np.float64]

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from layerswap_method.frozen import Frozen
 
 Preset = Literal["quickstart", "full", "tiny"]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ModelShape(_Frozen):
+class ModelShape(Frozen):
     """The Llama that base and experts share; tied embeddings."""
 
     num_layers: int = Field(8, ge=2)
@@ -38,7 +36,7 @@ class ModelShape(_Frozen):
         return self
 
 
-class Training(_Frozen):
+class Training(Frozen):
     """One run of AdamW with a cosine schedule."""
 
     steps: int = Field(ge=1)
@@ -57,7 +55,7 @@ class Training(_Frozen):
     """Share of documents that hold two or three exercises one after the other."""
 
 
-class Evaluation(_Frozen):
+class Evaluation(Frozen):
     """The lm-eval tasks."""
 
     items: int = Field(500, ge=1)
@@ -68,7 +66,7 @@ class Evaluation(_Frozen):
     """Seed of the items. It does not follow `PocketConfig.seed`: every testbed has one test."""
 
 
-class PocketConfig(_Frozen):
+class PocketConfig(Frozen):
     """Everything that decides the bytes of a pocket testbed. The default is `quickstart`."""
 
     seed: int = Field(0, ge=0)

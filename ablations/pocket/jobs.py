@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from ablations.lifetime import end_with_parent
+from ablations.machine.lifetime import end_with_parent
 from ablations.pocket.curriculum import Job, job_batches
 from ablations.pocket.progress import Progress
 from ablations.pocket.stages import write_stage

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
+from ablations.drawing.charts import Chart, Panel, Point, Series
 from ablations.report.design import Group, baselines
 from ablations.report.factors import Factor, Level, factors
 from ablations.report.observations import Measure, Observations
@@ -24,92 +24,6 @@ _AXES = {
     "bottom_transition": "averaged layers at the bottom (t_b)",
     "top_transition": "averaged layers at the top (t_u)",
 }
-
-
-@dataclass(frozen=True)
-class Point:
-    """A score with its interval; scores in percent."""
-
-    x: float
-    """Position on the axis; for bars the index."""
-
-    value: float
-    """Percent."""
-
-    low: float | None
-    """Percent; None without an interval."""
-
-    high: float | None
-    """Percent."""
-
-    tick: str = ""
-    """What stands under the axis; empty for the number."""
-
-
-@dataclass(frozen=True)
-class Series:
-    """Points of one colour."""
-
-    name: str
-    """In words; for the legend."""
-
-    points: tuple[Point, ...]
-    """From left to right."""
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One pair of axes."""
-
-    title: str
-    """Task and language."""
-
-    y_label: str
-    """Metric and unit."""
-
-    series: tuple[Series, ...] = ()
-    """Of lines or bars."""
-
-    references: tuple[tuple[str, float], ...] = ()
-    """Baselines: name, percent."""
-
-    rows: tuple[str, ...] = ()
-    """Of a heatmap, from the bottom."""
-
-    columns: tuple[str, ...] = ()
-    """Of a heatmap."""
-
-    values: tuple[tuple[float | None, ...], ...] = ()
-    """Of a heatmap: percent per row and column; None for a gap."""
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A figure to draw."""
-
-    key: str
-    """Names the file."""
-
-    title: str
-    """What it shows."""
-
-    caption: str
-    """How to read it."""
-
-    kind: Literal["lines", "bars", "heatmap"]
-    """How it is drawn."""
-
-    x_label: str
-    """With unit."""
-
-    panels: tuple[Panel, ...]
-    """One per task and language."""
-
-    y_label: str = ""
-    """Of a heatmap's rows."""
-
-    is_continuous: bool = True
-    """Whether neighbouring points may be joined and positions have a scale."""
 
 
 def charts(summaries: Summaries) -> Iterator[Chart]:

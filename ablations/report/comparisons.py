@@ -15,7 +15,7 @@ import numpy as np
 from ablations.report.design import Group, Model, baselines, recipe_models
 from ablations.report.factors import difference, factors
 from ablations.report.observations import Block, Item, Measure, Observations
-from ablations.report.statistics import (
+from ablations.statistics.paired import (
     BOOTSTRAP_RESAMPLES,
     PERMUTATIONS,
     Array,

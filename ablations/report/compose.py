@@ -5,7 +5,9 @@ from __future__ import annotations
 import statistics as plain
 from collections.abc import Iterator, Sequence
 
-from ablations.plotting import HINT, can_draw
+from ablations.drawing.canvas import HINT, can_draw
+from ablations.drawing.charts import draw_chart
+from ablations.paper.published import published_table
 from ablations.report.charts import charts
 from ablations.report.comparisons import Comparer, Comparison, compare_all
 from ablations.report.design import (
@@ -24,10 +26,8 @@ from ablations.report.detail_tables import (
 )
 from ablations.report.document import Figure, Report, Table
 from ablations.report.factors import most_draws
-from ablations.report.figures import draw_chart
 from ablations.report.observations import Measure, Observations
 from ablations.report.protocol import protocol_notes
-from ablations.report.published import published_table
 from ablations.report.souping import check_same_questions, has_soups, souping_table
 from ablations.report.summaries import Summaries
 from ablations.report.tables import grid_tables, overview_table, pairs_table

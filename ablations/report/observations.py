@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ablations.evaluation.corpus import CorpusMetric, corpus_metric
-from ablations.evaluation.scores import TaskScore
 from ablations.report.design import ROLES, Group, Model, groups, setting_key
-from ablations.report.statistics import Array, Mask, Statistic
 from ablations.runner.records import CellRecord, Run
+from ablations.scoring.records import TaskScore
+from ablations.statistics.corpus import CorpusMetric, corpus_metric
+from ablations.statistics.paired import Array, Mask, Statistic
 
 Item = tuple[int, str]
 """Index of an item in its split, and lm-eval's hash of it."""

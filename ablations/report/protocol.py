@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ablations.evaluation.notes import join_notes
-from ablations.evaluation.observed import LANGUAGE_FIDELITY, TRUNCATED
-from ablations.evaluation.table5 import TRUNCATION_NOTED
 from ablations.runner.records import CellRecord, Run
+from ablations.scoring.notes import join_notes
+from ablations.scoring.observed import LANGUAGE_FIDELITY, TRUNCATED, TRUNCATION_NOTED
 
 _SHOWN_CELLS = 2
 """Cells that a note names before it counts the others."""

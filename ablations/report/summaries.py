@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ablations.evaluation.scores import TaskScore
 from ablations.report.comparisons import Comparer
 from ablations.report.design import Group, Model
 from ablations.report.observations import Measure, Observations
+from ablations.scoring.records import TaskScore
 
 
 @dataclass(frozen=True)

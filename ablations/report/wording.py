@@ -6,12 +6,12 @@ import statistics as plain
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ablations.evaluation.corpus import CORPUS_METRICS
-from ablations.evaluation.scores import Interval
 from ablations.report.comparisons import BOOTSTRAP, Comparison, Contrast, Outcome
 from ablations.report.design import Group
 from ablations.report.observations import Measure
-from ablations.report.power import (
+from ablations.statistics.corpus import CORPUS_METRICS
+from ablations.statistics.intervals import Interval
+from ablations.statistics.power import (
     detectable_difference,
     independent_psi,
     items_needed,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ablations.atomic import write_bytes, write_text
+from ablations.machine.whole_files import write_bytes, write_text
 from ablations.report.compose import compose
-from ablations.report.latex import render_latex
-from ablations.report.markdown import render_markdown
-from ablations.report.page import render_html
-from ablations.report.spreadsheet import comparisons_csv, scores_csv
+from ablations.report.formats.latex import render_latex
+from ablations.report.formats.markdown import render_markdown
+from ablations.report.formats.page import render_html
+from ablations.report.formats.spreadsheet import comparisons_csv, scores_csv
 from ablations.runner.records import Run
 from layerswap_method.errors import InputError, nearest
 

@@ -17,19 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ablations.atomic import write_text
-from ablations.evaluation.evaluator import EngineOptions
-from ablations.evaluation.scores import Backend
-from ablations.merging import read_measured
+from ablations.engines.options import EngineOptions
+from ablations.machine.mergekit_program import read_measured
+from ablations.machine.whole_files import write_text
+from ablations.models.find import Expert, here
 from ablations.runner.work import Done, Work
-from ablations.study.documents import named_models, with_references
-from ablations.study.experts import Expert, here
+from ablations.scoring.records import Backend
+from ablations.study.documents import with_references
 from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.recipe.references import named_models
 
 if TYPE_CHECKING:
-    from ablations.live import LiveEvaluator, SwapFailed
+    from ablations.engines import LiveEvaluator, SwapFailed
     from ablations.study.planning import StudyPlan
-    from layerswap_method.streams import WeightStream
+    from layerswap_method.stream.weight_stream import WeightStream
 
 logger = logging.getLogger(__name__)
 
@@ -106,9 +107,9 @@ class StudyEngine:
             live.close()
 
     def _evaluate(self, work: Work) -> Done:
-        from ablations.live import SwapFailed
-        from ablations.study.streams import can_stream
-        from layerswap_method.streams import checkpoint_stream
+        from ablations.engines import SwapFailed
+        from layerswap_method.merge_stream import can_stream
+        from layerswap_method.stream.weight_stream import checkpoint_stream
 
         is_live, why = not self._setup.materialize, dict[str, Any]()
         if is_live and can_stream(work.merge):
@@ -135,8 +136,8 @@ class StudyEngine:
         return {"fallback": error.message}
 
     def _stream(self, work: Work) -> WeightStream:
-        from ablations.live import SwapFailed
-        from ablations.study.streams import stream_of
+        from ablations.engines import SwapFailed
+        from layerswap_method.merge_stream import stream_of
 
         try:
             return stream_of(work.merge, self._setup.experts)
@@ -167,7 +168,7 @@ class StudyEngine:
 
     def _live_for(self, stream: WeightStream) -> LiveEvaluator:
         """Return the evaluator whose engine computes in the dtype of the model; ends any other."""
-        from ablations.live import open_live
+        from ablations.engines import open_live
         from ablations.study.streams import engine_options
 
         setup = self._setup
@@ -181,13 +182,13 @@ class StudyEngine:
 
     @cached_property
     def _base_dtype(self) -> str | None:
-        from layerswap_method.streams import checkpoint_stream
+        from layerswap_method.stream.weight_stream import checkpoint_stream
 
         return checkpoint_stream(self._setup.base.folder).model_dtype
 
     def _cold(self, folder: Path, work: Work, how: dict[str, Any], merge_s: float) -> Done:
         """Return the scores of a fresh engine on a checkpoint on disk."""
-        from ablations.evaluation.lm_eval_backend import CheckpointEvaluator
+        from ablations.engines.lm_eval_backend import CheckpointEvaluator
 
         started = time.monotonic()
         evaluator = CheckpointEvaluator(self._setup.backend, self._setup.options)
@@ -203,7 +204,7 @@ class StudyEngine:
         if single is not None and single.adapter is None:
             yield single.folder, 0.0
             return
-        from ablations.merging import merge
+        from ablations.machine.mergekit_program import merge
 
         folder = self._setup.work / work.score_key
         recipe = self._setup.work / f"{work.score_key}.yml"

@@ -21,8 +21,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from ablations.machine.locks import Claim, holder, try_claim
 from ablations.runner import records
-from ablations.runner.locks import Claim, holder, try_claim
 from ablations.runner.reuse import copy_record, finished_by_score
 from ablations.runner.work import Done, Executor, Failed, Outcome, Work
 from ablations.study.cells import Cell

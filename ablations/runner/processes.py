@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
-from ablations.lifetime import end_with_parent, take_descendants_along
+from ablations.machine.lifetime import end_with_parent, take_descendants_along
 from ablations.runner.work import Failed, Outcome, Work, WorkEvaluator, attempt
 
 _POLL_S = 0.2

@@ -22,12 +22,13 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from ablations.atomic import replaced_folder, write_text
-from ablations.evaluation.scores import Backend, Frozen, Sample, TaskScore
+from ablations.machine.whole_files import replaced_folder, write_text
+from ablations.scoring.records import Backend, Sample, TaskScore
 from ablations.study.schema import Kind, Scalar, Study
+from layerswap_method.algorithm.plan import LayerPlan, Source
 from layerswap_method.errors import InputError, LayerSwapError, first_line
-from layerswap_method.plan import LayerPlan, Source
-from layerswap_method.strict_yaml import read_yaml
+from layerswap_method.frozen import Frozen
+from layerswap_method.recipe.strict_yaml import read_yaml
 
 SCHEMA_VERSION = 1
 """Of everything below RUN. Older ones are refused by name until there is one to convert."""

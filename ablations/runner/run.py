@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ablations.evaluation.evaluator import BackendChoice
+from ablations.engines.options import BackendChoice
+from ablations.machine.locks import try_claim
 from ablations.runner import records
 from ablations.runner.engines import EngineSetup
-from ablations.runner.locks import try_claim
 from ablations.runner.loop import LOCKS, Summary, now, run_cells
 from ablations.runner.processes import ProcessExecutor
 from ablations.runner.work import Executor, WorkEvaluator

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ablations.evaluation.scores import Evaluation, EvaluationRequest
+from ablations.scoring.records import Evaluation, EvaluationRequest
 from layerswap_method.errors import LayerSwapError
 
 

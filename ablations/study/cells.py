@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ablations.evaluation.scores import EvaluationRequest
+from ablations.models.find import Expert
+from ablations.scoring.records import EvaluationRequest
 from ablations.study.documents import (
     DELTA_REVERT,
     LAYER_SWAP,
@@ -23,12 +24,11 @@ from ablations.study.documents import (
     with_scaled_counts,
     with_values,
 )
-from ablations.study.experts import Expert
 from ablations.study.schema import Evaluate, Kind, Scalar, Study
+from layerswap_method.algorithm.plan import LayerPlan
 from layerswap_method.errors import InputError
-from layerswap_method.plan import LayerPlan
-from layerswap_method.recipe import Recipe
-from layerswap_method.validation import check_form
+from layerswap_method.layer_swap.recipe import Recipe
+from layerswap_method.mergekit_plugin.recipe_errors import check_form
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ablations.evaluation.catalog import choose, list_tasks
-from ablations.evaluation.scores import SHIPPED_TASKS
-from ablations.study.documents import PLACEHOLDERS, named_models, place_problem
+from ablations.study.documents import PLACEHOLDERS, place_problem
 from ablations.study.experts import ExpertsFile
 from ablations.study.schema import Study
+from ablations.tasks.catalog import SHIPPED_TASKS, choose, list_tasks
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.recipe.references import named_models
 
 POCKET_TASKS = Path("runs/pocket/tasks")
 """What `include_path: pocket` stands for."""

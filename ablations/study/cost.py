@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ablations.live.identity import differences
+from ablations.engines.donor import differences
 from ablations.study.cells import Cell
 from ablations.study.planning import StudyPlan
-from ablations.study.streams import can_stream, donor, engine_options, unmerged
-from layerswap_method.mixes import torch_dtype
-from layerswap_method.streams import checkpoint_stream
+from ablations.study.streams import engine_options, unmerged
+from layerswap_method.merge_stream import can_stream, donor
+from layerswap_method.stream.read import torch_dtype
+from layerswap_method.stream.weight_stream import checkpoint_stream
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from ablations.study.cells import Cell
 from ablations.study.cost import cost_of
 from ablations.study.planning import StudyPlan
-from layerswap_method.plan import SYMBOLS
+from layerswap_method.algorithm.plan import SYMBOLS
 
 
 def counted(count: int, thing: str) -> str:

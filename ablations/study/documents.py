@@ -7,18 +7,18 @@ other model is the name of an expert, the same in all cells.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from ablations.study.experts import Expert
+from ablations.models.find import Expert
 from ablations.study.scaling import COUNTS, scale_count
 from ablations.study.schema import Scalar
+from layerswap_method.delta_revert.recipe import read_revert_recipe
+from layerswap_method.delta_revert.spec import SHARED_PARAMETERS as REVERT_PARAMETERS
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.recipe import Recipe, read_recipe
-from layerswap_method.revert.recipe import read_revert_recipe
-from layerswap_method.revert.spec import SHARED_PARAMETERS as REVERT_PARAMETERS
-from layerswap_method.spec import SHARED_PARAMETERS, LayerSwapSpec
+from layerswap_method.layer_swap.recipe import Recipe, read_recipe
+from layerswap_method.layer_swap.spec import SHARED_PARAMETERS, LayerSwapSpec
 
 LAYER_SWAP = "layer_swap"
 DELTA_REVERT = "delta_revert"
@@ -32,16 +32,6 @@ _STRUCTURE = ("models", "slices", "modules", "parameters", "base_model")
 _TOKENIZER = ("tokenizer", "tokenizer_source")
 _SHARED_KEYS = ("dtype", "out_dtype", "tokenizer", "tokenizer_source", "chat_template")
 """Keys of the template that its baselines share."""
-
-
-def named_models(template: Mapping[str, Any]) -> Iterator[str]:
-    """Yield every model that a recipe names, wherever it names it."""
-    for key, value in template.items():
-        if key in ("model", "base_model") and isinstance(value, str):
-            yield value
-        for each in value if isinstance(value, list) else [value]:
-            if isinstance(each, Mapping):
-                yield from named_models(each)
 
 
 def place_problem(template: Mapping[str, Any], name: str, known: Mapping[str, Any]) -> str | None:

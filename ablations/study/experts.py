@@ -14,20 +14,15 @@ A file that is only the mapping below ``experts:`` is taken for that mapping.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, StrictStr, ValidationError
 
-from ablations.evaluation.scores import Frozen
 from ablations.study.forms import form_problems
-from layerswap_method.errors import InputError, first_line, nearest
-from layerswap_method.strict_yaml import read_yaml
-
-_PATTERNS = ["*.safetensors", "*.json", "tokenizer*", "*.model", "merges.txt", "vocab*"]
-"""Files of a hub repository that an expert is made of; pickles stay away."""
+from layerswap_method.errors import InputError
+from layerswap_method.frozen import Frozen
+from layerswap_method.recipe.strict_yaml import read_yaml
 
 
 class ExpertsFile(Frozen):
@@ -41,28 +36,6 @@ class ExpertsFile(Frozen):
 
     tasks: tuple[StrictStr, ...] = ()
     """Tasks in place of `evaluate.tasks` of the study."""
-
-
-@dataclass(frozen=True)
-class Expert:
-    """An expert that is on this machine."""
-
-    name: str
-    """As the study names it."""
-
-    folder: Path
-    """The checkpoint; absolute."""
-
-    adapter: Path | None = None
-    """A LoRA adapter on top of it; absolute."""
-
-    source: str = ""
-    """Where another machine finds it: the reference, a hub id with the revision that was found."""
-
-    @property
-    def reference(self) -> str:
-        """The expert as a mergekit recipe names it."""
-        return str(self.folder) if self.adapter is None else f"{self.folder}+{self.adapter}"
 
 
 def read_experts_file(path: Path) -> ExpertsFile:
@@ -81,92 +54,3 @@ def read_experts_file(path: Path) -> ExpertsFile:
     except ValidationError as error:
         problems = form_problems(ExpertsFile, error, "the experts file")
         raise InputError.from_problems(str(path), problems) from error
-
-
-def find_expert(name: str, known: Mapping[str, Any], *, download: bool) -> Expert:
-    """Return the expert `name`.
-
-    Args:
-        name: as the study writes it.
-        known: the `experts` of an experts file.
-        download: whether a hub id may be downloaded; else it must be in the local cache.
-
-    Raises:
-        InputError: where it is not named or not there; with what to do.
-    """
-    if name not in known:
-        raise InputError(
-            f"no expert {name!r} in the experts file{nearest(name, known)}; "
-            f"it names {', '.join(sorted(known))}"
-        )
-    reference = known[name]
-    if isinstance(reference, dict) and "train" in reference:
-        raise InputError(
-            f"expert {name!r} is to be trained (train:), which this version cannot do; train it "
-            "first and write its folder"
-        )
-    if not isinstance(reference, str) or not reference:
-        raise InputError(
-            f"expert {name!r} is {reference!r}; write a folder, a hub id, or base+adapter"
-        )
-    if Path(reference).is_dir():  # a folder whose name holds a plus sign
-        return Expert(name, Path(reference).resolve(), source=str(Path(reference).resolve()))
-    # A reference that ends in its name has no name of its own: it came without an experts file.
-    who = "" if name in (reference, Path(reference).name) else f"expert {name!r}: "
-    model, plus, adapter = reference.partition("+")
-    folder = _locate(model, who, download=download)
-    if not plus:
-        return Expert(name, folder, source=_source(model, folder))
-    found = _locate(adapter, who, download=download)
-    for file in ("adapter_config.json", "adapter_model.safetensors"):
-        if not (found / file).is_file():
-            raise InputError(f"{who}{adapter} holds no {file}: no peft adapter")
-    return Expert(name, folder, found, f"{_source(model, folder)}+{_source(adapter, found)}")
-
-
-def here(expert: Expert) -> Expert:
-    """Return the expert as it is on this machine, fetching what the hub has and this has not.
-
-    Raises:
-        InputError: where it is neither here nor on the hub.
-    """
-    folders = [expert.folder, *([expert.adapter] if expert.adapter is not None else [])]
-    if all(folder.is_dir() for folder in folders):
-        return expert
-    return find_expert(expert.name, {expert.name: expert.source}, download=True)
-
-
-def _source(text: str, folder: Path) -> str:
-    if folder.parent.name != "snapshots":
-        return str(folder)
-    return f"{text.partition('@')[0]}@{folder.name}"
-
-
-def _locate(text: str, who: str, *, download: bool) -> Path:
-    """Return the folder that `text` names; `who` begins an error."""
-    path = Path(text)
-    if path.is_dir():
-        return path.resolve()
-    if path.is_file():
-        raise InputError(f"{who}{text}: is a file; write its folder, {path.parent}")
-    is_hub_id = text.count("/") == 1 and not text.startswith((".", "/", "~"))
-    if not is_hub_id or path.parent.is_dir():
-        pocket = "; layerswap pocket build trains the pocket experts" if "pocket" in text else ""
-        raise InputError(
-            f"{who}{text}: no such folder (the current directory is {Path.cwd()}){pocket}"
-        )
-    from huggingface_hub import snapshot_download
-
-    repository, _, revision = text.partition("@")
-    try:
-        return Path(
-            snapshot_download(
-                repository,
-                revision=revision or None,
-                allow_patterns=_PATTERNS,
-                local_files_only=not download,
-            )
-        )
-    except Exception as error:
-        hint = "" if download else f"; hf download {repository} (a dry run downloads nothing)"
-        raise InputError(f"{who}{text} cannot be had: {first_line(error)}{hint}") from error

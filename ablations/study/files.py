@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from ablations.study.forms import form_problems
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.strict_yaml import read_yaml
+from layerswap_method.recipe.strict_yaml import read_yaml
 
 STUDIES = Path(__file__).parent.parent / "studies"
 """The shipped studies."""

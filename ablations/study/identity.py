@@ -17,21 +17,22 @@ from pathlib import Path
 from typing import Any
 
 import layerswap_method
-from ablations.atomic import write_text
-from ablations.evaluation.evaluator import EngineOptions
-from ablations.evaluation.fingerprint import (
+from ablations.engines.options import EngineOptions
+from ablations.machine.fingerprint import (
     fingerprint_checkpoint,
-    fingerprint_code,
     fingerprint_folder,
     fingerprint_of,
 )
-from ablations.evaluation.scores import Backend
+from ablations.machine.whole_files import write_text
+from ablations.models.find import Expert
+from ablations.scoring import SCORING_VERSION
+from ablations.scoring.records import Backend
 from ablations.study.cells import Cell
 from ablations.study.documents import with_references
-from ablations.study.experts import Expert
-from ablations.study.streams import can_stream, needs_deltas, stream_of, without_idle_rows
+from ablations.study.streams import without_idle_rows
 from layerswap_method.errors import InputError
-from layerswap_method.mixes import TensorOrigin
+from layerswap_method.merge_stream import can_stream, needs_deltas, stream_of
+from layerswap_method.stream.mix import TensorOrigin
 
 _KEY_LENGTH = 20
 """Hexadecimal digits of a folder's name: 80 bits."""
@@ -127,16 +128,6 @@ def read_contents(experts: Iterable[Expert], fingerprints: Fingerprints) -> Cont
     return Contents(references, files, donated)
 
 
-def code_fingerprint() -> str:
-    """Return a hash of the code that makes weights and scores: a changed method is another one."""
-    ours = Path(__file__).parent.parent
-    return fingerprint_of(
-        method=fingerprint_code(Path(layerswap_method.__file__).parent),
-        evaluation=fingerprint_code(ours / "evaluation"),
-        live=fingerprint_code(ours / "live"),
-    )
-
-
 def identified(
     cells: Iterable[Cell],
     experts: Mapping[str, Expert],
@@ -156,7 +147,6 @@ def identified(
         options: how it runs.
         versions: of the packages that can change a score.
     """
-    code = code_fingerprint()
     folders: dict[Path | None, str] = {}
     found = []
     for cell in cells:
@@ -173,7 +163,7 @@ def identified(
             backend=backend,
             options=options.model_dump(mode="json"),
             versions=dict(versions),
-            code=code,
+            code=[SCORING_VERSION, layerswap_method.METHOD_VERSION],
         )
         place = [cell.study, cell.kind, cell.label, dict(cell.values), dict(cell.experts)]
         key = fingerprint_of(score=score, place=place, language=cell.language)

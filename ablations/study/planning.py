@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import layerswap_method
-from ablations.evaluation.backends import backend_versions, resolve_backend
-from ablations.evaluation.evaluator import BackendChoice, EngineOptions
-from ablations.evaluation.lm_eval_backend import check_data, check_tasks
-from ablations.evaluation.scores import SHIPPED_TASKS, Backend, EvaluationRequest
+from ablations.engines.backends import backend_versions, resolve_backend
+from ablations.engines.lm_eval_backend import check_data, check_tasks
+from ablations.engines.options import BackendChoice, EngineOptions
+from ablations.models.find import Expert, find_expert
+from ablations.models.fit import compatibility_report
+from ablations.scoring.records import Backend, EvaluationRequest
 from ablations.study.cells import Cell, Expansion, expand
 from ablations.study.checks import (
     expert_names,
@@ -26,17 +28,17 @@ from ablations.study.checks import (
     with_benchmarks,
     with_experts_file,
 )
-from ablations.study.compatibility import compatibility_report
-from ablations.study.experts import Expert, ExpertsFile, find_expert, read_experts_file
+from ablations.study.experts import ExpertsFile, read_experts_file
 from ablations.study.files import StudyFile
 from ablations.study.identity import Fingerprints, identified, read_contents
 from ablations.study.scaling import describe_scaling
 from ablations.study.schema import Study
 from ablations.study.selection import check_selection
-from ablations.study.streams import can_stream
-from layerswap_method.checkpoints import Checkpoint
+from ablations.tasks.catalog import SHIPPED_TASKS
+from layerswap_method.checkpoints.headers import Checkpoint
 from layerswap_method.errors import InputError
-from layerswap_method.mergekit_api import recipe_fields
+from layerswap_method.merge_stream import can_stream
+from layerswap_method.mergekit_plugin.api import recipe_fields
 
 _MODELS = "write task, language or base for an expert of the cell, or name it in the experts file"
 

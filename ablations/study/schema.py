@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
-from ablations.evaluation.evaluator import EngineOptions
-from ablations.evaluation.scores import Frozen, Seed
+from ablations.engines.options import EngineOptions
+from ablations.scoring.records import Seed
+from layerswap_method.frozen import Frozen
 
 Scalar = StrictBool | StrictInt | StrictFloat | StrictStr
 """One value of a varied parameter."""

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablations.evaluation.scores import Frozen
 from ablations.tasks.numbers import read_number
 from layerswap_method.errors import InputError, describe_error, nearest
+from layerswap_method.frozen import Frozen
 
 if TYPE_CHECKING:
     from datasets import Dataset

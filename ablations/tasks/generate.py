@@ -12,7 +12,7 @@ from typing import Any
 import click
 import yaml
 
-from ablations.atomic import write_text
+from ablations.machine.whole_files import write_text
 from ablations.tasks.benchmarks import BENCHMARKS, VERSION, FunctionName
 from ablations.tasks.languages import Language, load_languages
 from layerswap_method.errors import LayerSwapError

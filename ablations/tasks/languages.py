@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from ablations.evaluation.scores import Frozen
 from layerswap_method.errors import InputError
-from layerswap_method.strict_yaml import parse_yaml
+from layerswap_method.frozen import Frozen
+from layerswap_method.recipe.strict_yaml import parse_yaml
 
 BleuTokenizer = Literal["13a", "intl", "char"]
 """The tokenizers of sacrebleu that need neither a download nor another package."""

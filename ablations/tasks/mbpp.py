@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablations.evaluation.sandbox import RunCode, find_isolation, run_program
-from ablations.evaluation.scores import ProgramVerdict
+from ablations.sandbox.programs import RunCode, find_isolation, run_program
+from ablations.sandbox.verdict import ProgramVerdict
 from ablations.tasks.code import extract_code, tested_names
 from ablations.tasks.data import Source, make_dataset, read_rows
 from layerswap_method.errors import InputError
@@ -110,7 +110,7 @@ def run_answers(
         items: as `load_mbpp` made them.
 
     Raises:
-        InputError: when this machine can hold no program (see `ablations.evaluation.sandbox`).
+        InputError: when this machine can hold no program (see `ablations.sandbox.programs`).
     """
     from tqdm import tqdm
 

@@ -8,14 +8,16 @@ of two tensors, element by element, and their order is set by the tensor's shape
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 
 import torch
 
-from layerswap_method.deltas.pairs import DeltaPair
+from layerswap_method.deltas.pair import DeltaPair, not_finite
 from layerswap_method.deltas.passes import Segment, lines_of_block, run_pass, runs_of
 from layerswap_method.deltas.rows import RowLayout, row_layout
+from layerswap_method.errors import InputError
 
 
 def row_mav(expert: torch.Tensor, base: torch.Tensor, axis: int | None) -> torch.Tensor:
@@ -111,3 +113,42 @@ def _delta(expert: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
     if torch.float64 in (expert.dtype, base.dtype):
         return (expert.double() - base.double()).float()
     return expert.to(torch.float32, copy=True).sub_(base)
+
+
+def mean_row_mav(
+    pair: DeltaPair, progress: Callable[[Sequence[str]], Iterable[str]] = iter
+) -> float:
+    """Return the average MAV for all rows in all deltas of an expert (section 5.1).
+
+    "The resulting weight of each expert is the inverse of the average MAV for all rows in all
+    W_delta for that expert." Pooled are all rows (`layerswap_method.deltas.rows`) of all
+    parameters, one- and two-dimensional, inside and outside the decoder layers, each row once
+    whatever its length; buffers are left out, a tied embedding counts once. The sum runs in
+    float64.
+
+    Args:
+        pair: the expert and its base.
+        progress: yields the names it is given, and may count them for a bar.
+
+    Raises:
+        InputError: as `DeltaPair.read`, or for weights that are not finite.
+    """
+    total, count = 0.0, 0
+
+    def absolute(segment: Segment) -> float:
+        # A tensor's rows are equally long, so the sum of their means is the sum of all its values
+        # over the length of a row.
+        return math.fsum(float(block.delta.abs_().sum()) for block in pair.blocks(segment))
+
+    with closing(run_pass((pair,), progress(pair.names), absolute)) as parts:
+        for segment, values in parts:
+            if not math.isfinite(values):
+                raise not_finite(pair, segment.name)
+            layout = pair.layout(segment.name)
+            length = layout.lines if layout.across else layout.columns
+            total += values / length
+            if segment.start == 0:
+                count += layout.features
+    if not count:
+        raise InputError(f"{pair.expert} and {pair.base} hold no weights in common")
+    return total / count

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from layerswap_method.stored import StoredTensor, open_stored, read_span
+from layerswap_method.checkpoints.spans import StoredTensor, open_stored, read_span
 
 if TYPE_CHECKING:
-    from layerswap_method.deltas.pairs import DeltaPair
+    from layerswap_method.deltas.pair import DeltaPair
     from layerswap_method.deltas.rows import RowLayout
 
 BLOCK = 1 << 17

@@ -147,8 +147,8 @@ def timed_generation(lm: Any) -> Callable[[], float]:
 
 def request_and_options(work: Path) -> tuple[Any, Any]:
     """Return what is asked, and how."""
-    from ablations.evaluation.evaluator import EngineOptions
-    from ablations.evaluation.scores import EvaluationRequest
+    from ablations.engines.options import EngineOptions
+    from ablations.scoring.records import EvaluationRequest
 
     task = "bench" if (work / "tasks" / "bench.yaml").exists() else POCKET_TASK
     request = EvaluationRequest(tasks=(task,), include_path=work / "tasks", limit=ITEMS)
@@ -162,7 +162,7 @@ def answer(evaluation: Any) -> list[Any]:
 
 def fresh_process(work: Path, folder: Path) -> dict[str, Any]:
     """Start vLLM on a checkpoint and evaluate it (the child process of the naive way)."""
-    from ablations.evaluation.lm_eval_backend import run_tasks, start_model
+    from ablations.engines.lm_eval_backend import run_tasks, start_model
 
     request, options = request_and_options(work)
     lm = start_model(str(folder), "vllm", options)
@@ -173,9 +173,10 @@ def fresh_process(work: Path, folder: Path) -> dict[str, Any]:
 
 def serve_live(work: Path) -> None:
     """Keep one engine; evaluate a cell for every line on stdin, one line of figures each."""
-    from ablations.live import open_live
-    from layerswap_method.spec import LayerSwapSpec
-    from layerswap_method.streams import StreamInput, layer_swap_stream
+    from ablations.engines import open_live
+    from layerswap_method.checkpoints.model_files import StreamInput
+    from layerswap_method.layer_swap.spec import LayerSwapSpec
+    from layerswap_method.layer_swap.stream import layer_swap_stream
 
     request, options = request_and_options(work)
     began = time.perf_counter()
@@ -379,7 +380,7 @@ def main(
         assert work is not None
         serve_live(work) if kind == "live" else say(fresh_process(work, work / "merged"))
         return
-    from ablations.evaluation.vllm_engine import HOW_TO_INSTALL, is_installed
+    from ablations.engines.vllm_engine import HOW_TO_INSTALL, is_installed
 
     if not is_installed():
         click.echo(f"left out: vLLM is not installed; {HOW_TO_INSTALL}")

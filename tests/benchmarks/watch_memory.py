@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from ablations.live import heap
+from ablations.engines import heap
 
 
 def memory(field: str) -> int:

@@ -96,16 +96,16 @@ def test_each_heavy_package_has_one_home() -> None:
         for path in sorted((ROOT / package).rglob("*.py")):
             for name in _imports(path.read_text(encoding="utf-8")) & ONE_HOME:
                 homes[name].append(path.relative_to(ROOT).as_posix())
-    assert homes["lm_eval"] == ["ablations/evaluation/lm_eval_backend.py"]
-    assert homes["vllm"] == ["ablations/evaluation/vllm_engine.py"]
-    assert homes["matplotlib"] == ["ablations/plotting.py"]
+    assert homes["lm_eval"] == ["ablations/engines/lm_eval_backend.py"]
+    assert homes["vllm"] == ["ablations/engines/vllm_engine.py"]
+    assert homes["matplotlib"] == ["ablations/drawing/canvas.py"]
     assert len(homes["mergekit"]) == 1
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
 
 
 def test_the_evaluation_modules_import_nothing_heavy_before_they_run() -> None:
     code = (
-        "import sys; import ablations.evaluation.lm_eval_backend, ablations.quickstart; "
+        "import sys; import ablations.engines.lm_eval_backend, ablations.quickstart; "
         "print(*sorted({name.split('.')[0] for name in sys.modules}))"
     )
     done = subprocess.run(

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ablations.merging import merge, mergekit_yaml, read_plan
+from ablations.machine.mergekit_program import merge, mergekit_yaml
 from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.layer_swap.report import read_plan
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -51,7 +52,7 @@ def test_it_says_what_it_does_and_shows_every_model(first: str) -> None:
     rows = [line for line in table.splitlines() if line.startswith(tuple(ROWS))]
     assert [row.split("  ")[0] for row in rows] == ROWS
     assert all(row.count("[") == 6 for row in rows)
-    # Four layers, b = u = 1: the picture that layerswap_method.plan draws.
+    # Four layers, b = u = 1: the picture that layerswap_method.algorithm.plan draws.
     assert "█··█" in table
     assert "does not show: the paper's effect" in table
     assert "mergekit-yaml recipes/swahili.yml" in table

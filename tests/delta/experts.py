@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from tests.families.zoo import make_model
+from tests.standins.zoo import make_model
 
 Edit = Callable[[str, torch.Tensor], torch.Tensor]
 

@@ -11,11 +11,12 @@ import torch
 import transformers
 
 from ablations.delta.analysis import analyse
-from layerswap_method.deltas.pairs import mean_row_mav, open_pair
-from layerswap_method.streams import StreamInput
+from layerswap_method.checkpoints.model_files import StreamInput
+from layerswap_method.deltas.magnitudes import mean_row_mav
+from layerswap_method.deltas.open_pair import open_pair
 from tests.delta import by_hand
 from tests.delta.experts import fine_tuned
-from tests.families.zoo import make_model
+from tests.standins.zoo import make_model
 
 TARGETS = {"llama": ["q_proj", "v_proj", "down_proj"], "gpt2": ["c_attn", "c_proj"]}
 

@@ -15,11 +15,12 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 from ablations.cli import main
-from ablations.delta.statistics import read_changes
-from layerswap_method.deltas.pairs import mean_row_mav, open_pair
+from ablations.delta.measure import read_changes
+from layerswap_method.deltas.magnitudes import mean_row_mav
+from layerswap_method.deltas.open_pair import open_pair
 from layerswap_method.errors import InputError
 from tests.delta.experts import fine_tuned, rewritten
-from tests.families.zoo import make_model
+from tests.standins.zoo import make_model
 
 FILE = "model.safetensors"
 INDEX = f"{FILE}.index.json"

@@ -21,7 +21,7 @@ from ablations.delta.profile import DeltaProfile
 from layerswap_method.errors import InputError
 from tests.delta import by_hand
 from tests.delta.experts import fine_tuned
-from tests.families.zoo import LAYERS, make_model
+from tests.standins.zoo import LAYERS, make_model
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ablations.delta.grids import Grid, pearson, rank_correlation, resample_layers, spearman
-from ablations.delta.published import published_grid, published_names, published_sources
+from ablations.delta.grids import pearson, rank_correlation, resample_layers, spearman
+from ablations.drawing.grid import Grid
+from ablations.paper.published_grids import published_grid, published_names, published_sources
 from layerswap_method.errors import InputError
 
 SHARED = Path(__file__).parents[3] / "shared" / "paper" / "delta_figures.json"

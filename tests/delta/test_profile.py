@@ -12,12 +12,13 @@ from safetensors.torch import load_file, save_file
 
 from ablations.delta.analysis import analyse
 from ablations.delta.profile import DeltaProfile
-from layerswap_method.deltas.pairs import mean_row_mav, open_pair
+from layerswap_method.deltas.magnitudes import mean_row_mav
+from layerswap_method.deltas.open_pair import open_pair
 from layerswap_method.errors import InputError
 from tests.delta import by_hand
 from tests.delta.experts import family_pair, fine_tuned
-from tests.families.oracle import READERS
-from tests.families.zoo import FAMILIES, LAYERS, make_model
+from tests.standins.oracle import READERS
+from tests.standins.zoo import FAMILIES, LAYERS, make_model
 
 THRESHOLD = 8e-4
 """About the mean |delta| of noise with a standard deviation of 1e-3."""

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ablations.delta.analysis import GRID_LIMIT, analyse, delta
-from tests.families.zoo import make_model
+from tests.standins.zoo import make_model
 
 NAME = "model.layers.0.mlp.down_proj.weight"
 

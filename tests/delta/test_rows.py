@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from layerswap_method.deltas.magnitudes import row_mav
 from layerswap_method.deltas.rows import input_axis, row_layout, spread_rows
 from layerswap_method.errors import InputError
-from tests.families.zoo import FAMILIES, make_config
+from tests.standins.zoo import FAMILIES, make_config
 
 
 def model_of(family: str) -> Any:

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ablations.cli.suggest import suggest as command
-from ablations.delta.suggest import MOST_TRANSITION, Suggestion, suggest_swap
-from layerswap_method.plan import build_plan
-from layerswap_method.shares import delta_shares
+from ablations.delta.suggest_rule import MOST_TRANSITION, Suggestion, suggest_swap
+from layerswap_method.layer_swap.delta_share import delta_shares
+from layerswap_method.layer_swap.placements import build_plan
 from tests.delta.experts import fine_tuned
-from tests.families.zoo import LAYERS, make_model
+from tests.standins.zoo import LAYERS, make_model
 
 NORMS = st.lists(st.tuples(st.floats(0.01, 1), st.floats(0.01, 1)), min_size=1, max_size=24).map(
     lambda pairs: tuple(delta_shares(side) for side in zip(*pairs, strict=True))

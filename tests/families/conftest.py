@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.families.zoo import VOCAB, make_model
+from tests.standins.zoo import VOCAB, make_model
 
 Experts = Callable[..., SimpleNamespace]
 

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 from layerswap_method.errors import InputError
-from tests.families.merging import merge, recipe
-from tests.families.oracle import Swap, assert_same, average, round_once, stored
-from tests.families.zoo import LAYERS
+from tests.standins.merging import merge, recipe
+from tests.standins.oracle import Swap, assert_same, average, round_once, stored
+from tests.standins.zoo import LAYERS
 
 SWAP = Swap(LAYERS)
 RANK, ALPHA = 2, 6

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from tests.families.merging import recipe, roles
-from tests.families.oracle import READERS, Swap, assert_same, expected, stored
 from tests.families.test_slices import both, sliced
-from tests.families.tokenizers import words, write_tokenizer
-from tests.families.zoo import LAYERS, VOCAB, make_model
-from tests.live.recipes import stream_of
-from tests.tuned import tune
+from tests.standins.merging import recipe, roles
+from tests.standins.oracle import READERS, Swap, assert_same, expected, stored
+from tests.standins.streams import stream_of
+from tests.standins.tokenizers import words, write_tokenizer
+from tests.standins.tuned import tune
+from tests.standins.zoo import LAYERS, VOCAB, make_model
 
 FAMILIES = ["llama", "gpt2", "mixtral", "opt", "mistral3_vl", "qwen3_vl"]
 SWAP = Swap(LAYERS)

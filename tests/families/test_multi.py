@@ -11,9 +11,9 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from tests.families.merging import recipe, roles
-from tests.families.oracle import Swap, assert_same, average, expected, stored
-from tests.families.zoo import LAYERS
+from tests.standins.merging import recipe, roles
+from tests.standins.oracle import Swap, assert_same, average, expected, stored
+from tests.standins.zoo import LAYERS
 
 FIRST = Swap(LAYERS)
 SECOND = Swap(LAYERS, b=1, u=2, t_b=0, t_u=1)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.families.merging import merge, recipe, roles
-from tests.families.oracle import READERS, Swap, assert_same, expected, stored
-from tests.families.zoo import LAYERS
+from tests.standins.merging import merge, recipe, roles
+from tests.standins.oracle import READERS, Swap, assert_same, expected, stored
+from tests.standins.zoo import LAYERS
 
 SWAP = Swap(LAYERS)
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from layerswap_method.errors import InputError, LayerSwapError
-from tests.families.merging import merge, recipe, roles
-from tests.families.oracle import Swap, assert_same, expected, stored
-from tests.families.tokenizers import words, write_tokenizer
-from tests.families.zoo import LAYERS, make_model
+from tests.standins.merging import merge, recipe, roles
+from tests.standins.oracle import Swap, assert_same, expected, stored
+from tests.standins.tokenizers import words, write_tokenizer
+from tests.standins.zoo import LAYERS, make_model
 
 SWAP = Swap(LAYERS)
 

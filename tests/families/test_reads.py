@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.families.merging import merge, recipe, roles
-from tests.families.oracle import Swap, layer_number, stored
-from tests.families.zoo import LAYERS
+from tests.standins.merging import merge, recipe, roles
+from tests.standins.oracle import Swap, layer_number, stored
+from tests.standins.zoo import LAYERS
 
 Read = set[tuple[str, str]]
 """(folder name of the model, tensor)."""

@@ -13,9 +13,9 @@ import torch
 
 from layerswap_method.errors import InputError
 from tests.delta.experts import rewritten
-from tests.families.merging import merge
-from tests.families.oracle import READERS, layer_number, stored
-from tests.families.zoo import make_model
+from tests.standins.merging import merge
+from tests.standins.oracle import READERS, layer_number, stored
+from tests.standins.zoo import make_model
 
 FAMILIES = ["llama", "gpt2", "phi3", "mixtral", "qwen3_vl"]
 THRESHOLD = 5e-3

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from layerswap_method.errors import InputError
-from tests.families.merging import merge, recipe, roles
-from tests.families.oracle import Swap, assert_same, average, expected, layer_number, stored
-from tests.families.zoo import LAYERS
+from tests.standins.merging import merge, recipe, roles
+from tests.standins.oracle import Swap, assert_same, average, expected, layer_number, stored
+from tests.standins.zoo import LAYERS
 
 SWAP = Swap(LAYERS)
 Ranges = list[dict[str, tuple[int, int]]]

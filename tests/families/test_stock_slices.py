@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.families.merging import merge, recipe, roles
-from tests.families.oracle import Swap, assert_same, stored
-from tests.families.zoo import LAYERS
+from tests.standins.merging import merge, recipe, roles
+from tests.standins.oracle import Swap, assert_same, stored
+from tests.standins.zoo import LAYERS
 
 
 def slices_recipe(given: SimpleNamespace, swap: Swap, **top: Any) -> dict[str, Any]:

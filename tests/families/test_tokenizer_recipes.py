@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from layerswap_method.errors import InputError
-from tests.families.merging import merge, recipe, roles
-from tests.families.oracle import Swap, assert_same, average, expected, layer_number, stored
-from tests.families.tokenizers import words, write_tokenizer
-from tests.families.zoo import LAYERS, VOCAB, make_model
+from tests.standins.merging import merge, recipe, roles
+from tests.standins.oracle import Swap, assert_same, average, expected, layer_number, stored
+from tests.standins.tokenizers import words, write_tokenizer
+from tests.standins.zoo import LAYERS, VOCAB, make_model
 
 EXTRA = ("xx", "yy", "zz")
 SWAP = Swap(LAYERS)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from tests.recipes.expected import Swap
-from tests.tuned import mean_change
+from tests.standins.tuned import mean_change
 
 Tensors = Mapping[str, torch.Tensor]
 

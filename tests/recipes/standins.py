@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.recipes.documents import Reference, is_hub_id
-from tests.word_tokenizer import save_word_tokenizer
+from tests.standins.word_tokenizer import save_word_tokenizer
 
 HIDDEN, VOCABULARY, RANK, ALPHA = 16, 64, 2, 4
 

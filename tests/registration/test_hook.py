@@ -13,7 +13,8 @@ from types import ModuleType
 
 import pytest
 
-from layerswap_method import _hook, registration
+from layerswap_method import _hook
+from layerswap_method.mergekit_plugin import register as registration
 
 WATCHED = [
     "mergekit.config",
@@ -128,10 +129,10 @@ for function in (mergekit.plan.MergePlanner.plan_layer, mergekit.merge.run_merge
 @pytest.mark.parametrize(
     "first",
     [
-        "layerswap_method.method",
-        "layerswap_method.mergekit_api",
-        "layerswap_method.planner",
-        "layerswap_method.preflight",
+        "layerswap_method.mergekit_plugin.layer_swap_kernel",
+        "layerswap_method.mergekit_plugin.api",
+        "layerswap_method.mergekit_plugin.planner",
+        "layerswap_method.mergekit_plugin.layer_swap_merge",
         "mergekit.merge_methods.base",
         "mergekit.plan",
         "mergekit.scripts.run_yaml",

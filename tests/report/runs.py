@@ -13,9 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ablations.evaluation.corpus import CORPUS_METRICS, corpus_metric
-from ablations.evaluation.intervals import bootstrap, mean_stderr, wilson_interval
-from ablations.evaluation.scores import Sample, TaskScore
 from ablations.report.design import ROLES, describe_setting
 from ablations.runner.records import (
     CellHead,
@@ -28,8 +25,11 @@ from ablations.runner.records import (
     write_failure,
     write_run_file,
 )
+from ablations.scoring.records import Sample, TaskScore
+from ablations.statistics.corpus import CORPUS_METRICS, corpus_metric
+from ablations.statistics.intervals import bootstrap, mean_stderr, wilson_interval
 from ablations.study.schema import Study
-from layerswap_method.plan import build_plan
+from layerswap_method.layer_swap.placements import build_plan
 
 NUM_LAYERS = 8
 WORDS = ("mtu", "watu", "kitu", "vitu", "mti", "miti", "jina", "mahali", "siku", "nyumba")

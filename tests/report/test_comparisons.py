@@ -5,15 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ablations.evaluation.bleu import bleu_counts, bleu_of_sums
-from ablations.evaluation.corpus import CORPUS_METRICS
 from ablations.report.comparisons import BOOTSTRAP, MCNEMAR, Comparer, Comparison, compare_all
 from ablations.report.factors import factors
 from ablations.report.observations import Observations
-from ablations.report.statistics import holm, mcnemar_exact, newcombe_interval
 from ablations.report.summaries import Summaries
 from ablations.report.wording import noise_lines, points, sentence
 from ablations.runner.records import Run, load_run
+from ablations.statistics.bleu import bleu_counts, bleu_of_sums
+from ablations.statistics.corpus import CORPUS_METRICS
+from ablations.statistics.paired import holm, mcnemar_exact, newcombe_interval
 from tests.report.runs import Point, study_of, write_run
 
 TRANSITIONS = [{"bottom_transition": t, "top_transition": t} for t in (0, 1)]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ablations.report.charts import Chart, Panel, Point, Series, charts
+from ablations.drawing.charts import Chart, Panel, Point, Series, draw_chart
+from ablations.report.charts import charts
 from ablations.report.comparisons import Comparer
-from ablations.report.figures import draw_chart
 from ablations.report.observations import Observations
 from ablations.report.summaries import Summaries
 from ablations.runner.records import Run
@@ -92,8 +92,8 @@ def test_any_number_that_varies_is_an_axis_such_as_divergence(tmp_path: Path) ->
 
 
 def test_every_baseline_has_a_look() -> None:
+    from ablations.drawing.charts import _BASELINES
     from ablations.report.design import baselines
-    from ablations.report.figures import _BASELINES
     from ablations.study.schema import BASELINE_KINDS
 
     models = baselines(study_of(baseline=list(BASELINE_KINDS)))

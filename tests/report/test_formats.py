@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ablations.report import latex, markdown
 from ablations.report.compose import compose
 from ablations.report.document import Entry, Report, Table
-from ablations.report.latex import render_latex
-from ablations.report.markdown import render_markdown
-from ablations.report.page import render_html
-from ablations.report.sheets import lay_out
+from ablations.report.formats import latex, markdown
+from ablations.report.formats.latex import render_latex
+from ablations.report.formats.markdown import render_markdown
+from ablations.report.formats.page import render_html
+from ablations.report.formats.sheets import lay_out
 from ablations.report.writer import FORMATS, build
 from ablations.runner.records import Run
 from layerswap_method.errors import InputError

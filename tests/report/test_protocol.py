@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from ablations.evaluation.intervals import wilson_interval
-from ablations.evaluation.scores import TaskScore
 from ablations.report.compose import compose
 from ablations.report.protocol import protocol_notes
 from ablations.runner.records import Run
+from ablations.scoring.records import TaskScore
+from ablations.statistics.intervals import wilson_interval
 from tests.report.runs import study_of, write_run
 
 

@@ -2,14 +2,14 @@ from pathlib import Path
 
 import pytest
 
-from ablations.evaluation.scores import TaskScore
+from ablations.paper.published import published_table
 from ablations.report.compose import compose
 from ablations.report.document import Entry, Table
-from ablations.report.markdown import render_markdown
-from ablations.report.published import published_table
+from ablations.report.formats.markdown import render_markdown
 from ablations.report.tables import is_english
 from ablations.report.wording import measure_text, points, verdict
 from ablations.runner.records import Run, load_run
+from ablations.scoring.records import TaskScore
 from tests.report.conftest import REASON
 from tests.report.runs import study_of, write_run
 

@@ -25,7 +25,7 @@ import click
 import psutil
 
 from tests.runner.fakes import scores_by_label
-from tests.study.standins import study_document, write_expert, write_tasks, write_yaml
+from tests.standins.studies import study_document, write_expert, write_tasks, write_yaml
 
 ROOT = Path(__file__).parents[2]
 GRACE_S = 30.0

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from ablations.evaluation.evaluator import EngineOptions
-from ablations.evaluation.scores import EvaluationRequest
+from ablations.engines.options import EngineOptions
+from ablations.models.find import Expert
 from ablations.runner import records
 from ablations.runner.engines import EngineSetup
 from ablations.runner.run import RunOptions, run_study
 from ablations.runner.work import Work
-from ablations.study.experts import Expert
+from ablations.scoring.records import EvaluationRequest
 from layerswap_method.errors import LayerSwapError
 from tests.runner.fakes import scores_by_label
-from tests.study.standins import study_document, write_yaml
+from tests.standins.studies import study_document, write_yaml
 
 
 def write_adapter(folder: Path, base: Path) -> Path:

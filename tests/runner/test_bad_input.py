@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ablations.cli import main
-from tests.study.standins import study_document, write_yaml
+from tests.standins.studies import study_document, write_yaml
 
 
 @pytest.fixture

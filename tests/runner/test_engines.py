@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-import ablations.merging
-from ablations.evaluation import lm_eval_backend
-from ablations.live import engines as live_engines
+import ablations.machine.mergekit_program
+from ablations.engines import in_place as live_engines
+from ablations.engines import lm_eval_backend
 from ablations.runner.engines import EngineSetup
 from ablations.runner.work import Done, Work
 from ablations.study.cost import Cost, cost_of
 from ablations.study.files import read_study
 from ablations.study.planning import StudyPlan, plan_study
-from tests.study.standins import study_document, write_expert, write_yaml
+from tests.standins.studies import study_document, write_expert, write_yaml
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*torch_dtype.*")]
 
@@ -49,7 +49,11 @@ def evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., E
     start = counting("starts", lm_eval_backend.start_model)
     monkeypatch.setattr(lm_eval_backend, "start_model", start)
     monkeypatch.setattr(live_engines, "start_model", start)
-    monkeypatch.setattr(ablations.merging, "merge", counting("merges", ablations.merging.merge))
+    monkeypatch.setattr(
+        ablations.machine.mergekit_program,
+        "merge",
+        counting("merges", ablations.machine.mergekit_program.merge),
+    )
 
     def run(plan: StudyPlan, *, materialize: bool = False) -> Evaluated:
         counts.clear()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ablations.machine.locks import try_claim
 from ablations.runner import records
-from ablations.runner.locks import try_claim
 from ablations.runner.loop import LOCKS, run_cells
 from ablations.runner.work import InProcessExecutor, Work
 from layerswap_method.errors import InputError

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from ablations.evaluation import vllm_cpu
+from ablations.engines import vllm_cpu
 from ablations.runner import records
 from ablations.runner.run import RunOptions, dry_run, run_study
 from tests.runner.fakes import scores_by_label
-from tests.study.standins import WORDS, study_document, write_expert, write_tasks, write_yaml
+from tests.standins.studies import WORDS, study_document, write_expert, write_tasks, write_yaml
 
 pytestmark = [
     pytest.mark.vllm,

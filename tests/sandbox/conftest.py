@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ablations.evaluation import sandbox
-from ablations.evaluation.sandbox import Isolation, ProgramResult, run_program
+from ablations.sandbox import programs as sandbox
+from ablations.sandbox.programs import Isolation, ProgramResult, run_program
 
 Run = Callable[..., ProgramResult]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ablations.evaluation.sandbox import Isolation, ProgramResult
+from ablations.sandbox.programs import Isolation, ProgramResult
 from tests.sandbox.conftest import (
     Run,
     children,
@@ -122,7 +122,7 @@ class TestLeftovers:
     ):
         name = name_of(marked)
         script = (
-            "from ablations.evaluation.sandbox import Isolation, run_program\n"
+            "from ablations.sandbox.programs import Isolation, run_program\n"
             f"print(run_program({marked + 'import time; time.sleep(1000)'!r}, time_s=600, "
             "memory_bytes=1 << 29, output_bytes=1000, "
             f"isolation=Isolation(**{isolation.model_dump()})))"

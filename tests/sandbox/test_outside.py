@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ablations.evaluation import sandbox
-from ablations.evaluation.sandbox import Isolation, ProgramResult, run_program
+from ablations.sandbox import programs as sandbox
+from ablations.sandbox.programs import Isolation, ProgramResult, run_program
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.sandbox.conftest import (
     NAMESPACES,
@@ -163,7 +163,7 @@ class TestRefusal:
 
     def test_where_namespaces_are_forbidden_the_next_best_holds(self):
         script = (
-            "import ctypes; from ablations.evaluation.jail import kernel, restrictions\n"
+            "import ctypes; from ablations.sandbox import kernel, restrictions\n"
             "from ablations.evaluation import sandbox\n"
             # As in a container: unshare is denied to this process and its children.
             "restrictions._DENIED = {'unshare': restrictions._DENIED['unshare']}\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ablations.evaluation.sandbox import ProgramResult
+from ablations.sandbox.programs import ProgramResult
 from tests.sandbox.conftest import (
     Run,
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.study.standins import write_expert, write_tasks, write_yaml
+from tests.standins.studies import write_expert, write_tasks, write_yaml
 
 
 @pytest.fixture(scope="session")

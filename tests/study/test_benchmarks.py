@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from ablations.evaluation.scores import SHIPPED_TASKS
 from ablations.study.files import read_study
 from ablations.study.planning import StudyPlan, plan_study
+from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError
-from tests.study.standins import study_document, write_yaml
+from tests.standins.studies import study_document, write_yaml
 from tests.tasks.conftest import DATA
 
 POOLS = {"base": "base", "task": ["math"], "language": {"sw": ["swahili"], "te": ["telugu"]}}

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from ablations.study.experts import find_expert, read_experts_file
+from ablations.models.find import find_expert
+from ablations.study.experts import read_experts_file
 from ablations.study.files import find_study, load_study, read_study
 from layerswap_method.errors import InputError
-from tests.study.standins import study_document, write_yaml
+from tests.standins.studies import study_document, write_yaml
 
 
 def problems_of(tmp_path: Path, **changes: object) -> str:

@@ -13,13 +13,13 @@ from ablations.runner.run import RunOptions, run_study
 from ablations.study.describe import describe_plan
 from ablations.study.files import read_study
 from ablations.study.planning import StudyPlan, plan_study
-from ablations.study.streams import stream_of
-from layerswap_method import measure
-from layerswap_method.deltas import pairs as deltas
+from layerswap_method.deltas import pair as deltas
 from layerswap_method.errors import InputError
+from layerswap_method.layer_swap import measure
+from layerswap_method.merge_stream import stream_of
 from tests.runner.fakes import scores_by_label
-from tests.study.standins import study_document, write_expert, write_tasks, write_yaml
-from tests.tuned import layer_of, mean_change, stored, tune
+from tests.standins.studies import study_document, write_expert, write_tasks, write_yaml
+from tests.standins.tuned import layer_of, mean_change, stored, tune
 
 
 @pytest.fixture(scope="module")

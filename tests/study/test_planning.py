@@ -9,12 +9,12 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-from ablations.evaluation import vllm_cpu
+from ablations.engines import vllm_cpu
 from ablations.study.describe import describe_plan
 from ablations.study.files import read_study
 from ablations.study.planning import StudyPlan, plan_study
 from layerswap_method.errors import InputError
-from tests.study.standins import study_document, write_expert, write_yaml
+from tests.standins.studies import study_document, write_expert, write_yaml
 
 
 def plan(tmp_path: Path, experts_file: Path, /, **changes: object) -> StudyPlan:

@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from ablations.cli import main
-from tests.study.standins import write_expert, write_tasks
+from tests.standins.studies import write_expert, write_tasks
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from ablations.cli import main
 from ablations.study.experts import read_experts_file
 from ablations.study.files import STUDIES, load_study
 from ablations.study.schema import Study
-from tests.study.standins import write_expert, write_tasks
+from tests.standins.studies import write_expert, write_tasks
 
 FILES = sorted(path for path in STUDIES.rglob("*.yml") if path.parent.name != "experts")
 EXPERTS = sorted((STUDIES / "experts").rglob("*.yml"))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ablations.evaluation.lm_eval_backend import run_tasks
-from ablations.evaluation.scores import Evaluation, EvaluationRequest
+from ablations.engines.lm_eval_backend import run_tasks
+from ablations.scoring.records import Evaluation, EvaluationRequest
 from ablations.tasks.generate import TASKS
 from ablations.tasks.languages import load_languages
 

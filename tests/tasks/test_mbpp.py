@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from ablations.evaluation import sandbox
-from ablations.evaluation.scores import Evaluation, EvaluationRequest, ProgramVerdict
-from ablations.evaluation.store import read_evaluation, write_evaluation
+from ablations.evaluate.store import read_evaluation, write_evaluation
+from ablations.sandbox import programs as sandbox
+from ablations.sandbox.verdict import ProgramVerdict
+from ablations.scoring.records import Evaluation, EvaluationRequest
 from ablations.tasks import mbpp
 from ablations.tasks.generate import TASKS
 from layerswap_method.errors import InputError

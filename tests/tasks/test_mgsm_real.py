@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ablations.evaluation.scores import Evaluation
+from ablations.scoring.records import Evaluation
 from ablations.tasks.generate import TASKS
 from tests.tasks.conftest import (
     LANGUAGES,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ablations.evaluation.scores import Evaluation
+from ablations.scoring.records import Evaluation
 from tests.tasks.conftest import OURS, task_names
 
 PROMPTS = Path(__file__).parent / "prompts"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ablations.evaluation.scores import Evaluation
-from ablations.evaluation.store import read_evaluation, write_evaluation
+from ablations.evaluate.store import read_evaluation, write_evaluation
+from ablations.scoring.records import Evaluation
 from tests.tasks.conftest import CHOSEN, DATA, GENERATED, OURS, ask, gold, perturbed, task_names
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -1,0 +1,1 @@
+"""Figures: the home of matplotlib."""

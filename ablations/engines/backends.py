@@ -1,0 +1,53 @@
+"""Which engine evaluates here, in which version. Knows what is installed; imports none of it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import logging
+
+from ablations.engines import vllm_cpu, vllm_engine
+from ablations.engines.options import BackendChoice
+from ablations.scoring.records import Backend
+from layerswap_method.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+_VERSIONED = ("lm_eval", "transformers", "tokenizers", "torch", "sacrebleu")
+
+
+def resolve_backend(choice: BackendChoice) -> Backend:
+    """Return the backend that `choice` stands for on this machine. Imports nothing heavy.
+
+    Raises:
+        InputError: for ``vllm`` where it is not installed, or a backend whose lm-eval is missing.
+    """
+    if importlib.util.find_spec("lm_eval") is None:
+        raise InputError("lm-eval is not installed; needed is: pip install 'layerswap[eval]'")
+    if choice == "auto":
+        chosen: Backend = "vllm" if vllm_engine.is_installed() else "hf"
+        logger.info("backend: %s", describe_backend(chosen))
+        return chosen
+    if choice == "vllm" and not vllm_engine.is_installed():
+        raise InputError(f"vLLM is not installed. {vllm_engine.HOW_TO_INSTALL}")
+    return choice
+
+
+def describe_backend(backend: Backend) -> str:
+    """Return the backend in words, with its version and what would change it."""
+    if backend == "vllm":
+        return f"vLLM {vllm_cpu.installed_version()} (it is installed)"
+    version = importlib.metadata.version("transformers")
+    if vllm_engine.is_installed():
+        return f"HF transformers {version} (as asked; vLLM is installed)"
+    return f"HF transformers {version} (vLLM is not installed)"
+
+
+def backend_versions(backend: Backend) -> dict[str, str]:
+    """Return the versions of the packages that can change a score of `backend`."""
+    versions = {name: importlib.metadata.version(name) for name in _VERSIONED}
+    if importlib.util.find_spec("py3langid") is not None:
+        versions["py3langid"] = importlib.metadata.version("py3langid")
+    if backend == "vllm":
+        versions["vllm"] = vllm_cpu.installed_version() or "unknown"
+    return versions

@@ -1,0 +1,209 @@
+"""An evaluator whose model stays in memory; a cell changes the tensors that differ, no more.
+
+Knows which content every tensor in the engine has, and what must hold so that the scores are those
+of a cold engine on the checkpoint that `mergekit-yaml` writes. Not how tensors get in
+(`ablations.engines.in_place`), nor what a recipe is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ablations.engines.backends import resolve_backend
+from ablations.engines.donor import differences
+from ablations.engines.errors import SwapFailed
+from ablations.engines.in_place import Engine, HfEngine, VllmEngine
+from ablations.engines.lm_eval_backend import check_tasks, run_tasks
+from ablations.engines.options import BackendChoice, EngineOptions
+from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
+from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.stream.weight_stream import WeightStream, checkpoint_stream
+
+if TYPE_CHECKING:
+    from layerswap_method.stream.mix import TensorMix
+
+
+@dataclass(frozen=True)
+class SwapReport:
+    """What it took to put a model into the engine."""
+
+    tensors: int
+    """Tensors loaded: those that differed, and their siblings in fused modules."""
+
+    bytes: int
+    """Size of those tensors."""
+
+    seconds: float
+    """Wall time, without a start of the engine."""
+
+    start_s: float = 0.0
+    """Wall time of a start of the engine, in seconds; about 0 where it ran."""
+
+
+def open_live(
+    base_folder: Path, backend: BackendChoice = "auto", options: EngineOptions | None = None
+) -> LiveEvaluator:
+    """Return an evaluator with one engine for every model of one architecture.
+
+    The engine starts at the first model, or with `LiveEvaluator.start`.
+
+    Args:
+        base_folder: checkpoint that the engine starts from; gives config and tokenizer.
+        backend: ``auto`` is vLLM when it is installed, else HF.
+        options: how the model is run.
+
+    Raises:
+        InputError: for a folder that holds no checkpoint, or a backend that is not installed.
+    """
+    chosen = resolve_backend(backend)
+    engine: Engine = VllmEngine() if chosen == "vllm" else HfEngine()
+    return LiveEvaluator(engine, checkpoint_stream(Path(base_folder)), options or EngineOptions())
+
+
+class LiveEvaluator:
+    """An `Evaluator` of `WeightStream`s. Its engine outlives them; nothing else of them stays.
+
+    Greedy generations are those of a cold engine, log-likelihoods equal to rounding. Where that
+    cannot be promised (other config or tokenizer, other dtype, names the engine does not know) a
+    model is refused with `SwapFailed`, and can be evaluated from a checkpoint on disk.
+    """
+
+    def __init__(self, engine: Engine, base: WeightStream, options: EngineOptions) -> None:
+        """Take an engine that is not started, and what it will be started with."""
+        self._engine = engine
+        self._base = base
+        self._options = options
+        self._lm: Any = None
+        self._loaded: dict[str, TensorMix] = {}
+        self._unfit: str | None = None
+
+    @property
+    def backend(self) -> Backend:
+        """The engine that runs the models."""
+        return self._engine.backend
+
+    def start(self) -> float:
+        """Start the engine if it does not run; return the seconds that took.
+
+        Raises:
+            InputError: when the base cannot be loaded.
+            SwapFailed: when no model can be put into an engine of this architecture.
+        """
+        started = time.perf_counter()
+        if self._unfit is not None:
+            raise SwapFailed(self._unfit, lasting=True)
+        if self._lm is None:
+            _check_tied(self._base)
+            self._lm = self._engine.start(self._base.donor, self._options)
+            self._loaded = dict(self._base.mixes())
+            try:
+                self._engine.check(self._base.names)
+            except SwapFailed as error:
+                self._give_up(error)
+                raise
+        return time.perf_counter() - started
+
+    def swap(self, stream: WeightStream) -> SwapReport:
+        """Make the engine's model the one of `stream`, changing only what differs.
+
+        Raises:
+            SwapFailed: when that did not work, or would not give the scores of a cold engine. The
+                engine is then as good as new at the next call: restarted if it has to be.
+        """
+        self._check(stream)
+        start_s = self.start()
+        started = time.perf_counter()
+        changed = [name for name in stream.names if self._loaded.get(name) != stream.mix(name)]
+        try:
+            sent = self._engine.expand(changed, stream.names)
+            if missing := set(changed) - set(sent):
+                raise SwapFailed(f"{len(missing)} changed tensors would not be loaded: {missing}")
+            mixes = {name: stream.mix(name) for name in sent}
+            read = self._load(mixes) if mixes else 0
+            self._engine.forget()
+        except Exception as error:
+            failure = error if isinstance(error, SwapFailed) else _as_failure(stream, error)
+            self._give_up(failure)
+            raise failure from error
+        return SwapReport(len(sent), read, time.perf_counter() - started, start_s)
+
+    def evaluate(self, model: WeightStream, request: EvaluationRequest) -> Evaluation:
+        """Return scores and records of `model`.
+
+        Raises:
+            InputError: for unknown tasks, before anything is loaded.
+            SwapFailed: when the model could not be put into the engine.
+        """
+        check_tasks(request)
+        self.swap(model)
+        try:
+            return run_tasks(self._lm, request, model=model.description, backend=self.backend)
+        except InputError:  # the request is at fault, and nothing was asked yet
+            raise
+        except BaseException:
+            self.close()  # requests may be under way in it; the next call starts another
+            raise
+
+    def close(self) -> None:
+        """End the engine; a later call would start it again."""
+        lm, self._lm, self._loaded = self._lm, None, {}
+        if lm is not None:
+            self._engine.stop()
+
+    def _load(self, mixes: Mapping[str, TensorMix]) -> int:
+        """Load `mixes`; while they go in, their content counts as unknown."""
+        for name in mixes:
+            del self._loaded[name]
+        read = self._engine.load(mixes)
+        self._loaded.update(mixes)
+        return read
+
+    def _give_up(self, failure: SwapFailed) -> None:
+        """End an engine that may hold half of a model; remember what cannot be mended."""
+        if failure.lasting:
+            self._unfit = failure.message
+        self.close()
+
+    def _check(self, stream: WeightStream) -> None:
+        """Check that the engine with these tensors would be the merged checkpoint's model."""
+        problems = []
+        if odd := sorted(set(stream.names) ^ set(self._base.names)):
+            problems.append(f"it has not the same tensors as the engine's ({', '.join(odd[:3])})")
+        if self._options.dtype == "auto" and stream.model_dtype != self._base.model_dtype:
+            problems.append(
+                f"it is a {stream.model_dtype} model and the engine runs {self._base.model_dtype}"
+            )
+        if differing := differences(stream.donor, self._base.donor):
+            problems.append(
+                f"its {', '.join(differing)} (from {stream.donor}) would differ from the engine's "
+                f"(from {self._base.donor})"
+            )
+        if problems:
+            raise SwapFailed(f"{stream.description}: {'; '.join(problems)}")
+
+
+def _as_failure(stream: WeightStream, error: Exception) -> SwapFailed:
+    text = (
+        error.message if isinstance(error, LayerSwapError) else f"{type(error).__name__}: {error}"
+    )
+    return SwapFailed(f"{stream.description}: its tensors did not get into the engine: {text}")
+
+
+def _check_tied(base: WeightStream) -> None:
+    """Refuse a tied model that stores its output embedding besides: engines differ on those."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(base.donor)
+    tied = any(
+        getattr(each, "tie_word_embeddings", False) for each in (config, config.get_text_config())
+    )
+    if tied and any(name.endswith("lm_head.weight") for name in base.names):
+        raise SwapFailed(
+            f"{base.donor}: its config ties the embeddings and it stores an lm_head besides; "
+            "engines decide at the start which of them counts",
+            lasting=True,
+        )

@@ -1,0 +1,54 @@
+"""What one asks of the suite, and how. Evaluates nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from ablations.engines.options import BackendChoice, EngineOptions
+from ablations.scoring.records import EvaluationRequest, Seed
+from ablations.tasks.catalog import Task
+from layerswap_method.frozen import Frozen
+
+
+class SuiteRequest(Frozen):
+    """What to ask, and how."""
+
+    languages: tuple[str, ...] = ()
+    """Language codes; none asks all that the suite has."""
+
+    benchmarks: tuple[str, ...] = ()
+    """Short names of benchmarks; none asks all."""
+
+    data_dir: Path | None = None
+    """Folder of local files in place of the hub."""
+
+    limit: int | None = Field(default=None, ge=1)
+    """Items per task, from the first; None asks all."""
+
+    seed: Seed = 0
+    """Of the bootstrap."""
+
+    backend: BackendChoice = "auto"
+    """What evaluates."""
+
+    options: EngineOptions = EngineOptions()
+    """How the model is run."""
+
+    allow_code_execution: bool = False
+    """Whether generated programs may be run."""
+
+    def of(self, task: Task) -> EvaluationRequest:
+        """Return the request for one task, to be asked only if it `may_run`."""
+        return EvaluationRequest(
+            tasks=(task.name,),
+            data_dir=self.data_dir,
+            limit=self.limit,
+            seed=self.seed,
+            allow_code_execution=task.executes_code,
+        )
+
+    def may_run(self, task: Task) -> bool:
+        """Return whether the task executes no code, or may."""
+        return self.allow_code_execution or not task.executes_code

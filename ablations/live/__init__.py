@@ -1,6 +1,0 @@
-"""Engines that stay alive for a whole study: each cell's changed tensors go in in place."""
-
-from ablations.live.errors import SwapFailed
-from ablations.live.evaluator import LiveEvaluator, SwapReport, open_live
-
-__all__ = ["LiveEvaluator", "SwapFailed", "SwapReport", "open_live"]

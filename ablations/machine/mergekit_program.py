@@ -1,0 +1,79 @@
+"""Runs mergekit's own console program in a process of its own. Imports no mergekit.
+
+So what is merged here is what a user gets who types the same command: no wrapper, no flag.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ablations.machine.whole_files import replaced_folder, write_text
+from layerswap_method.delta_revert.report import REVERT_MEASURED
+from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
+
+FINGERPRINT_FILE = "quickstart_fingerprint.txt"
+_TAIL_LINES = 15
+
+
+def mergekit_yaml() -> list[str]:
+    """Return the command of `mergekit-yaml` of this Python environment."""
+    program = Path(sys.executable).parent / "mergekit-yaml"
+    if program.is_file():
+        return [str(program)]
+    return [sys.executable, "-m", "mergekit.scripts.run_yaml"]
+
+
+def merge(recipe: Path, out: Path, *, fingerprint: str, options: Sequence[str] = ()) -> bool:
+    """Merge `recipe` into the folder `out`, unless `out` holds the same merge already.
+
+    mergekit's output goes to ``OUT.log``. The folder appears when it is whole.
+
+    Args:
+        recipe: a mergekit recipe; relative paths in it are taken from the working directory.
+        out: folder of the merged checkpoint; an older merge in it is replaced.
+        fingerprint: of everything the result depends on.
+        options: further options of mergekit-yaml.
+
+    Returns:
+        Whether a merge was run.
+
+    Raises:
+        InputError: when mergekit-yaml refuses the recipe (exit code 2).
+        LayerSwapError: when it fails otherwise; with the end of its output.
+    """
+    mark = out / FINGERPRINT_FILE
+    if mark.is_file() and mark.read_text(encoding="utf-8") == fingerprint:
+        return False
+    with replaced_folder(out) as fresh:
+        command = [*mergekit_yaml(), str(recipe), str(fresh), *options]
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        write_text(out.with_suffix(".log"), done.stdout)
+        if done.returncode:
+            tail = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
+            kind = InputError if done.returncode == 2 else LayerSwapError
+            raise kind(
+                f"mergekit-yaml {recipe} failed with exit code {done.returncode}; "
+                f"all of its output is in {out.with_suffix('.log')}. It ended with:\n{tail}"
+            )
+        (fresh / FINGERPRINT_FILE).write_text(fingerprint, encoding="utf-8")
+    return True
+
+
+def read_measured(merged: Path) -> dict[str, Any] | None:
+    """Return what a merge of ours measured of the experts' changes; None for nothing."""
+    path = merged / REVERT_PLAN_FILE
+    if path.is_file():
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {key: found[key] for key in REVERT_MEASURED}
+    path = merged / PLAN_FILE
+    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    deltas: dict[str, Any] | None = found.get("deltas")
+    return deltas

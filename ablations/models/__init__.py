@@ -1,0 +1,1 @@
+"""Finding models: folders, hub ids, adapters on a base."""

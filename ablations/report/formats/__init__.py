@@ -1,0 +1,1 @@
+"""One report in each format."""

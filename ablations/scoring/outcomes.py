@@ -1,0 +1,73 @@
+"""How each request went: did its prompt fit, did the answer end or was it cut off.
+
+What `ablations.engines.watched` notes on lm-eval's model object, and what of it a reader of the
+scores must know. Asks no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Key = tuple[str, int]
+"""Task and ``doc_id`` of an item."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one request went."""
+
+    is_cut: bool
+    """Whether the prompt lost tokens on its left."""
+
+    prompt_tokens: int
+    """Length of the whole prompt (with the continuation, where one was scored)."""
+
+    context_tokens: int
+    """What the model takes, prompt and answer."""
+
+    is_truncated: bool | None = None
+    """Whether generation stopped at its limit; None where nothing was generated."""
+
+    limit_tokens: int | None = None
+    """The limit of the answer; None where nothing was generated."""
+
+    asked_tokens: int | None = None
+    """The limit that the task asked for."""
+
+
+def outcomes(lm: Any) -> dict[Key, list[Outcome]]:
+    """Return item -> how its requests went, of everything `lm` was asked since `forget`.
+
+    Empty for a model object that does not watch.
+    """
+    found: dict[Key, list[Outcome]] = lm.__dict__.setdefault("_outcomes", {})
+    return found
+
+
+def forget(lm: Any) -> None:
+    """Begin anew."""
+    outcomes(lm).clear()
+
+
+def notes_on(found: Mapping[Key, Sequence[Outcome]]) -> Iterator[str]:
+    """Yield per task what did not fit the model's context, in words."""
+    by_task: dict[str, list[Outcome]] = {}
+    for (task, _), items in found.items():
+        by_task.setdefault(task, []).extend(items)
+    for task, all_of in by_task.items():
+        cut = [each for each in all_of if each.is_cut]
+        lowered = [each for each in all_of if (each.limit_tokens or 0) < (each.asked_tokens or 0)]
+        if cut:
+            longest = max(each.prompt_tokens for each in cut)
+            yield (
+                f"{task}: {len(cut)} of {len(all_of)} prompts (up to {longest} tokens) do not fit "
+                f"the context of {cut[0].context_tokens} tokens beside the answer and were cut "
+                "from the left, so that examples are missing"
+            )
+        if lowered:
+            yield (
+                f"{task}: answers may take {lowered[0].limit_tokens} tokens, half of the context, "
+                f"not the {lowered[0].asked_tokens} of the task"
+            )

@@ -1,0 +1,210 @@
+"""Reads lm-eval's result format into scores and samples. Imports no lm-eval; knows its dicts.
+
+The value of a score is lm-eval's own; intervals are added from the per-sample records, because
+lm-eval gives standard errors only, and those of a share fail near 0 and 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ablations.sandbox.programs import RunCode
+from ablations.scoring.observed import OBSERVED, Observer
+from ablations.scoring.outcomes import Key, Outcome
+from ablations.scoring.records import Sample, TaskScore
+from ablations.statistics.corpus import corpus_metric
+from ablations.statistics.intervals import Interval, bootstrap, mean_stderr, wilson_interval
+from layerswap_method.errors import LayerSwapError
+
+_PERCENT_METRICS = ("bleu", "chrf", "chrf++", "ter")
+"""Metrics that lm-eval reports on a scale to 100."""
+
+_UNBOUNDED_METRICS = ("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte")
+"""Metrics that are no share."""
+
+
+def read_samples(
+    raw: Mapping[str, Any], outcomes: Mapping[Key, Sequence[Outcome]] | None = None
+) -> tuple[Sample, ...]:
+    """Return the records of an lm-eval result that was made with ``log_samples=True``.
+
+    Args:
+        raw: the result.
+        outcomes: how the requests went, where the model object watched them.
+    """
+    observer = Observer(raw.get("configs", {}), outcomes or {})
+    return tuple(
+        _read_sample(task, logged, observer)
+        for task, records in raw["samples"].items()
+        for logged in records
+    )
+
+
+def read_scores(
+    raw: Mapping[str, Any], samples: Sequence[Sample], *, seed: int, level: float
+) -> tuple[TaskScore, ...]:
+    """Return every metric and filter of every task, with intervals from the samples.
+
+    After a task's own metrics come those of `ablations.scoring.observed` that its items have,
+    once, under its first filter.
+
+    Raises:
+        LayerSwapError: when a score cannot be derived again from its samples: then one of the
+            two is not what it is taken for, and its interval would be about something else.
+    """
+    scores: list[TaskScore] = []
+    for task in raw["samples"]:
+        scores += (
+            _read_score(raw, task, key, samples, seed=seed, level=level)
+            for key in raw["results"][task]
+            if "," in key and not key.split(",")[0].endswith("_stderr")
+        )
+        scores += _observed_scores(task, samples, level=level)
+    return tuple(scores)
+
+
+def _observed_scores(task: str, samples: Sequence[Sample], *, level: float) -> Iterator[TaskScore]:
+    of_task = [sample for sample in samples if sample.task == task]
+    filter_name = of_task[0].filter if of_task else ""
+    for metric, higher_is_better in OBSERVED.items():
+        items = [
+            sample.values[metric]
+            for sample in of_task
+            if sample.filter == filter_name and metric in sample.values
+        ]
+        if not items:
+            continue
+        value, interval, stderr = _derive(metric, items, seed=0, level=level)
+        if value is not None:
+            yield TaskScore(
+                task=task,
+                metric=metric,
+                filter=filter_name,
+                value=value,
+                is_share=True,
+                interval=interval,
+                stderr=stderr,
+                n=len(items),
+                higher_is_better=higher_is_better,
+            )
+
+
+def _read_sample(task: str, logged: Mapping[str, Any], observer: Observer) -> Sample:
+    responses = tuple(_response(each[0]) for each in logged["resps"])
+    metrics = {name: _value(logged[name]) for name in logged["metrics"]}
+    programs = (each.verdict for each in logged["filtered_resps"] if isinstance(each, RunCode))
+    return Sample(
+        task=task,
+        filter=logged["filter"],
+        doc_id=logged["doc_id"],
+        prompts=tuple(arguments[0] for arguments in logged["arguments"]),
+        target=str(logged["target"]),
+        responses=responses,
+        answers=tuple(_response(each) for each in logged["filtered_resps"]),
+        values={**metrics, **observer.values(task, logged["doc_id"], responses)},
+        doc_hash=logged["doc_hash"],
+        prompt_hash=logged["prompt_hash"],
+        target_hash=logged["target_hash"],
+        program=next(programs, None),
+    )
+
+
+def _response(response: Any) -> str | tuple[float, bool]:
+    if isinstance(response, str):
+        return response
+    log_likelihood, is_greedy = response
+    return float(log_likelihood), bool(is_greedy)
+
+
+def _value(value: Any) -> float | tuple[str, str]:
+    """Return a number, or (reference, prediction) where the metric needs the whole corpus."""
+    if isinstance(value, (list, tuple)):
+        reference, prediction = value
+        # A task may give one reference as a list; several references are several samples' worth.
+        if isinstance(reference, (list, tuple)):
+            (reference,) = reference
+        return str(reference), str(prediction)
+    return float(value)
+
+
+def _read_score(
+    raw: Mapping[str, Any],
+    task: str,
+    key: str,
+    samples: Sequence[Sample],
+    *,
+    seed: int,
+    level: float,
+) -> TaskScore:
+    metric, filter_name = key.split(",", 1)
+    value = float(raw["results"][task][key])
+    if metric in _PERCENT_METRICS:
+        # TER may pass 1; the others do so by rounding only (100.00000000000004).
+        value = value / 100 if metric == "ter" else min(value / 100, 1.0)
+    items = [
+        sample.values[metric]
+        for sample in samples
+        if sample.task == task and sample.filter == filter_name
+    ]
+    signature = _signatures(raw, task).get(metric)
+    derived, interval, stderr = _derive(metric, items, seed=seed, level=level, signature=signature)
+    if derived is not None and not math.isclose(derived, value, rel_tol=1e-9, abs_tol=1e-9):
+        raise LayerSwapError(
+            f"{task}: lm-eval reports {key} = {value}, its {len(items)} samples give {derived}"
+        )
+    return TaskScore(
+        task=task,
+        metric=metric,
+        filter=filter_name,
+        value=value,
+        is_share=metric not in _UNBOUNDED_METRICS,
+        interval=interval,
+        stderr=stderr,
+        n=len(items),
+        higher_is_better=bool(raw["higher_is_better"][task].get(metric, True)),
+        signature=signature,
+    )
+
+
+def _signatures(raw: Mapping[str, Any], task: str) -> dict[str, str]:
+    """Return metric -> sacrebleu's signature, of the task's own metrics or lm-eval's `bleu`."""
+    metrics = {key.split(",")[0] for key in raw["results"][task]}
+    if not metrics & {"bleu", "chrf++"}:
+        return {}
+    from ablations.statistics.corpus import signature, signatures
+
+    metadata = raw.get("configs", {}).get(task, {}).get("metadata") or {}
+    return signatures(metadata) or {"bleu": signature("bleu")}
+
+
+def _derive(
+    metric: str,
+    items: Sequence[float | tuple[str, str]],
+    *,
+    seed: int,
+    level: float,
+    signature: str | None = None,
+) -> tuple[float | None, Interval | None, float | None]:
+    """Return (score, interval, standard error) from the items; None where there is no way."""
+    pairs = [item for item in items if isinstance(item, tuple)]
+    known = corpus_metric(metric, signature)
+    if known is not None and len(pairs) == len(items):
+        counts = known.counts([pair[1] for pair in pairs], [pair[0] for pair in pairs])
+        drawn = bootstrap(counts, lambda sums: float(known.score(sums)), seed=seed, level=level)
+        value = float(known.score(counts.sum(axis=0).astype(np.float64)))
+        return value, drawn.interval, drawn.stderr
+    if pairs or metric in _UNBOUNDED_METRICS:
+        return None, None, None
+    values: npt.NDArray[np.float64] = np.array(items, dtype=np.float64)
+    mean = float(values.mean())
+    if np.isin(values, (0.0, 1.0)).all():
+        interval = wilson_interval(int(values.sum()), len(values), level)
+        return mean, interval, mean_stderr(values)
+    rows = np.column_stack([values, np.ones_like(values)])
+    drawn = bootstrap(rows, lambda sums: float(sums[0] / sums[1]), seed=seed, level=level)
+    return mean, drawn.interval, drawn.stderr

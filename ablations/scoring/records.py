@@ -1,0 +1,188 @@
+"""What an evaluation hands back. Knows scores and records; not who computed them, nor how.
+
+A score is a share in [0, 1] here (lm-eval's BLEU, chrF and TER are divided by 100); percent
+belongs to tables.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
+from ablations.sandbox.verdict import ProgramVerdict
+from ablations.statistics.intervals import Interval
+from ablations.tasks.catalog import SHIPPED_TASKS
+from layerswap_method.errors import InputError, nearest
+from layerswap_method.frozen import Frozen
+
+Backend = Literal["hf", "vllm"]
+"""Which engine ran the model: transformers, or vLLM."""
+
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+class TaskScore(Frozen):
+    """One metric of one task, over all items that were asked."""
+
+    task: str
+    """lm-eval's task name."""
+
+    metric: str
+    """lm-eval's metric name, such as ``exact_match``, ``acc`` or ``bleu``."""
+
+    filter: str
+    """lm-eval's filter name; ``none`` where a task has no filter."""
+
+    value: float
+    """The score: a share in [0, 1] if `is_share`, else what lm-eval gives (perplexity)."""
+
+    is_share: bool
+    """Whether `value` is a share that a table shows in percent."""
+
+    interval: Interval | None
+    """Interval over items (not over trainings or seeds); None where none was derived."""
+
+    stderr: float | None
+    """Standard error over items; None where there is no interval, or with a single item."""
+
+    n: int = Field(ge=1)
+    """Number of items behind `value`."""
+
+    higher_is_better: bool
+    """Direction of the metric, as the task says."""
+
+    signature: str | None = None
+    """sacrebleu's signature of a corpus metric (tokeniser, smoothing, version); None elsewhere."""
+
+
+class Sample(Frozen):
+    """What the model said to one item, after one filter. One line of the record files."""
+
+    task: str
+    """lm-eval's task name."""
+
+    filter: str
+    """lm-eval's filter name."""
+
+    doc_id: int
+    """0-based index of the item in the task's evaluation split."""
+
+    prompts: tuple[str, ...]
+    """The contexts as sent (one, or one per choice), few-shot examples included."""
+
+    target: str
+    """The gold answer, or the index of the gold choice."""
+
+    responses: tuple[str | tuple[float, bool], ...]
+    """Per prompt: the text generated, or (log-likelihood in nats, whether it is greedy)."""
+
+    answers: tuple[str | tuple[float, bool], ...]
+    """`responses` after the filter: what was compared with the target."""
+
+    values: dict[str, float | tuple[str, str]]
+    """Per metric: the item's value; for BLEU and its kin the pair (reference, prediction)."""
+
+    doc_hash: str
+    """lm-eval's hash of the item."""
+
+    prompt_hash: str
+    """lm-eval's hash of the first prompt: equal prompts were asked where it is equal."""
+
+    target_hash: str
+    """lm-eval's hash of the target."""
+
+    program: ProgramVerdict | None = None
+    """What came of the program in `answers`; None, and absent in files, where none was run."""
+
+    @model_serializer(mode="wrap")
+    def _without_no_program(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = write(self)
+        if content["program"] is None:
+            del content["program"]
+        return content
+
+
+class EvaluationRequest(Frozen):
+    """What is asked of a model: everything but the model and the engine."""
+
+    tasks: tuple[str, ...] = Field(min_length=1)
+    """lm-eval task, group or tag names, found below `include_path`."""
+
+    include_path: Path = SHIPPED_TASKS
+    """Folder with the task YAML files; lm-eval's own tasks are not searched."""
+
+    data_dir: Path | None = None
+    """Folder with the tasks' data, for tasks that can read files in place of the hub."""
+
+    allow_code_execution: bool = False
+    """Whether tasks that execute generated code are asked; they are skipped otherwise."""
+
+    limit: int | None = Field(default=None, ge=1)
+    """Items per task, from the first; None asks all."""
+
+    seed: Seed = 0
+    """Seeds few-shot sampling, the bootstrap, and (unused under greedy decoding) generation."""
+
+    level: float = Field(default=0.95, gt=0, lt=1)
+    """Confidence level of the intervals."""
+
+
+class Evaluation(Frozen):
+    """The answer to an `EvaluationRequest`."""
+
+    model: str
+    """The model as the caller named it."""
+
+    backend: Backend
+    """The engine that really ran."""
+
+    scores: tuple[TaskScore, ...]
+    """Every metric and filter of every task, in the order of the request."""
+
+    samples: tuple[Sample, ...]
+    """One record per task, filter and item."""
+
+    task_versions: dict[str, str]
+    """Version per task, from its YAML metadata; ``""`` where it states none."""
+
+    num_fewshot: dict[str, int]
+    """Examples in the prompt, per task."""
+
+    versions: dict[str, str]
+    """Versions of the packages that can change a score."""
+
+    elapsed_s: float
+    """Wall time of the evaluation without loading the model, in seconds."""
+
+    skipped: dict[str, str] = Field(default_factory=dict)
+    """Task of the request that was not asked -> why."""
+
+    notes: tuple[str, ...] = ()
+    """What a reader of the scores must know: prompts that did not fit, metrics that are absent."""
+
+    def score(self, task: str, metric: str | None = None, filter: str | None = None) -> TaskScore:
+        """Return the first score of `task` (of `metric` and `filter`, if given).
+
+        Raises:
+            InputError: when there is none.
+        """
+        of_task = [score for score in self.scores if score.task == task]
+        if not of_task:
+            known = sorted({score.task for score in self.scores})
+            raise InputError(
+                f"{self.model}: task {task!r} was not evaluated{nearest(task, known)}; "
+                f"evaluated were {', '.join(known)}"
+            )
+        for score in of_task:
+            if metric in (None, score.metric) and filter in (None, score.filter):
+                return score
+        known = sorted({f"{score.metric},{score.filter}" for score in of_task})
+        raise InputError(
+            f"{self.model}: task {task!r} has no score {metric},{filter}; it has {', '.join(known)}"
+        )
+
+    def samples_of(self, task: str) -> tuple[Sample, ...]:
+        """Return the records of `task`, in the order of their items."""
+        return tuple(sample for sample in self.samples if sample.task == task)

@@ -1,0 +1,1 @@
+"""Numbers only: intervals, paired tests, power, corpus metrics."""

@@ -1,0 +1,218 @@
+"""Metrics of a whole corpus (BLEU, chrF, TER) as sums over sentences. Knows sacrebleu; no task.
+
+Each is a function of counts that add up over sentences, so that a corpus drawn again is a sum of
+rows: no text is looked at twice, and two models can be compared on the same draws.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ablations.statistics.bleu import bleu_counts, bleu_of_sums, tokenizer_of
+from ablations.statistics.intervals import Counts
+
+Array = npt.NDArray[np.float64]
+
+CORPUS_METRICS = {"bleu": "BLEU", "chrf": "chrF", "chrf++": "chrF++", "ter": "TER"}
+"""lm-eval's names of the metrics that have no value per sentence, and how they are written."""
+
+_BETA = 2
+_CHAR_ORDER = 6
+_WORD_ORDER = {"chrf": 0, "chrf++": 2}
+_PLAIN = {
+    "bleu": {"nrefs": "1", "case": "mixed", "smooth": "exp"},
+    "chrf": {"nrefs": "1", "case": "mixed", "eff": "yes", "space": "no"},
+    "ter": {
+        "nrefs": "1",
+        "case": "lc",
+        "tok": "tercom",
+        "norm": "no",
+        "punct": "yes",
+        "asian": "no",
+    },
+}
+"""What a signature has to say, if it says anything, for the sums here to be the metric's."""
+
+
+@dataclass(frozen=True)
+class CorpusMetric:
+    """One such metric with its settings."""
+
+    counts: Callable[[Sequence[str], Sequence[str]], Counts]
+    """Predictions and their references to counts, shape [sentences, statistics]."""
+
+    score: Callable[[Array], Array]
+    """Sums of counts, shape [..., statistics], to scores, shape [...]: shares, TER may pass 1."""
+
+
+def corpus_metric(metric: str, signature: str | None = None) -> CorpusMetric | None:
+    """Return a corpus metric, or None for one whose sums are not known here.
+
+    Args:
+        metric: lm-eval's name.
+        signature: sacrebleu's of the score; lm-eval's own settings for None.
+    """
+    family = "chrf" if metric in _WORD_ORDER else metric
+    if family not in _PLAIN or not _is_plain(family, signature):
+        return None
+    if family == "bleu":
+        tokenizer = tokenizer_of(signature)
+        return CorpusMetric(lambda p, r: bleu_counts(p, r, tokenizer), bleu_of_sums)
+    if family == "chrf":
+        chars = int(_said(signature, "nc") or _CHAR_ORDER)
+        words = int(_said(signature, "nw") or _WORD_ORDER[metric])
+        return CorpusMetric(lambda p, r: chrf_counts(p, r, chars, words), chrf_of_sums)
+    return CorpusMetric(ter_counts, ter_of_sums)
+
+
+def chrf_counts(
+    predictions: Sequence[str],
+    references: Sequence[str],
+    char_order: int = _CHAR_ORDER,
+    word_order: int = 0,
+) -> Counts:
+    """Return the additive statistics of chrF, shape [sentences, 3 (char_order + word_order)].
+
+    Columns, for every order, characters first: n-grams predicted, n-grams of the reference,
+    matches. Case is kept and spaces are left out, as by sacrebleu's default.
+
+    Args:
+        predictions: a translation per sentence.
+        references: its reference.
+        char_order: longest n-gram of characters.
+        word_order: longest n-gram of words: 0 for chrF, 2 for chrF++.
+
+    Raises:
+        ValueError: when the two differ in length.
+    """
+    from sacrebleu.metrics.chrf import CHRF
+
+    _check(predictions, references)
+    metric = CHRF(char_order=char_order, word_order=word_order, beta=_BETA)
+    # No public name gives the counts; sacrebleu's own bootstrap takes them from here too.
+    rows = metric._extract_corpus_statistics(list(predictions), [list(references)])
+    return np.array(rows, dtype=np.int64).reshape(len(predictions), -1)
+
+
+def chrf_of_sums(sums: Array) -> Array:
+    """Return corpus chrF in [0, 1] of summed `chrf_counts`, shape [..., 3 orders] to [...].
+
+    Precision P and recall R are averaged over the orders that both texts have::
+
+        chrF = (1 + β²) P R / (β² P + R),   β = 2
+
+    Source: Popović 2015 (WMT) and 2017 for the words; equal to sacrebleu's corpus score.
+    """
+    counts = sums.reshape(*sums.shape[:-1], -1, 3)
+    predicted, reference, matches = (counts[..., column] for column in range(3))
+    known = (predicted > 0) & (reference > 0)
+    orders = known.sum(axis=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        precision, recall = (
+            np.where(known, matches / each, 0.0).sum(axis=-1) / orders
+            for each in (predicted, reference)
+        )
+        weight = _BETA**2
+        scores = (1 + weight) * precision * recall / (weight * precision + recall)
+    return np.asarray(np.where(np.isfinite(scores), scores, 0.0), dtype=np.float64)
+
+
+def ter_counts(predictions: Sequence[str], references: Sequence[str]) -> Counts:
+    """Return the additive statistics of TER, shape [sentences, 2]: edits, reference's words.
+
+    Raises:
+        ValueError: when the two differ in length.
+    """
+    from sacrebleu.metrics.ter import TER
+
+    _check(predictions, references)
+    metric = TER()
+    scores = [
+        metric.sentence_score(prediction, [reference])
+        for prediction, reference in zip(predictions, references, strict=True)
+    ]
+    rows = [[score.num_edits, score.ref_length] for score in scores]
+    return np.array(rows, dtype=np.int64).reshape(len(rows), 2)
+
+
+def ter_of_sums(sums: Array) -> Array:
+    """Return corpus TER (a share that may pass 1) of summed `ter_counts`, [..., 2] to [...].
+
+    Edits per word of the reference; 1 where there are edits and no word. Source: Snover et al.
+    2006 (AMTA); equal to sacrebleu's corpus score.
+    """
+    edits, words = sums[..., 0], sums[..., 1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate = np.where(words > 0, edits / words, (edits > 0).astype(np.float64))
+    return np.asarray(rate, dtype=np.float64)
+
+
+def _check(predictions: Sequence[str], references: Sequence[str]) -> None:
+    if len(predictions) != len(references):
+        raise ValueError(f"{len(predictions)} predictions against {len(references)} references")
+
+
+def _said(signature: str | None, key: str) -> str | None:
+    found = re.search(rf"(?:^|\|){key}:([^|]*)", signature or "")
+    return None if found is None else found[1]
+
+
+def _is_plain(family: str, signature: str | None) -> bool:
+    return all(_said(signature, key) in (None, value) for key, value in _PLAIN[family].items())
+
+
+Pair = tuple[str, str]
+"""Reference, translation."""
+
+
+def corpus_score(metric: str, pairs: Iterable[Pair], *, tokenizer: str = "13a") -> float:
+    """Return the score of a corpus, in [0, 100].
+
+    Args:
+        metric: ``bleu`` or ``chrf++``.
+        pairs: reference and translation of every sentence.
+        tokenizer: of BLEU, as sacrebleu names it (``flores200`` for spBLEU, which needs the
+            network once); chrF++ has none.
+
+    Raises:
+        ValueError: for another metric, or no sentence.
+    """
+    references, predictions = zip(*pairs, strict=True)
+    scorer = _scorer(metric, tokenizer)
+    return float(scorer.corpus_score(list(predictions), [list(references)]).score)
+
+
+def signatures(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return metric → sacrebleu's signature of a task with this metadata; {} where none is used.
+
+    The signature says all that changes a score: references, case, tokenizer, smoothing, version.
+    """
+    tokenizer = metadata.get("bleu_tokenizer")
+    if tokenizer is None:
+        return {}
+    return {metric: signature(metric, tokenizer=tokenizer) for metric in ("bleu", "chrf++")}
+
+
+def signature(metric: str, *, tokenizer: str = "13a") -> str:
+    """Return sacrebleu's signature of `metric` as `corpus_score` computes it."""
+    scorer = _scorer(metric, tokenizer)
+    # The number of references enters the signature with the first score.
+    scorer.corpus_score(["a"], [["a"]])
+    return str(scorer.get_signature())
+
+
+def _scorer(metric: str, tokenizer: str) -> Any:
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
+    if metric == "bleu":
+        return BLEU(tokenize=tokenizer)
+    if metric == "chrf++":
+        return CHRF(word_order=2)
+    raise ValueError(f"no metric {metric!r}; there are bleu and chrf++")

@@ -1,6 +1,0 @@
-"""The paper's benchmarks on one model, resumable; what `layerswap evaluate` runs."""
-
-from ablations.suite.request import SuiteRequest
-from ablations.suite.run import SuiteResult, evaluate_model
-
-__all__ = ["SuiteRequest", "SuiteResult", "evaluate_model"]

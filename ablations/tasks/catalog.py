@@ -1,0 +1,208 @@
+"""The shipped tasks by benchmark and language: protocol and source. Reads their files, runs none.
+
+Knows how a task file is written (YAML with ``include`` and ``!function``), and needs no lm-eval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ablations.tasks.languages import load_languages
+from layerswap_method.errors import InputError, nearest
+from layerswap_method.frozen import Frozen
+from layerswap_method.recipe.strict_yaml import read_yaml
+
+PREFIX = "layerswap_"
+
+TITLES = {
+    "mgsm": "MGSM em@maj1, {shots}-shot",
+    "belebele": "BELEBELE accuracy, {shots}-shot",
+    "flores": "FLORES BLEU, {shots}-shot",
+    "mbpp": "MBPP pass@1, {shots}-shot",
+    "mmlu": "MMLU accuracy, {shots}-shot",
+}
+"""Benchmark -> its title in Table 5 of arXiv 2410.01335, in the order of that table."""
+
+_ORDER = ("en", "ja", "bn", "sw", "te")
+"""Languages in the order of Table 5; others follow."""
+
+
+SHIPPED_TASKS = Path(__file__).parent
+"""Folder of the task files that this package brings."""
+
+
+class Task(Frozen):
+    """One shipped task."""
+
+    name: str
+    """lm-eval's task name."""
+
+    benchmark: str
+    """The benchmark's short name."""
+
+    language: str
+    """Code of the language that the task is about: for translation the one that is not English."""
+
+    label: str
+    """As Table 5 has it: ``Swahili``, ``Eng-Swh``."""
+
+    num_fewshot: int
+    """Examples in the prompt."""
+
+    metrics: tuple[str, ...]
+    """lm-eval's metric names; the first one is shown."""
+
+    filters: tuple[str, ...]
+    """Filter names; the first one is shown. Empty where an answer is taken as it is."""
+
+    max_gen_toks: int | None
+    """Tokens that an answer may have; None where choices are scored."""
+
+    prompt_language: str
+    """Code of the language the questions are in."""
+
+    executes_code: bool
+    """Whether generated programs are run."""
+
+    source: str
+    """Data set on the hub, which a data folder replaces."""
+
+    configs: dict[str, str]
+    """Language code (as in the names of local files) -> config on the hub."""
+
+    @property
+    def title(self) -> str:
+        """Benchmark, metric and number of examples, as Table 5 has them."""
+        return TITLES[self.benchmark].format(shots=self.num_fewshot)
+
+    @property
+    def protocol(self) -> str:
+        """Examples, metrics, filters and the limit of an answer in words."""
+        parts = [f"{self.num_fewshot}-shot", " and ".join(self.metrics)]
+        if self.filters:
+            parts.append(" or ".join(self.filters))
+        if self.max_gen_toks is not None:
+            parts.append(f"up to {self.max_gen_toks} tokens")
+        if self.prompt_language != self.language:
+            parts.append(f"prompts in {self.prompt_language}")
+        if self.executes_code:
+            parts.append("runs code")
+        return ", ".join(parts)
+
+
+def list_tasks(folder: Path = SHIPPED_TASKS) -> tuple[Task, ...]:
+    """Return every task below `folder` that this project wrote, in the order of Table 5."""
+    languages = load_languages()
+    tasks = []
+    for path in sorted(folder.rglob("*.yaml")):
+        content = _read(path)
+        metadata = content.get("metadata") or {}
+        if isinstance(content.get("task"), str) and metadata.get("benchmark") in TITLES:
+            tasks.append(_task(content, metadata, languages))
+    benchmarks, known = list(TITLES), [*_ORDER, *languages]
+    return tuple(
+        sorted(
+            tasks,
+            key=lambda task: (
+                benchmarks.index(task.benchmark),
+                known.index(task.language),
+                not task.name.startswith(f"{PREFIX}{task.benchmark}_en-"),
+            ),
+        )
+    )
+
+
+def describe_tasks(tasks: Sequence[Task]) -> str:
+    """Return a table of `tasks` and their groups as text."""
+    rows = [
+        (
+            task.name,
+            task.label,
+            task.protocol,
+            f"{task.source} ({', '.join(task.configs.values())})",
+        )
+        for task in tasks
+    ]
+    head = ("task", "language", "protocol", "source")
+    widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in [head, *rows]
+    ]
+    groups = dict.fromkeys(
+        f"{PREFIX}{name}" for task in tasks for name in (task.benchmark, task.language)
+    )
+    rule = "-" * max(len(line) for line in lines)
+    return "\n".join([lines[0], rule, *lines[1:], "", f"Groups: {', '.join(groups)}"])
+
+
+def choose(
+    tasks: Iterable[Task], languages: Sequence[str] = (), benchmarks: Sequence[str] = ()
+) -> tuple[Task, ...]:
+    """Return the tasks of these languages and benchmarks; of all where none is named.
+
+    Raises:
+        InputError: naming every unknown language and benchmark with the nearest known one, and a
+            language or benchmark of which no task is left.
+    """
+    tasks = tuple(tasks)
+    known = {
+        "language": list(dict.fromkeys(task.language for task in tasks)),
+        "benchmark": list(dict.fromkeys(task.benchmark for task in tasks)),
+    }
+    problems = [
+        f"no {kind} {name!r}{nearest(name, known[kind])}; known are {', '.join(known[kind])}"
+        for kind, names in (("language", languages), ("benchmark", benchmarks))
+        for name in dict.fromkeys(names)
+        if name not in known[kind]
+    ]
+    chosen = [
+        task
+        for task in tasks
+        if (not languages or task.language in languages)
+        and (not benchmarks or task.benchmark in benchmarks)
+    ]
+    if not problems and not chosen:
+        problems.append(f"no task of {', '.join(benchmarks)} in {', '.join(languages)}")
+    if problems:
+        raise InputError("\n".join(problems))
+    return tuple(chosen)
+
+
+def _task(content: dict[str, Any], metadata: dict[str, Any], languages: Any) -> Task:
+    benchmark, target = metadata["benchmark"], metadata["language"]
+    source = metadata.get("source_language")
+    language = source if source is not None and target == "en" else target
+    if source is None:
+        label = languages[language].name
+    else:
+        label = "-".join(languages[each].flores[:3].title() for each in (source, target))
+    options = content.get("dataset_kwargs") or {}
+    return Task(
+        name=content["task"],
+        benchmark=benchmark,
+        language=language,
+        label=label,
+        num_fewshot=content["num_fewshot"],
+        metrics=tuple(each["metric"].split(".")[-1] for each in content["metric_list"]),
+        filters=tuple(each["name"] for each in content.get("filter_list", ())),
+        max_gen_toks=(content.get("generation_kwargs") or {}).get("max_gen_toks"),
+        prompt_language=metadata.get("prompt_language", language),
+        executes_code=bool(content.get("unsafe_code")),
+        source=content["dataset_path"],
+        configs=options.get("configs") or {},
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return a task file with what it includes, as lm-eval reads it: the file's own keys win."""
+    content = read_yaml(path, tags=["!function"])
+    if not isinstance(content, dict):
+        return {}
+    included: dict[str, Any] = {}
+    names = content.pop("include", [])
+    for name in names if isinstance(names, list) else [names]:
+        included |= _read(path.parent / name)
+    return {**included, **content}

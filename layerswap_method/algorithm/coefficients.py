@@ -1,0 +1,134 @@
+"""Which inputs make one tensor, with which coefficients. Knows roles and weights; no tensor.
+
+The one home of that decision: the merge method asks it for mergekit, and `streams` for an engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import get_args
+
+from layerswap_method.algorithm.plan import Role, TensorSource
+from layerswap_method.errors import InputError
+from layerswap_method.layer_swap.spec import LayerSwapSpec
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A tensor as ``sum_k(coefficients[k] * inputs[k]) / divisor``."""
+
+    inputs: tuple[int, ...]
+    """Positions in the list of inputs."""
+
+    coefficients: tuple[float, ...]
+    """One an input, 0 or more."""
+
+    divisor: float
+    """Positive."""
+
+
+def needed_roles(source: TensorSource, spec: LayerSwapSpec) -> tuple[str, ...]:
+    """Return the roles whose tensors `source` reads; () for the base."""
+    if source == "base":
+        return ()
+    if source != "average":
+        return (source,)
+    sides = zip(get_args(Role), spec.side_weights, strict=True)
+    return tuple(role for role, value in sides if value != 0)
+
+
+def source_terms(
+    name: str,
+    source: TensorSource,
+    spec: LayerSwapSpec,
+    *,
+    roles: Sequence[str | None],
+    weights: Sequence[float],
+    is_base: Sequence[bool],
+) -> Terms:
+    """Return which of the inputs make the tensor `name`, task experts before language experts.
+
+    Args:
+        name: for messages.
+        source: where the tensor comes from.
+        spec: the recipe's top-level parameters.
+        roles: `task`, `language` or None, one an input.
+        weights: weight within its role, one an input.
+        is_base: whether it is the base model, one an input.
+
+    Raises:
+        InputError: if an input that the source needs is missing.
+    """
+    if source == "base":
+        for i, base in enumerate(is_base):
+            if base:
+                return Terms((i,), (1.0,), 1.0)
+        raise InputError(f"{name}: non_layer: base, but the base model does not hold this tensor")
+    chosen = {key: [i for i, given in enumerate(roles) if given == key] for key in get_args(Role)}
+    sides = needed_roles(source, spec)
+    missing = [side for side in sides if not chosen[side]]
+    if missing:
+        raise InputError(f"{name}: no {missing[0]} expert holds this tensor, but {source} needs it")
+    coefficients, divisor = mix_coefficients(
+        [weights[i] for i in chosen["task"] if "task" in sides],
+        [weights[i] for i in chosen["language"] if "language" in sides],
+        task_weight=spec.side_weights[0],
+        language_weight=spec.side_weights[1],
+    )
+    order = tuple(i for side in ("task", "language") if side in sides for i in chosen[side])
+    return Terms(order, tuple(coefficients), divisor)
+
+
+_EXACT_LIMIT = 1 << 24
+"""Integers up to here are exact in float32."""
+
+
+def mix_coefficients(
+    task_weights: Sequence[float],
+    language_weights: Sequence[float],
+    task_weight: float = 1.0,
+    language_weight: float = 1.0,
+) -> tuple[list[float], float]:
+    """Return coefficients c and one divisor D of the average of two soups.
+
+    With a_i, b_j the models' weights, A, B their sums and w_t, w_l the experts' weights::
+
+        (w_t * sum_i(a_i x_i)/A + w_l * sum_j(b_j y_j)/B) / (w_t + w_l)  ==  sum_k(c_k z_k) / D
+
+    (z: the task models, then the language models; arXiv 2410.01335, Algorithm 1 line 8 over the
+    soups of its Table 6). The weights are read as the decimals that were written (0.3 is 3/10),
+    so c and D are whole numbers, and the only division is the last step: weights 1/3 and 2/3 are
+    not representable, 1, 2 and a division by 3 are. Where the whole numbers would pass 2^24, c
+    are plain floats and D is their sum. One side may be empty: then it is the other's soup.
+
+    Raises:
+        ValueError: if a weight is negative or not finite, or the weights of a side sum to 0.
+    """
+    sides = [(task_weights, task_weight), (language_weights, language_weight)]
+    total = _fraction(task_weight) + _fraction(language_weight)
+    both = bool(task_weights) and bool(language_weights)
+    if both and total == 0:
+        raise ValueError("task_weight and language_weight are both 0: nothing to average")
+    shares: list[Fraction] = []
+    for weights, side in sides:
+        fractions = [_fraction(weight) for weight in weights]
+        if not fractions:
+            continue
+        if sum(fractions) == 0:
+            raise ValueError("the weights of one role sum to 0: nothing to average")
+        share = _fraction(side) / total if both else Fraction(1)
+        shares.extend(share * fraction / sum(fractions) for fraction in fractions)
+    divisor = math.lcm(*(share.denominator for share in shares)) if shares else 1
+    if divisor < _EXACT_LIMIT:
+        return [float(share * divisor) for share in shares], float(divisor)
+    floats = [float(share) for share in shares]
+    return floats, math.fsum(floats)
+
+
+def _fraction(weight: float) -> Fraction:
+    if not math.isfinite(weight) or weight < 0:
+        raise ValueError(f"weight {weight} must be a finite number, 0 or more")
+    return Fraction(repr(float(weight)))

@@ -1,0 +1,1 @@
+"""Facts of model files: headers, configurations, bytes, adapters. No mergekit, no transformers."""

@@ -1,0 +1,114 @@
+"""A `delta_revert` recipe as a stream of tensors, each from expert, base, or rows of both.
+
+Knows specs and files; not engines, not mergekit. Every tensor is bit-identical to the one that
+`mergekit-yaml` writes for the same recipe: rows are parted by the same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from layerswap_method.algorithm.tensor_names import decoder_layer
+from layerswap_method.checkpoints.model_files import StreamInput
+from layerswap_method.delta_revert.recipe import reverted_layers
+from layerswap_method.stream.weight_stream import (
+    StreamModel,
+    WeightStream,
+    copy_mix,
+    read_models,
+    weight_names,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from layerswap_method.delta_revert.measure import MeasuredRows
+    from layerswap_method.delta_revert.spec import RevertSpec
+    from layerswap_method.stream.mix import RowChoice, TensorMix
+
+
+def revert_stream(
+    spec: RevertSpec,
+    expert: StreamInput,
+    base: StreamInput,
+    dtype: str | None = None,
+    out_dtype: str | None = None,
+) -> WeightStream:
+    """Return the stream of a `delta_revert` recipe.
+
+    Where rows are compared both checkpoints are read here, once in a process for all thresholds
+    and fractions.
+
+    Args:
+        spec: the recipe's parameters.
+        expert: the fine-tuned model.
+        base: what goes back is of it, and so are config and tokenizer.
+        dtype: the recipe's ``dtype``.
+        out_dtype: the recipe's ``out_dtype``.
+
+    Raises:
+        InputError: with every problem of the first kind found: files, adapters, models that do not
+            fit each other, layers that do not fit the model; where rows are compared, a base that
+            is not the expert's or has an adapter, and changes that are not finite.
+    """
+    from layerswap_method.delta_revert.rows import Kept, Tally
+    from layerswap_method.stream.mix import TensorMix
+
+    ours, theirs = read_models([expert, base])
+    layers = reverted_layers(spec, theirs.checkpoint.depth())
+    measured = _measure(ours, theirs) if spec.by_row else None
+    threshold = None if measured is None else measured.threshold(spec)
+    tally = Tally()
+
+    def mix(name: str) -> TensorMix:
+        rule = spec.rule(name, decoder_layer(name), layers)
+        weights = math.prod(ours.checkpoint.shapes[name])
+        if measured is None or threshold is None or rule != "rows":
+            kept = Kept.whole(theirs.rows(name), weights, stays=rule != "base")
+            tally.tensors[name] = kept
+            return copy_mix(theirs if rule == "base" else ours, name, dtype, out_dtype)
+        stays = measured.stays(name, threshold)
+        tally.tensors[name] = kept = Kept.of(stays, weights)
+        if kept.kept_rows in (0, kept.rows) and ours.dtype(name) == theirs.dtype(name):
+            return copy_mix(ours if kept.kept_rows else theirs, name, dtype, out_dtype)
+        return TensorMix(
+            terms=((ours.origin(name), 1.0), (theirs.origin(name), 1.0)),
+            rows=_choice(stays, measured.pair.axis(name)),
+            # Compared as stored, rounded after: mergekit does not round on loading here.
+            dtype=dtype,
+            out_dtype=out_dtype,
+        )
+
+    mixes = {name: mix(name) for name in weight_names(ours.checkpoint)}
+    kept = tally.total().record()
+    return WeightStream(
+        tuple(mixes),
+        mixes.__getitem__,
+        donor=base.folder,
+        model_dtype=out_dtype or dtype or theirs.config_dtype,
+        description=f"delta_revert of {expert.name}",
+        measured={"base_model": base.name, "threshold": threshold, "kept": kept},
+    )
+
+
+def _measure(ours: StreamModel, theirs: StreamModel) -> MeasuredRows:
+    from layerswap_method.delta_revert.measure import measure_rows
+    from layerswap_method.deltas.open_pair import open_pair
+
+    pair = open_pair(ours.given, theirs.given)
+    origins = {name: ours.origin(name) for name in pair.names}
+    changed = {
+        name: origin
+        for name, origin in origins.items()
+        if origin.change is not None or origin.dtype is not None
+    }
+    return measure_rows(pair, changed)
+
+
+def _choice(stays: torch.Tensor, axis: int | None) -> RowChoice:
+    import numpy as np
+
+    from layerswap_method.stream.mix import RowChoice
+
+    return RowChoice(first=np.packbits(stays.numpy()).tobytes().hex(), axis=axis)

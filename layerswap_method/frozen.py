@@ -1,0 +1,11 @@
+"""The base class of values that are checked when they are made and never change."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Frozen(BaseModel):
+    """A value that cannot change and knows no field it was not declared with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,0 +1,1 @@
+"""What a `layer_swap` recipe means: parameters, roles, placements, measured weights, report."""

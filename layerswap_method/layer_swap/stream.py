@@ -1,0 +1,98 @@
+"""The tensors of a `layer_swap` merge, as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from layerswap_method.algorithm.coefficients import source_terms
+from layerswap_method.algorithm.plan import LayerPlan, TensorSource
+from layerswap_method.checkpoints.model_files import StreamInput
+from layerswap_method.errors import InputError
+from layerswap_method.layer_swap.spec import LayerSwapSpec
+from layerswap_method.stream.weight_stream import WeightStream, copy_mix, read_models, weight_names
+
+if TYPE_CHECKING:
+    pass
+
+
+def layer_swap_stream(
+    spec: LayerSwapSpec,
+    inputs: Sequence[StreamInput],
+    base: StreamInput,
+    dtype: str | None = None,
+    out_dtype: str | None = None,
+) -> WeightStream:
+    """Return the stream of a `layer_swap` recipe with ``models:``.
+
+    Args:
+        spec: the recipe's top-level parameters.
+        inputs: the experts in the recipe's order, each with a role.
+        base: the recipe's ``base_model``: donor of config and tokenizer, source of
+            ``non_layer: base``, and what changes are measured from (then all weights are read
+            here); else may be one of the experts.
+        dtype: the recipe's ``dtype``.
+        out_dtype: the recipe's ``out_dtype``.
+
+    Raises:
+        InputError: with every problem of the first kind found: files, adapters, experts that do
+            not fit each other, layer counts that do not fit the model, a base that the experts
+            were not trained from.
+    """
+    from layerswap_method.stream.mix import TensorMix
+
+    models = read_models([*inputs, base])
+    first = models[0].checkpoint
+    num_layers = first.depth()
+    plan, record, given_weights = None, None, [given.weight for given in inputs]
+    if spec.needs_deltas:
+        from layerswap_method.layer_swap.measure import measure
+        from layerswap_method.layer_swap.report import measured_record
+
+        measured = measure(spec, inputs, base, num_layers)
+        record = measured_record(measured)
+        plan, given_weights = measured.plan, list(measured.weights.models)
+        spec = measured.weights.applied_to(spec)
+    try:
+        plan = plan or spec.plan(num_layers)
+    except ValueError as error:
+        raise InputError(f"layer_swap: {error}") from error
+    roles = [*(given.role for given in inputs), None]
+    weights = [*given_weights, 0.0]
+    is_base = [*(False for _ in inputs), True]
+
+    def mix(name: str) -> TensorMix:
+        source = _source(spec, name, plan)
+        terms = source_terms(name, source, spec, roles=roles, weights=weights, is_base=is_base)
+        used = [
+            (models[i], coefficient)
+            for i, coefficient in zip(terms.inputs, terms.coefficients, strict=True)
+            if coefficient != 0
+        ]
+        if len(used) == 1 and used[0][1] == terms.divisor:
+            return copy_mix(used[0][0], name, dtype, out_dtype)
+        return TensorMix(
+            terms=tuple((model.origin(name), coefficient) for model, coefficient in used),
+            divisor=terms.divisor,
+            # Averages of both experts are rounded once, to what is saved; the planner has mergekit
+            # round everything else on loading.
+            load_dtype=None if source == "average" else dtype,
+            dtype=(out_dtype or dtype) if source == "average" else None,
+            out_dtype=out_dtype,
+        )
+
+    return WeightStream(
+        weight_names(first),
+        mix,
+        donor=base.folder,
+        model_dtype=out_dtype or dtype or models[-1].config_dtype,
+        description=f"layer_swap of {', '.join(given.name for given in inputs)}",
+        measured=record,
+    )
+
+
+def _source(spec: LayerSwapSpec, name: str, plan: LayerPlan) -> TensorSource:
+    try:
+        return spec.named_source(name, plan)
+    except ValueError as error:
+        raise InputError(f"layer_swap: {error}") from error

@@ -1,0 +1,174 @@
+"""Checks that any method's merge needs before it starts: references, settings, checkpoints.
+
+Knows mergekit's configuration and what two checkpoints must share; not a method's parameters.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from layerswap_method.checkpoints.compatible import own_problems, pair_problems
+from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
+from layerswap_method.errors import InputError, nearest
+from layerswap_method.mergekit_plugin.api import chat_templates
+from layerswap_method.mergekit_plugin.definitions import (
+    decoder_module,
+    definition_problems,
+    find_architecture,
+    module_problems,
+    slice_problems,
+    vocabulary_tensors,
+)
+from layerswap_method.mergekit_plugin.folders import (
+    has_tokenizer,
+    load_config,
+    local_folder,
+    reference_problems,
+)
+from layerswap_method.output import check_output
+
+LOG = logging.getLogger("layerswap")
+
+_DTYPES = ("bfloat16", "float16", "float32", "float64")
+
+
+@dataclass(frozen=True)
+class MergeInputs:
+    """The models of a merge, as far as configs and headers say."""
+
+    configs: dict[str, Any]
+    """Reference, as the recipe writes it -> transformers config."""
+
+    checkpoints: tuple[Checkpoint, ...]
+    """In the order of the references."""
+
+
+def read_inputs(
+    method: str,
+    references: Sequence[Any],
+    merge_config: Any,
+    options: Any,
+    out: Path | None,
+    *,
+    before_weights: Callable[[dict[str, Any]], object] = lambda configs: None,
+) -> MergeInputs:
+    """Return what a merge reads; the cheap checks come before checkpoints are fetched.
+
+    Args:
+        method: name of the merge method, for messages.
+        references: mergekit's `ModelReference` of every model, each once.
+        merge_config: mergekit's `MergeConfiguration`.
+        options: mergekit's `MergeOptions`.
+        out: the output folder; None where nothing is written.
+        before_weights: called with the configs before any checkpoint is fetched; may raise.
+
+    Raises:
+        InputError: listing every problem of the first kind found.
+    """
+    problems = [p for ref in references for p in reference_problems(ref, options)]
+    if problems:
+        raise InputError.from_problems(f"{method} recipe", problems)
+    problems = [*_setting_problems(merge_config), *_tokenizer_problems(merge_config, options)]
+    if problems:
+        raise InputError.from_problems(f"{method} recipe", problems)
+    configs = {str(ref): load_config(ref, options) for ref in references}
+    if out is not None:
+        check_output(out, input_paths(references, options))
+    before_weights(configs)
+    # From here on checkpoints are fetched and adapters merged.
+    checkpoints = tuple(
+        read_checkpoint(str(ref), local_folder(ref, options), configs[str(ref)])
+        for ref in references
+    )
+    if out is not None:
+        check_output(out, [checkpoint.path for checkpoint in checkpoints])
+    return MergeInputs(configs, checkpoints)
+
+
+def check_checkpoints(method: str, inputs: MergeInputs, merge_config: Any, options: Any) -> None:
+    """Check that mergekit can merge the checkpoints tensor by tensor.
+
+    Raises:
+        InputError: with every problem.
+    """
+    configs, checkpoints = inputs.configs, inputs.checkpoints
+    problems = [problem for checkpoint in checkpoints for problem in own_problems(checkpoint)]
+    first = checkpoints[0]
+    arch = None
+    if options.allow_crimes or len({c.architecture for c in checkpoints}) == 1:
+        arch = find_architecture(merge_config, options, configs[first.name], first.name)
+    vocabulary = () if arch is None else vocabulary_tensors(arch, configs[first.name])
+    aligned = merge_config.tokenizer is not None or merge_config.tokenizer_source is not None
+    for other in checkpoints[1:]:
+        problems += pair_problems(
+            first,
+            other,
+            vocabulary=vocabulary,
+            aligned=aligned or options.unsafe_truncate_embeddings,
+            allow_architectures=options.allow_crimes,
+        )
+    if not problems and arch is not None:
+        problems += module_problems(merge_config, tuple(arch.modules))
+        problems += slice_problems(merge_config, arch, configs, default_module=decoder_module(arch))
+        for checkpoint in checkpoints:
+            if checkpoint is first or checkpoint.shapes.keys() != first.shapes.keys():
+                problems += definition_problems(arch, configs[checkpoint.name], checkpoint)
+    if problems:
+        raise InputError.from_problems(f"{method} recipe", problems)
+    dtypes = {c.name: sorted(set(c.dtypes.values())) for c in checkpoints}
+    if len({tuple(found) for found in dtypes.values()}) > 1 and merge_config.dtype is None:
+        LOG.warning(
+            "the checkpoints have different dtypes (%s): each copied tensor keeps its own; "
+            "write dtype: in the recipe for one dtype throughout",
+            "; ".join(f"{name} {'/'.join(found)}" for name, found in dtypes.items()),
+        )
+
+
+def _setting_problems(merge_config: Any) -> Iterator[str]:
+    """Yield what mergekit would only notice while it merges, or after."""
+    for key in ("dtype", "out_dtype"):
+        name = getattr(merge_config, key)
+        if name is not None and name.removeprefix("torch.") not in _DTYPES:
+            hint = nearest(name, _DTYPES)
+            yield f"{key} is {name!r}; it must be one of {', '.join(_DTYPES)}{hint}"
+    template = merge_config.chat_template
+    known = ("auto", *chat_templates())
+    if template and "{" not in template and template not in known:
+        yield (
+            f"chat_template is {template!r}; it must be one of {', '.join(known)}, or a template's "
+            f"own text{nearest(template, known)}"
+        )
+
+
+def _tokenizer_problems(merge_config: Any, options: Any) -> Iterator[str]:
+    """Yield models without the tokenizer that a setting needs; mergekit guesses one, or fails."""
+    keys = ("tokenizer", "tokenizer_source")
+    key = next((key for key in keys if getattr(merge_config, key) is not None), None)
+    models: list[Any] = []
+    if key is not None:
+        source = merge_config.tokenizer_source or merge_config.tokenizer.source
+        models = sorted(merge_config.referenced_models(), key=str)
+        models += [] if isinstance(source, str) else [source]
+    elif merge_config.chat_template and options.copy_tokenizer:
+        key = "chat_template"
+    models = [] if key is None else [merge_config.base_model, *models]
+    for reference in {str(model): model for model in models}.values():
+        if not has_tokenizer(reference):
+            yield (
+                f"{reference} holds no tokenizer (tokenizer.json, tokenizer.model or vocab.json), "
+                f"which {key}: needs; copy its files there from the model it was trained from, or "
+                f"drop {key}:"
+            )
+
+
+def input_paths(references: Sequence[Any], options: Any) -> list[Path]:
+    """Return every path on this machine that the merge reads from."""
+    parts = [part for ref in references for part in (ref.model, ref.lora) if part is not None]
+    found = [Path(part.path) for part in parts]
+    if options.lora_merge_cache:
+        found.append(Path(options.lora_merge_cache))
+    return [path for path in found if path.exists()]

@@ -1,0 +1,125 @@
+"""Where a recipe's model references lead on this machine. Knows paths, ids and the hub cache.
+
+Every trap of mergekit 0.1.5 with paths is caught here, before anything is written.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from layerswap_method.errors import InputError, describe_error
+from layerswap_method.mergekit_plugin.api import merged_reference
+from layerswap_method.recipe.references import path_problem
+
+if TYPE_CHECKING:
+    from layerswap_method.checkpoints.model_files import StreamInput
+
+_VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tekken.json", "token*.py")
+"""Files in which tokenizers keep their tokens."""
+
+
+def reference_problems(reference: Any, options: Any) -> list[str]:
+    """Return the problems of one `ModelReference`, without reaching for the hub."""
+    problems = []
+    for part in (reference.model, reference.lora):
+        if part is not None and (problem := path_problem(part.path)) is not None:
+            problems.append(problem)
+    if reference.lora is not None and not problems:
+        if not options.lora_merge_cache:
+            problems.append(
+                f"{reference}: an adapter reference needs a folder for the merged copy; add "
+                "--lora-merge-cache DIR to the command"
+            )
+        problems += _adapter_problems(reference)
+    return problems
+
+
+def _adapter_problems(reference: Any) -> list[str]:
+    folder = Path(reference.lora.path)
+    if not folder.is_dir():
+        return []  # a hub id; peft reports on it when mergekit merges the adapter
+    if not (folder / "adapter_config.json").is_file():
+        return [f"{reference}: {folder} holds no adapter_config.json, so it is no peft adapter"]
+    if not (folder / "adapter_model.safetensors").is_file():
+        return [
+            f"{reference}: {folder} holds no adapter_model.safetensors (a pickled "
+            "adapter_model.bin is not loaded: it can run code); save the adapter again with "
+            "safe_serialization=True"
+        ]
+    return []
+
+
+def has_tokenizer(reference: Any) -> bool:
+    """Return whether a reference to a folder has a vocabulary; True for what is not a folder.
+
+    Asked by names, not by loading: where there is none, transformers makes a tokenizer of one to
+    five tokens for some architectures (Qwen2, GPT-2, Gemma), and mergekit takes it.
+    """
+    folder = Path(reference.model.path)
+    if not folder.is_dir():
+        return True
+    return any(next(folder.glob(pattern), None) is not None for pattern in _VOCABULARIES)
+
+
+def load_config(reference: Any, options: Any) -> Any:
+    """Return the transformers config of a reference.
+
+    Raises:
+        InputError: where it cannot be had.
+    """
+    try:
+        return reference.config(trust_remote_code=options.trust_remote_code)
+    except Exception as error:
+        raise InputError(
+            f"{reference}: its config cannot be loaded: {describe_error(error)}"
+        ) from error
+
+
+def local_folder(reference: Any, options: Any) -> Path:
+    """Return the folder with the weights, downloading or merging an adapter as mergekit would.
+
+    Raises:
+        InputError: where mergekit would fail to get them.
+    """
+    try:
+        merged = merged_reference(reference, options)
+        return Path(merged.local_path(cache_dir=options.transformers_cache))
+    except Exception as error:
+        hint = ""
+        if os.environ.get("HF_HUB_OFFLINE") and not Path(reference.model.path).exists():
+            hint = (
+                "; mergekit asks the hub for the list of files even when they are cached: offline, "
+                f"write the snapshot's folder instead{_snapshot(reference, options)}"
+            )
+        raise InputError(
+            f"{reference}: its weights cannot be had: {describe_error(error)}{hint}"
+        ) from error
+
+
+def stream_input(reference: Any, options: Any) -> StreamInput:
+    """Return a reference as folders on this machine, its adapter apart; nothing is merged.
+
+    Call it once the reference is known to be good (`local_folder`).
+    """
+    from layerswap_method.checkpoints.model_files import StreamInput
+
+    def local(part: Any) -> Path:
+        alone = reference.model_copy(update={"model": part, "lora": None})
+        return Path(alone.local_path(cache_dir=options.transformers_cache))
+
+    adapter = None if reference.lora is None else local(reference.lora)
+    return StreamInput(str(reference), local(reference.model), adapter=adapter)
+
+
+def _snapshot(reference: Any, options: Any) -> str:
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(
+        reference.model.path,
+        "config.json",
+        cache_dir=options.transformers_cache,
+        revision=reference.model.revision,
+    )
+    return f": {Path(found).parent}" if isinstance(found, str) else ""

@@ -1,0 +1,137 @@
+"""What happens around a merge of ours: every check before, plan file, card and rename after.
+
+Knows mergekit's `run_merge` and the output folder; what is checked and said is each method's own
+(`preflight` for `layer_swap`, `revert.preflight` for `delta_revert`). Merges by other methods pass
+through untouched.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from layerswap_method.errors import LayerSwapError, describe_error
+from layerswap_method.mergekit_plugin.api import forget_loaders
+from layerswap_method.output import Outcome, output_folder, temporary_output
+from layerswap_method.recipe.strict_yaml import parse_yaml
+
+LOG = logging.getLogger("layerswap")
+
+_PREFLIGHT = {
+    "layer_swap": "layerswap_method.mergekit_plugin.layer_swap_merge",
+    "delta_revert": "layerswap_method.mergekit_plugin.delta_revert_merge",
+}
+"""Merge method -> the module whose `prepare` checks its recipes."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A merge that mergekit can carry out."""
+
+    merge_config: Any
+    """mergekit's `MergeConfiguration` to merge by: the recipe's own, or with what was measured for
+    it in it. The model card and `mergekit_config.yml` show the recipe's own all the same."""
+
+    lines: tuple[str, ...]
+    """For the log, before the merge."""
+
+    plan_file: str
+    """Name of the file that holds the record."""
+
+    outcome: Callable[[], Outcome]
+    """Called when mergekit has written its files."""
+
+
+def patch_merge(module: Any, *, applies: Callable[[str], bool]) -> None:
+    """Wrap `run_merge` of the executed module `mergekit.merge`, wherever it is bound already.
+
+    Args:
+        module: `mergekit.merge`.
+        applies: whether a merge method is this project's at the time of a call.
+    """
+    original = module.run_merge
+    if getattr(original, "_layerswap_patched", False):
+        return
+    # Now, not at the first merge: what is damaged is to be found before anything is registered.
+    checks = {name: importlib.import_module(path) for name, path in _PREFLIGHT.items()}
+
+    @functools.wraps(original)
+    def run_merge(
+        merge_config: Any, out_path: str, options: Any, config_source: str | None = None
+    ) -> None:
+        if not applies(merge_config.merge_method):
+            original(merge_config, out_path, options, config_source)
+            return
+        forget_loaders()
+        out = output_folder(out_path)
+        prepared = checks[merge_config.merge_method].prepare(
+            merge_config, options, _document(merge_config.merge_method, config_source), out
+        )
+        shown = config_source or merge_config.to_yaml()
+        _say(prepared.lines, quiet=options.quiet)
+        with temporary_output(out) as folder:
+            with _failures_in_one_message(verbose=options.verbosity > 0):
+                original(prepared.merge_config, str(folder), options, shown)
+            outcome = prepared.outcome()
+            text = json.dumps(outcome.record, indent=2) + "\n"
+            (folder / prepared.plan_file).write_text(text, encoding="utf-8")
+            _add_to_card(folder / "README.md", outcome.card)
+        _say(outcome.lines, quiet=options.quiet)
+
+    run_merge._layerswap_patched = True  # type: ignore[attr-defined]
+    for name, loaded in list(sys.modules.items()):
+        if name.startswith("mergekit.") and getattr(loaded, "run_merge", None) is original:
+            loaded.run_merge = run_merge  # type: ignore[attr-defined]
+
+
+def _document(method: str, config_source: str | None) -> Mapping[str, Any] | None:
+    """Return the recipe before mergekit parsed it, to find keys that mergekit ignored.
+
+    Raises:
+        InputError: for keys that stand twice, of which mergekit saw the last only.
+    """
+    document = parse_yaml(config_source, f"{method} recipe") if config_source else None
+    return document if isinstance(document, dict) else None
+
+
+def _say(lines: tuple[str, ...], *, quiet: bool) -> None:
+    """Write to the log; shown at mergekit's default verbosity."""
+    if quiet:
+        return
+    LOG.setLevel(logging.INFO)
+    for line in lines:
+        LOG.info("%s", line)
+
+
+def _add_to_card(card: Path, section: str) -> None:
+    if section and card.is_file():  # mergekit writes none with --no-write-model-card
+        text = card.read_text(encoding="utf-8").rstrip("\n")
+        card.write_text(f"{text}\n\n{section.strip()}\n", encoding="utf-8")
+
+
+@contextmanager
+def _failures_in_one_message(*, verbose: bool) -> Iterator[None]:
+    """Turn what fails inside mergekit into one message; with ``-v`` its traceback is kept.
+
+    Raises:
+        LayerSwapError: for any exception but this project's own and interrupts.
+    """
+    try:
+        yield
+    except LayerSwapError:
+        raise
+    except Exception as error:
+        if verbose:
+            raise
+        raise LayerSwapError(
+            f"mergekit failed, and nothing was written: {describe_error(error)} (add -v for the "
+            "traceback)"
+        ) from error

@@ -1,0 +1,1 @@
+"""What every recipe shares: strict YAML, parameters in words, keys, references."""

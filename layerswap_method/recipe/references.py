@@ -1,0 +1,63 @@
+"""A reference to a model as text: path traps, the same model twice, models a recipe names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def path_problem(path: str) -> str | None:
+    """Return what is wrong with a model path as a recipe writes it; None where nothing is.
+
+    An existing relative path that could be a hub id (`task`, `m/task`; not `./task`) is one to
+    mergekit when it writes the model card, after the weights: offline that leaves half an output.
+    """
+    if not path.strip():
+        return "a model's path is empty; write a folder or a hub id"
+    looks_local = path.startswith(("/", "~", ".")) or path.count("/") > 1
+    if path.startswith("~"):
+        return f"{path}: mergekit does not expand ~; write the whole path"
+    if looks_local and not Path(path).exists():
+        return f"{path}: no such folder (the current directory is {Path.cwd()})"
+    if Path(path).exists() and _is_hub_id(path):
+        return (
+            f"{path}: this folder's name could be a hub id, and mergekit asks the hub about it "
+            f"after writing the weights (offline it fails there); write ./{path}"
+        )
+    return None
+
+
+def _is_hub_id(path: str) -> bool:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(path)
+    except HFValidationError:
+        return False
+    return True
+
+
+def same_model_key(reference: Any) -> str:
+    """Return a text that is equal for references to one model, however its folder is written.
+
+    Args:
+        reference: mergekit's `ModelReference`, or its text ``path@revision+adapter``.
+    """
+    return "+".join(_resolved(part) for part in str(reference).split("+"))
+
+
+def _resolved(part: str) -> str:
+    path, at, revision = part.partition("@")
+    return (str(Path(path).resolve()) if path and Path(path).exists() else path) + at + revision
+
+
+def named_models(template: Mapping[str, Any]) -> Iterator[str]:
+    """Yield every model that a recipe names, wherever it names it."""
+    for key, value in template.items():
+        if key in ("model", "base_model") and isinstance(value, str):
+            yield value
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, Mapping):
+                yield from named_models(each)

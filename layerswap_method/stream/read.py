@@ -1,0 +1,249 @@
+"""A mix read a few rows at a time. Knows stored tensors and mixes; not who wants them.
+
+Nothing is mapped and no tensor is held whole (but for an adapter's change), so that a model can be
+changed in place at the price of one block, not of a second copy of its largest tensor.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from layerswap_method.algorithm.average import weighted_average
+from layerswap_method.checkpoints.lora import LowRankChange
+from layerswap_method.checkpoints.spans import (
+    StoredTensor,
+    file_stamp,
+    open_stored,
+    read_span,
+    stored_tensors,
+)
+from layerswap_method.deltas.rows import row_layout, spread_rows
+from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.stream.mix import RowChoice, TensorMix, TensorOrigin
+
+_BLOCK = 1 << 18
+"""Values read at a time, about."""
+
+_ALIGNED = 64
+"""Blocks begin at multiples of so many rows: vector code then sees the same lanes as in the
+whole tensor, and a block is bit for bit a part of it."""
+
+_HEADERS = 64
+"""Files whose headers are remembered."""
+
+
+class MixReader:
+    """The content of one `TensorMix`, in pieces of rows (numbers of the first dimension)."""
+
+    def __init__(self, mix: TensorMix) -> None:
+        """Read headers only.
+
+        Raises:
+            InputError: if a file is gone, or was written anew since the mix was made.
+            LayerSwapError: if a tensor is not in its file.
+        """
+        self._mix = mix
+        self._terms = [_Term(origin) for origin, _ in mix.terms]
+        self.shape = self._terms[0].shape
+        """Its shape."""
+        self._first = None if mix.rows is None else _spread(mix.rows, self.shape)
+        nothing = [torch.empty(0, dtype=each.dtype) for each in self._terms]
+        none = None if mix.rows is None else torch.empty(0, dtype=torch.bool)
+        self.dtype = combine(mix, nothing, none).dtype
+        """Its dtype, as `read` returns it."""
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the result."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def read(self) -> torch.Tensor:
+        """Return the tensor on CPU, bit-identical to the one mergekit writes; it is the caller's.
+
+        Raises:
+            InputError: if a file is gone, cut short, or was written anew.
+        """
+        return self._rows(0, self._count).view(self.shape)
+
+    def blocks(self, rows: slice = slice(None)) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield first row and content of each piece of `rows`, which together are that of `read`.
+
+        Args:
+            rows: a range in steps of 1.
+
+        Raises:
+            InputError: as `read`.
+        """
+        start, stop, _ = rows.indices(self._count)
+        width = max(1, math.prod(self.shape[1:]))
+        step = max(_ALIGNED, _BLOCK // width // _ALIGNED * _ALIGNED)
+        for first in range(start, stop, step):
+            yield first, self._rows(first, min(first + step, stop))
+
+    def copy_to(self, target: torch.Tensor, window: Sequence[slice] = ()) -> None:
+        """Write the tensor, or a window of it, over `target`, cast to that one's dtype.
+
+        Args:
+            target: on any device; of the window's shape.
+            window: a range in steps of 1 for each of the first dimensions; all of the others.
+
+        Raises:
+            InputError: as `read`; a part may then be written.
+        """
+        rows, *others = window or (slice(None),)
+        place = target if self.shape else target.view(1)
+        begin = rows.indices(self._count)[0]
+        for first, block in self.blocks(rows):
+            start = first - begin
+            place[start : start + len(block)].copy_(block[(slice(None), *others)])
+
+    @property
+    def _count(self) -> int:
+        return self.shape[0] if self.shape else 1
+
+    def _rows(self, start: int, stop: int) -> torch.Tensor:
+        first = self._first
+        if first is not None and len(first) > 1:
+            first = first[start:stop]
+        return combine(self._mix, [term.rows(start, stop) for term in self._terms], first)
+
+
+class _Term:
+    """One stored tensor as it enters a mix: cast, and with an adapter's change."""
+
+    def __init__(self, origin: TensorOrigin) -> None:
+        self._stored = _place(origin.file, origin.stamp, origin.name)
+        self._change = origin.change
+        self._delta: torch.Tensor | None = None
+        self.shape = self._stored.shape
+        self.dtype = self._stored.dtype if origin.dtype is None else torch_dtype(origin.dtype)
+
+    def rows(self, start: int, stop: int) -> torch.Tensor:
+        tensor = _read(self._stored, start, stop).to(self.dtype)
+        if self._change is None:
+            return tensor
+        if self._delta is None:  # whole: of a part of the rows, a product may round otherwise
+            self._delta = _delta(self._change, torch.promote_types(self.dtype, torch.float32))
+        return tensor.add_(self._delta[start:stop])
+
+
+def _spread(rows: RowChoice, shape: Sequence[int]) -> torch.Tensor:
+    """Return whether the values are the first term's, in a shape that broadcasts to `shape`."""
+    packed = np.frombuffer(bytes.fromhex(rows.first), dtype=np.uint8)
+    count = row_layout(shape, rows.axis).features
+    first = torch.from_numpy(np.unpackbits(packed, count=count).astype(bool))
+    return spread_rows(first, shape or (1,), rows.axis)
+
+
+def _delta(change: LowRankChange, compute: torch.dtype) -> torch.Tensor:
+    """Return an adapter's change, rounded as peft's ``merge_and_unload`` does.
+
+    The adapter is brought to `compute`; the sum with the weight is then rounded once.
+    """
+    places = [_place(change.file, change.stamp, name) for name in (change.down, change.up)]
+    down, up = (_read(place, 0, place.shape[0]).to(compute) for place in places)
+    delta = up @ down
+    return (delta.T if change.transposed else delta) * change.scaling
+
+
+def _read(stored: StoredTensor, start: int, stop: int) -> torch.Tensor:
+    """Return rows of a stored tensor, in memory of their own."""
+    rest = stored.shape[1:]
+    width = math.prod(rest)
+    flat = torch.empty((stop - start) * width, dtype=stored.dtype)
+    with open_stored(stored) as opened:
+        read_span(opened, stored, start * width, flat)
+    return flat.view(stop - start, *rest)
+
+
+def _place(file: Path, stamp: int, name: str) -> StoredTensor:
+    if file_stamp(file) != stamp:
+        raise InputError(f"{file}: the weights were written anew while they were in use")
+    found = _header(file, stamp).get(name)
+    if found is None:
+        raise LayerSwapError(f"{file}: {name} cannot be read: it is not in the file")
+    return found
+
+
+@functools.lru_cache(maxsize=_HEADERS)
+def _header(file: Path, stamp: int) -> Mapping[str, StoredTensor]:
+    """Return the tensors of the file as it was written at `stamp`."""
+    del stamp  # another one is another header
+    return stored_tensors(file)
+
+
+def read_mix(mix: TensorMix) -> torch.Tensor:
+    """Return the tensor on CPU, bit-identical to the one mergekit writes; it is the caller's.
+
+    `layerswap_method.stream.read` reads it in pieces.
+
+    Raises:
+        InputError: if a file is gone, cut short, or was written anew since the mix was made.
+        LayerSwapError: if a tensor is not in its file.
+    """
+    from layerswap_method.stream.read import MixReader
+
+    return MixReader(mix).read()
+
+
+def combine(
+    mix: TensorMix, tensors: Sequence[torch.Tensor], first: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return the mix of its terms' content, or of the same part of each.
+
+    It is computed value by value, so a part is bit for bit that part of the whole.
+
+    Args:
+        mix: the coefficients and dtypes.
+        tensors: one a term, of one shape, as stored but for the term's own cast and change.
+        first: where rows are chosen, whether a value is the first term's; of a shape that
+            broadcasts to theirs.
+    """
+    coefficients = [coefficient for _, coefficient in mix.terms]
+    if mix.load_dtype is not None:
+        tensors = [tensor.to(torch_dtype(mix.load_dtype)) for tensor in tensors]
+    common = tensors[0].dtype
+    for tensor in tensors[1:]:
+        common = torch.promote_types(common, tensor.dtype)
+    tensors = [tensor.to(common) for tensor in tensors]  # as mergekit hands them to a method
+    if first is not None:
+        ours, theirs = tensors
+        chosen = torch.where(first, ours, theirs)
+        result = chosen if mix.dtype is None else chosen.to(torch_dtype(mix.dtype))
+    elif mix.rule == "linear":
+        result = _linear(tensors, coefficients)
+    else:
+        out = None if mix.dtype is None else torch_dtype(mix.dtype)
+        result = weighted_average(tensors, coefficients, mix.divisor, out)
+    return result if mix.out_dtype is None else result.to(torch_dtype(mix.out_dtype))
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """Return the dtype that torch has under `name`.
+
+    Raises:
+        InputError: if it has none.
+    """
+    found: Any = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise InputError(f"{name!r} is no dtype of torch")
+    return found
+
+
+def _linear(tensors: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:
+    """Return the weighted average as mergekit 0.1.5's `linear` rounds it (`normalize: true`)."""
+    first = tensors[0]
+    dtype = torch.float64 if first.dtype == torch.float64 else torch.float32
+    shape = (1,) * (first.ndim + 1)
+    factors = torch.tensor([list(weights)], dtype=dtype)
+    result = torch.zeros_like(first[None], dtype=dtype)
+    for tensor, factor in zip(tensors, factors.unbind(1), strict=True):
+        result.addcmul_(tensor[None], factor.reshape(shape))
+    return result.div_(factors.sum(dim=1).reshape(shape)).to(first.dtype)[0]

@@ -1,0 +1,36 @@
+"""Names in figures: signs and letters that matplotlib or the font would make something else of."""
+
+from pathlib import Path
+
+import pytest
+
+from ablations.delta.figures import (
+    PairLines,
+    comparison,
+    heatmap,
+)
+from ablations.drawing.canvas import drawing, images_of, new_canvas
+from ablations.drawing.grid import Grid
+
+
+def test_a_name_with_dollar_signs_is_no_mathematics(tmp_path: Path) -> None:
+    drawn: dict[str, list[str]] = {}
+    for name in ("a$b$c", "axbxc"):
+        grid = Grid(title=name, columns=("q", "k"), values=((0.1, 0.2),) * 2, label="MAV")
+        heatmap(grid, tmp_path / "delta.svg")
+        comparison([PairLines(name, "d", (0.1, 0.2), (0.3, 0.4))], tmp_path / "lines.svg")
+        drawn[name] = [(tmp_path / file).read_text("utf-8") for file in ("delta.svg", "lines.svg")]
+    for odd, plain in zip(*drawn.values(), strict=True):
+        # As many letters, the two signs among them; in mathematics they would be slanted.
+        assert odd.count("#DejaVuSans") == plain.count("#DejaVuSans") > 5
+        assert "Oblique" not in odd
+
+
+def test_letters_that_the_font_has_not_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    with drawing("letters"):
+        for _ in range(2):
+            canvas = new_canvas(2, 1)
+            canvas.text(0, 0, "\u65e5\u672c")
+            assert set(images_of(canvas)) == {"svg", "png", "pdf"}
+    (line,) = caplog.messages
+    assert "\u65e5\u672c" in line

@@ -1,0 +1,206 @@
+"""What a live engine refuses, and that it works again after every failure. On transformers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from ablations.engines import LiveEvaluator, SwapFailed, open_live
+from ablations.engines.donor import differences
+from ablations.engines.options import EngineOptions
+from ablations.scoring.records import EvaluationRequest
+from layerswap_method.errors import InputError
+from layerswap_method.stream.weight_stream import checkpoint_stream
+from tests.standins.streams import stream_of
+from tests.standins.worlds import World, make_world
+from tests.standins.zoo import make_model
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.*torch_dtype.*"),
+]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return make_world(tmp_path_factory.mktemp("world"), "llama")
+
+
+@pytest.fixture
+def live(world: World) -> Iterator[LiveEvaluator]:
+    evaluator = open_live(world.base, "hf")
+    yield evaluator
+    evaluator.close()
+
+
+@pytest.fixture
+def copy(world: World, tmp_path: Path) -> Path:
+    """A copy of the task expert, to be changed."""
+    return Path(shutil.copytree(world.root / "task", tmp_path / "copy"))
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def weights(live: LiveEvaluator) -> dict[str, torch.Tensor]:
+    """Return what the engine really holds."""
+    return {name: tensor.detach().clone() for name, tensor in live._lm.model.state_dict().items()}
+
+
+def holds(live: LiveEvaluator, stream: Any) -> bool:
+    found = weights(live)
+    assert set(stream.names) == set(found)
+    return all(torch.equal(found[name], stream.read(name)) for name in stream.names)
+
+
+def test_a_swap_is_exact_and_says_what_it_did(world: World, live: LiveEvaluator) -> None:
+    assert live.start() > 0
+    assert live.start() < 0.1
+    base, swap = stream_of(world.cells["base"]), stream_of(world.cells["swap"])
+    assert holds(live, base)
+    report = live.swap(swap)
+    assert holds(live, swap)
+    assert report.tensors == len(swap.names)
+    assert report.bytes == sum(tensor.nbytes for _, tensor in swap.tensors())
+    assert live.swap(swap).tensors == live.swap(swap).bytes == 0
+
+
+def test_a_donor_that_says_other_things_is_refused(
+    copy: Path, live: LiveEvaluator, world: World
+) -> None:
+    live.swap(checkpoint_stream(copy))
+    edit(copy / "config.json", rms_norm_eps=1e-3, use_cache=False, transformers_version="4.0")
+    edit(copy / "generation_config.json", eos_token_id=[2, 5])
+    edit(copy / "tokenizer_config.json", bos_token="w3")
+    with pytest.raises(SwapFailed) as raised:
+        live.swap(checkpoint_stream(copy))
+    for part in ("config.json (rms_norm_eps)", "generation_config.json (eos_token_id)"):
+        assert part in raised.value.message
+    assert "special tokens" in raised.value.message
+    assert not raised.value.lasting
+    live.swap(stream_of(world.cells["swap"]))
+    assert holds(live, stream_of(world.cells["swap"]))
+
+
+def test_what_changes_no_answer_is_no_difference(copy: Path, world: World) -> None:
+    edit(copy / "config.json", use_cache=False, transformers_version="4.0", dtype="bfloat16")
+    edit(copy / "tokenizer_config.json", chat_template="{{ messages }}", padding_side="right")
+    tokenizer = copy / "tokenizer.json"
+    tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text()), indent=7))
+    (copy / "generation_config.json").unlink()
+    assert differences(world.base, copy) == []
+
+
+def test_a_token_more_is_a_difference(copy: Path, world: World) -> None:
+    path = copy / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["w0"], vocabulary["w1"] = vocabulary["w1"], vocabulary["w0"]
+    path.write_text(json.dumps(tokenizer))
+    assert differences(world.base, copy) == ["tokenizer (model)"]
+
+
+def test_another_dtype_is_refused_unless_one_was_asked_for(
+    copy: Path, live: LiveEvaluator, world: World
+) -> None:
+    edit(copy / "config.json", dtype="bfloat16")
+    with pytest.raises(SwapFailed, match="it is a bfloat16 model and the engine runs float32"):
+        live.swap(checkpoint_stream(copy))
+    asked = open_live(world.base, "hf", EngineOptions(dtype="float32"))
+    asked.swap(checkpoint_stream(copy))
+    assert holds(asked, checkpoint_stream(copy))
+    asked.close()
+
+
+def test_other_tensors_are_refused(copy: Path, live: LiveEvaluator) -> None:
+    file = copy / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["model.norm.weight"]
+    save_file({**tensors, "model.extra.weight": torch.zeros(1)}, file)
+    with pytest.raises(SwapFailed, match=r"not the same tensors .*extra\.weight, model\.norm"):
+        live.swap(checkpoint_stream(copy))
+
+
+def test_a_file_that_vanishes_leaves_a_working_engine(
+    copy: Path, live: LiveEvaluator, world: World
+) -> None:
+    live.swap(stream_of(world.cells["base"]))
+    stream = checkpoint_stream(copy)
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(SwapFailed, match=r"did not get into the engine: .*the weights are gone"):
+        live.swap(stream)
+    live.swap(stream_of(world.cells["swap"]))
+    assert holds(live, stream_of(world.cells["swap"]))
+
+
+def test_a_shape_that_does_not_fit_leaves_a_working_engine(
+    copy: Path, live: LiveEvaluator, world: World
+) -> None:
+    file = copy / "model.safetensors"
+    tensors = load_file(file)
+    name = "model.layers.2.mlp.up_proj.weight"  # after others went in
+    save_file({**tensors, name: tensors[name][:5].contiguous()}, file)
+    with pytest.raises(SwapFailed, match=r"\[5, 64\] does not fit the engine's \[96, 64\]"):
+        live.swap(checkpoint_stream(copy))
+    base = stream_of(world.cells["base"])
+    live.swap(base)
+    assert holds(live, base)
+
+
+def test_an_unknown_task_loads_nothing(world: World, live: LiveEvaluator) -> None:
+    request = world.request.model_copy(update={"tasks": ("words_chose",)})
+    with pytest.raises(InputError, match="did you mean 'words_choose'"):
+        live.evaluate(stream_of(world.cells["swap"]), request)
+    assert live._lm is None
+
+
+def test_a_task_that_raises_leaves_a_working_engine(
+    world: World, live: LiveEvaluator, tmp_path: Path
+) -> None:
+    shutil.copytree(world.request.include_path, tmp_path / "tasks")
+    broken = tmp_path / "tasks" / "words_choose.yaml"
+    text = broken.read_text().replace("task: words_choose", "task: words_broken")
+    broken.write_text(text.replace("{{choices}}", "{{no_such_column}}"))
+    request = EvaluationRequest(tasks=("words_broken",), include_path=tmp_path / "tasks")
+    stream = stream_of(world.cells["swap"])
+    with pytest.raises(Exception, match=r"no_such_column|choices|index"):
+        live.evaluate(stream, request)
+    assert live._lm is None  # ended: requests might have been under way
+    choose = world.request.model_copy(update={"tasks": ("words_choose",)})
+    evaluation = live.evaluate(stream, choose)
+    assert evaluation.score("words_choose").n == 24
+    assert holds(live, stream)
+
+
+def test_a_tied_model_with_a_head_of_its_own_is_refused_for_good(copy: Path, world: World) -> None:
+    edit(copy / "config.json", tie_word_embeddings=True)
+    live = open_live(copy, "hf")
+    with pytest.raises(SwapFailed, match="ties the embeddings and it stores an lm_head") as raised:
+        live.start()
+    assert raised.value.lasting
+
+
+def test_a_model_under_other_names_is_refused_for_good(world: World, tmp_path: Path) -> None:
+    # transformers stacks a mixture's experts; mergekit's checkpoint of it has other names too.
+    folder = make_model("mixtral", tmp_path / "mixtral", 0)
+    for file in world.base.glob("tokenizer*"):
+        shutil.copy(file, folder)
+    live = open_live(folder, "hf")
+    for _ in range(2):
+        with pytest.raises(SwapFailed, match="under other names than its checkpoint") as raised:
+            live.swap(checkpoint_stream(folder))
+        assert raised.value.lasting
+    assert live._lm is None
+
+
+def test_no_checkpoint_and_no_backend(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no readable config"):
+        open_live(tmp_path / "absent", "hf")

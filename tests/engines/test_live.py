@@ -1,0 +1,166 @@
+"""A live engine says of every cell what a cold engine says of mergekit's checkpoint of it.
+
+The cold engines go first: two of vLLM in one process would take each other's surroundings down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ablations.engines import LiveEvaluator, SwapReport, open_live, vllm_engine
+from ablations.scoring.records import Evaluation, Sample
+from tests.standins.streams import stream_of
+from tests.standins.worlds import FAMILIES, OPTIONS, World, make_world
+
+BACKENDS = [
+    "hf",
+    pytest.param(
+        "vllm",
+        marks=[
+            pytest.mark.vllm,
+            pytest.mark.filterwarnings("ignore"),  # vLLM's imports warn a dozen times
+            pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed"),
+        ],
+    ),
+]
+ORDER = ("swap", "only_k", "base", "attention", "reverted", "soup", "swap", "reverted", "base")
+"""Every kind of change, forth and back."""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.*torch_dtype.*"),
+]
+
+
+@dataclass(frozen=True)
+class Study:
+    """All cells of a world, evaluated twice."""
+
+    world: World
+    backend: str
+    cold: dict[str, Evaluation]
+    live: list[tuple[str, SwapReport, Evaluation]]
+    evaluator: LiveEvaluator
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def study(
+    request: pytest.FixtureRequest, backend: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Study]:
+    world = make_world(tmp_path_factory.mktemp(f"{backend}-{request.param}"), request.param)
+    cold = {name: world.cold(backend, name) for name in world.cells}
+    evaluator = open_live(world.base, backend, OPTIONS)  # type: ignore[arg-type]
+    live = []
+    for name in ORDER:
+        stream = stream_of(world.cells[name])
+        report = evaluator.swap(stream)
+        live.append((name, report, evaluator.evaluate(stream, world.request)))
+    yield Study(world, backend, cold, live, evaluator)
+    evaluator.close()
+
+
+def generations(evaluation: Evaluation) -> list[Any]:
+    return [sample.responses for sample in evaluation.samples_of("words_prefix")]
+
+
+def likelihoods(evaluation: Evaluation) -> list[float]:
+    return [
+        float(response[0])
+        for sample in evaluation.samples_of("words_choose")
+        for response in sample.responses
+        if not isinstance(response, str)
+    ]
+
+
+def test_the_cells_differ_in_everything_compared(study: Study) -> None:
+    said = [str(generations(each)) for each in study.cold.values()]
+    assert len(set(said)) == len(study.world.cells)
+    assert len({str(likelihoods(each)) for each in study.cold.values()}) == len(study.world.cells)
+    assert all(len(set(map(str, generations(each)))) > 3 for each in study.cold.values())
+
+
+def test_generations_are_those_of_a_cold_engine(study: Study) -> None:
+    for name, _, live in study.live:
+        assert generations(live) == generations(study.cold[name]), name
+        assert len(generations(live)) == 24
+
+
+def test_log_likelihoods_are_those_of_a_cold_engine(study: Study) -> None:
+    for name, _, live in study.live:
+        wanted = likelihoods(study.cold[name])
+        assert likelihoods(live) == pytest.approx(wanted, abs=1e-4), name
+        assert len(wanted) == 48
+
+
+def test_scores_and_records_are_those_of_a_cold_engine(study: Study) -> None:
+    def identity(sample: Sample) -> tuple[Any, ...]:
+        return (sample.task, sample.doc_id, sample.doc_hash, sample.prompt_hash, sample.prompts)
+
+    for name, _, live in study.live:
+        cold = study.cold[name]
+        assert live.scores == cold.scores, name
+        assert list(map(identity, live.samples)) == list(map(identity, cold.samples))
+        assert (live.backend, live.versions) == (study.backend, cold.versions)
+
+
+def test_only_what_changed_is_loaded(study: Study) -> None:
+    # From `swap` to the base with one projection changed, and from there to the base.
+    (_, first, _), (_, second, _), (_, third, _) = study.live[:3]
+    everything = len(stream_of(study.world.cells["base"]).names)
+    assert first.tensors == second.tensors == everything
+    biased = "model.layers.1.self_attn.k_proj.bias" in stream_of(study.world.cells["base"]).names
+    assert third.tensors == (1 if study.backend == "hf" else 6 if biased else 3)
+    assert 0 < third.bytes < second.bytes
+
+
+def test_the_same_model_twice_loads_nothing(study: Study) -> None:
+    stream = stream_of(study.world.cells[ORDER[-1]])
+    study.evaluator.swap(stream)
+    assert study.evaluator.swap(stream).tensors == 0
+
+
+def test_without_the_reset_the_prefix_cache_would_speak_for_the_model_before(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if study.backend == "hf":
+        pytest.skip("transformers keeps no prefix cache")
+    first, second = (stream_of(study.world.cells[name]) for name in ("base", "swap"))
+    study.evaluator.evaluate(first, study.world.request)
+    monkeypatch.setattr(study.evaluator._engine, "forget", lambda: None)
+    stale = study.evaluator.evaluate(second, study.world.request)
+    monkeypatch.undo()
+    assert generations(stale) != generations(study.cold["swap"])
+    again = study.evaluator.evaluate(second, study.world.request)
+    assert generations(again) == generations(study.cold["swap"])
+
+
+def test_a_part_of_a_fused_module_is_noticed(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    if study.backend == "hf":
+        pytest.skip("nothing is fused in transformers")
+    from ablations.engines import SwapFailed
+
+    engine = study.evaluator._engine
+    study.evaluator.swap(stream_of(study.world.cells["only_k"]))
+    monkeypatch.setattr(engine, "expand", lambda changed, names: changed[:1])
+    with pytest.raises(SwapFailed, match="changed tensors would not be loaded"):
+        study.evaluator.swap(stream_of(study.world.cells["swap"]))
+    study.evaluator.swap(stream_of(study.world.cells["base"]))
+    name = "model.layers.1.self_attn.q_proj.weight"
+    mix = stream_of(study.world.cells["swap"]).mix(name)
+    with pytest.raises(SwapFailed, match=r"1 modules got only a part .*qkv_proj") as raised:
+        engine.load({name: mix})
+    assert raised.value.lasting
+    # That engine holds half a model now. The evaluator starts another by itself.
+    monkeypatch.undo()
+    study.evaluator.close()
+    live = study.evaluator.evaluate(stream_of(study.world.cells["swap"]), study.world.request)
+    assert generations(live) == generations(study.cold["swap"])

@@ -1,0 +1,83 @@
+"""A swap needs one tensor more than the model on vLLM's CPU build, and a few blocks on HF.
+
+Measuring rows takes some ten MiB more, whatever the size of the model: its threads' blocks.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ablations.engines import vllm_engine
+from tests.standins.tuned import tune
+from tests.standins.word_tokenizer import save_word_tokenizer
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*torch_dtype.*")]
+
+ROWS, WIDTH = 40_000, 256
+LARGEST = 4 * ROWS * WIDTH
+"""Bytes of either embedding: 39 MiB, most of the model."""
+
+
+def write_wide(folder: Path, seed: int) -> Path:
+    """Write a random float32 Llama that is nearly all vocabulary."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    words = ["<pad>", "<bos>", "<eos>", "<unk>", "w"]
+    save_word_tokenizer(folder, words, padding_side="left", model_max_length=64)
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=ROWS,
+        hidden_size=WIDTH,
+        intermediate_size=WIDTH,
+        num_hidden_layers=1,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        max_position_embeddings=64,
+        tie_word_embeddings=False,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("backend", "averages", "rows"),
+    [
+        ("hf", 0.5, 1.0),
+        pytest.param(
+            "vllm",
+            1.3,
+            1.6,
+            marks=[
+                pytest.mark.vllm,
+                pytest.mark.filterwarnings("ignore"),
+                pytest.mark.skipif(not vllm_engine.is_installed(), reason="needs vLLM"),
+            ],
+        ),
+    ],
+)
+def test_swaps_that_change_everything(
+    backend: str, averages: float, rows: float, tmp_path: Path
+) -> None:
+    folders = [write_wide(tmp_path / str(seed), seed) for seed in range(3)]
+    folders.append(tune(folders[0], tmp_path / "tuned", 3))
+    # In a process of its own: what other tests have left behind may come and go meanwhile.
+    command = [sys.executable, "-m", "tests.engines.swap_memory", backend, *map(str, folders)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    swaps = json.loads(ran.stdout.splitlines()[-1])
+    assert len(swaps) == 4
+    for index, (swap, tensors) in enumerate(zip(swaps, [*[averages] * 3, rows], strict=True)):
+        assert swap["bytes"] > 2 * LARGEST
+        if backend == "hf" and index == 0:
+            continue  # transformers maps the checkpoint; what is written becomes our own
+        assert swap["anonymous_rise_bytes"] < tensors * LARGEST
+        assert swap["rss_rise_bytes"] < tensors * LARGEST

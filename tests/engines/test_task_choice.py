@@ -1,0 +1,88 @@
+"""Which tasks a request means, on lm-eval's own index of real task files."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ablations.engines.lm_eval_backend import load_tasks
+from ablations.engines.task_choice import choose_tasks
+from ablations.scoring.records import EvaluationRequest
+from layerswap_method.errors import InputError
+from tests.engines.conftest import write_tasks
+
+REASON = "needs --allow-code-execution"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three tasks, an unsafe one whose mark stands in an included file, groups and a tag."""
+    folder = write_tasks(tmp_path_factory.mktemp("choice") / "tasks", items=4)
+    generate = yaml.safe_load((folder / "words_generate.yaml").read_text())
+    (folder / "_unsafe").write_text(yaml.safe_dump({**generate, "unsafe_code": True}))
+    files = {
+        "words_run": {"task": "words_run", "tag": "coded", "include": "_unsafe"},
+        "words_all": {"group": "words_all", "task": ["words_said", "words_run"]},
+        "words_said": {"group": "words_said", "task": ["words_generate", "words_translate"]},
+        "words_odd": {
+            "group": "words_odd",
+            "task": [{"task": "words_choose", "num_fewshot": 1}],
+        },
+        "words_odd_run": {
+            "group": "words_odd_run",
+            "task": [{"task": "words_run", "num_fewshot": 1}],
+        },
+    }
+    for name, content in files.items():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    return folder
+
+
+def _names(folder: Path, *names: str, allow: bool = False) -> tuple[list[str], dict[str, str]]:
+    request = EvaluationRequest(tasks=names, include_path=folder, allow_code_execution=allow)
+    tasks, skipped = load_tasks(request)
+    return [getattr(task, "task_name", None) or task.name for task in tasks], skipped
+
+
+def test_groups_are_taken_apart_and_what_runs_code_is_left_out(folder: Path) -> None:
+    assert _names(folder, "words_all") == (
+        ["words_generate", "words_translate"],
+        {"words_run": REASON},
+    )
+    assert _names(folder, "words_all", allow=True) == (
+        ["words_generate", "words_translate", "words_run"],
+        {},
+    )
+
+
+def test_two_names_for_one_task_ask_it_once(folder: Path) -> None:
+    assert _names(folder, "words_said", "words_translate", "words_all", "words_choose") == (
+        ["words_generate", "words_translate", "words_choose"],
+        {"words_run": REASON},
+    )
+
+
+def test_a_tag_of_unsafe_tasks_leaves_nothing_to_ask(folder: Path) -> None:
+    assert _names(folder, "coded") == ([], {"words_run": REASON})
+
+
+def test_a_group_that_changes_its_members_stays_whole(folder: Path) -> None:
+    assert _names(folder, "words_odd") == (["words_odd"], {})
+    assert _names(folder, "words_odd_run") == ([], {"words_odd_run": REASON})
+
+
+def test_the_choice_reads_the_index_alone() -> None:
+    with pytest.raises(KeyError):
+        choose_tasks({}, ["unknown"], allow_code_execution=False)
+
+
+def test_a_missing_data_folder_and_unreadable_data_are_said(folder: Path, tmp_path: Path) -> None:
+    request = EvaluationRequest(
+        tasks=("words_choose",), include_path=folder, data_dir=tmp_path / "none"
+    )
+    with pytest.raises(InputError, match=r"none: no such folder of task data"):
+        load_tasks(request)
+    broken = write_tasks(tmp_path / "broken", items=4)
+    (broken / "data.jsonl").unlink()
+    with pytest.raises(InputError, match=r"task words_choose: its data cannot be read: .*data"):
+        load_tasks(EvaluationRequest(tasks=("words_choose",), include_path=broken))

@@ -1,0 +1,88 @@
+"""A base with an adapter scores as the checkpoint that mergekit makes of both."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ablations.engines import vllm_engine
+from ablations.evaluate import SuiteResult
+from ablations.machine.mergekit_program import merge
+from layerswap_method.errors import InputError
+from tests.evaluate.conftest import ask
+from tests.standins.worlds import write_adapter
+from tests.tasks.conftest import DATA
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("suite") / "adapter"
+    # Not of the attention: to this model most words are one, and attention to equal ones is equal.
+    return write_adapter(folder, "model.layers.1.mlp.down_proj", 96, 64)
+
+
+def both_ways(
+    expert: Path, adapter: Path, out: Path, **changes: object
+) -> tuple[SuiteResult, SuiteResult]:
+    """Return what a base and its adapter say, and what the checkpoint says that mergekit makes."""
+    reference = f"{expert}+{adapter}"
+    recipe = out / "recipe.yml"
+    recipe.write_text(f"merge_method: passthrough\nmodels: [{{model: '{reference}'}}]\n")
+    cache = ["--lora-merge-cache", str(out / "adapters")]
+    merge(recipe, out / "merged", fingerprint="test", options=cache)
+    asked: dict[str, object] = {"benchmarks": ("mgsm", "belebele", "flores"), "limit": 3, **changes}
+    return (
+        ask(Path(reference), DATA, out / "streamed", **asked),
+        ask(out / "merged", DATA, out / "cold", **asked),
+    )
+
+
+@pytest.mark.slow
+def test_a_base_with_an_adapter_scores_as_the_merged_checkpoint(
+    expert: Path, adapter: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    streamed, cold = both_ways(expert, adapter, tmp_path)
+    assert len(streamed.evaluations) == len(cold.evaluations) == 8
+    alone = ask(expert, DATA, tmp_path / "alone", benchmarks=("mgsm",), limit=3)
+    for name, each in streamed.evaluations.items():
+        assert each.model == f"{expert}+{adapter}"
+        assert each.scores == cold.evaluations[name].scores
+        assert each.samples == cold.evaluations[name].samples
+    for name, each in alone.evaluations.items():
+        assert each.samples != streamed.evaluations[name].samples
+    assert streamed.report().splitlines()[0].split()[2] == "task+adapter"
+    # The adapter is a part of the model: nothing is asked again, unless it has changed.
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "ablations"):
+        ask(Path(f"{expert}+{adapter}"), DATA, streamed.out, benchmarks=("mgsm",), limit=3)
+    assert "evaluated in" not in caplog.text
+    with pytest.raises(InputError, match="holds results of another evaluation"):
+        ask(expert, DATA, streamed.out, benchmarks=("mgsm",), limit=3)
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+@pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
+def test_a_base_with_an_adapter_scores_as_the_merged_checkpoint_on_vllm(
+    expert: Path, adapter: Path, tmp_path: Path
+) -> None:
+    streamed, cold = both_ways(expert, adapter, tmp_path, backend="vllm", benchmarks=("mgsm",))
+    assert len(streamed.evaluations) == 2
+    for name, each in streamed.evaluations.items():
+        assert each.backend == "vllm"
+        assert each.scores == cold.evaluations[name].scores
+        assert each.samples == cold.evaluations[name].samples
+
+
+def test_an_adapter_that_cannot_be_streamed_is_said(
+    expert: Path, adapter: Path, data: Path, tmp_path: Path
+) -> None:
+    other = shutil.copytree(adapter, tmp_path / "dora")
+    config = json.loads((other / "adapter_config.json").read_text())
+    (other / "adapter_config.json").write_text(json.dumps(config | {"use_dora": True}))
+    with pytest.raises(InputError, match="use_dora is set; merge it into its base first"):
+        ask(Path(f"{expert}+{other}"), data, tmp_path / "out", benchmarks=("mgsm",))

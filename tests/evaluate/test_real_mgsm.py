@@ -1,0 +1,48 @@
+"""The suite on the real MGSM, where it is."""
+
+from pathlib import Path
+
+import pytest
+
+from ablations.engines import vllm_engine
+from ablations.pocket.build import PocketPaths
+from tests.evaluate.conftest import ask
+from tests.tasks.conftest import REAL_MGSM, needs_real_mgsm
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.mark.slow
+@needs_real_mgsm
+def test_the_real_mgsm_runs_to_the_end(tiny_pocket: PocketPaths, tmp_path: Path) -> None:
+    result = ask(
+        tiny_pocket.task, REAL_MGSM, tmp_path, languages=("sw",), benchmarks=("mgsm",), limit=10
+    )
+    assert result.evaluations["layerswap_mgsm_sw"].score("layerswap_mgsm_sw").n == 10
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+@pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
+@needs_real_mgsm
+def test_both_backends_are_asked_the_same_of_the_real_mgsm(
+    tiny_pocket: PocketPaths, tmp_path: Path
+) -> None:
+    name = "layerswap_mgsm_sw"
+    hf, vllm = (
+        ask(
+            *(tiny_pocket.task, REAL_MGSM, tmp_path / backend),
+            **{"languages": ("sw",), "benchmarks": ("mgsm",), "limit": 40, "backend": backend},
+        ).evaluations[name]
+        for backend in ("hf", "vllm")
+    )
+    assert (hf.backend, vllm.backend) == ("hf", "vllm")
+    assert len(hf.samples) == len(vllm.samples) == 2 * 40
+    assert hf.notes == vllm.notes
+    for one, other in zip(hf.samples, vllm.samples, strict=True):
+        assert (one.doc_id, one.prompt_hash) == (other.doc_id, other.prompt_hash)
+        assert one.prompts == other.prompts
+        # lm-eval has vLLM write special tokens without a space before them.
+        ours, theirs = (str(each.responses[0]).replace(" <unk>", "<unk>") for each in (one, other))
+        assert ours == theirs
+        assert one.values["prompt_truncated"] == other.values["prompt_truncated"] == 1

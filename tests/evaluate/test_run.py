@@ -1,0 +1,198 @@
+"""The suite on one model, end to end, with small hand-written files."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ablations.evaluate import SuiteRequest, SuiteResult
+from ablations.evaluate.identity import default_folder
+from ablations.scoring.records import Sample
+from layerswap_method.errors import InputError
+from tests.engines.conftest import write_model
+from tests.evaluate.conftest import ask
+from tests.tasks.conftest import DATA
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.mark.slow
+def test_the_table_has_the_papers_rows_and_what_was_skipped(first: SuiteResult) -> None:
+    lines = first.report().splitlines()
+    assert lines[0].split() == [
+        "Task",
+        "Language",
+        "task",
+        "also",
+        "in",
+        "language",
+        "cut",
+        "off",
+        "items",
+    ]
+    assert lines[2].startswith("MGSM em@maj1, 8-shot  Swahili ")
+    assert lines[3].strip().startswith("Telugu")
+    assert lines[3].split()[-1] == "4"
+    assert lines[4].endswith("Swahili   skipped: needs --allow-code-execution")
+    assert first.skipped == dict.fromkeys(
+        ("layerswap_mbpp_sw", "layerswap_mbpp_te"), "needs --allow-code-execution"
+    )
+    text = first.report()
+    assert "Evaluated by lm-eval on HF transformers" in text
+    # The prompts of MGSM are longer, and so are the answers it allows.
+    assert "do not fit the context of 128 tokens" in text.replace("\n  ", " ")
+    assert "answers may take 64 tokens" in text.replace("\n  ", " ")
+
+
+@pytest.mark.slow
+def test_every_item_has_a_record_by_which_two_runs_can_be_paired(first: SuiteResult) -> None:
+    name = "layerswap_mgsm_sw"
+    lines = (first.out / name / f"samples_{name}.jsonl").read_text().splitlines()
+    samples = [Sample.model_validate_json(line) for line in lines]
+    assert {sample.filter for sample in samples} == {"strict-match", "flexible-extract"}
+    strict = [json.loads(line) for line in lines if '"strict-match"' in line]
+    assert [row["doc_id"] for row in strict] == [0, 1, 2, 3]
+    for row in strict:
+        assert len(row["prompt_hash"]) == 64
+        assert isinstance(row["responses"][0], str)
+        assert isinstance(row["answers"][0], str)
+        assert row["values"].keys() == {
+            *("exact_match", "language_fidelity", "truncated", "prompt_truncated"),
+        }
+    results = json.loads((first.out / "results.json").read_text())
+    assert results["skipped"] == first.skipped
+    assert results["tasks"][name]["scores"][0]["metric"] == "exact_match"
+
+
+@pytest.mark.slow
+def test_what_is_finished_is_not_asked_again_unless_its_inputs_changed(
+    first: SuiteResult, expert: Path, data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def asked() -> list[str]:
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "ablations"):
+            again = ask(expert, data, first.out)
+        assert again.evaluations.keys() == first.evaluations.keys()
+        logged = [record.getMessage() for record in caplog.records]
+        return [line.split(":")[0] for line in logged if "evaluated in" in line]
+
+    assert asked() == []
+    train = data / "mgsm" / "te_train.jsonl"
+    lines = train.read_text().splitlines()
+    train.write_text("\n".join([*lines[1:], lines[0]]) + "\n")
+    # A file that no task of these reads may come and go.
+    (data / "mgsm" / "xx_test.jsonl").write_text("{}\n")
+    assert asked() == ["layerswap_mgsm_te"]
+    assert asked() == []
+
+
+@pytest.mark.slow
+def test_results_of_earlier_calls_are_kept(expert: Path, tmp_path: Path) -> None:
+    def scores() -> dict[str, list[object]]:
+        content = json.loads((tmp_path / "out" / "results.json").read_text())
+        assert content["skipped"] == {}
+        return {name: task["scores"] for name, task in content["tasks"].items()}
+
+    mgsm, mbpp = ("layerswap_mgsm_sw", "layerswap_mgsm_te"), ("layerswap_mbpp_sw",)
+    wide = ask(
+        *(expert, DATA, tmp_path / "out"),
+        **{"languages": ("sw",), "limit": 2, "allow_code_execution": True},
+    )
+    assert wide.earlier == ()
+    before = scores()
+    assert before.keys() == {mgsm[0], *mbpp}
+    # Another folder of data with the files of one task only, and no leave to run code.
+    only = tmp_path / "only"
+    shutil.copytree(DATA / "mgsm", only)
+    narrow = ask(expert, only, tmp_path / "out", languages=("te",), benchmarks=("mgsm",), limit=2)
+    assert narrow.evaluations.keys() == {mgsm[1]}
+    assert set(narrow.earlier) == {mgsm[0], *mbpp}
+    after = scores()
+    assert list(after) == [*mgsm, *mbpp]
+    assert before == {name: after[name] for name in before}
+    lines = narrow.report().splitlines()
+    assert lines[2].startswith("MGSM em@maj1, 8-shot  Telugu ")
+    assert lines[3] == ""
+    assert lines[-1].startswith(
+        f"Scores (and those of 2 tasks of earlier calls): {tmp_path / 'out' / 'results.json'}; "
+    )
+    # A finished program is not run again, so its scores need no leave.
+    again = ask(expert, DATA, tmp_path / "out", languages=("sw",), benchmarks=("mbpp",), limit=2)
+    assert (again.evaluations.keys(), again.skipped) == ({*mbpp}, {})
+    assert scores() == after
+
+
+@pytest.mark.slow
+def test_a_folder_is_one_models_under_one_protocol(
+    expert: Path, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = {"languages": ("sw",), "benchmarks": ("mgsm",)}
+    ask(expert, DATA, tmp_path / "out", limit=2, **asked)
+    before = (tmp_path / "out" / "results.json").read_bytes()
+    other = write_model(tmp_path / "other", seed=1)
+    for model, changes, words in (
+        (expert, {}, r"\(limit 2, now none\); .*: give another --out, or remove this one"),
+        (other, {"limit": 2}, rf"\(model {expert}, now {other}\)"),
+    ):
+        caplog.clear()
+        with caplog.at_level(logging.INFO), pytest.raises(InputError, match=words):
+            ask(model, DATA, tmp_path / "out", **changes, **asked)
+        assert "evaluated in" not in caplog.text
+    assert (tmp_path / "out" / "results.json").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_without_an_out_a_quick_look_is_in_nobodys_way(
+    expert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = {"languages": ("sw",), "benchmarks": ("mgsm",)}
+    quick = ask(expert, DATA, None, limit=1, **asked)
+    whole = ask(expert, DATA, None, **asked)
+    folder = Path("runs/evaluate") / str(expert).strip("/").replace("/", "--")
+    assert (quick.out, whole.out) == (folder / "hf-limit-1", folder / "hf")
+    for result, items in ((quick, 1), (whole, 4)):
+        assert (result.out / "results.json").is_file()
+        assert result.evaluations["layerswap_mgsm_sw"].score("layerswap_mgsm_sw").n == items
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "name"),
+    [
+        ("org/name", {}, "org--name/hf"),
+        ("org/name@v1+a/b", {}, "org--name@v1+a--b/hf"),
+        ("./models/mine/", {"limit": 5}, "models--mine/hf-limit-5"),
+        ("m", {"options": {"dtype": "float32"}}, "m/hf-dtype-float32"),
+        (
+            *("m", {"limit": 5, "options": {"dtype": "float16", "max_model_len": 64}}),
+            "m/hf-limit-5-dtype-float16-max-model-len-64",
+        ),
+        ("m", {"options": {"batch_size": 3}, "languages": ("sw",)}, "m/hf"),
+    ],
+)
+def test_the_default_folder_tells_what_is_no_default(
+    model: str, asked: dict[str, object], name: str
+) -> None:
+    folder = default_folder(model, "hf", SuiteRequest.model_validate(asked))
+    assert folder == Path("runs/evaluate") / name
+
+
+@pytest.mark.slow
+def test_all_benchmarks_run_from_local_files(expert: Path, tmp_path: Path) -> None:
+    result = ask(
+        *(expert, DATA, tmp_path / "out"),
+        **{"languages": ("sw",), "benchmarks": (), "limit": 2, "allow_code_execution": True},
+    )
+    assert len(result.evaluations) == len(result.tasks) == 6
+    assert not result.skipped
+    text = result.report().replace("\n  ", " ")
+    for title in ("BELEBELE accuracy, 5-shot", "FLORES BLEU, 0-shot", "MMLU accuracy, 5-shot"):
+        assert title in text
+    assert "Eng-Swh" in text
+    assert "bleu is nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp" in text
+    assert "layerswap_mbpp_sw: prompts are in 'en', for want of a translation" in text
+    score = result.evaluations["layerswap_flores_en-sw"].score("layerswap_flores_en-sw", "chrf++")
+    assert score.signature is not None
+    assert score.signature.startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:2")

@@ -1,0 +1,54 @@
+"""Finding a shipped recipe and pointing it at another folder."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import layerswap_method
+from ablations.gallery.find import find_recipe, redirect_recipe
+from layerswap_method.errors import InputError
+
+
+def test_the_working_directory_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shipped = find_recipe("pocket/layer_swap.yml")
+    assert shipped.is_absolute()
+    mine = tmp_path / "recipes" / "pocket" / "layer_swap.yml"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("merge_method: layer_swap\n")
+    assert find_recipe("pocket/layer_swap.yml").resolve() == mine
+
+
+def test_a_wheel_holds_them_inside_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site-packages" / "layerswap_method"
+    (package / "_recipes" / "pocket").mkdir(parents=True)
+    (package / "_recipes" / "pocket" / "soup.yml").write_text("merge_method: linear\n")
+    monkeypatch.setattr(layerswap_method, "__file__", str(package / "__init__.py"))
+    monkeypatch.chdir(tmp_path)
+    assert find_recipe("pocket/soup.yml") == package / "_recipes" / "pocket" / "soup.yml"
+
+
+def test_an_unknown_recipe_is_answered_with_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"no recipe .* in .*; did you mean 'pocket/layer_"):
+        find_recipe("pocket/layerswap.yml")
+
+
+@pytest.mark.parametrize("name", ["pocket/layer_swap.yml", "pocket/soup.yml"])
+def test_a_redirected_recipe_differs_in_its_folders_only(tmp_path: Path, name: str) -> None:
+    recipe, out = find_recipe(name), tmp_path / "adjusted.yml"
+    redirect_recipe(recipe, "runs/pocket", tmp_path / "experts", out)
+    named = [line for line in recipe.read_text().splitlines() if ": runs/pocket/" in line]
+    assert out.read_text().count(f": {tmp_path}/experts/") == len(named) >= 3
+    before = yaml.safe_load(recipe.read_text())
+    back = out.read_text().replace(str(tmp_path / "experts"), "runs/pocket")
+    assert yaml.safe_load(back) == before
+
+
+def test_only_whole_path_parts_are_replaced(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yml"
+    recipe.write_text("models: [{model: runs/pocket2/task}, {model: a/runs/pocket/task}]\n")
+    with pytest.raises(InputError, match="names no model below runs/pocket"):
+        redirect_recipe(recipe, "runs/pocket", tmp_path / "x", tmp_path / "out.yml")

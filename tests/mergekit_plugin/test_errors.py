@@ -1,0 +1,359 @@
+"""Bad recipes and checkpoints, as the user of mergekit-yaml meets them: one message, exit 2."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from layerswap_method.errors import InputError, first_line, nearest
+from tests.mergekit_plugin.conftest import Experts, Merge, Merged, save_llama
+
+
+def refused(result: Merged, *fragments: str) -> None:
+    assert result.exit_code == 2, result.output
+    assert result.output.startswith("Error: "), result.output
+    assert "Traceback" not in result.output
+    for fragment in fragments:
+        assert fragment in result.output, result.output
+    parent = result.folder.parent
+    assert not parent.exists() or not list(parent.iterdir()), "something was written"
+
+
+def with_models(experts: Experts, task: dict[str, Any], language: dict[str, Any]) -> Any:
+    return experts.recipe(
+        models=[
+            {"model": str(experts.task), "parameters": task},
+            {"model": str(experts.language), "parameters": language},
+        ]
+    )
+
+
+TASK, LANGUAGE = {"role": "task"}, {"role": "language"}
+
+PARAMETERS = [
+    ({"botom_layers": 2}, "unknown parameter 'botom_layers'; did you mean 'bottom_layers'?"),
+    ({"bottom_layers": 2.5}, "bottom_layers is 2.5; it must be a whole number"),
+    ({"bottom_layers": True}, "bottom_layers is True; it must be a whole number"),
+    ({"top_layers": -1}, "top_layers is -1: Input should be greater than or equal to 0"),
+    ({"bottom_layers": [0, 5]}, "bottom_layers is a list or filter, which mergekit interpolates"),
+    ({"bottom_layers": 6, "top_layers": 3}, "6 + 3 = 9 is more than the model's 8 layers"),
+    ({"placement": "midle"}, "placement is 'midle'; it must be"),
+    ({"placement": "midle"}, "did you mean 'middle'?"),
+    ({"placement": "layers"}, "placement: layers needs language_layers, such as '0-4,30,31'"),
+    ({"language_layers": "0-1"}, "language_layers has no effect with placement: outer"),
+    (
+        {"placement": "layers", "language_layers": [0, 1, 7]},
+        'language_layers is a list, which mergekit interpolates; write a string: "0,1,7"',
+    ),
+    (
+        {"placement": "layers", "language_layers": 3},
+        'language_layers is 3; it must be a string in quotes, such as "3"',
+    ),
+    ({"placement": "layers", "language_layers": "0-8"}, "layer 8 does not exist"),
+    (
+        {"placement": "layers", "language_layers": "0", "bottom_layers": 1},
+        "bottom_layers has no effect with placement: layers",
+    ),
+    ({"task_weight": 0, "language_weight": 0}, "task_weight and language_weight are both 0"),
+    ({"task_weight": -1}, "task_weight is -1"),
+    ({"role": "task"}, "role belongs under the parameters: of each model"),
+    ({"non_layer": "avg"}, "non_layer is 'avg'; it must be"),
+    ({"layer_swap_source": "task"}, "unknown parameter 'layer_swap_source'"),
+    ({"layer_swap_plan": "llllllll"}, "unknown parameter 'layer_swap_plan'"),
+    (
+        {"placement": "soup", "bottom_layers": 5, "top_transition": 1},
+        "bottom_layers and top_transition have no effect with placement: soup; every layer is",
+    ),
+    (
+        {"placement": "delta_share", "top_layers": 1},
+        "top_layers has no effect with placement: delta_share; the experts' changes decide",
+    ),
+    (
+        {"placement": "delta_share", "swap_modules": "mlp"},
+        "swap_modules: mlp has no effect with placement: delta_share; drop it (delta_unit: module)",
+    ),
+    ({"placement": "delta_share", "delta_blend": 1.5}, "delta_blend is 1.5"),
+    (
+        {"placement": "delta_share", "delta_blend": 1, "task_weight": 0},
+        "delta_blend is 1.0 and the weight of the other expert 0: nothing to average",
+    ),
+    ({"delta_unit": "module"}, "delta_unit has no effect with placement: outer; write placement"),
+    ({"delta_blend": 0.5}, "delta_blend has no effect with placement: outer"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "message"), PARAMETERS)
+def test_parameters(
+    experts: Experts, merge: Merge, parameters: dict[str, Any], message: str
+) -> None:
+    refused(merge(experts.recipe(parameters=parameters)), message)
+
+
+ROLES = [
+    ({}, LANGUAGE, "has no role; write role: task or role: language"),
+    ({"rol": "task"}, LANGUAGE, "unknown parameter 'rol'; did you mean 'role'?"),
+    ({"role": "tsk"}, LANGUAGE, "role is 'tsk'; it must be task or language; did you mean 'task'?"),
+    (TASK, TASK, "models has no model with role: language"),
+    (LANGUAGE, LANGUAGE, "models has no model with role: task"),
+    ({"role": "task", "weight": -1}, LANGUAGE, "weight is -1; it must be finite and 0 or more"),
+    ({"role": "task", "weight": [1, 2]}, LANGUAGE, "weight is [1, 2]; it must be one number"),
+    ({"role": "task", "weight": 0}, LANGUAGE, "the weights of role task sum to 0"),
+    ({"role": "task", "top_layers": 2}, LANGUAGE, "top_layers belongs under the recipe's top"),
+]
+
+
+@pytest.mark.parametrize(("task", "language", "message"), ROLES)
+def test_roles(
+    experts: Experts, merge: Merge, task: dict[str, Any], language: dict[str, Any], message: str
+) -> None:
+    refused(merge(with_models(experts, task, language)), message)
+
+
+def test_every_problem_is_named_at_once(experts: Experts, merge: Merge) -> None:
+    recipe = with_models(experts, {"role": "tsk"}, {})
+    recipe |= {"parameters": {"botom_layers": 1, "seed": 1.5}, "tokeniser": "base"}
+    refused(
+        merge(recipe),
+        "5 problems",
+        "unknown key 'tokeniser', which mergekit ignores; did you mean 'tokenizer",
+        "did you mean 'bottom_layers'?",
+        "seed is 1.5",
+        "role is 'tsk'",
+        "has no role",
+    )
+
+
+def test_keys_that_mergekit_ignores(experts: Experts, merge: Merge) -> None:
+    recipe = experts.recipe()
+    recipe["models"][0]["paramters"] = {}
+    recipe["bottom_layers"] = 1
+    refused(
+        merge(recipe),
+        "models[0] has the unknown key 'paramters', which mergekit ignores; did you mean "
+        "'parameters'?",
+        "the recipe has the unknown key 'bottom_layers', which mergekit ignores; it belongs under "
+        "parameters:",
+    )
+
+
+def test_a_missing_base_model(experts: Experts, merge: Merge) -> None:
+    recipe = experts.recipe()
+    del recipe["base_model"]
+    refused(merge(recipe), "base_model is missing", f"write base_model: {experts.task}")
+
+
+def test_one_model_in_both_roles(experts: Experts, merge: Merge) -> None:
+    recipe = experts.recipe()
+    recipe["models"][1]["model"] = recipe["models"][0]["model"]
+    refused(merge(recipe), "is listed twice; one model plays one role")
+
+
+def test_a_relative_path_with_one_slash(
+    experts: Experts, merge: Merge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(experts.root.parent)
+    recipe = experts.recipe()
+    recipe["models"][0]["model"] = f"{experts.root.name}/task"
+    refused(merge(recipe), f"write ./{experts.root.name}/task")
+    recipe["models"][0]["model"] = f"./{experts.root.name}/task"
+    assert merge(recipe).exit_code == 0
+
+
+def test_a_path_that_is_not_there(experts: Experts, merge: Merge) -> None:
+    recipe = experts.recipe()
+    recipe["models"][0]["model"] = "/no/such/folder"
+    recipe["models"][1]["model"] = "~/experts/language"
+    refused(merge(recipe), "/no/such/folder: no such folder", "mergekit does not expand ~")
+
+
+def test_a_hub_id_without_a_hub(experts: Experts, merge: Merge) -> None:
+    recipe = experts.recipe()
+    recipe["models"][0]["model"] = "nobody/no-such-model"
+    refused(merge(recipe), "nobody/no-such-model: its config cannot be loaded")
+
+
+@pytest.mark.parametrize(
+    ("changes", "messages"),
+    [
+        (
+            {"num_hidden_layers": 6},
+            ["different depths (8 and 6 layers)", "experts of one pretrained parent"],
+        ),
+        (
+            {"vocab_size": 72},
+            [
+                "different vocabularies: ",
+                "model.embed_tokens.weight [64, 16] against [72, 16]",
+                "add tokenizer: {source: base} (or union)",
+            ],
+        ),
+        (
+            {"intermediate_size": 32},
+            ["different shapes: model.layers.0.mlp.down_proj.weight [16, 24] against [16, 32]"],
+        ),
+        ({"tie_word_embeddings": True}, ["ties its output embedding", "does not"]),
+        (
+            {"attention_bias": True},
+            ["task lacks 32 tensors that", "model.layers.0.self_attn.k_proj.bias", "29 more"],
+        ),
+    ],
+    ids=["depth", "vocabulary", "shape", "tied", "tensors"],
+)
+def test_experts_that_do_not_fit(
+    experts: Experts, merge: Merge, tmp_path: Path, changes: dict[str, Any], messages: list[str]
+) -> None:
+    recipe = experts.recipe()
+    recipe["models"][1]["model"] = str(save_llama(tmp_path / "odd", 9, **changes))
+    refused(merge(recipe), *messages)
+
+
+def test_another_architecture(experts: Experts, merge: Merge, tmp_path: Path) -> None:
+    odd = shutil.copytree(experts.language, tmp_path / "odd")
+    config = json.loads((odd / "config.json").read_text())
+    config |= {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+    (odd / "config.json").write_text(json.dumps(config))
+    recipe = experts.recipe()
+    recipe["models"][1]["model"] = str(odd)
+    refused(merge(recipe), "different architectures (LlamaForCausalLM, MistralForCausalLM)")
+
+
+def test_a_quantised_checkpoint(experts: Experts, merge: Merge, tmp_path: Path) -> None:
+    odd = shutil.copytree(experts.language, tmp_path / "odd")
+    config = json.loads((odd / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    (odd / "config.json").write_text(json.dumps(config))
+    recipe = experts.recipe()
+    recipe["models"][1]["model"] = str(odd)
+    refused(merge(recipe), "is quantised (gptq)", "use the unquantised checkpoint")
+
+
+def test_weights_stored_as_integers(experts: Experts, merge: Merge, tmp_path: Path) -> None:
+    odd = shutil.copytree(experts.language, tmp_path / "odd")
+    tensors = load_file(odd / "model.safetensors")
+    name = "model.layers.0.mlp.up_proj.weight"
+    tensors[name] = tensors[name].to(torch.int8)
+    save_file(tensors, odd / "model.safetensors", metadata={"format": "pt"})
+    recipe = experts.recipe()
+    recipe["models"][1]["model"] = str(odd)
+    refused(merge(recipe), "stores weights as I8 (quantised)")
+
+
+def test_a_pickled_checkpoint(experts: Experts, merge: Merge, tmp_path: Path) -> None:
+    odd = shutil.copytree(experts.language, tmp_path / "odd")
+    torch.save(load_file(odd / "model.safetensors"), odd / "pytorch_model.bin")
+    (odd / "model.safetensors").unlink()
+    recipe = experts.recipe()
+    recipe["models"][1]["model"] = str(odd)
+    refused(merge(recipe), "only pickled weights (pytorch_model.bin)", "save_pretrained")
+
+
+def test_a_missing_or_damaged_shard(experts: Experts, merge: Merge, tmp_path: Path) -> None:
+    odd = shutil.copytree(experts.language, tmp_path / "odd")
+    names = list(load_file(odd / "model.safetensors"))
+    index = {"weight_map": dict.fromkeys(names, "model-00001-of-00001.safetensors")}
+    shard = (odd / "model.safetensors").rename(odd / "model-00001-of-00001.safetensors")
+    (odd / "model.safetensors.index.json").write_text(json.dumps(index))
+    recipe = experts.recipe()
+    recipe["models"][1]["model"] = str(odd)
+    assert merge(recipe).exit_code == 0
+    shutil.rmtree(tmp_path / "out")
+    shard.write_bytes(shard.read_bytes()[:-100])
+    refused(merge(recipe), "model-00001-of-00001.safetensors is damaged")
+    shard.unlink()
+    refused(merge(recipe), "1 of 1 shards are missing")
+
+
+def test_an_adapter_without_a_cache(experts: Experts, merge: Merge, tmp_path: Path) -> None:
+    (tmp_path / "adapter").mkdir()
+    recipe = experts.recipe()
+    recipe["models"][1]["model"] = f"{experts.base}+{tmp_path / 'adapter'}"
+    refused(merge(recipe), "add --lora-merge-cache DIR", "holds no adapter_config.json")
+
+
+def test_the_output_is_a_file(experts: Experts, merge: Merge, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "merged").write_text("mine")
+    result = merge(experts.recipe())
+    assert result.exit_code == 2
+    assert "the output path is a file" in result.output
+    assert (tmp_path / "out" / "merged").read_text() == "mine"
+
+
+def test_modules_to_swap_that_the_model_lacks(
+    experts: Experts, merge: Merge, tmp_path: Path
+) -> None:
+    from transformers import MambaConfig, MambaForCausalLM
+
+    folders = []
+    for name in ("a", "b"):
+        folders.append(tmp_path / name)
+        MambaForCausalLM(
+            MambaConfig(vocab_size=32, hidden_size=16, num_hidden_layers=4, state_size=4)
+        ).save_pretrained(folders[-1])
+    recipe = {
+        "merge_method": "layer_swap",
+        "base_model": str(folders[0]),
+        "models": [
+            {"model": str(folders[0]), "parameters": TASK},
+            {"model": str(folders[1]), "parameters": LANGUAGE},
+        ],
+        "parameters": {"bottom_layers": 1, "top_layers": 1, "swap_modules": "attention"},
+    }
+    refused(merge(recipe), "swap_modules is attention, but the layers", "norm, other")
+
+
+def test_other_methods_are_left_alone(experts: Experts, merge: Merge) -> None:
+    recipe = experts.recipe(merge_method="linear", parameters={"weight": 1, "botom_layers": 3})
+    recipe["models"] = [{"model": str(experts.task)}, {"model": str(experts.language)}]
+    result = merge(recipe)
+    assert result.exit_code == 0, result.output
+    assert not (result.folder / "layer_swap_plan.json").exists()
+
+
+def test_the_check_itself_can_pass(experts: Experts, merge: Merge) -> None:
+    result = merge(experts.recipe())
+    assert result.exit_code == 0, result.output
+    assert (result.folder / "model.safetensors").exists()
+    assert [p.name for p in result.folder.parent.iterdir()] == ["merged"]
+
+
+def test_nearest_names_and_lists_of_problems() -> None:
+    assert nearest("botom_layers", ["bottom_layers", "seed"]) == "; did you mean 'bottom_layers'?"
+    assert nearest("MGSM", ["mgsm", "Belebele"]) == "; did you mean 'mgsm'?"
+    assert nearest("belebele", ["mgsm", "Belebele"]) == "; did you mean 'Belebele'?"
+    assert nearest("zzz", ["bottom_layers"]) == ""
+    assert InputError.from_problems("here", ["one"]).message == "here: one"
+    listed = InputError.from_problems("here", ["a", "b"]).message
+    assert listed == "here: 2 problems\n  - a\n  - b"
+    nested = InputError.from_problems("there", [listed, "c"]).message
+    assert nested == "there: 2 problems\n  - here: 2 problems\n      - a\n      - b\n  - c"
+
+
+def test_settings_in_slices_that_this_method_does_not_read(experts: Experts, merge: Merge) -> None:
+    sources = [{**model, "layer_range": [0, 8]} for model in experts.recipe()["models"]]
+    recipe = experts.recipe(
+        slices=[
+            {
+                "sources": sources,
+                "base_model": str(experts.task),
+                "parameters": {"bottom_layers": 1},
+            }
+        ]
+    )
+    del recipe["models"]
+    refused(
+        merge(recipe),
+        f"slices[0].base_model is {experts.task}: layer_swap has one base",
+        "slices[0].parameters: bottom_layers: move them to the recipe's top parameters:",
+    )
+
+
+def test_the_first_line_of_an_error_that_says_nothing_is_its_type() -> None:
+    assert first_line(ValueError("one\ntwo")) == "one"
+    assert first_line(OSError(" \n")) == "OSError"

@@ -1,0 +1,199 @@
+"""Recipes with a setting that has no effect, no meaning or no number: each is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.mergekit_plugin.conftest import Experts, Merge, save_llama
+from tests.mergekit_plugin.test_errors import LANGUAGE, TASK, refused, with_models
+
+
+@pytest.mark.parametrize("name", ["task_weight", "language_weight"])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("1", "is '1'; it must be one number, and this is text (YAML reads 1e-6 and quoted"),
+        ("1e-3", "write 0.001"),
+        ("1e-6", "write 1.0e-06"),
+        ("1e30", "write 1.0e+30"),
+        ("heavy", "is 'heavy'; it must be one number"),
+        (True, "is True; it must be one number"),
+        (float("inf"), "is inf"),
+    ],
+)
+def test_weights_of_roles_are_numbers(
+    experts: Experts, merge: Merge, name: str, value: object, message: str
+) -> None:
+    refused(merge(experts.recipe(parameters={name: value})), f"{name} is ", message)
+
+
+@pytest.mark.parametrize("text", ["0.001", "1.0e-06", "1.0e+30"])
+def test_yaml_reads_the_numbers_we_advise(text: str) -> None:
+    assert yaml.safe_load(text) == float(text)
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        ("1e-6", "weight is '1e-6'; it must be one number, and this is text"),
+        ("much", "weight is 'much'; it must be one number"),
+        (True, "weight is True; it must be one number"),
+        (10**400, "it must be finite and 0 or more"),
+        ({"value": 1, "filter": "mlp"}, "weight is a list or filter; it must be one number"),
+        ([{"value": 1, "filter": "mlp"}], "weight is a list or filter; it must be one number"),
+    ],
+)
+def test_weights_of_models_are_numbers(
+    experts: Experts, merge: Merge, weight: object, message: str
+) -> None:
+    refused(merge(with_models(experts, {"role": "task", "weight": weight}, LANGUAGE)), message)
+
+
+def test_a_list_of_layers_is_one_problem(experts: Experts, merge: Merge) -> None:
+    result = merge(experts.recipe(parameters={"placement": "layers", "language_layers": [0, 1]}))
+    refused(result, 'write a string: "0,1"')
+    assert "problems" not in result.output
+
+
+def test_the_role_of_a_base(experts: Experts, merge: Merge) -> None:
+    result = merge(with_models(experts, {"role": "base"}, LANGUAGE))
+    refused(result, "role is 'base'; the base is named by base_model: at the recipe's top")
+    assert "did you mean" not in result.output
+
+
+def test_a_role_that_is_a_filter(experts: Experts, merge: Merge) -> None:
+    role = {"value": "task", "filter": "mlp"}
+    refused(merge(with_models(experts, {"role": role}, LANGUAGE)), "role is a list or filter;")
+
+
+def test_a_weight_of_the_base(experts: Experts, merge: Merge) -> None:
+    recipe = experts.recipe()
+    recipe["models"].append({"model": str(experts.base), "parameters": {"weight": 2}})
+    refused(merge(recipe), f"models[2] ({experts.base}): weight has no effect on the base")
+
+
+def test_the_base_written_in_two_ways(experts: Experts, merge: Merge) -> None:
+    recipe = experts.recipe(base_model=f"{experts.base}/")
+    recipe["models"].append({"model": str(experts.base)})
+    refused(merge(recipe), f"is the base_model; write it in the same way ({experts.base}/)")
+    recipe["models"][2]["model"] = f"{experts.base}/"
+    assert merge(recipe).exit_code == 0
+
+
+def test_one_model_in_both_roles_however_it_is_written(
+    experts: Experts, merge: Merge, tmp_path: Any
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(experts.task)
+    for other in (f"{experts.task}/", str(link)):
+        recipe = experts.recipe()
+        recipe["models"][1]["model"] = other
+        refused(
+            merge(recipe),
+            f"models[1] ({other}) is listed twice (first as {experts.task}); one model plays one",
+        )
+
+
+def test_keys_under_modules(experts: Experts, merge: Merge) -> None:
+    recipe = experts.recipe()
+    models = recipe.pop("models")
+    models[0]["wieght"] = 2
+    recipe["modules"] = {"default": {"foo": 1, "models": models}}
+    refused(
+        merge(recipe),
+        "modules.default has the unknown key 'foo', which mergekit ignores",
+        "modules.default.models[0] has the unknown key 'wieght', which mergekit ignores",
+    )
+    sources = [
+        {"model": str(experts.task), "layer_range": [0, 8], "parameters": TASK, "rol": 1},
+        {"model": str(experts.language), "layer_range": [0, 8], "parameters": LANGUAGE},
+    ]
+    recipe["modules"] = {"default": {"slices": [{"sources": sources, "paramters": {}}]}}
+    refused(
+        merge(recipe),
+        "modules.default.slices[0] has the unknown key 'paramters'",
+        "modules.default.slices[0].sources[0] has the unknown key 'rol'",
+    )
+
+
+def test_a_key_that_is_a_number(experts: Experts, merge: Merge) -> None:
+    recipe: dict[Any, Any] = experts.recipe()
+    refused(merge({**recipe, 1: 2}), "the recipe has the unknown key 1, which mergekit ignores")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"placement": "layers", "language_layers": "0-99999999999"}, "no model has 100000 layers"),
+        ({"placement": "layers", "language_layers": "1-２"}, "is neither a layer nor a range"),
+        ({"placement": "middle", "bottom_transition": 30000000}, "7 + 30000000 + 0 = 30000007"),
+    ],
+)
+def test_layers_that_cannot_be(
+    experts: Experts, merge: Merge, parameters: dict[str, Any], message: str
+) -> None:
+    refused(merge(experts.recipe(parameters=parameters)), message)
+
+
+def test_a_key_that_stands_twice(experts: Experts, merge: Merge) -> None:
+    # mergekit-yaml has dropped the first by the time it hands over its configuration.
+    text = yaml.safe_dump(experts.recipe(), sort_keys=False)
+    lines = text.splitlines()
+    second = next(i for i, line in enumerate(lines, start=1) if "bottom_layers" in line)
+    lines[second:second] = ["  bottom_layers: 3", "  top_layers: 0"]
+    refused(
+        merge("\n".join(lines)),
+        "layer_swap recipe: 2 problems",
+        f"line {second + 1} has the key 'bottom_layers' again (first in line {second})",
+        f"line {second + 3} has the key 'top_layers' again (first in line {second + 2})",
+    )
+
+
+def test_unknown_keys_inside_tokenizer(experts: Experts, merge: Merge) -> None:
+    tokens = {
+        "w1": {"forse": True, "source": {"kind": "zero", "token": "x"}},
+        "w2": {"source": {"kind": "model_token", "model": str(experts.task), "tokn": "x"}},
+    }
+    tokens["w2"]["source"]["token"] = "y"
+    tokenizer = {"sorce": "base", "tokens": tokens}
+    refused(
+        merge(experts.recipe(tokenizer=tokenizer)),
+        "4 problems",
+        "tokenizer has the unknown key 'sorce', which mergekit ignores; did you mean 'source'?",
+        "tokenizer.tokens.w1 has the unknown key 'forse', which mergekit ignores; did you mean",
+        "tokenizer.tokens.w1.source has the unknown key 'token', which mergekit ignores",
+        "tokenizer.tokens.w2.source has the unknown key 'tokn', which mergekit ignores; did you",
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("tokenizer", {"source": "base"}),
+        ("tokenizer", {"source": "union"}),
+        ("tokenizer_source", "union"),
+        ("chat_template", "chatml"),
+    ],
+)
+def test_a_setting_that_needs_a_tokenizer_and_a_base_without(
+    experts: Experts, merge: Merge, key: str, value: object
+) -> None:
+    refused(
+        merge(experts.recipe(**{key: value}), "--copy-tokenizer"),
+        f"{experts.base} holds no tokenizer (tokenizer.json, tokenizer.model or vocab.json), "
+        f"which {key}: needs; copy its files there",
+    )
+
+
+def test_the_tokenizer_of_a_model_that_is_only_its_source(
+    experts: Experts, merge: Merge, tmp_path: Path
+) -> None:
+    donor = save_llama(tmp_path / "donor", seed=7)
+    result = merge(experts.recipe(tokenizer={"source": str(donor)}))
+    refused(result, "4 problems", f"{donor} holds no tokenizer", f"{experts.task} holds no")
+    without = merge(experts.recipe())  # no setting asks for one
+    assert without.exit_code == 0, without.output

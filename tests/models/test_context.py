@@ -1,0 +1,74 @@
+"""How long a context may be, on both engines. (Where a model is: test_lm_eval_backend.py.)"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablations.engines import vllm_engine
+from ablations.engines.lm_eval_backend import start_model
+from ablations.engines.options import EngineOptions
+from ablations.models.context import check_context
+from layerswap_method.errors import InputError
+
+STRETCHED = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
+TRAINED_LONG = {
+    **{"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0},
+    "original_max_position_embeddings": 32,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "most"),
+    [
+        ("llama", {"max_position_embeddings": 128}, 128),
+        ("llama", {"max_position_embeddings": 128, "rope_parameters": STRETCHED}, 512),
+        ("llama", {"max_position_embeddings": 128, "rope_parameters": TRAINED_LONG}, 128),
+        ("gpt2", {"n_positions": 64}, 64),
+    ],
+)
+def test_a_context_beyond_the_positions_is_refused(
+    kind: str, settings: dict[str, Any], most: int, tmp_path: Path
+) -> None:
+    from transformers import AutoConfig
+
+    AutoConfig.for_model(kind, **settings).save_pretrained(tmp_path)
+    check_context(str(tmp_path), None)
+    check_context(str(tmp_path), most)
+    with pytest.raises(InputError) as refused:
+        check_context(str(tmp_path), most + 1)
+    assert refused.value.message == (
+        f"{tmp_path}: a context of {most + 1} tokens (--max-model-len) is more than it has "
+        f"positions for ({most})"
+    )
+
+
+def test_a_model_without_positions_takes_any_context(tmp_path: Path) -> None:
+    from transformers import AutoConfig
+
+    AutoConfig.for_model("bloom").save_pretrained(tmp_path)
+    check_context(str(tmp_path), 1_000_000)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "hf",
+        pytest.param(
+            "vllm",
+            marks=[
+                pytest.mark.vllm,
+                pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed"),
+            ],
+        ),
+    ],
+)
+def test_both_engines_say_it_alike(backend: Any, model: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        start_model(str(model), backend, EngineOptions(max_model_len=4096))
+    assert refused.value.message == (
+        f"{model}: a context of 4096 tokens (--max-model-len) is more than it has "
+        "positions for (128)"
+    )

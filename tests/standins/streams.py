@@ -1,0 +1,41 @@
+"""A mergekit recipe as the stream that should equal it: one document, read two ways."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from layerswap_method.checkpoints.model_files import StreamInput
+from layerswap_method.delta_revert.spec import RevertSpec
+from layerswap_method.delta_revert.stream import revert_stream
+from layerswap_method.layer_swap.spec import LayerSwapSpec
+from layerswap_method.layer_swap.stream import layer_swap_stream
+from layerswap_method.stream.weight_stream import WeightStream, checkpoint_stream, linear_stream
+
+
+def stream_of(document: Mapping[str, Any]) -> WeightStream:
+    """Return the stream of a recipe with `models:`."""
+    dtypes = {"dtype": document.get("dtype"), "out_dtype": document.get("out_dtype")}
+    inputs = [_input(entry) for entry in document["models"]]
+    if document["merge_method"] == "passthrough":
+        return checkpoint_stream(inputs[0].folder, inputs[0].adapter, **dtypes)
+    if document["merge_method"] == "linear":
+        return linear_stream(inputs, **dtypes)
+    base = _input({"model": document["base_model"]})
+    if document["merge_method"] == "delta_revert":
+        return revert_stream(RevertSpec(**document["parameters"]), inputs[0], base, **dtypes)
+    spec = LayerSwapSpec(**document["parameters"])
+    return layer_swap_stream(spec, inputs, base, **dtypes)
+
+
+def _input(entry: Mapping[str, Any]) -> StreamInput:
+    parameters = entry.get("parameters", {})
+    folder, _, adapter = entry["model"].partition("+")
+    return StreamInput(
+        name=entry["model"],
+        folder=Path(folder),
+        role=parameters.get("role"),
+        weight=parameters.get("weight", 1.0),
+        adapter=Path(adapter) if adapter else None,
+    )

@@ -1,0 +1,154 @@
+"""Tiny random experts that talk, their merges on disk, and what cold engines say of those."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from safetensors.torch import save_file
+
+from ablations.engines.lm_eval_backend import CheckpointEvaluator
+from ablations.engines.options import EngineOptions
+from ablations.scoring.records import Evaluation, EvaluationRequest
+from tests.engines.conftest import SPECIAL, write_model, write_tasks
+from tests.standins.merging import merge, recipe
+from tests.standins.tuned import tune
+
+OPTIONS = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
+FAMILIES = ("llama_tied", "qwen2", "llama")
+LAYERS = 3
+POSITIONS = 1024
+SHOTS = 20
+"""Enough for a prefix of some cache blocks, shared by all items."""
+
+
+def write_expert(folder: Path, family: str, seed: int) -> Path:
+    """Write a random model of a family: tied float32, biased bfloat16, or untied float32."""
+    import torch
+    import transformers
+
+    write_model(folder)
+    common = {key: getattr(transformers.AutoConfig.from_pretrained(folder), key) for key in _SHARED}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    if family == "qwen2":  # transformers takes Qwen2's class for it, whatever the files say
+        tokenizer = transformers.Qwen2Tokenizer(
+            vocab={token: index for index, token in enumerate([*SPECIAL, *_PIECES])},
+            merges=[("Ġ", "w")],
+            **{f"{token[1:-1]}_token": token for token in SPECIAL},
+            padding_side="left",
+        )
+    tokenizer.model_max_length = POSITIONS
+    tokenizer.save_pretrained(folder)
+    kind = "Qwen2" if family == "qwen2" else "Llama"
+    torch.manual_seed(seed)
+    model = getattr(transformers, f"{kind}ForCausalLM")(
+        getattr(transformers, f"{kind}Config")(
+            **common,
+            num_hidden_layers=LAYERS,
+            max_position_embeddings=POSITIONS,
+            tie_word_embeddings=family == "llama_tied",
+        )
+    )
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.copy_(torch.randn(parameter.shape))  # Qwen2's begin as zeros
+            if "norm" in name:
+                parameter.add_(0.2 * torch.randn(parameter.shape))
+        # Special tokens, and numbers that are no token, are never said.
+        model.get_output_embeddings().weight[[0, 1, 3, *range(len(tokenizer), 28)]] = 0
+    model.to(torch.bfloat16 if family == "qwen2" else torch.float32).save_pretrained(folder)
+    return folder
+
+
+_PIECES = ["w", *"0123456789", "Ġ", "Ċ", "Ġw"]
+_SHARED = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "head_dim"),
+    *("num_key_value_heads", "initializer_range", "pad_token_id", "bos_token_id", "eos_token_id"),
+)
+
+
+def write_adapter(folder: Path, module: str, inputs: int, outputs: int) -> Path:
+    """Write an adapter of rank 2 that changes one module."""
+    import torch
+
+    torch.manual_seed(5)
+    folder.mkdir()
+    name = f"base_model.model.{module}"
+    matrices = {"lora_A": torch.randn(2, inputs), "lora_B": torch.randn(outputs, 2)}
+    save_file(
+        {f"{name}.{kind}.weight": tensor * 0.5 for kind, tensor in matrices.items()},
+        folder / "adapter_model.safetensors",
+    )
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": [module]}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def write_prefix_tasks(folder: Path) -> EvaluationRequest:
+    """Write tasks, one with a long few-shot prefix, and return the request for all of them."""
+    write_tasks(folder)
+    task = yaml.safe_load((folder / "words_generate.yaml").read_text())
+    task |= {"task": "words_prefix", "num_fewshot": SHOTS}
+    (folder / "words_prefix.yaml").write_text(yaml.safe_dump(task))
+    return EvaluationRequest(tasks=("words_prefix", "words_choose"), include_path=folder)
+
+
+@dataclass(frozen=True)
+class World:
+    """Experts of one family, recipes over them, and what to ask."""
+
+    root: Path
+    base: Path
+    cells: Mapping[str, dict[str, Any]]
+    request: EvaluationRequest
+
+    def cold(self, backend: Any, name: str) -> Evaluation:
+        """Merge a cell with mergekit, and evaluate the checkpoint in an engine of its own."""
+        out = self.root / f"merged-{name}"
+        if not out.exists():
+            merge(
+                self.cells[name],
+                out,
+                copy_tokenizer=True,
+                lora_merge_cache=str(self.root / "cache"),
+            )
+        return CheckpointEvaluator(backend, OPTIONS).evaluate(out, self.request)
+
+
+def make_world(root: Path, family: str) -> World:
+    """Write experts and an adapter of a single projection, and name some cells."""
+    import torch
+
+    base, task, language = (
+        write_expert(root / name, family, seed)
+        for seed, name in enumerate(("base", "task", "language"))
+    )
+    dtype = torch.bfloat16 if family == "qwen2" else torch.float32
+    tuned = tune(base, root / "tuned", 7, 0.1, dtype)  # a fifth of the weights themselves
+    only_k = write_adapter(root / "only_k", "model.layers.1.self_attn.k_proj", 64, 32)
+    both = {"task": task, "language": language}
+    swap = {"bottom_layers": 1, "top_layers": 0}
+    linear = [{"model": str(each), "parameters": {"weight": 1.0}} for each in (task, language)]
+    return World(
+        root=root,
+        base=base,
+        cells={
+            "base": {"merge_method": "passthrough", "models": [{"model": str(base)}]},
+            "swap": recipe(both, {**swap, "bottom_transition": 1}, base),
+            "attention": recipe(both, {**swap, "swap_modules": "attention"}, base),
+            "only_k": {"merge_method": "passthrough", "models": [{"model": f"{base}+{only_k}"}]},
+            "reverted": {
+                "merge_method": "delta_revert",
+                "models": [{"model": str(tuned)}],
+                "base_model": str(base),
+                "parameters": {"keep_fraction": 0.5, "bottom_layers": 1},
+            },
+            "soup": {"merge_method": "linear", "models": linear, "base_model": str(task)},
+        },
+        request=write_prefix_tasks(root / "tasks"),
+    )

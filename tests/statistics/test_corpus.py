@@ -1,0 +1,95 @@
+"""Corpus metrics as sums: equal to sacrebleu's own scores, whatever is drawn."""
+
+import numpy as np
+import pytest
+import sacrebleu
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ablations.statistics.corpus import CORPUS_METRICS, chrf_counts, corpus_metric, ter_counts
+
+WORDS = ["paka", "mbwa", "(ana)", "vikombe", "vitano", ",", ".", "5", "కుక్క", "犬が好き"]
+SENTENCES = st.lists(st.sampled_from(WORDS), max_size=7).map(" ".join)
+PAIRS = st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=6)
+
+
+def _sacrebleu(metric: str, predictions: list[str], references: list[str]) -> float:
+    if metric == "bleu":
+        return float(sacrebleu.corpus_bleu(predictions, [references], force=True).score)
+    if metric == "ter":
+        return float(sacrebleu.corpus_ter(predictions, [references]).score)
+    words = 2 if metric == "chrf++" else 0
+    return float(sacrebleu.corpus_chrf(predictions, [references], word_order=words).score)
+
+
+@pytest.mark.parametrize("name", CORPUS_METRICS)
+@settings(max_examples=60)
+@given(pairs=PAIRS, seed=st.integers(0, 9))
+def test_sums_of_what_is_drawn_give_sacrebleus_score(
+    name: str, pairs: list[tuple[str, str]], seed: int
+) -> None:
+    metric = corpus_metric(name)
+    assert metric is not None
+    drawn = np.random.default_rng(seed).integers(0, len(pairs), size=len(pairs))
+    counts = metric.counts([pair[0] for pair in pairs], [pair[1] for pair in pairs])
+    assert counts.shape[0] == len(pairs)
+    chosen = [pairs[place] for place in drawn]
+    expected = _sacrebleu(name, [pair[0] for pair in chosen], [pair[1] for pair in chosen]) / 100
+    sums = counts[drawn].sum(axis=0).astype(np.float64)
+    if name == "bleu":
+        expected = min(expected, 1.0)
+    assert float(metric.score(sums)) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", CORPUS_METRICS)
+def test_many_sums_are_scored_at_once(name: str) -> None:
+    metric = corpus_metric(name)
+    assert metric is not None
+    counts = metric.counts(["a b c d e", "x y z w", ""], ["a b c d f", "x y w z", "q"])
+    rows = np.random.default_rng(0).multinomial(3, [1 / 3] * 3, size=8) @ counts.astype(float)
+    expected = [float(metric.score(row)) for row in rows]
+    scores = metric.score(rows.reshape(2, 1, 4, -1))
+    assert scores.shape == (2, 1, 4)
+    assert scores.ravel().tolist() == expected
+    assert len(set(expected)) > 3
+
+
+def test_the_signature_says_how_it_is_counted() -> None:
+    said = sacrebleu.metrics.chrf.CHRF(char_order=4, word_order=1)
+    said.corpus_score(["a b"], [["a c"]])
+    metric = corpus_metric("chrf++", str(said.get_signature()))
+    assert metric is not None
+    assert metric.counts(["a b"], ["a c"]).shape == (1, 3 * 5)
+    char = corpus_metric("bleu", "nrefs:1|case:mixed|eff:no|tok:char|smooth:exp|version:2.6.0")
+    assert char is not None
+    assert char.counts(["abc"], ["abd"])[0, :2].tolist() == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "signature"),
+    [
+        ("rouge", None),
+        ("bleu", "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.6.0"),
+        ("bleu", "nrefs:1|case:mixed|eff:no|tok:13a|smooth:floor[0.10]|version:2.6.0"),
+        ("chrf", "nrefs:1|case:mixed|eff:no|nc:6|nw:0|space:no|version:2.6.0"),
+        ("ter", "nrefs:1|case:lc|tok:tercom|norm:yes|punct:yes|asian:no|version:2.6.0"),
+    ],
+)
+def test_what_is_counted_otherwise_is_not_known(name: str, signature: str | None) -> None:
+    assert corpus_metric(name, signature) is None
+
+
+def test_sacrebleus_own_signatures_are_known() -> None:
+    for name, scorer in (
+        ("bleu", sacrebleu.metrics.bleu.BLEU(tokenize="intl")),
+        ("chrf++", sacrebleu.metrics.chrf.CHRF(word_order=2)),
+        ("ter", sacrebleu.metrics.ter.TER()),
+    ):
+        scorer.corpus_score(["a b"], [["a c"]])
+        assert corpus_metric(name, str(scorer.get_signature())) is not None
+
+
+@pytest.mark.parametrize("count", [chrf_counts, ter_counts])
+def test_unequal_lengths_are_refused(count: object) -> None:
+    with pytest.raises(ValueError, match="2 predictions against 1 references"):
+        count(["a", "b"], ["a"])  # type: ignore[operator]

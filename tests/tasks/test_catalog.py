@@ -1,0 +1,77 @@
+"""The list of the shipped tasks, against the files that lm-eval reads."""
+
+from typing import Any
+
+import pytest
+
+from ablations.engines.lm_eval_backend import load_tasks
+from ablations.scoring.records import EvaluationRequest
+from ablations.tasks.catalog import TITLES, choose, describe_tasks, list_tasks
+from layerswap_method.errors import InputError
+from tests.tasks.conftest import DATA
+
+TASKS = list_tasks()
+CODES = ("en", "ja", "bn", "sw", "te")
+
+
+def test_every_benchmark_has_the_papers_languages_in_the_papers_order() -> None:
+    assert list(dict.fromkeys(task.benchmark for task in TASKS)) == list(TITLES)
+    for benchmark in TITLES:
+        languages = [task.language for task in TASKS if task.benchmark == benchmark]
+        both_ways = [code for code in CODES if code != "en" for _ in range(2)]
+        assert languages == (both_ways if benchmark == "flores" else list(CODES))
+    labels = [task.label for task in TASKS if task.benchmark == "flores"]
+    assert labels[:4] == ["Eng-Jpn", "Jpn-Eng", "Eng-Ben", "Ben-Eng"]
+
+
+def test_the_list_says_what_lm_eval_reads() -> None:
+    asked = [task for task in TASKS if task.language == "sw"]
+    assert len(asked) == 6
+    request = EvaluationRequest(
+        tasks=tuple(task.name for task in asked), data_dir=DATA, allow_code_execution=True
+    )
+    loaded: list[Any] = load_tasks(request)[0]
+    for task, theirs in zip(asked, loaded, strict=True):
+        config = theirs.config
+        assert task.name == config.task
+        assert task.num_fewshot == config.num_fewshot
+        assert task.max_gen_toks == (config.generation_kwargs or {}).get("max_gen_toks")
+        assert list(task.metrics) == list(theirs._metric_fn_list or task.metrics)
+        assert task.source == config.dataset_path
+        assert task.executes_code == bool(config.unsafe_code)
+
+
+def test_protocol_and_source_are_said() -> None:
+    text = describe_tasks(TASKS)
+    for task in TASKS:
+        (line,) = [line for line in text.splitlines() if line.startswith(f"{task.name} ")]
+        assert task.protocol in line
+        assert task.source in line
+    assert "layerswap_mgsm_sw" in text
+    assert "8-shot, exact_match, strict-match or flexible-extract, up to 1024 tokens" in text
+    assert "0-shot, pass@1, extracted, up to 1024 tokens, prompts in en, runs code" in text
+    last = text.splitlines()[-1]
+    assert last.startswith("Groups: layerswap_mgsm, layerswap_en")
+    assert "layerswap_sw" in last
+
+
+def test_languages_and_benchmarks_choose() -> None:
+    assert choose(TASKS) == TASKS
+    names = [task.name for task in choose(TASKS, ["te", "sw"], ["belebele", "mgsm"])]
+    assert names == [
+        *("layerswap_mgsm_sw", "layerswap_mgsm_te"),
+        *("layerswap_belebele_sw", "layerswap_belebele_te"),
+    ]
+    names = [task.name for task in choose(TASKS, ["sw"], ["flores"])]
+    assert names == ["layerswap_flores_en-sw", "layerswap_flores_sw-en"]
+
+
+def test_unknown_names_are_all_said_with_the_nearest() -> None:
+    with pytest.raises(InputError) as caught:
+        choose(TASKS, ["sw", "tee"], ["mgms", "mmlu"])
+    assert caught.value.message.splitlines() == [
+        "no language 'tee'; did you mean 'te'?; known are en, ja, bn, sw, te",
+        "no benchmark 'mgms'; did you mean 'mgsm'?; known are mgsm, belebele, flores, mbpp, mmlu",
+    ]
+    with pytest.raises(InputError, match="no task of flores in en"):
+        choose(TASKS, ["en"], ["flores"])

@@ -8,8 +8,8 @@ becomes one logged warning, and mergekit works on without `layer_swap`.
 
 The callbacks wait until no watched module is half imported. mergekit imports its registry
 while its own package is unfinished, and our modules import mergekit; run at once, a callback
-would meet one of them half made (`import layerswap_method.mergekit_plugin.layer_swap_kernel` in a bare
-interpreter is enough).
+would meet one of them half made (`import
+layerswap_method.mergekit_plugin.layer_swap_kernel` in a bare interpreter is enough).
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ def opened(
         with loaded(expert.folder, backend, request.options, request.seed) as engine:
             yield lambda asked: run_tasks(engine, asked, model=model, backend=backend)
         return
-    from ablations.engines import SwapFailed, open_live
+    from ablations.engines.errors import SwapFailed
+    from ablations.engines.live import open_live
     from layerswap_method.stream.weight_stream import checkpoint_stream
 
     stream = checkpoint_stream(expert.folder, expert.adapter)

@@ -13,7 +13,7 @@ from ablations.report.document import Entry, Table
 
 def published_table(key: str) -> Table | None:
     """Return the published table of the layout `key`; None where the paper has none."""
-    text = (files("ablations.report") / "published.json").read_text(encoding="utf-8")
+    text = (files("ablations.paper") / "tables.json").read_text(encoding="utf-8")
     document = json.loads(text)
     found = document["tables"].get(key)
     if found is None:

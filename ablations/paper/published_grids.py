@@ -56,6 +56,6 @@ def published_sources() -> dict[str, Any]:
 
 
 def _document() -> dict[str, Any]:
-    text = (files("ablations.delta") / "published.json").read_text(encoding="utf-8")
+    text = (files("ablations.paper") / "grids.json").read_text(encoding="utf-8")
     document: dict[str, Any] = json.loads(text)
     return document

@@ -28,7 +28,8 @@ from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.recipe.references import named_models
 
 if TYPE_CHECKING:
-    from ablations.engines import LiveEvaluator, SwapFailed
+    from ablations.engines.errors import SwapFailed
+    from ablations.engines.live import LiveEvaluator
     from ablations.study.planning import StudyPlan
     from layerswap_method.stream.weight_stream import WeightStream
 
@@ -107,7 +108,7 @@ class StudyEngine:
             live.close()
 
     def _evaluate(self, work: Work) -> Done:
-        from ablations.engines import SwapFailed
+        from ablations.engines.errors import SwapFailed
         from layerswap_method.merge_stream import can_stream
         from layerswap_method.stream.weight_stream import checkpoint_stream
 
@@ -136,7 +137,7 @@ class StudyEngine:
         return {"fallback": error.message}
 
     def _stream(self, work: Work) -> WeightStream:
-        from ablations.engines import SwapFailed
+        from ablations.engines.errors import SwapFailed
         from layerswap_method.merge_stream import stream_of
 
         try:
@@ -168,7 +169,7 @@ class StudyEngine:
 
     def _live_for(self, stream: WeightStream) -> LiveEvaluator:
         """Return the evaluator whose engine computes in the dtype of the model; ends any other."""
-        from ablations.engines import open_live
+        from ablations.engines.live import open_live
         from ablations.study.streams import engine_options
 
         setup = self._setup

@@ -60,8 +60,8 @@ class LayerSwapSpec(BaseModel):
     `layerswap_method.layer_swap.magnitude`."""
 
     placement: Placement = "outer"
-    """Where the swapped layers sit; see `placements.build_plan`. `soup`: nowhere, every layer is averaged.
-    `delta_share`: see `layerswap_method.layer_swap.delta_share`."""
+    """Where the swapped layers sit; see `placements.build_plan`. `soup`: nowhere, every layer is
+    averaged.   `delta_share`: see `layerswap_method.layer_swap.delta_share`."""
 
     language_layers: StrictStr | None = Field(default=None, examples=["0-4,30,31"])
     """For `placement: layers`: the swapped layers as a string such as "0-4,30,31"."""

@@ -173,6 +173,6 @@ def test_the_data_is_the_transcription() -> None:
 
 
 def _columns() -> list[dict[str, str]]:
-    path = Path(__file__).parents[2] / "ablations" / "delta" / "published.json"
+    path = Path(__file__).parents[2] / "ablations" / "paper" / "grids.json"
     columns: list[dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))["columns"]
     return columns

@@ -11,7 +11,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from ablations.engines import open_live
+from ablations.engines.live import open_live
 from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.delta_revert.spec import RevertSpec
 from layerswap_method.delta_revert.stream import revert_stream

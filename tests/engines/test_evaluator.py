@@ -12,8 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ablations.engines import LiveEvaluator, SwapFailed, open_live
 from ablations.engines.donor import differences
+from ablations.engines.errors import SwapFailed
+from ablations.engines.live import LiveEvaluator, open_live
 from ablations.engines.options import EngineOptions
 from ablations.scoring.records import EvaluationRequest
 from layerswap_method.errors import InputError

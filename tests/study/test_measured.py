@@ -13,7 +13,7 @@ from ablations.runner.run import RunOptions, run_study
 from ablations.study.describe import describe_plan
 from ablations.study.files import read_study
 from ablations.study.planning import StudyPlan, plan_study
-from layerswap_method.deltas import pair as deltas
+from layerswap_method.deltas import open_pair as deltas
 from layerswap_method.errors import InputError
 from layerswap_method.layer_swap import measure
 from layerswap_method.merge_stream import stream_of

@@ -111,4 +111,4 @@ def _inline_svg(figure: Figure) -> str:
 
 
 def _asset(name: str) -> str:
-    return (files("ablations.report") / name).read_text(encoding="utf-8")
+    return (files("ablations.report.formats") / name).read_text(encoding="utf-8")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from ablations.delta.grids import RankCorrelation, rank_correlation
 from ablations.drawing.canvas import COLORS, KINDS, MARKERS, drawing, images_of, new_canvas
 from ablations.drawing.grid import Grid
 from ablations.drawing.heatmaps import draw_heatmaps
+from ablations.machine.names import slug
 from ablations.machine.whole_files import write_bytes
 from ablations.paper.published_grids import published_grid
 from layerswap_method.errors import InputError, nearest
@@ -87,8 +87,7 @@ def plot_reference(name: str, out: Path) -> tuple[Path, ...]:
         LayerSwapError: without matplotlib.
     """
     grid = published_grid(name)
-    slug = re.sub(r"[^a-z0-9]+", "-", grid.title.casefold()).strip("-")
-    paths = tuple(out / f"reference-{slug}.{kind}" for kind in ("png", "svg"))
+    paths = tuple(out / f"reference-{slug(grid.title)}.{kind}" for kind in ("png", "svg"))
     for path in paths:
         heatmap(grid, path)
     return paths

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ablations.delta.suggest_rule import Suggestion, suggest_swap
+from ablations.drawing.text_table import text_table
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
 from ablations.models.find import Expert, find_expert
 from ablations.models.fit import compatibility_report
@@ -159,13 +160,17 @@ def measure_layers(models: Models, threshold: float) -> tuple[UnitShare, ...]:
 def table_lines(units: Sequence[UnitShare]) -> Iterator[str]:
     """Yield one line a layer, the embedding side first: both shares, the difference, the winner."""
     yield "share of each expert's whole change, by layer (relative norms; each column sums to 1)"
-    yield f"{'layer':>5}  {'language':>8}  {'task':>8}  {'difference':>10}  wins"
-    for unit in units:
-        winner = "tie: average" if unit.source == "average" else unit.source
-        yield (
-            f"{unit.layer:>5}  {unit.language:8.4f}  {unit.task:8.4f}  "
-            f"{unit.language - unit.task:+10.4f}  {winner}"
+    rows = [
+        (
+            str(unit.layer),
+            *(f"{share:.4f}" for share in (unit.language, unit.task)),
+            f"{unit.language - unit.task:+.4f}",
+            "tie: average" if unit.source == "average" else unit.source,
         )
+        for unit in units
+    ]
+    head = ("layer", "language", "task", "difference", "wins")
+    yield from text_table(head, rows, sides="rrrrl").splitlines()
 
 
 def conclusion_lines(suggestion: Suggestion, threshold: float) -> Iterator[str]:

@@ -1,22 +1,17 @@
-"""Scores as text: percent with intervals. Knows layout; computes nothing."""
+"""Scores of several models side by side, as text. Knows layout; computes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ablations.drawing.text_table import text_table
 from ablations.scoring.records import Evaluation, TaskScore
-
-_GAP = "  "
+from ablations.statistics.as_text import with_interval
 
 
 def format_score(score: TaskScore) -> str:
     """Return ``62.3 [56.7, 67.6]`` (percent) or, for what is no share, the plain number."""
-    if not score.is_share:
-        return f"{score.value:.3f}"
-    text = f"{100 * score.value:.1f}"
-    if score.interval is None:
-        return text
-    return f"{text} [{100 * score.interval.low:.1f}, {100 * score.interval.high:.1f}]"
+    return with_interval(score.value, score.interval, score.is_share)
 
 
 def render_table(
@@ -39,46 +34,16 @@ def render_table(
     Raises:
         InputError: when an evaluation lacks one of the tasks.
     """
-    names = ["", "", *evaluations]
-    columns = [_column(evaluations, task, strip_prefix) for task in tasks]
-    name_width = max(len(name) for name in names)
-    blocks: list[list[list[str]]] = []
-    used = 0
-    for column in columns:
-        needed = len(_GAP) + max(len(cell) for cell in column)
-        if not blocks or used + needed > width:
-            blocks.append([])
-            used = name_width
-        blocks[-1].append(column)
-        used += needed
-    return "\n\n".join(_block(names, block) for block in blocks)
+    scores = [[evaluation.score(task) for task in tasks] for evaluation in evaluations.values()]
+    heads = [
+        f"{task.removeprefix(strip_prefix)}\n{_asked(column)}"
+        for task, column in zip(tasks, zip(*scores, strict=True), strict=True)
+    ]
+    rows = [[name, *map(format_score, row)] for name, row in zip(evaluations, scores, strict=True)]
+    return text_table(["", *heads], rows, width=width)
 
 
-def _column(evaluations: Mapping[str, Evaluation], task: str, strip_prefix: str) -> list[str]:
-    scores = [evaluation.score(task) for evaluation in evaluations.values()]
-    counts = sorted({score.n for score in scores})
-    items = "-".join(
-        str(count) for count in (counts if len(counts) == 1 else counts[:: len(counts) - 1])
-    )
+def _asked(scores: Sequence[TaskScore]) -> str:
     metrics = "/".join(dict.fromkeys(score.metric for score in scores))
-    return [
-        task.removeprefix(strip_prefix),
-        f"{metrics}, n={items}",
-        *(format_score(score) for score in scores),
-    ]
-
-
-def _block(names: Sequence[str], columns: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(cell) for cell in column) for column in columns]
-    name_width = max(len(name) for name in names)
-    lines = [
-        _GAP.join(
-            [
-                name.ljust(name_width),
-                *(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)),
-            ]
-        ).rstrip()
-        for name, cells in zip(names, zip(*columns, strict=True), strict=True)
-    ]
-    rule = "-" * max(len(line) for line in lines)
-    return "\n".join([*lines[:2], rule, *lines[2:]])
+    counts = sorted({score.n for score in scores})
+    return f"{metrics}, n={'-'.join(map(str, dict.fromkeys((counts[0], counts[-1]))))}"

@@ -9,14 +9,15 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
+from ablations.drawing.text_table import text_table
 from ablations.evaluate.table import format_score
-from ablations.scoring.notes import join_notes
+from ablations.scoring.notes import join_notes, truncation_note
 from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED, TRUNCATED, TRUNCATION_NOTED
 from ablations.scoring.records import Evaluation, TaskScore
+from ablations.statistics.as_text import percent
 from ablations.tasks.catalog import Task
 
 _HEAD = ("Task", "Language", "", "also", "in language", "cut off", "items")
-_GAP = "  "
 _WIDTH = 100
 
 
@@ -34,35 +35,26 @@ def render_table5(
         evaluations: task name -> what it gave.
         skipped: task name -> why it was not asked.
     """
-    head = tuple(each or model for each in _HEAD)
-    rows = [_row(task, evaluations.get(task.name), skipped) for task in tasks]
+    rows = [_row(task, evaluations.get(task.name)) for task in tasks]
     titles = [task.title for task in tasks]
-    shown = [
-        (title if place == 0 or titles[place - 1] != title else "", *row)
-        for place, (title, row) in enumerate(zip(titles, rows, strict=True))
-    ]
-    # A reason may be longer than a score; it must not widen the column.
-    scored = [row for row in shown if row[3:] != ("",) * 4]
-    widths = [max(len(row[place]) for row in [head, *scored]) for place in range(len(head))]
-    widths[:2] = [max(len(row[place]) for row in [head, *shown]) for place in (0, 1)]
-    lines = [
-        _GAP.join(
-            cell.ljust(width) if place < 3 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in [head, *shown]
-    ]
-    rule = "-" * max(len(line) for line in lines)
+    table = text_table(
+        [each or model for each in _HEAD],
+        [
+            ("" if place and titles[place - 1] == title else title, *row)
+            for place, (title, row) in enumerate(zip(titles, rows, strict=True))
+        ],
+        labels=3,
+    )
     notes = "\n".join(
         textwrap.fill(note, _WIDTH, initial_indent="- ", subsequent_indent="  ")
-        for note in join_notes(_notes(tasks, evaluations))
+        for note in join_notes(_notes(tasks, evaluations, skipped))
     )
-    return "\n".join([lines[0], rule, *lines[1:]]) + f"\n\n{notes}"
+    return f"{table}\n\n{notes}"
 
 
-def _row(task: Task, evaluation: Evaluation | None, skipped: Mapping[str, str]) -> tuple[str, ...]:
+def _row(task: Task, evaluation: Evaluation | None) -> tuple[str, ...]:
     if evaluation is None:
-        return (task.label, f"skipped: {skipped[task.name]}", "", "", "", "")
+        return (task.label, "skipped", "", "", "", "")
     scores = [score for score in evaluation.scores if score.metric not in OBSERVED]
     main, *others = scores
     return (
@@ -77,12 +69,12 @@ def _row(task: Task, evaluation: Evaluation | None, skipped: Mapping[str, str]) 
 
 def _named(score: TaskScore, main: TaskScore) -> str:
     name = score.metric if score.metric != main.metric else score.filter.removesuffix("-extract")
-    return f"{name} {100 * score.value:.1f}"
+    return f"{name} {percent(score.value)}"
 
 
 def _share(evaluation: Evaluation, task: str, metric: str) -> str:
     score = _observed(evaluation, task, metric)
-    return "" if score is None else f"{100 * score.value:.1f}"
+    return "" if score is None else percent(score.value)
 
 
 def _observed(evaluation: Evaluation, task: str, metric: str) -> TaskScore | None:
@@ -90,7 +82,9 @@ def _observed(evaluation: Evaluation, task: str, metric: str) -> TaskScore | Non
     return next(named, None)
 
 
-def _notes(tasks: Sequence[Task], evaluations: Mapping[str, Evaluation]) -> Iterator[str]:
+def _notes(
+    tasks: Sequence[Task], evaluations: Mapping[str, Evaluation], skipped: Mapping[str, str]
+) -> Iterator[str]:
     level = next(
         (
             f" with {100 * score.interval.level:.0f} % intervals over items"
@@ -101,6 +95,9 @@ def _notes(tasks: Sequence[Task], evaluations: Mapping[str, Evaluation]) -> Iter
         "",
     )
     yield f"Percent{level}; BLEU and chrF++ from 0 to 100."
+    yield from (
+        f"{task.name}: skipped: {skipped[task.name]}" for task in tasks if task.name in skipped
+    )
     done = [task for task in tasks if task.name in evaluations]
     if any(task.filters[:1] == ("strict-match",) for task in done):
         yield (
@@ -114,11 +111,8 @@ def _notes(tasks: Sequence[Task], evaluations: Mapping[str, Evaluation]) -> Iter
     for task in done:
         cut = _observed(evaluations[task.name], task.name, TRUNCATED)
         if cut is not None and cut.value > TRUNCATION_NOTED:
-            yield (
-                f"{task.name}: {100 * cut.value:.1f} % of the answers were cut off at the limit "
-                f"({task.max_gen_toks} tokens unless said otherwise): its score may be too low "
-                "by that much."
-            )
+            limit = f"the limit ({task.max_gen_toks} tokens unless said otherwise)"
+            yield truncation_note(task.name, f"{percent(cut.value)} % of the answers", limit)
         yield from evaluations[task.name].notes
     for task in done:
         for score in evaluations[task.name].scores:

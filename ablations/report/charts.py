@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ablations.drawing.charts import Chart, Panel, Point, Series
+from ablations.machine.names import slug
 from ablations.report.design import Group, baselines
 from ablations.report.factors import Factor, Level, factors
 from ablations.report.observations import Measure, Observations
@@ -72,7 +73,7 @@ def _line_chart(summaries: Summaries, factor: Factor, others: Sequence[Factor]) 
     places = [(float(level.value or 0), level, "") for level in factor.levels]
     name = factor.names[0]
     return Chart(
-        f"score-{_slug(name)}",
+        slug(f"score-{name}"),
         f"Score against {factor.label}",
         _caption(summaries, others),
         "lines",
@@ -107,7 +108,7 @@ def _bar_chart(summaries: Summaries, factor: Factor) -> Chart:
     places = [(float(position), level, level.label) for position, level in enumerate(factor.levels)]
     others = [each for each in factors(summaries.observations.run.study) if each != factor]
     return Chart(
-        f"bars-{_slug('-'.join(factor.names))}",
+        slug(f"bars-{'-'.join(factor.names)}"),
         f"Score by {factor.label}",
         _caption(summaries, others, is_split=False),
         "bars",
@@ -245,7 +246,3 @@ def _recipe_name(summaries: Summaries) -> str:
 def _pair(label: str) -> str:
     """Return ``5+2`` for ``b=5 u=2``."""
     return "+".join(part.partition("=")[2] for part in label.split())
-
-
-def _slug(name: str) -> str:
-    return name.replace("_", "-").replace(".", "-").lower()

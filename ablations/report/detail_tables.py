@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from ablations.machine.names import slug
 from ablations.report.comparisons import Comparison
 from ablations.report.document import Entry, Table, gap, text_entries
 from ablations.report.factors import Factor, factors, most_draws
@@ -18,12 +19,10 @@ from ablations.report.wording import (
     mark,
     measure_text,
     not_compared,
-    number,
-    points,
     verdict,
-    with_interval,
 )
 from ablations.runner.records import CellRecord
+from ablations.statistics.as_text import p_text, points, with_interval
 
 _P_NOTE = (
     "p: two-sided; corrected: by Holm's method for all comparisons of this report. Differences "
@@ -44,7 +43,7 @@ def factor_tables(summaries: Summaries, comparisons: Sequence[Comparison]) -> It
         if most_draws(study) > 1:
             notes.append("Seeds of a setting are averaged; no interval covers another seed.")
         yield Table(
-            f"factor-{'-'.join(factor.names).replace('_', '-').replace('.', '-').lower()}",
+            slug(f"factor-{'-'.join(factor.names)}"),
             f"By {factor.label}",
             (
                 *("task", factor.label, "score", f"difference to {factor.levels[0].label}"),
@@ -221,20 +220,14 @@ def _p_entries(comparison: Comparison) -> tuple[Entry, Entry]:
         return gap(), gap()
     if outcome.p is None or comparison.p_holm is None:
         return Entry(GAP), Entry(GAP)
-    return _p_entry(outcome.p), _p_entry(comparison.p_holm)
-
-
-def _p_entry(p: float) -> Entry:
-    return Entry("<0.001" if p < 0.001 else f"{p:.3f}", p)
+    return Entry(p_text(outcome.p), outcome.p), Entry(p_text(comparison.p_holm), comparison.p_holm)
 
 
 def _cell_entry(observations: Observations, cell: CellRecord, measure: Measure) -> Entry:
     score = observations.score(cell, measure)
     if score is None:
         return Entry("")
-    if not score.is_share:
-        return Entry(number(score.value, False), score.value)
-    return Entry(with_interval(score.value, score.interval), score.value)
+    return Entry(with_interval(score.value, score.interval, score.is_share), score.value)
 
 
 def _all_measures(observations: Observations) -> list[Measure]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ablations.runner.records import CellRecord, Run
-from ablations.scoring.notes import join_notes
+from ablations.scoring.notes import join_notes, truncation_note
 from ablations.scoring.observed import LANGUAGE_FIDELITY, TRUNCATED, TRUNCATION_NOTED
+from ablations.statistics.as_text import percent
 
 _SHOWN_CELLS = 2
 """Cells that a note names before it counts the others."""
@@ -41,10 +42,8 @@ def _truncation(run: Run) -> Iterator[str]:
             if score.metric == TRUNCATED and score.value > TRUNCATION_NOTED:
                 worst[score.task] = max(worst.get(score.task, (0.0, "")), (score.value, cell.label))
     for task, (share, label) in worst.items():
-        yield (
-            f"{task}: up to {100 * share:.1f} % of the answers of a cell ({label}) were cut off at "
-            "the token limit: its score may be too low by that much."
-        )
+        told = f"up to {percent(share)} % of the answers of a cell ({label})"
+        yield truncation_note(task, told, "the token limit")
 
 
 def _by_cells(run: Run, notes: Callable[[CellRecord], list[str]]) -> Iterator[str]:

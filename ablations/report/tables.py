@@ -10,13 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from ablations.machine.names import slug
 from ablations.report.comparisons import MOST_SETTINGS
 from ablations.report.design import Group, Model, baselines, recipe_models
 from ablations.report.document import Entry, Table, gap, text_entries
 from ablations.report.factors import factors
 from ablations.report.observations import Measure, Observations
 from ablations.report.summaries import Summaries, Summary
-from ablations.report.wording import measure_text, number, with_interval
+from ablations.report.wording import measure_text
+from ablations.statistics.as_text import number, with_interval
 
 AVERAGE_NOTE = (
     "Averages over pairs of experts; their intervals are bootstrapped over experts and items "
@@ -37,9 +39,8 @@ def entry(summary: Summary | None, measure: Measure, what: str = "average") -> E
     if summary is None:
         return gap()
     value = float(getattr(summary, what))
-    text = number(value, measure.is_share)
-    if what == "average" and measure.is_share:
-        text = with_interval(value, summary.interval)
+    interval = summary.interval if what == "average" else None
+    text = with_interval(value, interval, measure.is_share)
     is_gap = summary.cells < summary.expected
     if is_gap:
         text += f" ({summary.cells} of {summary.expected} cells)"
@@ -122,9 +123,8 @@ def grid_tables(summaries: Summaries) -> Iterator[Table]:
         if cells is None:
             return
         bottoms, tops, found = cells
-        slug = re.sub(r"[^a-z0-9]+", "-", f"{measure.task}-{group.label}".lower())
         yield Table(
-            f"grid-{slug.strip('-')}",
+            slug(f"grid-{measure.task}-{group.label}"),
             f"{measure_text(measure, group)}, {measure.metric}: layers at bottom (b) and top (u)",
             ("b \\ u", *(f"u={top}" for top in tops)),
             tuple(

@@ -1,4 +1,4 @@
-"""Numbers of a report as text, and what they allow to be said. Knows words; tests nothing."""
+"""What the numbers of a report allow to be said. Knows words; tests nothing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from ablations.report.comparisons import BOOTSTRAP, Comparison, Contrast, Outcome
 from ablations.report.design import Group
 from ablations.report.observations import Measure
+from ablations.statistics.as_text import p_text, percent, points
 from ablations.statistics.corpus import CORPUS_METRICS
-from ablations.statistics.intervals import Interval
 from ablations.statistics.power import (
     detectable_difference,
     independent_psi,
@@ -23,37 +23,6 @@ ALPHA = 0.05
 
 GAP = "–"
 """What stands for a number that there is not."""
-
-
-def percent(value: float) -> str:
-    """Return ``32.4`` for 0.324."""
-    return f"{100 * value + 0.0:.1f}"
-
-
-def points(difference: float) -> str:
-    """Return ``+0.4`` for 0.004; zero has a plus sign."""
-    text = f"{100 * difference:+.1f}"
-    return "+0.0" if text == "-0.0" else text
-
-
-def number(value: float, is_share: bool) -> str:
-    """Return a score as a table shows it: percent, or three decimals for what is no share."""
-    return percent(value) if is_share else f"{value:.3f}"
-
-
-def with_interval(value: float, interval: Interval | tuple[float, float] | None) -> str:
-    """Return ``32.4 [28.9, 35.8]`` for shares."""
-    if interval is None:
-        return percent(value)
-    low, high = interval if isinstance(interval, tuple) else (interval.low, interval.high)
-    return f"{percent(value)} [{percent(low)}, {percent(high)}]"
-
-
-def p_text(p: float) -> str:
-    """Return ``p=0.52`` or ``p<0.001``."""
-    if p < 0.001:
-        return "p<0.001"
-    return f"p={p:.3f}" if p < 0.1 else f"p={p:.2f}"
 
 
 def metric_text(measure: Measure) -> str:
@@ -94,9 +63,9 @@ def sentence(comparison: Comparison) -> str:
     outcome = comparison.outcome
     if outcome is None or comparison.is_same_model:
         return f"{where}: {verdict(comparison)}"
-    p = p_text(outcome.p or 0.0)
+    p = _p_equals(outcome.p or 0.0)
     if comparison.family > 1 and comparison.p_holm is not None:
-        corrected = p_text(comparison.p_holm)
+        corrected = _p_equals(comparison.p_holm)
         p += f" ({corrected} corrected for {comparison.family} comparisons)"
     interval = f"[{points(outcome.low)}, {points(outcome.high)}]"
     told = f"{points(outcome.difference)} points {interval}, {p}, {extent_text(outcome)}"
@@ -197,6 +166,11 @@ def _noise_line(where: str, items: int, found: Sequence[float], median: float, l
     if smallest > 0.02 and psi > 0.02**2:
         return f"{line}; one of 2.0 points would take {items_needed(0.02, psi, level):,} items."
     return f"{line}."
+
+
+def _p_equals(p: float) -> str:
+    text = p_text(p)
+    return f"p{text}" if text.startswith("<") else f"p={text}"
 
 
 def _is_evidence(comparison: Comparison) -> bool:

@@ -17,3 +17,8 @@ def join_notes(notes: Iterable[str]) -> list[str]:
         f"{', '.join(name for name in named if name)}: {text}" if any(named) else text
         for text, named in tasks.items()
     ]
+
+
+def truncation_note(task: str, answers: str, limit: str) -> str:
+    """Return that `answers`, such as ``12.0 % of the answers``, were cut off at `limit`."""
+    return f"{task}: {answers} were cut off at {limit}: its score may be too low by that much."

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ablations.drawing.text_table import text_table
 from ablations.tasks.languages import load_languages
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.frozen import Frozen
@@ -125,17 +126,11 @@ def describe_tasks(tasks: Sequence[Task]) -> str:
         )
         for task in tasks
     ]
-    head = ("task", "language", "protocol", "source")
-    widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in [head, *rows]
-    ]
+    table = text_table(("task", "language", "protocol", "source"), rows, sides="llll")
     groups = dict.fromkeys(
         f"{PREFIX}{name}" for task in tasks for name in (task.benchmark, task.language)
     )
-    rule = "-" * max(len(line) for line in lines)
-    return "\n".join([lines[0], rule, *lines[1:], "", f"Groups: {', '.join(groups)}"])
+    return f"{table}\n\nGroups: {', '.join(groups)}"
 
 
 def choose(

@@ -1,0 +1,54 @@
+"""Tables as text for a terminal: the home of tabulate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def text_table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    labels: int = 1,
+    sides: str = "",
+    width: int | None = None,
+) -> str:
+    """Return a table with rules below its heads and two spaces between its columns.
+
+    Columns that do not fit in `width` go into further tables below, each with the labels.
+
+    Args:
+        head: of every column; may have several lines.
+        rows: as many entries as columns each.
+        labels: how many columns from the left are set as text, and repeated below.
+        sides: ``l`` or ``r`` for every column; by default labels are left and the rest right.
+        width: characters that a line may have; a table has at least one column beside the labels.
+    """
+    from tabulate import tabulate
+
+    sides = sides or "l" * labels + "r" * (len(head) - labels)
+
+    def lines(columns: Sequence[int]) -> list[str]:
+        shown: list[list[Any]] = [[row[each] for each in columns] for row in (head, *rows)]
+        align = [{"l": "left", "r": "right"}[sides[each]] for each in columns]
+        text = tabulate(
+            shown[1:],
+            shown[0],
+            tablefmt="simple",
+            colalign=align,
+            headersalign=align,
+            disable_numparse=True,
+            preserve_whitespace=True,
+        )
+        return [line.rstrip() for line in text.splitlines()]
+
+    blocks: list[list[int]] = []
+    for column in range(labels, len(head)):
+        joined = [*(blocks[-1] if blocks else range(labels)), column]
+        if blocks and width is not None and max(map(len, lines(joined))) > width:
+            joined = [*range(labels), column]
+            blocks.append(joined)
+        else:
+            blocks[-1:] = [joined]
+    return "\n\n".join("\n".join(lines(each)) for each in blocks)

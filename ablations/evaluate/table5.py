@@ -95,9 +95,9 @@ def _notes(
         "",
     )
     yield f"Percent{level}; BLEU and chrF++ from 0 to 100."
-    yield from (
-        f"{task.name}: skipped: {skipped[task.name]}" for task in tasks if task.name in skipped
-    )
+    for task in tasks:
+        if task.name not in evaluations:
+            yield f"{task.name}: skipped: {skipped[task.name]}"
     done = [task for task in tasks if task.name in evaluations]
     if any(task.filters[:1] == ("strict-match",) for task in done):
         yield (

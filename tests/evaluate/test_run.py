@@ -35,7 +35,7 @@ def test_the_table_has_the_papers_rows_and_what_was_skipped(first: SuiteResult) 
     assert lines[2].startswith("MGSM em@maj1, 8-shot  Swahili ")
     assert lines[3].strip().startswith("Telugu")
     assert lines[3].split()[-1] == "4"
-    assert lines[4].endswith("Swahili   skipped: needs --allow-code-execution")
+    assert lines[4].split()[-2:] == ["Swahili", "skipped"]
     assert first.skipped == dict.fromkeys(
         ("layerswap_mbpp_sw", "layerswap_mbpp_te"), "needs --allow-code-execution"
     )

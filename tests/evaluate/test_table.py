@@ -51,11 +51,11 @@ def test_rows_are_models_and_columns_are_tasks() -> None:
         strip_prefix="p_",
     )
     assert table == (
-        "                          math               facts\n"
-        "            exact_match, n=300  exact_match, n=300\n"
-        "--------------------------------------------------\n"
-        "base          10.0 [5.0, 15.0]   50.0 [45.0, 55.0]\n"
-        "layer swap   30.0 [25.0, 35.0]   40.0 [35.0, 45.0]"
+        "                            math                 facts\n"
+        "              exact_match, n=300    exact_match, n=300\n"
+        "----------  --------------------  --------------------\n"
+        "base            10.0 [5.0, 15.0]     50.0 [45.0, 55.0]\n"
+        "layer swap     30.0 [25.0, 35.0]     40.0 [35.0, 45.0]"
     )
 
 

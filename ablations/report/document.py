@@ -7,6 +7,20 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Lines:
+    """Some sentences under a title."""
+
+    key: str
+    """Lower-case letters, digits and hyphens; unique in a report."""
+
+    title: str
+    """What they are about."""
+
+    lines: tuple[str, ...]
+    """At least one."""
+
+
+@dataclass(frozen=True)
 class Entry:
     """What stands in one place of a table."""
 
@@ -112,6 +126,19 @@ class Report:
 
     notes: tuple[str, ...]
     """How the statistics were computed, and what else the reader must know."""
+
+    @property
+    def parts(self) -> tuple[Lines | Table | Figure, ...]:
+        """Everything below the head, in the order in which every format shows it."""
+        answers, noise, notes = (
+            [Lines(key, title, lines)] if lines else []
+            for key, title, lines in (
+                ("answers", "Answers", self.answers),
+                ("noise", "What is noise", self.noise),
+                ("reading", "How to read this", self.notes),
+            )
+        )
+        return (*answers, *noise, *self.tables, *self.figures, *self.details, *notes)
 
 
 def gap() -> Entry:

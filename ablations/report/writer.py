@@ -7,10 +7,8 @@ from pathlib import Path
 
 from ablations.machine.whole_files import write_bytes, write_text
 from ablations.report.compose import compose
-from ablations.report.formats.latex import render_latex
-from ablations.report.formats.markdown import render_markdown
-from ablations.report.formats.page import render_html
 from ablations.report.formats.spreadsheet import comparisons_csv, scores_csv
+from ablations.report.formats.templates import render_html, render_latex, render_markdown
 from ablations.runner.records import Run
 from layerswap_method.errors import InputError, nearest
 

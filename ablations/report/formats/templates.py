@@ -1,0 +1,146 @@
+"""A report as Markdown, LaTeX and HTML: the home of Jinja2. Knows escapes; computes nothing.
+
+The templates stand beside this file. What they insert is escaped for their format, always.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from ablations.report.document import Entry, Figure, Lines, Report, Table
+from ablations.report.formats.columns import LONGEST, blocks, is_grouped, words
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_BREAK = "\u200b"
+"""Where a long word may go on in the next line."""
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "_": r"\_",
+    "%": r"\%",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",
+    "[": "{[}",  # after a row's end it would begin an argument
+    "–": "--",
+    "×": r"$\times$",
+    "·": r"$\cdot$",
+    " ": "~",  # within a word, which an interval is
+    _BREAK: r"\penalty500{}",
+}
+
+
+def render_html(report: Report) -> str:
+    """Return the page: inline style, script and figures; tables that sort by their headers."""
+    environment = _environment(autoescape=True)
+    environment.filters["svg"] = _inline_svg
+    return environment.get_template("report.html.j2").render(report=report)
+
+
+def render_markdown(report: Report, *, figures: str = "figures") -> str:
+    """Return the whole report as text.
+
+    Args:
+        report: what to write.
+        figures: folder of the drawn figures, from the Markdown file.
+    """
+    template = _environment(finalize=_escaping(escape_markdown)).get_template("report.md.j2")
+    return template.render(report=report, figures=figures).rstrip() + "\n"
+
+
+def render_latex(report: Report, *, figures: str = "figures") -> str:
+    r"""Return every table and figure as LaTeX, booktabs and one longtable each.
+
+    To use: ``\usepackage{array,booktabs,graphicx,longtable}``, then ``\input{tables.tex}``, or
+    one of the tables by itself.
+
+    Args:
+        report: what to write.
+        figures: folder of the drawn figures, from the file that LaTeX compiles.
+    """
+    environment = _environment(
+        finalize=_escaping(escape_latex),
+        block_start_string="<%",
+        block_end_string="%>",
+        variable_start_string="<<",
+        variable_end_string=">>",
+        comment_start_string="<#",
+        comment_end_string="#>",
+    )
+    environment.filters |= {"blocks": blocks, "groups": _groups}
+    template = environment.get_template("tables.tex.j2")
+    return template.render(report=report, figures=figures)
+
+
+def escape_markdown(text: str) -> str:
+    """Return `text` with what Markdown would take for syntax escaped; on one line."""
+    return re.sub(r"[\\|*_`<#\[]", r"\\\g<0>", " ".join(text.split()))
+
+
+def escape_latex(text: str) -> str:
+    """Return `text` for LaTeX: no character of it is taken for a command; long words may break."""
+    shown = (word if len(word) <= LONGEST else _breakable(word) for word in words(text))
+    return " ".join("".join(_LATEX.get(sign, sign) for sign in word) for word in shown)
+
+
+def _breakable(word: str) -> str:
+    return _BREAK.join(re.findall(rf"[^_/=]{{1,{LONGEST - 1}}}[_/=]*|[_/=]+", word))
+
+
+def _environment(**options: Any) -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("ablations.report.formats", "."),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        **options,
+    )
+    kinds = (Lines, Figure, Table)
+    environment.tests |= {
+        kind.__name__.lower(): lambda part, kind=kind: isinstance(part, kind) for kind in kinds
+    }
+    return environment
+
+
+def _escaping(escape: Callable[[str], str]) -> Callable[[Any], str]:
+    """Return `escape` for whatever a template inserts, but for what it calls safe."""
+    return lambda value: value if hasattr(value, "__html__") else escape(str(value))
+
+
+def _groups(table: Table) -> Iterator[tuple[str, list[tuple[Entry, ...]]]]:
+    """Yield what rows have in common, and the rows; nothing and all rows of other tables."""
+    if not is_grouped(table):
+        yield "", list(table.rows)
+        return
+    for text, rows in groupby(table.rows, key=lambda row: row[0].text):
+        yield text, list(rows)
+
+
+def _inline_svg(figure: Figure) -> Any:
+    """Return the SVG element with ids that no other figure of the page has."""
+    from markupsafe import Markup, escape
+
+    text = figure.images["svg"].decode("utf-8")
+    text = text[text.index("<svg") :]
+    text = re.sub(r'\bid="', f'id="{figure.key}-', text)
+    text = re.sub(r'(href="|url\()#', rf"\g<1>#{figure.key}-", text)
+    # Metadata names its schemas by their addresses, and says nothing that the page does not.
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    label = escape(f"{figure.title}. The tables hold the same numbers.")
+    return Markup(text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1))

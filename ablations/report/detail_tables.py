@@ -140,7 +140,6 @@ def cells_table(observations: Observations) -> Table:
         ("cell", "kind", "layers", *(f"{m.task}, {m.metric}" for m in measures)),
         tuple(rows),
         ("Intervals are over items: Wilson's for right or wrong, bootstrap else.",),
-        text_columns=3,
     )
 
 

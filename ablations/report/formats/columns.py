@@ -20,8 +20,8 @@ _ROOM = 81.0
 _GAP = 1.42
 """Between columns: twice 3 points."""
 
-_MOST = 20
-"""Letters of a line where a table may be cut into blocks of columns."""
+_MOST_LABEL, _MOST = 28.0, 20.0
+"""Letters of a line of a label, and of a number with what is said of it."""
 
 _NARROW, _WIDE = frozenset(" .,:;[]()'|!ijl"), frozenset("+=×–%&@mwMWABCDEGHKNOQRUVXYZ")
 
@@ -48,17 +48,20 @@ def blocks(table: Table) -> list[Block]:
     A record stays whole, however narrow its columns become; else labels begin every block.
     """
     everything = tuple(range(len(table.columns)))
-    if table.is_record:
-        columns = everything[is_grouped(table) :]
-        found = [_block(table, columns, most) for most in range(2 * _MOST, _MOST // 2, -1)]
-        return [next((each for each in found if _fits(each)), found[-1])]
     labels, others = everything[: table.text_columns], everything[table.text_columns :]
+    several: list[Block] = []
+    if table.is_record:
+        for quarters in range(4, 60):
+            several = [_block(table, everything[is_grouped(table) :], quarters / 4)]
+            if _fits(several[0]):
+                break
+        return several
     for number in range(1, len(others) + 1):
         size = math.ceil(len(others) / number)
         starts = range(0, len(others), size)
-        several = [_block(table, (*labels, *others[at : at + size]), _MOST) for at in starts]
+        several = [_block(table, (*labels, *others[at : at + size])) for at in starts]
         if all(map(_fits, several)):
-            return several
+            break
     return several
 
 
@@ -67,20 +70,23 @@ def words(text: str) -> list[str]:
     return re.findall(r"\[[^\[\]\s]+, [^\[\]\s]+\]\S*|\S+", " ".join(text.split()))
 
 
-def _block(table: Table, columns: tuple[int, ...], most: int) -> Block:
-    return Block(columns, tuple(_width(table, each, most) for each in columns))
+def _block(table: Table, columns: tuple[int, ...], lines: float | None = None) -> Block:
+    return Block(columns, tuple(_width(table, each, lines) for each in columns))
 
 
 def _fits(block: Block) -> bool:
     return 2 * sum(block.widths) + _GAP * (len(block.widths) - 1) <= _ROOM
 
 
-def _width(table: Table, column: int, most: int) -> float:
+def _width(table: Table, column: int, lines: float | None) -> float:
+    """Return em for a column whose longest text takes about `lines`; None where that is free."""
     texts = [row[column].text for row in table.rows]
     shown = (table.columns[column], *texts)
     least = max((min(_letters(w), LONGEST) for text in shown for w in words(text)), default=0.0)
-    longest = max((_letters(text) for text in texts), default=0.0)
-    return math.ceil(max(least, min(longest, most))) / 2
+    longest = max(map(_letters, texts), default=0.0)
+    most = _MOST_LABEL if table.is_text(column) else _MOST
+    wanted = min(longest, most) if lines is None else longest / lines
+    return math.ceil(max(least, wanted)) / 2
 
 
 def _letters(text: str) -> float:

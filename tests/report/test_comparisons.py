@@ -9,8 +9,9 @@ from ablations.report.comparisons import BOOTSTRAP, MCNEMAR, Comparer, Compariso
 from ablations.report.factors import factors
 from ablations.report.observations import Observations
 from ablations.report.summaries import Summaries
-from ablations.report.wording import noise_lines, points, sentence
+from ablations.report.wording import noise_lines, sentence
 from ablations.runner.records import Run, load_run
+from ablations.statistics.as_text import points
 from ablations.statistics.bleu import bleu_counts, bleu_of_sums
 from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.statistics.paired import holm, mcnemar_exact, newcombe_interval

@@ -5,11 +5,12 @@ import pytest
 from ablations.paper.published import published_table
 from ablations.report.compose import compose
 from ablations.report.document import Entry, Table
-from ablations.report.formats.markdown import render_markdown
+from ablations.report.formats.templates import render_markdown
 from ablations.report.tables import is_english
-from ablations.report.wording import measure_text, points, verdict
+from ablations.report.wording import measure_text, verdict
 from ablations.runner.records import Run, load_run
 from ablations.scoring.records import TaskScore
+from ablations.statistics.as_text import points
 from tests.report.conftest import REASON
 from tests.report.runs import study_of, write_run
 

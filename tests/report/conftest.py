@@ -48,8 +48,8 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Run:
         vary={"bottom_layers": [0, 1, 2], "top_layers": [0, 1]},
     )
     folder = tmp_path_factory.mktemp("grid")
-    failed = {"math+swahili b=1 u=1": REASON}
-    unrun = frozenset({"math+swahili b=2 u=0"})
+    failed = {"math+swahili bottom_layers=1 top_layers=1": REASON}
+    unrun = frozenset({"math+swahili bottom_layers=2 top_layers=0"})
     return write_run(folder, study, _ability, items=80, failed=failed, unrun=unrun)
 
 

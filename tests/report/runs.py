@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ablations.report.design import ROLES, describe_setting
+from ablations.report.design import ROLES
 from ablations.runner.records import (
     CellHead,
     Failure,
@@ -69,7 +69,8 @@ def points_of(study: Study) -> list[Point]:
     if study.recipe is not None:
         for setting, (task, language) in itertools.product(study.settings(), pairs):
             experts = {"task": task, "language": language, "base": "base"}
-            label = f"{task}+{language} {describe_setting(setting)}".strip()
+            values = (f"{name}={value}" for name, value in setting.items())
+            label = " ".join([f"{task}+{language}", *values])
             points.append(Point("recipe", setting, experts, codes.get(language), label))
     return points
 

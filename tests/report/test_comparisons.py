@@ -47,7 +47,10 @@ def test_one_pair_right_or_wrong_is_mcnemar_with_newcombes_interval(tmp_path: Pa
     run = write_run(tmp_path, study_of(vary=TRANSITIONS), _steady)
     found = _of(_compared(run), "pocket_math_sw", "on").outcome
     assert found is not None
-    off, on = (_values(run, f"math+swahili t_b={t} t_u={t}", "pocket_math_sw") for t in (0, 1))
+    off, on = (
+        _values(run, f"math+swahili bottom_transition={t} top_transition={t}", "pocket_math_sw")
+        for t in (0, 1)
+    )
     table = [int(((on == a) & (off == b)).sum()) for a, b in ((1, 1), (1, 0), (0, 1), (0, 0))]
     assert found.method == MCNEMAR
     assert found.p == mcnemar_exact(table[1], table[2])
@@ -113,7 +116,11 @@ def test_averages_over_pairs_are_paired_by_item_and_expert(nine_pairs: Run) -> N
     on, off = (
         np.mean(
             [
-                _values(nine_pairs, f"math_{m}+tel_{t} t_b={on} t_u={on}", "mgsm_te")
+                _values(
+                    nine_pairs,
+                    f"math_{m}+tel_{t} bottom_transition={on} top_transition={on}",
+                    "mgsm_te",
+                )
                 for m in (1, 2, 3)
                 for t in (1, 2, 3)
             ],
@@ -157,7 +164,7 @@ def test_what_has_no_items_is_not_compared(tmp_path: Path) -> None:
 
 
 def test_a_missing_cell_is_said_not_guessed(tmp_path: Path) -> None:
-    gone = frozenset({"math+swahili t_b=1 t_u=1"})
+    gone = frozenset({"math+swahili bottom_transition=1 top_transition=1"})
     found = _compared(write_run(tmp_path, study_of(vary=TRANSITIONS), _steady, unrun=gone))
     assert [each.outcome for each in found] == [None, None]
     assert "not compared, cells are missing" in sentence(found[0])
@@ -208,7 +215,7 @@ def test_draws_are_averaged_and_settings_weigh_alike(tmp_path: Path) -> None:
 
     def score(place: str, b: int, *seeds: int) -> float:
         ends = [f" seed={seed}" for seed in seeds] or [""]
-        labels = [f"math+swahili {place}{end} b={b}" for end in ends]
+        labels = [f"math+swahili placement={place}{end} bottom_layers={b}" for end in ends]
         return float(np.mean([_values(run, label, "pocket_math_sw") for label in labels]))
 
     one, two = ((score("outer", b), score("random", b, 0, 1, 2)) for b in (1, 2))

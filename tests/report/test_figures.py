@@ -35,7 +35,9 @@ def test_a_grid_gives_lines_and_a_heatmap_with_gaps(grid: Run) -> None:
 
 def test_points_are_the_scores_in_percent_with_their_intervals(grid: Run) -> None:
     panel = _charts(grid)["score-bottom-layers"].panels[0]
-    (cell,) = [cell for cell in grid.cells if cell.label == "math+swahili b=1 u=0"]
+    (cell,) = [
+        cell for cell in grid.cells if cell.label == "math+swahili bottom_layers=1 top_layers=0"
+    ]
     score = cell.scores[0]
     point = panel.series[0].points[1]
     assert score.interval is not None

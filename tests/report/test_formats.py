@@ -146,8 +146,8 @@ def test_csv_has_a_row_per_cell_and_score_that_reads_back_exactly(
         assert row["bottom_layers"] == str(cell.values.get("bottom_layers", ""))
         assert row["language_expert"] == cell.experts.get("language", "")
     gaps = {row["label"]: (row["state"], row["reason"], row["value"]) for row in rows}
-    assert gaps["math+swahili b=1 u=1"] == ("failed", REASON, "")
-    assert gaps["math+swahili b=2 u=0"] == ("not run", "", "")
+    assert gaps["math+swahili bottom_layers=1 top_layers=1"] == ("failed", REASON, "")
+    assert gaps["math+swahili bottom_layers=2 top_layers=0"] == ("not run", "", "")
 
 
 def test_csv_of_comparisons_has_what_the_tables_round(grid: Run, report_folder: Path) -> None:

@@ -175,7 +175,7 @@ def test_where_nothing_varies_the_answers_are_about_the_baselines(tmp_path: Path
 
 def test_what_is_not_compared_is_counted_not_listed(tmp_path: Path) -> None:
     study = study_of(baseline=["base", "soup"], vary={"bottom_layers": [0, 1, 2]})
-    gone = frozenset({"base", "soup math swahili", "math+swahili b=1"})
+    gone = frozenset({"base", "soup math swahili", "math+swahili bottom_layers=1"})
     run = write_run(tmp_path, study, lambda _, __: 0.0, items=30, unrun=gone)
     report, comparisons = compose(run, draw=False)
     assert len(comparisons) == 2 * (2 + 3 * 2)
@@ -199,8 +199,8 @@ def test_cells_and_gaps_are_complete(grid: Run) -> None:
     gaps, _, cells = report.details
     assert [row[0].text for row in cells.rows] == [cell.label for cell in grid.cells]
     assert [tuple(entry.text for entry in row) for row in gaps.rows] == [
-        ("math+swahili b=1 u=1", "failed 2×", REASON),
-        ("math+swahili b=2 u=0", "not run", ""),
+        ("math+swahili bottom_layers=1 top_layers=1", "failed 2×", REASON),
+        ("math+swahili bottom_layers=2 top_layers=0", "not run", ""),
     ]
     assert ("cells", "6 of 8 finished") in report.facts
 

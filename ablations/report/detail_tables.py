@@ -19,6 +19,7 @@ from ablations.report.wording import (
     mark,
     measure_text,
     not_compared,
+    score_name,
     verdict,
 )
 from ablations.runner.records import CellRecord
@@ -172,7 +173,7 @@ def _factor_rows(
     observations = summaries.observations
     for group in observations.groups:
         for measure in observations.measures(group):
-            name = f"{measure_text(measure, group)}, {measure.metric}"
+            name = score_name(measure, group)
             for number_of, level in enumerate(factor.levels):
                 label = Entry(level.label, float(number_of))
                 score = entry(summaries.of(level.models, group, measure), measure)

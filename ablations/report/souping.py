@@ -13,7 +13,7 @@ from ablations.report.document import Entry, Table, gap
 from ablations.report.observations import Measure, Observations
 from ablations.report.summaries import Summaries
 from ablations.report.tables import entry, measured, scope_note
-from ablations.report.wording import measure_text
+from ablations.report.wording import score_name
 from ablations.runner.records import Run
 from layerswap_method.errors import InputError
 
@@ -53,7 +53,7 @@ def souping_table(several: Sequence[Summaries]) -> Table:
         )
     rows = tuple(
         (
-            Entry(f"{measure_text(measure, group)}, {measure.metric}"),
+            Entry(score_name(measure, group)),
             *(_first_entry(sources, group, measure) for _, sources in columns),
         )
         for group, measure in measured(first)

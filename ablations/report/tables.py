@@ -17,7 +17,7 @@ from ablations.report.document import Entry, Table, gap, text_entries
 from ablations.report.factors import factors
 from ablations.report.observations import Measure, Observations
 from ablations.report.summaries import Summaries, Summary
-from ablations.report.wording import measure_text
+from ablations.report.wording import score_name
 from ablations.statistics.as_text import number, with_interval
 
 AVERAGE_NOTE = (
@@ -32,6 +32,9 @@ BEST_NOTE = (
     "The maximum of several noisy scores is too high by chance; so is what is best of several "
     "settings, chosen on the same items. Neither has an interval or is tested."
 )
+
+_ENDS = {"worst": "min", "average": "avg", "best": "max"}
+"""What of the pairs a row shows."""
 
 
 def entry(summary: Summary | None, measure: Measure, what: str = "average") -> Entry:
@@ -59,59 +62,35 @@ def scope_note(observations: Observations) -> str:
 
 def pairs_table(summaries: Summaries) -> Table:
     """Return the layout of Table 1: average and best over pairs, models as columns."""
-    observations = summaries.observations
     columns = _Columns(summaries)
-    rows = []
-    for group, measure in measured(observations):
-        name = f"{measure_text(measure, group)}, {measure.metric}"
-        rows.append((*text_entries([name, "avg"]), *columns.entries(group, measure, "average")))
-        if has_pairs(observations):
-            rows.append((*text_entries([name, "max"]), *columns.entries(group, measure, "best")))
-    notes = [scope_note(observations)]
-    if has_pairs(observations) or columns.has_best:
-        notes.append(BEST_NOTE)
-    return Table(
-        "pairs",
-        "Scores by model (layout of Table 1)",
-        ("task", "over pairs", *columns.labels),
-        tuple(rows),
-        tuple(notes),
-        text_columns=2,
-    )
+    rows = [
+        row
+        for group, measure in measured(summaries.observations)
+        for row in columns.rows(group, measure, "average", "best")
+    ]
+    return columns.table("pairs", "Scores by model (layout of Table 1)", rows)
 
 
 def overview_table(summaries: Summaries) -> Table:
     """Return the layout of Table 2: worst, average and best, English, all tasks."""
-    observations = summaries.observations
     columns = _Columns(summaries)
-    rows = []
-    for group in observations.groups:
-        measures = observations.measures(group)
+    rows: list[tuple[Entry, ...]] = []
+    for group in summaries.observations.groups:
+        measures = summaries.observations.measures(group)
         for measure in measures:
             ends = ["average"] if is_english(measure.task) else ["worst", "average", "best"]
-            for what in ends if has_pairs(observations) else ["average"]:
-                name = f"{measure_text(measure, group)}, {measure.metric}"
-                shown = {"worst": "min", "average": "avg", "best": "max"}[what]
-                entries = columns.entries(group, measure, what)
-                rows.append((*text_entries([name, shown]), *entries))
+            rows += columns.rows(group, measure, *ends)
         together = [m for m in measures if m.is_share and m.metric == measures[0].metric]
         if len(together) > 1:
             code = f" ({group.label})" if group.label else ""
             number_of = "both" if len(together) == 2 else f"all {len(together)}"
             name = f"{number_of} {together[0].metric} tasks{code}"
-            entries = columns.averages(group, together)
-            rows.append((*text_entries([name, "avg"]), *entries))
-    notes = [scope_note(observations)]
-    if has_pairs(observations) or columns.has_best:
-        notes.append(BEST_NOTE)
-    notes.append("The average of all tasks weighs every task alike; it has no interval.")
-    return Table(
+            rows.append((*text_entries([name, "avg"]), *columns.averages(group, together)))
+    return columns.table(
         "overview",
         "Worst, average and best over pairs; English; all tasks (layout of Table 2)",
-        ("task", "over pairs", *columns.labels),
-        tuple(rows),
-        tuple(notes),
-        text_columns=2,
+        rows,
+        "The average of all tasks weighs every task alike; it has no interval.",
     )
 
 
@@ -125,7 +104,7 @@ def grid_tables(summaries: Summaries) -> Iterator[Table]:
         bottoms, tops, found = cells
         yield Table(
             slug(f"grid-{measure.task}-{group.label}"),
-            f"{measure_text(measure, group)}, {measure.metric}: layers at bottom (b) and top (u)",
+            f"{score_name(measure, group)}: layers at bottom (b) and top (u)",
             ("b \\ u", *(f"u={top}" for top in tops)),
             tuple(
                 (
@@ -171,29 +150,37 @@ class _Columns:
     def __init__(self, summaries: Summaries) -> None:
         study = summaries.observations.run.study
         self._summaries = summaries
+        self._has_pairs = has_pairs(summaries.observations)
         self._recipes = recipe_models(study)
-        self.has_best = len(self._recipes) > MOST_SETTINGS
-        single: tuple[Model, ...] = () if self.has_best else self._recipes
+        self._has_best = len(self._recipes) > MOST_SETTINGS
+        single: tuple[Model, ...] = () if self._has_best else self._recipes
         self._models = [[model] for model in (*baselines(study), *single)]
         self.labels = [models[0].label for models in self._models]
-        if self.has_best:
+        if self._has_best:
             self._models.append(list(self._recipes))
             number_of = len(self._recipes)
             self.labels += [f"average of {number_of} settings", f"best of {number_of} settings"]
 
-    def entries(self, group: Group, measure: Measure, what: str) -> list[Entry]:
-        """Return an entry per column."""
-        found = [
-            entry(self._summaries.of(each, group, measure), measure, what) for each in self._models
-        ]
-        if self.has_best:
-            found.append(self._best(group, measure, what))
-        return found
+    def rows(self, group: Group, measure: Measure, *ends: str) -> Iterator[tuple[Entry, ...]]:
+        """Yield a row per end of the pairs; that of the average alone where there is one pair."""
+        for what in ends if self._has_pairs else ("average",):
+            found = [self._summaries.of(each, group, measure) for each in self._models]
+            entries = [entry(each, measure, what) for each in found]
+            if self._has_best:
+                entries.append(self._best(group, measure, what))
+            yield (*text_entries([score_name(measure, group), _ENDS[what]]), *entries)
+
+    def table(self, key: str, title: str, rows: Sequence[tuple[Entry, ...]], *notes: str) -> Table:
+        """Return a table of these columns, with what its numbers mean."""
+        scope = scope_note(self._summaries.observations)
+        best = (BEST_NOTE,) if self._has_pairs or self._has_best else ()
+        heads = ("task", "over pairs", *self.labels)
+        return Table(key, title, heads, tuple(rows), (scope, *best, *notes), text_columns=2)
 
     def averages(self, group: Group, measures: Sequence[Measure]) -> list[Entry]:
         """Return, per column, the mean over `measures` of the averages."""
         chosen = list(self._models)
-        if self.has_best:
+        if self._has_best:
             best = self._summaries.best_of(self._recipes, group, measures[0])
             chosen.append([] if best is None else [best[0]])
         found = []

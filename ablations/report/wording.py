@@ -35,6 +35,11 @@ def measure_text(measure: Measure, group: Group) -> str:
     return f"{measure.task} ({group.label})" if group.label else measure.task
 
 
+def score_name(measure: Measure, group: Group) -> str:
+    """Return the task with its metric."""
+    return f"{measure_text(measure, group)}, {measure.metric}"
+
+
 def contrast_text(comparison: Comparison) -> str:
     """Return what is compared with what."""
     contrast = comparison.contrast

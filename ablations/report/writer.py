@@ -7,12 +7,11 @@ from pathlib import Path
 
 from ablations.machine.whole_files import write_bytes, write_text
 from ablations.report.compose import compose
+from ablations.report.formats import FORMATS
 from ablations.report.formats.spreadsheet import comparisons_csv, scores_csv
 from ablations.report.formats.templates import render_html, render_latex, render_markdown
 from ablations.runner.records import Run
 from layerswap_method.errors import InputError, nearest
-
-FORMATS = ("md", "csv", "latex", "html")
 
 
 def build(
@@ -40,10 +39,10 @@ def build(
         InputError: for a format that there is not, a run without a finished cell, or `others`
             that asked something else.
     """
-    unknown = [each for each in formats if each not in FORMATS]
-    if unknown:
-        hint = nearest(unknown[0], FORMATS)
-        raise InputError(f"no format {unknown[0]!r}{hint}; known are {', '.join(FORMATS)}")
+    unknown = next((each for each in formats if each not in FORMATS), None)
+    if unknown is not None or not formats:
+        told = "named" if unknown is None else f"{unknown!r}{nearest(unknown, FORMATS)}"
+        raise InputError(f"no format {told}; known are {', '.join(FORMATS)}")
     draw = bool({"md", "latex", "html"} & set(formats))
     report, comparisons = compose(run, others, published=published, draw=draw)
     written: list[Path] = []

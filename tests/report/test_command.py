@@ -6,7 +6,6 @@ import pytest
 from click.testing import CliRunner
 
 from ablations.cli import main
-from ablations.report.writer import FORMATS
 from ablations.runner.records import Run
 from tests.report.runs import study_of, write_run
 
@@ -105,8 +104,3 @@ def test_an_unknown_format(small: Run, text: str, message: str) -> None:
     code, output = invoke_report(small.path, "--format", text)
     assert code == 2
     assert message in output
-
-
-def test_the_help_names_the_formats_that_there_are() -> None:
-    _, output = invoke_report("--help")
-    assert ",".join(FORMATS) in output

@@ -140,9 +140,10 @@ def test_a_line_does_not_cross_a_gap() -> None:
 _DRAW = """
 import hashlib, sys
 from pathlib import Path
+from ablations.report.formats import FORMATS
 from ablations.report.writer import build
 from ablations.runner.records import load_run
-written = build(load_run(Path(sys.argv[1])), ["md"], Path(sys.argv[2]))
+written = build(load_run(Path(sys.argv[1])), FORMATS, Path(sys.argv[2]))
 for path in sorted(written):
     print(path.name, hashlib.sha256(path.read_bytes()).hexdigest())
 """
@@ -153,7 +154,8 @@ def test_another_process_gives_the_same_bytes(placements: Run, tmp_path: Path) -
         return printed(_DRAW, str(placements.path), str(tmp_path / str(seed)), seed=seed)
 
     first = drawn(1)
-    assert {"bars-placement.svg", "bars-placement.png", "report.md"} <= set(first.split())
+    names = {"bars-placement.svg", "bars-placement.png", "report.md", "report.html", "tables.tex"}
+    assert names <= set(first.split())
     assert first == drawn(2)
     nothing = hashlib.sha256(b"").hexdigest()
     assert nothing not in first

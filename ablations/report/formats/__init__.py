@@ -1,1 +1,4 @@
 """One report in each format."""
+
+FORMATS = ("md", "csv", "latex", "html")
+"""What `layerswap report` can write."""

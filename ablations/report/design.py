@@ -8,7 +8,7 @@ varies between models is in `factors`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ablations.study.schema import Kind, Scalar, Study
@@ -83,15 +83,6 @@ def setting_key(setting: Setting) -> str:
     return json.dumps(dict(sorted(setting.items())))
 
 
-def varied_names(settings: Sequence[Setting]) -> list[str]:
-    """Return the parameters that are not the same in all settings; absent is a value too."""
-    return [
-        name
-        for name in dict.fromkeys(name for setting in settings for name in setting)
-        if len({setting_key({n: s[n] for n in (name,) if n in s}) for s in settings}) > 1
-    ]
-
-
 def describe_value(value: Scalar) -> str:
     """Return a value as a study file writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -141,7 +132,13 @@ def recipe_models(study: Study) -> tuple[Model, ...]:
     if study.recipe is None:
         return ()
     settings = study.settings()
-    varied = varied_names(settings)
+    names = dict.fromkeys(name for setting in settings for name in setting)
+    # Absent is a value too; JSON tells True from 1.
+    varied = {
+        name
+        for name in names
+        if len({setting_key({n: s[n] for n in (name,) if n in s}) for s in settings}) > 1
+    }
     method = str(study.recipe.get("merge_method", "recipe")).replace("_", " ")
     models = []
     for setting in settings:

@@ -18,7 +18,6 @@ from ablations.report.design import (
     describe_value,
     has_short_name,
     recipe_models,
-    varied_names,
 )
 from ablations.study.schema import Scalar, Study
 
@@ -200,10 +199,16 @@ def _level_label(names: Sequence[str], setting: Setting) -> str:
     return describe_setting(setting)
 
 
+def _varied(settings: Sequence[Setting]) -> list[str]:
+    """Return the parameters that are not the same in all settings; absent is a value too."""
+    names = dict.fromkeys(name for setting in settings for name in setting)
+    return [name for name in names if len({_part(each, (name,)) for each in settings}) > 1]
+
+
 def _bundles(settings: Sequence[Setting]) -> list[tuple[str, ...]]:
     """Return the varied parameters, together where the value of each tells that of the other."""
     bundles: list[tuple[str, ...]] = []
-    for name in varied_names(settings):
+    for name in _varied(settings):
         for index, bundle in enumerate(bundles):
             joined = (*bundle, name)
             numbers = {len({_part(each, names) for each in settings}) for names in (bundle, joined)}

@@ -152,11 +152,11 @@ class _Columns:
         self._summaries = summaries
         self._has_pairs = has_pairs(summaries.observations)
         self._recipes = recipe_models(study)
-        self._has_best = len(self._recipes) > MOST_SETTINGS
-        single: tuple[Model, ...] = () if self._has_best else self._recipes
+        self.has_best = len(self._recipes) > MOST_SETTINGS
+        single: tuple[Model, ...] = () if self.has_best else self._recipes
         self._models = [[model] for model in (*baselines(study), *single)]
         self.labels = [models[0].label for models in self._models]
-        if self._has_best:
+        if self.has_best:
             self._models.append(list(self._recipes))
             number_of = len(self._recipes)
             self.labels += [f"average of {number_of} settings", f"best of {number_of} settings"]
@@ -166,21 +166,21 @@ class _Columns:
         for what in ends if self._has_pairs else ("average",):
             found = [self._summaries.of(each, group, measure) for each in self._models]
             entries = [entry(each, measure, what) for each in found]
-            if self._has_best:
+            if self.has_best:
                 entries.append(self._best(group, measure, what))
             yield (*text_entries([score_name(measure, group), _ENDS[what]]), *entries)
 
     def table(self, key: str, title: str, rows: Sequence[tuple[Entry, ...]], *notes: str) -> Table:
         """Return a table of these columns, with what its numbers mean."""
         scope = scope_note(self._summaries.observations)
-        best = (BEST_NOTE,) if self._has_pairs or self._has_best else ()
+        best = (BEST_NOTE,) if self._has_pairs or self.has_best else ()
         heads = ("task", "over pairs", *self.labels)
         return Table(key, title, heads, tuple(rows), (scope, *best, *notes), text_columns=2)
 
     def averages(self, group: Group, measures: Sequence[Measure]) -> list[Entry]:
         """Return, per column, the mean over `measures` of the averages."""
         chosen = list(self._models)
-        if self._has_best:
+        if self.has_best:
             best = self._summaries.best_of(self._recipes, group, measures[0])
             chosen.append([] if best is None else [best[0]])
         found = []

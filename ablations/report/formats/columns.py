@@ -23,7 +23,7 @@ _GAP = 1.42
 _MOST_LABEL, _MOST = 28.0, 20.0
 """Letters of a line of a label, and of a number with what is said of it."""
 
-_NARROW, _WIDE = frozenset(" .,:;[]()'|!ijl"), frozenset("+=×–%&@mwMWABCDEGHKNOQRUVXYZ")
+_NARROW, _WIDE = frozenset(" .,:;[]'|!ijl"), frozenset("+=×–%&@mwMWABCDEGHKNOQRUVXYZ")
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def blocks(table: Table) -> list[Block]:
         several = [_block(table, (*labels, *others[at : at + size])) for at in starts]
         if all(map(_fits, several)):
             break
-    return several
+    return several or [_block(table, labels)]
 
 
 def words(text: str) -> list[str]:
@@ -90,4 +90,5 @@ def _width(table: Table, column: int, lines: float | None) -> float:
 
 
 def _letters(text: str) -> float:
+    """Return about how wide `text` is; rather more than less."""
     return sum(0.6 if each in _NARROW else 1.6 if each in _WIDE else 1.0 for each in text)

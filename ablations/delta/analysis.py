@@ -23,7 +23,7 @@ from ablations.drawing.canvas import HINT, can_draw
 from ablations.drawing.grid import Grid
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
 from ablations.models.find import Expert, find_expert
-from ablations.paper.published_grids import published_grid
+from ablations.paper.published import published_grid
 from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.deltas.open_pair import open_pair
 from layerswap_method.errors import InputError

@@ -14,7 +14,7 @@ from ablations.drawing.canvas import COLORS, KINDS, MARKERS, drawing, images_of,
 from ablations.drawing.grid import Grid
 from ablations.drawing.heatmaps import draw_heatmaps
 from ablations.machine.whole_files import write_bytes
-from ablations.paper.published_grids import published_grid
+from ablations.paper.published import published_grid
 from layerswap_method.errors import InputError, nearest
 
 MOST_LINES = len(COLORS)

@@ -25,7 +25,7 @@ from ablations.delta.figures import (
 from ablations.drawing.canvas import GREENS, PURPLES, contrasting, drawing
 from ablations.drawing.grid import Grid
 from ablations.drawing.heatmaps import FONT_PT, PAGE_IN, column_labels, draw_heatmaps, scale_of
-from ablations.paper.published_grids import published_grid, published_names
+from ablations.paper.published import published_grid, published_names
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.fresh_process import printed
 

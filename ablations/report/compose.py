@@ -64,7 +64,10 @@ def compose(
     drawn: tuple[Figure, ...] = ()
     notes = list(_notes(observations, comparisons))
     if draw and can_draw():
-        drawn = tuple(draw_chart(chart) for chart in charts(summaries))
+        drawn = tuple(
+            Figure(chart.key, chart.title, chart.caption, draw_chart(chart))
+            for chart in charts(summaries)
+        )
     elif draw:
         notes.append(f"Figures are left out: {HINT}.")
     by_factor = [each for each in comparisons if each.contrast.factor]

@@ -2,14 +2,11 @@
 
 from pathlib import Path
 
-import pytest
-
 from ablations.delta.figures import (
     PairLines,
     comparison,
     heatmap,
 )
-from ablations.drawing.canvas import drawing, images_of, new_canvas
 from ablations.drawing.grid import Grid
 
 
@@ -24,13 +21,3 @@ def test_a_name_with_dollar_signs_is_no_mathematics(tmp_path: Path) -> None:
         # As many letters, the two signs among them; in mathematics they would be slanted.
         assert odd.count("#DejaVuSans") == plain.count("#DejaVuSans") > 5
         assert "Oblique" not in odd
-
-
-def test_letters_that_the_font_has_not_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    with drawing("letters"):
-        for _ in range(2):
-            canvas = new_canvas(2, 1)
-            canvas.text(0, 0, "\u65e5\u672c")
-            assert set(images_of(canvas)) == {"svg", "png", "pdf"}
-    (line,) = caplog.messages
-    assert "\u65e5\u672c" in line

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablations.delta.grids import RankCorrelation, rank_correlation
-from ablations.drawing.canvas import COLORS, KINDS, MARKERS, drawing, images_of, new_canvas
+from ablations.drawing.canvas import COLORS, MARKERS, drawing, images_of, new_canvas
 from ablations.drawing.grid import Grid
 from ablations.drawing.heatmaps import draw_heatmaps
 from ablations.machine.whole_files import write_bytes
 from ablations.paper.published import published_grid
-from layerswap_method.errors import InputError, nearest
+
+KINDS = ("png", "svg")
+"""Images of every figure."""
 
 MOST_LINES = len(COLORS)
 """Pairs of experts that are lines; more are columns of a heatmap."""
@@ -46,37 +47,24 @@ class PairLines:
         return f"{self.first} × {self.second}"
 
 
-def heatmap(grids: Grid | Sequence[Grid], path: Path, *, headline: str = "") -> None:
-    """Draw one or several grids as heatmaps on one colour scale, as the paper's Figure 2.
+def heatmap(grids: Sequence[Grid], stem: Path, *, headline: str = "") -> list[Path]:
+    """Draw grids as heatmaps on one colour scale, as the paper's Figure 2, and return the files.
 
     Layer 0 is at the bottom, columns stand in the order of each grid, the number is in every
     cell, and darker is more. The same grids give the same bytes with the same matplotlib.
 
     Args:
         grids: at least one.
-        path: ``.png``, ``.svg`` or ``.pdf``.
+        stem: path of the images without the extension, which are those of `KINDS`.
         headline: a line over all panels.
 
     Raises:
-        InputError: for another kind of file.
         LayerSwapError: without matplotlib.
     """
-    several = [grids] if isinstance(grids, Grid) else list(grids)
-    _write(path, lambda: draw_heatmaps(several, headline))
+    return _write(stem, lambda: draw_heatmaps(grids, headline))
 
 
-def side_by_side(grid: Grid, reference: Grid, path: Path) -> RankCorrelation:
-    """Draw a grid beside another one on one scale, with their rank correlation, and return that.
-
-    Models of different depth are matched by relative depth, which the figure says; their panels
-    are equally high. Arguments and errors are those of `heatmap` and `rank_correlation`.
-    """
-    found = rank_correlation(grid, reference)
-    heatmap((grid, reference), path, headline=found.text())
-    return found
-
-
-def plot_reference(name: str, out: Path) -> tuple[Path, ...]:
+def plot_reference(name: str, out: Path) -> list[Path]:
     """Draw a published expert, such as ``Swahili expert #1``, into the folder `out`.
 
     Returns:
@@ -88,26 +76,20 @@ def plot_reference(name: str, out: Path) -> tuple[Path, ...]:
     """
     grid = published_grid(name)
     slug = re.sub(r"[^a-z0-9]+", "-", grid.title.casefold()).strip("-")
-    paths = tuple(out / f"reference-{slug}.{kind}" for kind in ("png", "svg"))
-    for path in paths:
-        heatmap(grid, path)
-    return paths
+    return heatmap([grid], out / f"reference-{slug}")
 
 
-def comparison(pairs: Sequence[PairLines], path: Path) -> None:
+def comparison(pairs: Sequence[PairLines], stem: Path) -> list[Path]:
     """Draw per-layer correlation and cosine of every pair of experts in one figure.
 
     Up to `MOST_LINES` pairs are lines over the layers; more are heatmaps with a column each.
-    Arguments and errors are those of `heatmap`.
-
-    Raises:
-        ValueError: for no pair, or pairs of different depth.
+    Arguments, returns and errors are those of `heatmap`.
     """
-    if len({len(values) for pair in pairs for values in (pair.correlation, pair.cosine)}) != 1:
-        raise ValueError("the comparison needs pairs of experts with as many layers each")
-    if len(pairs) > MOST_LINES:
-        names = tuple(pair.name for pair in pairs)
-        grids = [
+    if len(pairs) <= MOST_LINES:
+        return _write(stem, lambda: draw_lines(pairs))
+    names = tuple(pair.name for pair in pairs)
+    return heatmap(
+        [
             Grid(
                 title,
                 names,
@@ -116,10 +98,9 @@ def comparison(pairs: Sequence[PairLines], path: Path) -> None:
                 limits=(-1.0, 1.0),
             )
             for title, lines in _panels(pairs)
-        ]
-        _write(path, lambda: draw_heatmaps(grids))
-    else:
-        _write(path, lambda: draw_lines(pairs))
+        ],
+        stem,
+    )
 
 
 def draw_lines(pairs: Sequence[PairLines]) -> Any:
@@ -166,11 +147,10 @@ def _panels(pairs: Sequence[PairLines]) -> tuple[tuple[str, list[tuple[float, ..
     )
 
 
-def _write(path: Path, draw: Any) -> None:
-    kind = path.suffix.removeprefix(".")
-    if kind not in KINDS:
-        hint = nearest(kind, KINDS)
-        raise InputError(f"{path}: no image of the kind {kind!r}{hint}; known are {KINDS}")
-    with drawing(path.stem):
-        image = images_of(draw(), (kind,))[kind]
-    write_bytes(path, image)
+def _write(stem: Path, draw: Callable[[], Any]) -> list[Path]:
+    with drawing(stem.name):
+        images = images_of(draw(), KINDS)
+    paths = {stem.with_name(f"{stem.name}.{kind}"): image for kind, image in images.items()}
+    for path, image in paths.items():
+        write_bytes(path, image)
+    return list(paths)

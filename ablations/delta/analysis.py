@@ -232,8 +232,7 @@ def write(found: Analysis, out: Path, published: Grid | None) -> Iterator[str]:
     if found.comparison is not None:
         yield _written(out / "comparison.json", found.comparison.to_json())
         if can_draw() and found.comparison.pairs[0].layer_cosine:
-            lines = [pair.lines() for pair in found.comparison.pairs]
-            yield from map(str, comparison(lines, out / "comparison"))
+            yield from map(str, comparison(found.comparison.pairs, out / "comparison"))
         if can_draw() and grids:
             yield from map(str, heatmap(grids, out / "delta"))
     if not can_draw():

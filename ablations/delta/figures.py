@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ablations.delta.compare import PairComparison
 from ablations.drawing.canvas import COLORS, MARKERS, drawing, images_of, new_canvas
 from ablations.drawing.grid import Grid
 from ablations.drawing.heatmaps import draw_heatmaps
@@ -23,28 +23,6 @@ MOST_LINES = len(COLORS)
 
 LEAST_SPAN = 0.2
 """Of the axes of a comparison: cosines of 0.01 must not look like an effect."""
-
-
-@dataclass(frozen=True)
-class PairLines:
-    """How alike the deltas of two experts are, layer by layer."""
-
-    first: str
-    """Name of an expert."""
-
-    second: str
-    """Name of another."""
-
-    correlation: tuple[float, ...]
-    """Per layer, layer 0 first: Pearson's correlation of the MAV profiles; NaN for none."""
-
-    cosine: tuple[float, ...]
-    """Per layer: cosine between the two deltas, all parameters of the layer as one vector."""
-
-    @property
-    def name(self) -> str:
-        """The pair in words."""
-        return f"{self.first} × {self.second}"
 
 
 def heatmap(grids: Sequence[Grid], stem: Path, *, headline: str = "") -> list[Path]:
@@ -79,7 +57,7 @@ def plot_reference(name: str, out: Path) -> list[Path]:
     return heatmap([grid], out / f"reference-{slug}")
 
 
-def comparison(pairs: Sequence[PairLines], stem: Path) -> list[Path]:
+def comparison(pairs: Sequence[PairComparison], stem: Path) -> list[Path]:
     """Draw per-layer correlation and cosine of every pair of experts in one figure.
 
     Up to `MOST_LINES` pairs are lines over the layers; more are heatmaps with a column each.
@@ -87,7 +65,7 @@ def comparison(pairs: Sequence[PairLines], stem: Path) -> list[Path]:
     """
     if len(pairs) <= MOST_LINES:
         return _write(stem, lambda: draw_lines(pairs))
-    names = tuple(pair.name for pair in pairs)
+    names = tuple(map(_name, pairs))
     return heatmap(
         [
             Grid(
@@ -103,7 +81,7 @@ def comparison(pairs: Sequence[PairLines], stem: Path) -> list[Path]:
     )
 
 
-def draw_lines(pairs: Sequence[PairLines]) -> Any:
+def draw_lines(pairs: Sequence[PairComparison]) -> Any:
     """Return a canvas with the two panels of a comparison; to be called inside `drawing`."""
     canvas = new_canvas(7.0, 2.7)
     panels = canvas.subplots(1, 2)
@@ -112,7 +90,7 @@ def draw_lines(pairs: Sequence[PairLines]) -> Any:
             axes.plot(
                 range(len(values)),
                 values,
-                label=pair.name,
+                label=_name(pair),
                 color=COLORS[number],
                 marker=MARKERS[number],
                 markersize=3.2,
@@ -130,7 +108,7 @@ def draw_lines(pairs: Sequence[PairLines]) -> Any:
         axes.set_xlabel("layer (0: embedding side)")
         axes.xaxis.get_major_locator().set_params(integer=True)
     columns = 1 + (len(pairs) > 1) + (len(pairs) > 2)
-    widest = max(len(pair.name) for pair in pairs)
+    widest = max(len(_name(pair)) for pair in pairs)
     canvas.legend(
         *panels[0].get_legend_handles_labels(),
         loc="outside upper center",
@@ -140,11 +118,17 @@ def draw_lines(pairs: Sequence[PairLines]) -> Any:
     return canvas
 
 
-def _panels(pairs: Sequence[PairLines]) -> tuple[tuple[str, list[tuple[float, ...]]], ...]:
-    return (
-        ("correlation of MAV profiles", [pair.correlation for pair in pairs]),
-        ("cosine between deltas", [pair.cosine for pair in pairs]),
-    )
+def _name(pair: PairComparison) -> str:
+    return f"{pair.first} × {pair.second}"
+
+
+def _panels(pairs: Sequence[PairComparison]) -> Iterator[tuple[str, list[tuple[float, ...]]]]:
+    for title, field in (
+        ("correlation of MAV profiles", "layer_correlation"),
+        ("cosine between deltas", "layer_cosine"),
+    ):
+        found = [getattr(pair, field) for pair in pairs]
+        yield title, [tuple(math.nan if v is None else v for v in values) for values in found]
 
 
 def _write(stem: Path, draw: Callable[[], Any]) -> list[Path]:

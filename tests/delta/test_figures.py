@@ -3,13 +3,14 @@
 import itertools
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from ablations.delta.compare import PairComparison
 from ablations.delta.figures import (
     MOST_LINES,
-    PairLines,
     comparison,
     draw_lines,
     plot_reference,
@@ -43,17 +44,29 @@ def test_equally_high_panels_stand_beside_each_other() -> None:
         assert [len(axes.get_yticks()) for axes in (one, other)] == [16, 32]
 
 
-def _pairs(number: int, layers: int = 12) -> list[PairLines]:
+def pair_of(
+    first: str, second: str, correlation: Sequence[float], cosine: Sequence[float]
+) -> PairComparison:
+    return PairComparison(
+        first=first,
+        second=second,
+        cosine=None,
+        correlation=None,
+        layer_cosine=tuple(cosine),
+        layer_correlation=tuple(correlation),
+    )
+
+
+def _pairs(number: int, layers: int = 12) -> list[PairComparison]:
     draw = random.Random(number)
     names = itertools.combinations("abcdefgh", 2)
     return [
-        PairLines(
-            first,
-            second,
-            tuple(draw.uniform(-1, 1) for _ in range(layers)),
-            tuple(draw.uniform(-0.2, 0.2) for _ in range(layers)),
+        pair_of(
+            *pair,
+            [draw.uniform(-1, 1) for _ in range(layers)],
+            [draw.uniform(-0.2, 0.2) for _ in range(layers)],
         )
-        for first, second in itertools.islice(names, number)
+        for pair in itertools.islice(names, number)
     ]
 
 
@@ -62,16 +75,20 @@ def test_pairs_are_lines_over_the_layers(number: int) -> None:
     pairs = _pairs(number)
     with drawing("test"):
         canvas = draw_lines(pairs)
-        for axes, key in zip(canvas.axes, ("correlation", "cosine"), strict=True):
+        for axes, key in zip(canvas.axes, ("layer_correlation", "layer_cosine"), strict=True):
             lines = [line for line in axes.lines if not line.get_label().startswith("_")]
-            assert [line.get_label() for line in lines] == [pair.name for pair in pairs]
+            assert [line.get_label() for line in lines] == [
+                f"{pair.first} × {pair.second}" for pair in pairs
+            ]
             for line, pair in zip(lines, pairs, strict=True):
                 assert line.get_xdata().tolist() == list(range(12))
                 assert tuple(line.get_ydata()) == getattr(pair, key)
             looks = {(line.get_color(), line.get_marker()) for line in lines}
             assert len(looks) == number
         (legend,) = canvas.legends
-        assert [text.get_text() for text in legend.texts] == [pair.name for pair in pairs]
+        assert [text.get_text() for text in legend.texts] == [
+            f"{pair.first} × {pair.second}" for pair in pairs
+        ]
 
 
 def test_more_pairs_are_columns_of_heatmaps(tmp_path: Path) -> None:
@@ -80,7 +97,7 @@ def test_more_pairs_are_columns_of_heatmaps(tmp_path: Path) -> None:
     svg = (tmp_path / "pairs.svg").read_text(encoding="utf-8")
     assert "<!-- cosine between deltas -->" in svg
     numbers, _ = cells_of(svg)
-    expected = [[f"{pair.correlation[11 - row]:.2f}" for pair in pairs] for row in range(12)]
+    expected = [[f"{pair.layer_correlation[11 - row]:.2f}" for pair in pairs] for row in range(12)]
     assert [[n.replace("−", "-") for n in row] for row in numbers] == expected
 
 
@@ -96,10 +113,11 @@ def test_without_matplotlib_it_says_how_to_get_it(
 _DRAW = """
 import hashlib, sys
 from pathlib import Path
-from ablations.delta.figures import PairLines, comparison, plot_reference
+from ablations.delta.figures import comparison, plot_reference
+from tests.delta.test_figures import pair_of
 out = Path(sys.argv[1])
 plot_reference("math expert #2", out)
-comparison([PairLines("a", "b", (0.1, 0.2), (0.3, 0.4))], out / "pairs")
+comparison([pair_of("a", "b", (0.1, 0.2), (0.3, 0.4))], out / "pairs")
 for path in sorted(out.iterdir()):
     print(path.name, hashlib.sha256(path.read_bytes()).hexdigest())
 """

@@ -13,6 +13,7 @@ from ablations.delta.figures import (
     MOST_LINES,
     comparison,
     draw_lines,
+    heatmap,
     plot_reference,
 )
 from ablations.drawing.canvas import drawing
@@ -99,6 +100,19 @@ def test_more_pairs_are_columns_of_heatmaps(tmp_path: Path) -> None:
     numbers, _ = cells_of(svg)
     expected = [[f"{pair.layer_correlation[11 - row]:.2f}" for pair in pairs] for row in range(12)]
     assert [[n.replace("−", "-") for n in row] for row in numbers] == expected
+
+
+def test_a_name_with_dollar_signs_is_no_mathematics(tmp_path: Path) -> None:
+    drawn: dict[str, list[str]] = {}
+    for name in ("a$b$c", "axbxc"):
+        grid = Grid(title=name, columns=("q", "k"), values=((0.1, 0.2),) * 2, label="MAV")
+        heatmap([grid], tmp_path / "delta")
+        comparison([pair_of(name, "d", (0.1, 0.2), (0.3, 0.4))], tmp_path / "lines")
+        drawn[name] = [(tmp_path / file).read_text("utf-8") for file in ("delta.svg", "lines.svg")]
+    for odd, plain in zip(*drawn.values(), strict=True):
+        # As many letters, the two signs among them; in mathematics they would be slanted.
+        assert odd.count("#DejaVuSans") == plain.count("#DejaVuSans") > 5
+        assert "Oblique" not in odd
 
 
 def test_without_matplotlib_it_says_how_to_get_it(

@@ -12,17 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 HEAVY = {
     *("torch", "transformers", "tokenizers", "safetensors", "mergekit", "lm_eval", "vllm"),
-    *(
-        "numpy",
-        "scipy",
-        "pydantic",
-        "datasets",
-        "sacrebleu",
-        "ray",
-        "matplotlib",
-        "peft",
-        "huggingface_hub",
-    ),
+    *("numpy", "scipy", "pydantic", "datasets", "sacrebleu", "ray", "matplotlib"),
+    *("peft", "huggingface_hub"),
 }
 ONE_HOME = {"mergekit", "vllm", "lm_eval", "ray", "matplotlib", "peft"}
 

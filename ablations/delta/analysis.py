@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ablations.delta.compare import Comparison, compare
-from ablations.delta.figures import comparison, heatmap, plot_reference, side_by_side
+from ablations.delta.figures import KINDS, comparison, heatmap, plot_reference
 from ablations.delta.grids import rank_correlation
 from ablations.delta.measure import QUANTILE, profile_of, read_changes
 from ablations.delta.parameters import definition_of, in_order, places_of
@@ -23,7 +23,7 @@ from ablations.drawing.canvas import HINT, can_draw
 from ablations.drawing.grid import Grid
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
 from ablations.models.find import Expert, find_expert
-from ablations.paper.published_grids import published_grid
+from ablations.paper.published import published_grid
 from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.deltas.open_pair import open_pair
 from layerswap_method.errors import InputError
@@ -34,9 +34,6 @@ GRID_LIMIT = 0.7
 Simulated on weights N(0, 0.02): a bf16 expert has 0.71 where the correlation of the stored delta
 with the true one is 0.92 (mean change 6e-5), 0.79 where it is 0.51 (1e-5), 0.45 where it is 0.99.
 """
-
-KINDS = ("png", "svg")
-"""Images of every figure."""
 
 
 @dataclass(frozen=True)
@@ -227,22 +224,17 @@ def write(found: Analysis, out: Path, published: Grid | None) -> Iterator[str]:
         grids.append(grid)
         if not can_draw():
             continue
-        for path in _images(folder / "delta"):
-            heatmap(grid, path)
-            yield str(path)
+        yield from map(str, heatmap([grid], folder / "delta"))
         if published is not None:
-            for path in _images(folder / "reference"):
-                yield f"{path}  ({side_by_side(grid, published, path).text()})"
+            told = rank_correlation(grid, published).text()
+            for path in heatmap([grid, published], folder / "reference", headline=told):
+                yield f"{path}  ({told})"
     if found.comparison is not None:
         yield _written(out / "comparison.json", found.comparison.to_json())
         if can_draw() and found.comparison.pairs[0].layer_cosine:
-            for path in _images(out / "comparison"):
-                comparison([pair.lines() for pair in found.comparison.pairs], path)
-                yield str(path)
+            yield from map(str, comparison(found.comparison.pairs, out / "comparison"))
         if can_draw() and grids:
-            for path in _images(out / "delta"):
-                heatmap(grids, path)
-                yield str(path)
+            yield from map(str, heatmap(grids, out / "delta"))
     if not can_draw():
         yield f"Warning: no figures: {HINT}"
 
@@ -286,10 +278,6 @@ def _files_in(found: Analysis, out: Path) -> dict[Path, int]:
 def _written(path: Path, text: str) -> str:
     write_text(path, text)
     return str(path)
-
-
-def _images(stem: Path) -> list[Path]:
-    return [stem.with_name(f"{stem.name}.{kind}") for kind in KINDS]
 
 
 @contextmanager

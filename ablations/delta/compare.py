@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ablations.delta.figures import PairLines
 from ablations.delta.grids import pearson
 from ablations.delta.measure import Change, matrices_of
 from ablations.delta.parameters import places_of
@@ -37,15 +36,6 @@ class PairComparison(Frozen):
     layer_correlation: tuple[float | None, ...]
     """Per layer: over the rows of its matrices; None where one expert changed none of them or
     all alike."""
-
-    def lines(self) -> PairLines:
-        """Return what the figure draws."""
-        return PairLines(
-            self.first,
-            self.second,
-            correlation=tuple(_number(value) for value in self.layer_correlation),
-            cosine=tuple(_number(value) for value in self.layer_cosine),
-        )
 
 
 class Comparison(Frozen):
@@ -133,7 +123,3 @@ def _correlation(one: Change, other: Change, names: Sequence[str]) -> float | No
     rows = [np.concatenate([change.rows[name] for name in names]) for change in (one, other)]
     found = pearson(rows[0], rows[1])
     return None if math.isnan(found) else found
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value

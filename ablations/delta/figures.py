@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablations.delta.grids import RankCorrelation, rank_correlation
-from ablations.drawing.canvas import COLORS, KINDS, MARKERS, drawing, images_of, new_canvas
+from ablations.delta.compare import PairComparison
+from ablations.drawing.canvas import COLORS, MARKERS, drawing, images_of, new_canvas
 from ablations.drawing.grid import Grid
 from ablations.drawing.heatmaps import draw_heatmaps
 from ablations.machine.names import slug
 from ablations.machine.whole_files import write_bytes
-from ablations.paper.published_grids import published_grid
-from layerswap_method.errors import InputError, nearest
+from ablations.paper.published import published_grid
+
+KINDS = ("png", "svg")
+"""Images of every figure."""
 
 MOST_LINES = len(COLORS)
 """Pairs of experts that are lines; more are columns of a heatmap."""
@@ -24,59 +25,24 @@ LEAST_SPAN = 0.2
 """Of the axes of a comparison: cosines of 0.01 must not look like an effect."""
 
 
-@dataclass(frozen=True)
-class PairLines:
-    """How alike the deltas of two experts are, layer by layer."""
-
-    first: str
-    """Name of an expert."""
-
-    second: str
-    """Name of another."""
-
-    correlation: tuple[float, ...]
-    """Per layer, layer 0 first: Pearson's correlation of the MAV profiles; NaN for none."""
-
-    cosine: tuple[float, ...]
-    """Per layer: cosine between the two deltas, all parameters of the layer as one vector."""
-
-    @property
-    def name(self) -> str:
-        """The pair in words."""
-        return f"{self.first} × {self.second}"
-
-
-def heatmap(grids: Grid | Sequence[Grid], path: Path, *, headline: str = "") -> None:
-    """Draw one or several grids as heatmaps on one colour scale, as the paper's Figure 2.
+def heatmap(grids: Sequence[Grid], stem: Path, *, headline: str = "") -> list[Path]:
+    """Draw grids as heatmaps on one colour scale, as the paper's Figure 2, and return the files.
 
     Layer 0 is at the bottom, columns stand in the order of each grid, the number is in every
     cell, and darker is more. The same grids give the same bytes with the same matplotlib.
 
     Args:
         grids: at least one.
-        path: ``.png``, ``.svg`` or ``.pdf``.
+        stem: path of the images without the extension, which are those of `KINDS`.
         headline: a line over all panels.
 
     Raises:
-        InputError: for another kind of file.
         LayerSwapError: without matplotlib.
     """
-    several = [grids] if isinstance(grids, Grid) else list(grids)
-    _write(path, lambda: draw_heatmaps(several, headline))
+    return _write(stem, lambda: draw_heatmaps(grids, headline))
 
 
-def side_by_side(grid: Grid, reference: Grid, path: Path) -> RankCorrelation:
-    """Draw a grid beside another one on one scale, with their rank correlation, and return that.
-
-    Models of different depth are matched by relative depth, which the figure says; their panels
-    are equally high. Arguments and errors are those of `heatmap` and `rank_correlation`.
-    """
-    found = rank_correlation(grid, reference)
-    heatmap((grid, reference), path, headline=found.text())
-    return found
-
-
-def plot_reference(name: str, out: Path) -> tuple[Path, ...]:
+def plot_reference(name: str, out: Path) -> list[Path]:
     """Draw a published expert, such as ``Swahili expert #1``, into the folder `out`.
 
     Returns:
@@ -87,26 +53,20 @@ def plot_reference(name: str, out: Path) -> tuple[Path, ...]:
         LayerSwapError: without matplotlib.
     """
     grid = published_grid(name)
-    paths = tuple(out / f"reference-{slug(grid.title)}.{kind}" for kind in ("png", "svg"))
-    for path in paths:
-        heatmap(grid, path)
-    return paths
+    return heatmap([grid], out / f"reference-{slug(grid.title)}")
 
 
-def comparison(pairs: Sequence[PairLines], path: Path) -> None:
+def comparison(pairs: Sequence[PairComparison], stem: Path) -> list[Path]:
     """Draw per-layer correlation and cosine of every pair of experts in one figure.
 
     Up to `MOST_LINES` pairs are lines over the layers; more are heatmaps with a column each.
-    Arguments and errors are those of `heatmap`.
-
-    Raises:
-        ValueError: for no pair, or pairs of different depth.
+    Arguments, returns and errors are those of `heatmap`.
     """
-    if len({len(values) for pair in pairs for values in (pair.correlation, pair.cosine)}) != 1:
-        raise ValueError("the comparison needs pairs of experts with as many layers each")
-    if len(pairs) > MOST_LINES:
-        names = tuple(pair.name for pair in pairs)
-        grids = [
+    if len(pairs) <= MOST_LINES:
+        return _write(stem, lambda: draw_lines(pairs))
+    names = tuple(map(_name, pairs))
+    return heatmap(
+        [
             Grid(
                 title,
                 names,
@@ -115,13 +75,12 @@ def comparison(pairs: Sequence[PairLines], path: Path) -> None:
                 limits=(-1.0, 1.0),
             )
             for title, lines in _panels(pairs)
-        ]
-        _write(path, lambda: draw_heatmaps(grids))
-    else:
-        _write(path, lambda: draw_lines(pairs))
+        ],
+        stem,
+    )
 
 
-def draw_lines(pairs: Sequence[PairLines]) -> Any:
+def draw_lines(pairs: Sequence[PairComparison]) -> Any:
     """Return a canvas with the two panels of a comparison; to be called inside `drawing`."""
     canvas = new_canvas(7.0, 2.7)
     panels = canvas.subplots(1, 2)
@@ -130,7 +89,7 @@ def draw_lines(pairs: Sequence[PairLines]) -> Any:
             axes.plot(
                 range(len(values)),
                 values,
-                label=pair.name,
+                label=_name(pair),
                 color=COLORS[number],
                 marker=MARKERS[number],
                 markersize=3.2,
@@ -148,7 +107,7 @@ def draw_lines(pairs: Sequence[PairLines]) -> Any:
         axes.set_xlabel("layer (0: embedding side)")
         axes.xaxis.get_major_locator().set_params(integer=True)
     columns = 1 + (len(pairs) > 1) + (len(pairs) > 2)
-    widest = max(len(pair.name) for pair in pairs)
+    widest = max(len(_name(pair)) for pair in pairs)
     canvas.legend(
         *panels[0].get_legend_handles_labels(),
         loc="outside upper center",
@@ -158,18 +117,23 @@ def draw_lines(pairs: Sequence[PairLines]) -> Any:
     return canvas
 
 
-def _panels(pairs: Sequence[PairLines]) -> tuple[tuple[str, list[tuple[float, ...]]], ...]:
-    return (
-        ("correlation of MAV profiles", [pair.correlation for pair in pairs]),
-        ("cosine between deltas", [pair.cosine for pair in pairs]),
-    )
+def _name(pair: PairComparison) -> str:
+    return f"{pair.first} × {pair.second}"
 
 
-def _write(path: Path, draw: Any) -> None:
-    kind = path.suffix.removeprefix(".")
-    if kind not in KINDS:
-        hint = nearest(kind, KINDS)
-        raise InputError(f"{path}: no image of the kind {kind!r}{hint}; known are {KINDS}")
-    with drawing(path.stem):
-        image = images_of(draw(), (kind,))[kind]
-    write_bytes(path, image)
+def _panels(pairs: Sequence[PairComparison]) -> Iterator[tuple[str, list[tuple[float, ...]]]]:
+    for title, field in (
+        ("correlation of MAV profiles", "layer_correlation"),
+        ("cosine between deltas", "layer_cosine"),
+    ):
+        found = [getattr(pair, field) for pair in pairs]
+        yield title, [tuple(math.nan if v is None else v for v in values) for values in found]
+
+
+def _write(stem: Path, draw: Callable[[], Any]) -> list[Path]:
+    with drawing(stem.name):
+        images = images_of(draw(), KINDS)
+    paths = {stem.with_name(f"{stem.name}.{kind}"): image for kind, image in images.items()}
+    for path, image in paths.items():
+        write_bytes(path, image)
+    return list(paths)

@@ -110,7 +110,9 @@ def spearman(first: Array, second: Array) -> float:
     """
     if first.shape != second.shape:
         raise ValueError(f"{first.shape} and {second.shape} values cannot be paired")
-    return pearson(_ranks(first), _ranks(second))
+    from scipy.stats import rankdata
+
+    return pearson(rankdata(first), rankdata(second))
 
 
 def pearson(first: Sequence[float] | Array, second: Sequence[float] | Array) -> float:
@@ -118,12 +120,6 @@ def pearson(first: Sequence[float] | Array, second: Sequence[float] | Array) -> 
     one, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if one.size < FEWEST_CELLS or np.ptp(one) == 0 or np.ptp(other) == 0:
         return math.nan
-    one, other = one - one.mean(), other - other.mean()
-    scale = math.sqrt(float(one @ one) * float(other @ other))
-    return math.nan if scale == 0 else min(1.0, max(-1.0, float(one @ other) / scale))
-
-
-def _ranks(values: Array) -> Array:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[inverse.reshape(values.shape)], dtype=np.float64)
+    # Not scipy's: it warns of nearly constant vectors, as layers that hardly changed are.
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return float(np.corrcoef(one, other)[0, 1])

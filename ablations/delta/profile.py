@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from ablations.drawing.grid import Grid, scientific
-from ablations.paper.published_grids import LABEL
+from ablations.paper.published import LABEL
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 
@@ -176,19 +175,6 @@ class DeltaProfile(Frozen):
     def to_json(self) -> str:
         """Return the profile as JSON text."""
         return self.model_dump_json(indent=1) + "\n"
-
-    @classmethod
-    def read(cls, path: Path) -> DeltaProfile:
-        """Return the profile in a ``delta.json``.
-
-        Raises:
-            InputError: if it cannot be read or is none.
-        """
-        try:
-            return cls.model_validate_json(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, ValidationError) as error:
-            first = str(error).splitlines()[0]
-            raise InputError(f"{path}: is no delta profile ({first}); make it anew") from error
 
 
 def _mean(cells: Sequence[tuple[int, float]]) -> float:

@@ -5,13 +5,15 @@ Everything is read, computed and checked before a recipe is written.
 
 from __future__ import annotations
 
+import functools
 import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 import yaml
 
 from ablations.delta.suggest_rule import Suggestion, suggest_swap
@@ -19,29 +21,24 @@ from ablations.drawing.text_table import text_table
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
 from ablations.models.find import Expert, find_expert
 from ablations.models.fit import compatibility_report
+from layerswap_method.checkpoints.model_files import StreamInput
+from layerswap_method.checkpoints.spans import DTYPES
 from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.layer_swap.measure import UnitShare, measure
 from layerswap_method.layer_swap.placements import build_plan
 from layerswap_method.layer_swap.spec import LayerSwapSpec
 from layerswap_method.recipe.references import path_problem
-
-if TYPE_CHECKING:
-    from layerswap_method.checkpoints.model_files import StreamInput
-    from layerswap_method.layer_swap.measure import UnitShare
-
-_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 @dataclass(frozen=True)
 class Models:
     """The models of a suggestion, found and fit for each other."""
 
-    task: tuple[Expert, ...]
-    """Experts whose middle is to be kept; several are a soup."""
+    experts: tuple[StreamInput, ...]
+    """Task experts, whose middle is to be kept, and language experts, whose ends are to be taken;
+    several of a role are a soup."""
 
-    language: tuple[Expert, ...]
-    """Experts whose ends are to be taken; several are a soup."""
-
-    base: Expert
+    base: StreamInput
     """Their shared pretrained parent."""
 
     given: dict[str, str]
@@ -128,14 +125,19 @@ def find_models(task: Sequence[str], language: Sequence[str], base: str) -> Mode
     num_layers = checkpoints[0].num_layers
     if num_layers is None:
         raise InputError(f"the config of {base} does not say how many layers it has")
-    stored = {dtype for each in checkpoints for dtype in each.dtypes.values()}
+    stored = {dtype for each in checkpoints for dtype in each.dtypes.values()} & DTYPES.keys()
+    dtypes = [getattr(torch, DTYPES[dtype]) for dtype in stored]
+    widest = functools.reduce(torch.promote_types, dtypes, torch.bool)
+    base_input, *others = (
+        StreamInput(name, each.folder, role=name.split()[0], adapter=each.adapter)
+        for name, each in found.items()
+    )
     return Models(
-        task=tuple(found[name] for name in found if name.startswith("task")),
-        language=tuple(found[name] for name in found if name.startswith("language")),
-        base=found["base"],
+        experts=tuple(others),
+        base=replace(base_input, role=None),
         given=given,
         num_layers=num_layers,
-        dtype=_widest(stored),
+        dtype=str(widest).removeprefix("torch."),
     )
 
 
@@ -149,12 +151,8 @@ def measure_layers(models: Models, threshold: float) -> tuple[UnitShare, ...]:
     Raises:
         InputError: for experts of another base or that changed nothing, or files that do not read.
     """
-    from layerswap_method.layer_swap.measure import measure
-
-    experts = [_stream_input(expert, "task") for expert in models.task]
-    experts += [_stream_input(expert, "language") for expert in models.language]
     spec = LayerSwapSpec(placement="delta_share", delta_threshold=threshold)
-    return measure(spec, experts, _stream_input(models.base, None), models.num_layers).units
+    return measure(spec, models.experts, models.base, models.num_layers).units
 
 
 def table_lines(units: Sequence[UnitShare]) -> Iterator[str]:
@@ -178,7 +176,7 @@ def conclusion_lines(suggestion: Suggestion, threshold: float) -> Iterator[str]:
     if suggestion.refusal is not None:
         yield f"no swap is proposed: {suggestion.refusal}"
         return
-    b, u, t_b, t_u = suggestion.counts().values()
+    b, u, t_b, t_u = suggestion.counts.values()
     yield f"proposed: b={b} u={u} t_b={t_b} t_u={t_u} (difference above {threshold:g} wins a layer)"
     plan = build_plan(
         len(suggestion.winners),
@@ -212,25 +210,22 @@ def recipe_text(
         "Expected": "not measured; evaluate it beside the soup of the two experts.",
         "To change": "the counts; compare neighbours with a study (layerswap run).",
     }
-    lines = []
-    for name, text in fields.items():
-        if name == "Run":  # a command is not broken
-            lines.append(f"# {name + ':':<9} {text}")
-            continue
-        wrapped = textwrap.wrap(text, 86)
-        lines += [
-            f"# {name + ':':<9} {wrapped[0]}",
-            *(f"#           {more}" for more in wrapped[1:]),
-        ]
+    lines = [
+        f"# {name + ':':<9} {text}"
+        if name == "Run"  # a command is not broken
+        else textwrap.fill(
+            text, 98, initial_indent=f"# {name + ':':<9} ", subsequent_indent=f"#{'':11}"
+        )
+        for name, text in fields.items()
+    ]
     document: dict[str, Any] = {
         "merge_method": "layer_swap",
         "models": [
-            {"model": models.given[expert.name], "parameters": {"role": role}}
-            for role, experts in (("task", models.task), ("language", models.language))
-            for expert in experts
+            {"model": models.given[expert.name], "parameters": {"role": expert.role}}
+            for expert in models.experts
         ],
         "base_model": models.given["base"],
-        "parameters": suggestion.counts(),
+        "parameters": suggestion.counts,
         "dtype": models.dtype,
     }
     reasons = [f"# {line}".rstrip() for line in ("", *table)]
@@ -268,19 +263,6 @@ def _for_recipe(reference: str) -> str:
     return "+".join(shown)
 
 
-def _widest(stored: set[str]) -> str:
-    kinds = [dtype for dtype in _DTYPES if dtype in stored]
-    if {"F16", "BF16"} <= set(kinds):  # neither holds the other
-        return "float64" if "F64" in kinds else "float32"
-    return _DTYPES[kinds[0]] if kinds else "float32"
-
-
 def _cache_option(models: Models) -> str:
-    adapters = any(expert.adapter is not None for expert in (*models.task, *models.language))
+    adapters = any(expert.adapter is not None for expert in models.experts)
     return " --lora-merge-cache ./merged/lora_cache" if adapters else ""
-
-
-def _stream_input(expert: Expert, role: str | None) -> StreamInput:
-    from layerswap_method.checkpoints.model_files import StreamInput
-
-    return StreamInput(expert.name, expert.folder, role=role, adapter=expert.adapter)

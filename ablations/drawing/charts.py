@@ -1,45 +1,37 @@
-"""Draws charts. Knows how a report's figures look; not what the numbers mean.
+"""Draws charts: lines, bars and heatmaps of scores. Knows looks; not what the numbers mean.
 
 All of matplotlib comes from `ablations.drawing.canvas`.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ablations.drawing.canvas import (
-    COLORS,
-    MARKERS,
-    STYLE,
-    color_map,
-    draw_cells,
-    drawing,
-    images_of,
-    new_canvas,
-)
-from ablations.report.document import Figure
+from ablations.drawing.canvas import COLORS, MARKERS, STYLE, drawing, images_of, new_canvas
+from ablations.drawing.heatmaps import draw_cells
 
 _BAR = "#8cc0de"
 """Light, so that intervals and baselines show on it."""
 
-_BASELINES: dict[str, tuple[str, Any]] = {
-    "base": ("#777777", (0, (1, 1.3))),
-    "task expert": ("#444444", (0, (7, 2.5))),
-    "language expert": ("#222222", (0, (7, 2, 1.5, 2))),
-    "soup": ("#9a9a9a", "-"),
-    "weighted soup": ("#777777", (0, (5, 1.5, 1, 1.5, 1, 1.5))),
-    "TIES": ("#555555", (0, (3, 1.5))),
-}
-"""Grey and dashes of each, the same in all figures."""
+_REFERENCES: tuple[tuple[str, Any], ...] = (
+    ("#777777", (0, (1, 1.3))),
+    ("#444444", (0, (7, 2.5))),
+    ("#222222", (0, (7, 2, 1.5, 2))),
+    ("#9a9a9a", "-"),
+    ("#777777", (0, (5, 1.5, 1, 1.5, 1, 1.5))),
+    ("#555555", (0, (3, 1.5))),
+)
+"""Grey and dashes of baselines, in the order in which the panels name them."""
 
 _PANELS_PER_ROW = 3
 
 
-def draw_chart(chart: Chart) -> Figure:
-    """Return `chart` as SVG, PNG and PDF.
+def draw_chart(chart: Chart) -> dict[str, bytes]:
+    """Return `chart` as images: file name extension (``svg``, ``png``, ``pdf``) -> content.
 
     Raises:
         LayerSwapError: without matplotlib; see `ablations.drawing.canvas.can_draw`.
@@ -65,16 +57,17 @@ def draw_chart(chart: Chart) -> Figure:
         if chart.y_label:
             canvas.supylabel(chart.y_label, fontsize=STYLE["axes.labelsize"])
         _draw_legend(canvas, axes[:number], chart)
-        images = images_of(canvas)
-    return Figure(chart.key, chart.title, chart.caption, images)
+        return images_of(canvas)
 
 
 def _draw_scores(axes: Any, chart: Chart, panel: Panel) -> None:
     values = [end for s in panel.series for p in s.points for end in (p.value, p.low, p.high)]
     ends = [value for value in values if value is not None]
     ends += [value for _, value in panel.references]
+    named = dict.fromkeys(name for each in chart.panels for name, _ in each.references)
+    looks = dict(zip(named, itertools.cycle(_REFERENCES), strict=False))
     for name, value in panel.references:
-        color, dashes = _BASELINES[name]
+        color, dashes = looks[name]
         axes.axhline(value, lw=1.1, zorder=2.5, label=name, color=color, ls=dashes)
     if chart.kind == "bars":
         _draw_bars(axes, panel.series[0])
@@ -163,13 +156,12 @@ def _draw_heatmap(axes: Any, panel: Panel) -> None:
     draw_cells(
         axes,
         values,
-        colors=color_map("cividis"),
+        rows=panel.rows,
+        columns=panel.columns,
         limits=(min(known, default=0.0), max(known, default=1.0)),
         text=lambda value: f"{value:.1f}",
         font_pt=8,
     )
-    axes.set_xticks(range(len(panel.columns)), panel.columns)
-    axes.set_yticks(range(len(panel.rows)), panel.rows)
 
 
 def _draw_legend(canvas: Any, axes: Sequence[Any], chart: Chart) -> None:
@@ -184,21 +176,11 @@ def _draw_legend(canvas: Any, axes: Sequence[Any], chart: Chart) -> None:
             [found[name] for name in names],
             names,
             loc="outside upper center",
-            ncols=_legend_columns(names, canvas.get_figwidth()),
+            # About 0.065 inches a letter, 0.6 a handle.
+            ncols=max(1, int(canvas.get_figwidth() / (0.6 + 0.065 * max(map(len, names))))),
             frameon=False,
             handlelength=2.6,
         )
-
-
-def _legend_columns(names: Sequence[str], width: float) -> int:
-    """Return how many entries fit side by side: about 0.065 inches a letter, 0.6 a handle."""
-    rows = 1
-    while rows < len(names):
-        columns = math.ceil(len(names) / rows)
-        if columns * (0.6 + 0.065 * max(map(len, names))) <= width:
-            break
-        rows += 1
-    return math.ceil(len(names) / rows)
 
 
 @dataclass(frozen=True)

@@ -1,36 +1,37 @@
-"""Grids as heatmaps on a page: sizes, labels, one colour scale. Knows layout; computes nothing."""
+"""Numbers as coloured cells, and grids of layers as figures. Knows looks; computes no statistic."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablations.drawing.canvas import color_map, draw_cells, new_canvas
+from ablations.drawing.canvas import new_canvas
 from ablations.drawing.grid import Grid, power_of_ten
 
 PAGE_IN = (7.0, 9.2)
-"""Text area of a page: panels wrap at its width, and rows of many layers shrink to its height."""
+"""Text area of a page: panels wrap at its width, and many layers shrink to its height."""
 
 FONT_PT = (5.0, 7.0)
 """Least and largest size of a number; a grid too tall for the page at the least one overhangs."""
 
+_LEADING = 1.35
+"""Height of a layer in sizes of its font, at least."""
+
 _ROW_IN = 0.185
 """Height of a layer where there is room."""
 
-_LEADING = 1.32
-"""Height of a layer in sizes of its font, at least."""
-
-_LETTER = 0.6
+_LETTER = 0.62
 """Width of a letter or digit of DejaVu Sans in sizes of its font, about."""
 
-_TITLE_PT, _NOTE_PT, _SPACING = 8.5, 6.5, 1.25
-_HEADLINE_PT, _BAR_PT = 7.5, 7.0
-_BAR_LETTER = _LETTER * _BAR_PT / 72
-_GAP_IN, _TICKS_IN, _BAR_IN = 0.16, 0.36, 0.5
+_HEAD_IN = 0.85
+"""Height of a panel's title, ticks and note, about."""
+
+_BAR_IN = 0.12
+"""Width of the colour bar."""
+
 _PLAIN = ("q", "k", "v", "o", "gate", "up", "down", "qkv", "gate_up")
 
 
@@ -97,175 +98,141 @@ def column_labels(columns: Sequence[str]) -> list[str]:
     return plain if len(set(plain)) == len(plain) else labels
 
 
-@dataclass(frozen=True)
-class _Sheet:
-    """Sizes that all panels of a figure share, in inches and points."""
-
-    font_pt: float
-    row_in: float
-    cell_in: float
-    rows: tuple[tuple[Grid, ...], ...]
-    note_in: float
-    head_in: float
-    foot_in: float
-    top_in: float
-    is_turned: bool
-
-    def height_in(self, row: Sequence[Grid]) -> float:
-        """Return the height of the panels of a row, which are equally high."""
-        return self.row_in * max(grid.num_layers for grid in row)
-
-    @property
-    def size_in(self) -> tuple[float, float]:
-        """Width and height of the figure without the label of the colour bar."""
-        wide = max(_width_in(row, self.cell_in) for row in self.rows)
-        tall = sum(self.height_in(row) + self.head_in + self.foot_in for row in self.rows)
-        return wide + _BAR_IN, tall + self.top_in
-
-
 def draw_heatmaps(grids: Sequence[Grid], headline: str = "") -> Any:
     """Return a canvas with a panel per grid, all on one colour scale; layer 0 at the bottom.
 
-    To be called inside `canvas.drawing`. Panels of a row are equally high, so that
-    models of different depth stand beside each other by relative depth.
+    To be called inside `canvas.drawing`. Panels of a row are equally high, so that models of
+    different depth stand beside each other by relative depth.
 
     Args:
         grids: at least one.
         headline: a line over all panels.
     """
     scale = scale_of(grids)
-    sheet = _sheet(grids, scale, headline)
-    wide, tall = sheet.size_in
-    label = textwrap.wrap(scale.label, max(16, int(sheet.height_in(sheet.rows[0]) / _BAR_LETTER)))
-    wide += len(label) * _SPACING * _BAR_PT / 72 + (0.12 if scale.limits[0] < 0 else 0)
-    wide = max(wide, 0.12 + 0.56 * len(headline) * _HEADLINE_PT / 72)
-    canvas = new_canvas(wide, tall, is_fitted=False)
-    colors = color_map("greens" if scale.limits[0] == 0 else "purples-greens")
-    if headline:
-        canvas.text(0.06 / wide, 1 - 0.06 / tall, headline, fontsize=_HEADLINE_PT, va="top")
-    y = tall - sheet.top_in
-    places = []
-    for row in sheet.rows:
-        height = sheet.height_in(row)
-        y -= sheet.head_in + height
-        x = 0.0
-        for left, grid in _lefts(row):
-            x += left
-            width = sheet.cell_in * len(grid.columns)
-            axes = canvas.add_axes((x / wide, y / tall, width / wide, height / tall))
-            mesh = _draw_panel(axes, grid, scale, sheet, colors)
-            _draw_head(axes, grid, sheet, height)
-            if left == _TICKS_IN:
-                axes.set_yticks(range(grid.num_layers), [str(n) for n in range(grid.num_layers)])
-                axes.set_ylabel("layer", fontsize=sheet.font_pt + 0.5, labelpad=2)
-            x += width
-        places.append((x, y, height))
-        y -= sheet.foot_in
-    _draw_bar(canvas, mesh, scale, label, places, (wide, tall))
-    return canvas
-
-
-def _draw_panel(axes: Any, grid: Grid, scale: Scale, sheet: _Sheet, colors: Any) -> Any:
-    mesh = draw_cells(
-        axes,
-        grid.values,
-        colors=colors,
-        limits=scale.limits,
-        text=scale.text,
-        font_pt=sheet.font_pt,
-    )
-    modules = [name.removesuffix(".weight").rpartition(".")[0] for name in grid.columns]
-    for column, (one, other) in enumerate(itertools.pairwise(modules)):
-        if one != other and " " not in one + other:
-            axes.axvline(column + 0.5, color="white", lw=2.2)
-    turned: dict[str, Any] = {"rotation": 90} if sheet.is_turned else {}
-    axes.set_xticks(range(len(grid.columns)), column_labels(grid.columns), **turned)
-    axes.tick_params(labelsize=sheet.font_pt, pad=2)
-    axes.set_yticks([])
-    return mesh
-
-
-def _draw_head(axes: Any, grid: Grid, sheet: _Sheet, height_in: float) -> None:
-    """Write title and note over a panel; the titles of a figure stand on one line."""
-    title, note = _head(grid, sheet.cell_in)
-    middle = 1 + (0.06 + sheet.note_in) / height_in
-    put = {"transform": axes.transAxes, "ha": "left"}
-    axes.text(0, middle, "\n".join(title), fontsize=_TITLE_PT, weight="bold", va="bottom", **put)
-    if note:
-        axes.text(0, middle, "\n".join(note), fontsize=_NOTE_PT, color="#555555", va="top", **put)
-
-
-def _draw_bar(
-    canvas: Any,
-    mesh: Any,
-    scale: Scale,
-    label: Sequence[str],
-    rows: Sequence[tuple[float, float, float]],
-    size_in: tuple[float, float],
-) -> None:
-    """Draw the colour bar beside the first row."""
-    wide, tall = size_in
-    _, y, height = rows[0]
-    x = max(right for right, _, _ in rows) + 0.12
-    axes = canvas.add_axes((x / wide, y / tall, 0.12 / wide, height / tall))
-    bar = canvas.colorbar(mesh, cax=axes)
-    bar.solids.set(rasterized=False, edgecolor="face")  # vectors only
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(labelsize=6.5, length=2, pad=1.5)
-    bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value / 10**scale.exponent:g}")
-    bar.set_label("\n".join(label), fontsize=_BAR_PT, labelpad=3)
-
-
-def _sheet(grids: Sequence[Grid], scale: Scale, headline: str) -> _Sheet:
     letters = max(
         len(scale.text(v)) for grid in grids for row in grid.values for v in row if v == v
     )
-    labels = max((len(t) for grid in grids for t in column_labels(grid.columns)), default=1)
-    font = FONT_PT[1]
-    while True:
-        cell = max(0.27, (_LETTER * letters + 0.55) * font / 72)
-        rows = _wrapped(grids, cell)
-        is_turned = _LETTER * labels * font / 72 > cell - 0.03
-        heads = [_head(grid, cell) for grid in grids]
-        note = max(len(lines) for _, lines in heads) * _NOTE_PT * _SPACING / 72
-        head = 0.1 + note + max(len(lines) for lines, _ in heads) * _TITLE_PT * _SPACING / 72
-        foot = 0.1 + (0.56 * labels if is_turned else 1.2) * font / 72
-        top = 0.2 if headline else 0.04
-        layers = sum(max(grid.num_layers for grid in row) for row in rows)
-        room = (PAGE_IN[1] - top - len(rows) * (head + foot)) / layers
-        if room >= _LEADING * font / 72 or font <= FONT_PT[0]:
-            break
-        font -= 0.25
-    height = min(_ROW_IN, max(room, _LEADING * font / 72))
-    return _Sheet(font, height, cell, rows, note, head, foot, top, is_turned)
+    width = max(len(grid.columns) for grid in grids)
+    longest = max(len(label) for grid in grids for label in column_labels(grid.columns))
+    head_in = _HEAD_IN + (0.05 * longest if longest > letters + 1 else 0)  # labels are turned
+    layers = max(grid.num_layers for grid in grids)
 
+    wide = width * (letters + 1) * _LETTER / 72  # a panel, in inches a point of the font
+    columns = min(len(grids), max(1, int((PAGE_IN[0] - 1) / (wide * FONT_PT[0] + 0.1))))
+    rows = math.ceil(len(grids) / columns)
+    columns = math.ceil(len(grids) / rows)
+    row_in = min(_ROW_IN, (PAGE_IN[1] / rows - head_in) / layers)
+    fitting = min(72 * row_in / _LEADING, ((PAGE_IN[0] - 1) / columns - 0.1) / wide)
+    font = min(FONT_PT[1], max(FONT_PT[0], fitting))
+    size = wide * font, layers * max(row_in, _LEADING * font / 72)
 
-def _wrapped(grids: Sequence[Grid], cell_in: float) -> tuple[tuple[Grid, ...], ...]:
-    """Return the rows of panels: as few as the width allows, about equally long."""
-    for number in range(1, len(grids) + 1):
-        size = math.ceil(len(grids) / number)
-        rows = tuple(tuple(grids[at : at + size]) for at in range(0, len(grids), size))
-        if max(_width_in(row, cell_in) for row in rows) <= PAGE_IN[0] - _BAR_IN - 0.12:
-            break
-    return rows
-
-
-def _width_in(row: Sequence[Grid], cell_in: float) -> float:
-    return sum(left + cell_in * len(grid.columns) for left, grid in _lefts(row))
-
-
-def _lefts(row: Sequence[Grid]) -> Iterator[tuple[float, Grid]]:
-    """Yield what is left free before each panel; layers are numbered again where they differ."""
-    before = None
-    for grid in row:
-        yield (_GAP_IN if before == grid.num_layers else _TICKS_IN), grid
-        before = grid.num_layers
-
-
-def _head(grid: Grid, cell_in: float) -> tuple[list[str], list[str]]:
-    width = cell_in * len(grid.columns)
-    title, note = (
-        textwrap.wrap(text, max(8, int(width / (letter * size / 72))))
-        for text, size, letter in ((grid.title, _TITLE_PT, 0.66), (grid.note, _NOTE_PT, 0.52))
+    canvas = new_canvas(columns * size[0] + 1, rows * (size[1] + head_in))
+    panels = [each for row in canvas.subplots(rows, columns, squeeze=False) for each in row]
+    for number, (axes, grid) in enumerate(zip(panels, grids, strict=False)):
+        mesh = draw_cells(
+            axes,
+            grid.values,
+            rows=[str(layer) for layer in range(grid.num_layers)],
+            columns=column_labels(grid.columns),
+            limits=scale.limits,
+            text=scale.text,
+            font_pt=font,
+        )
+        axes.set_title(_wrapped(grid.title, size[0], 6), loc="left", fontweight="bold")
+        axes.set_xlabel(_wrapped(grid.note, size[0], 3.2), fontsize=6, color="#555555")
+        if number % columns and grid.num_layers == grids[number - 1].num_layers:
+            axes.set_yticks([])
+        elif not number % columns:
+            axes.set_ylabel("layer", fontsize=font + 0.5)
+    for unused in panels[len(grids) :]:
+        unused.set_visible(False)
+    whole = columns * size[0], rows * size[1]
+    bar = canvas.colorbar(
+        mesh, ax=panels, aspect=whole[1] / _BAR_IN, fraction=1.2 * _BAR_IN / whole[0], pad=0.02
     )
-    return title, note
+    bar.solids.set(rasterized=False, edgecolor="face")  # vectors only
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=6.5, length=2)
+    bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value / 10**scale.exponent:g}")
+    bar.set_label(_wrapped(scale.label, whole[1], 4.3), fontsize=7)
+    if headline:
+        canvas.suptitle(_wrapped(headline, whole[0] + 0.5, 4.3), fontsize=7.5)
+    # Labels took room of the panels: the canvas grows until a panel has its size again.
+    canvas.draw_without_rendering()
+    panel, (wide_in, tall_in) = panels[0].get_position(), canvas.get_size_inches()
+    canvas.set_size_inches(
+        wide_in + whole[0] - columns * panel.width * wide_in,
+        tall_in + whole[1] - rows * panel.height * tall_in,
+    )
+    return canvas
+
+
+def draw_cells(
+    axes: Any,
+    values: Any,
+    *,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    limits: tuple[float, float],
+    text: Callable[[float], str],
+    font_pt: float,
+) -> Any:
+    """Draw numbers as coloured cells with the number in each, and return the mesh.
+
+    Darker is more; with values below zero on the scale they are purple.
+
+    Args:
+        axes: of matplotlib.
+        values: shape [rows, columns], the bottom row first; NaN cells are hatched.
+        rows: their names.
+        columns: their names; long ones are turned.
+        limits: values of the first and the last colour.
+        text: the number as it is shown.
+        font_pt: size of the numbers in points.
+    """
+    import numpy as np
+
+    low, high = limits
+    mesh = axes.pcolormesh(
+        np.asarray(values, dtype=np.float64),
+        cmap="PRGn" if low < 0 else "Greens",
+        vmin=low,
+        vmax=high,
+        edgecolors="white",
+        lw=0.6,
+    )
+    axes.patch.set(facecolor="#eeeeee", edgecolor="#888888", hatch="///")  # shows where NaN is
+    for (row, column), value in np.ndenumerate(mesh.get_array().filled(np.nan)):
+        if not np.isnan(value):
+            axes.text(
+                column + 0.5,
+                row + 0.5,
+                text(float(value)),
+                ha="center",
+                va="center_baseline",
+                color=contrasting(mesh.to_rgba(value)),
+                fontsize=font_pt,
+                in_layout=False,
+            )
+    axes.spines[:].set_visible(False)
+    is_turned = max(map(len, columns)) > 1 + max(len(text(value)) for value in limits)
+    axes.set_xticks(
+        [place + 0.5 for place in range(len(columns))], columns, rotation=90 * is_turned
+    )
+    axes.set_yticks([place + 0.5 for place in range(len(rows))], rows)
+    axes.tick_params(length=0, labelsize=font_pt, pad=2)
+    return mesh
+
+
+def contrasting(color: Sequence[float]) -> str:
+    """Return ``black`` or ``white``, whichever reads better on an sRGB colour in [0, 1].
+
+    By the contrast ratio of WCAG 2.1: (L1 + 0.05) / (L2 + 0.05), with relative luminances L.
+    """
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in color[:3]]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "white" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "black"
+
+
+def _wrapped(text: str, width_in: float, letter_pt: float) -> str:
+    return textwrap.fill(text, max(8, int(width_in * 72 / letter_pt)))

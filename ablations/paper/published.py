@@ -1,36 +1,90 @@
-"""Published values beside ours, as reference. Knows `published.json`; never a run.
+"""What the paper (arXiv 2410.01335) printed: Tables 1, 2 and 6, Figures 4 to 9. Knows no run.
 
-They are other models, items and engines: they stand in tables of their own.
+They are other models, items and engines than ours.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
-from ablations.report.document import Entry, Table
+from ablations.drawing.grid import Grid, scientific
+from layerswap_method.errors import InputError, nearest
+
+LABEL = "share of input features with MAV above the threshold"
+"""What the numbers of a published grid are."""
 
 
-def published_table(key: str) -> Table | None:
+@dataclass(frozen=True)
+class PublishedTable:
+    """A table as the paper prints it; scores in percent."""
+
+    source: str
+    """Such as ``Table 1``."""
+
+    columns: tuple[str, ...]
+    """Models."""
+
+    rows: tuple[tuple[str, tuple[float, ...]], ...]
+    """What a row is of, and a score per column."""
+
+    notes: tuple[str, ...]
+    """What was measured, and how rows and columns compare."""
+
+
+def published_table(key: str) -> PublishedTable | None:
     """Return the published table of the layout `key`; None where the paper has none."""
-    text = (files("ablations.paper") / "tables.json").read_text(encoding="utf-8")
-    document = json.loads(text)
+    document = _document("tables.json")
     found = document["tables"].get(key)
     if found is None:
         return None
-    rows = tuple(
-        (Entry(row["name"]), *(Entry(f"{value:.1f}", value) for value in row["values"]))
-        for row in found["rows"]
-    )
-    return Table(
-        f"published-{key}",
-        f"Published: {found['source']} of arXiv 2410.01335",
-        ("MGSM", *found["columns"]),
-        rows,
-        (
-            f"Reference only, not this run: {document['paper']}, {found['source']}; "
-            f"{document['protocol']}.",
+    return PublishedTable(
+        source=found["source"],
+        columns=tuple(found["columns"]),
+        rows=tuple((row["name"], tuple(row["values"])) for row in found["rows"]),
+        notes=(
+            f"{document['paper']}, {found['source']}; {document['protocol']}.",
             found["notes"],
         ),
-        is_reference=True,
     )
+
+
+def published_names() -> tuple[str, ...]:
+    """Return the names of the published experts, in the order of their figures."""
+    return tuple(_document("grids.json")["experts"])
+
+
+def published_grid(name: str) -> Grid:
+    """Return the published grid of an expert, such as ``Swahili expert #1``.
+
+    Its values are the share of input features with a MAV above the threshold, in [0, 1], of
+    Llama 3.1 8B: 32 layers and 7 parameters, named as transformers names them. Six values are
+    probably slips of the scanned figures; they are kept as printed, and `grids.json` names them.
+
+    Raises:
+        InputError: for a name that there is not, with the nearest one.
+    """
+    document = _document("grids.json")
+    found = {each.casefold(): each for each in document["experts"]}.get(name.casefold())
+    if found is None:
+        known = published_names()
+        raise InputError(
+            f"no published expert {name!r}{nearest(name, known)}; known are {', '.join(known)}"
+        )
+    expert = document["experts"][found]
+    figure = expert["figure"].replace("Figure", "Fig.")
+    threshold = document["thresholds"][expert["threshold"]]
+    return Grid(
+        title=found,
+        columns=tuple(column["name"] for column in document["columns"]),
+        values=tuple(tuple(row) for row in expert["bottom_layer_first"]),
+        label=LABEL,
+        note=f"arXiv 2410.01335, {figure}; MAV > {scientific(threshold)}",
+        limits=(0.0, 1.0),
+    )
+
+
+def _document(name: str) -> Any:
+    return json.loads((files("ablations.paper") / name).read_text(encoding="utf-8"))

@@ -15,20 +15,22 @@ import numpy as np
 from ablations.report.design import Group, Model, baselines, recipe_models
 from ablations.report.factors import difference, factors
 from ablations.report.observations import Block, Item, Measure, Observations
-from ablations.statistics.paired import (
+from ablations.statistics.bootstrap import (
     BOOTSTRAP_RESAMPLES,
-    PERMUTATIONS,
-    Array,
     Draws,
     Mask,
     bootstrap_p_value,
     draw,
+    percentile_interval,
+    resampled_scores,
+)
+from ablations.statistics.intervals import Array
+from ablations.statistics.paired import (
+    PERMUTATIONS,
     holm,
     mcnemar_exact,
     newcombe_interval,
-    percentile_interval,
     permutation_test,
-    resampled_scores,
 )
 
 MOST_SETTINGS = 4

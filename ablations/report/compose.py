@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from ablations.drawing.canvas import HINT, can_draw
 from ablations.drawing.charts import draw_chart
-from ablations.paper.published import published_table
 from ablations.report.charts import charts
 from ablations.report.comparisons import Comparer, Comparison, compare_all
 from ablations.report.design import (
@@ -28,6 +27,7 @@ from ablations.report.document import Figure, Report, Table
 from ablations.report.factors import most_draws
 from ablations.report.observations import Measure, Observations
 from ablations.report.protocol import protocol_notes
+from ablations.report.published import reference_table
 from ablations.report.souping import check_same_questions, has_soups, souping_table
 from ablations.report.summaries import Summaries
 from ablations.report.tables import grid_tables, overview_table, pairs_table
@@ -64,7 +64,10 @@ def compose(
     drawn: tuple[Figure, ...] = ()
     notes = list(_notes(observations, comparisons))
     if draw and can_draw():
-        drawn = tuple(draw_chart(chart) for chart in charts(summaries))
+        drawn = tuple(
+            Figure(chart.key, chart.title, chart.caption, draw_chart(chart))
+            for chart in charts(summaries)
+        )
     elif draw:
         notes.append(f"Figures are left out: {HINT}.")
     by_factor = [each for each in comparisons if each.contrast.factor]
@@ -96,7 +99,7 @@ def _tables(
     summaries = several[0]
     for table in _layouts(several):
         yield table
-        reference = published_table(table.key) if published else None
+        reference = reference_table(table.key) if published else None
         if reference is not None:
             yield reference
     yield from factor_tables(summaries, comparisons)

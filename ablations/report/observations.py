@@ -13,8 +13,9 @@ import numpy as np
 from ablations.report.design import ROLES, Group, Model, groups, setting_key
 from ablations.runner.records import CellRecord, Run
 from ablations.scoring.records import TaskScore
+from ablations.statistics.bootstrap import Mask, Statistic
 from ablations.statistics.corpus import CorpusMetric, corpus_metric
-from ablations.statistics.paired import Array, Mask, Statistic
+from ablations.statistics.intervals import Array
 
 Item = tuple[int, str]
 """Index of an item in its split, and lm-eval's hash of it."""

@@ -17,8 +17,9 @@ from ablations.sandbox.programs import RunCode
 from ablations.scoring.observed import OBSERVED, Observer
 from ablations.scoring.outcomes import Key, Outcome
 from ablations.scoring.records import Sample, TaskScore
+from ablations.statistics.bootstrap import bootstrap
 from ablations.statistics.corpus import corpus_metric
-from ablations.statistics.intervals import Interval, bootstrap, mean_stderr, wilson_interval
+from ablations.statistics.intervals import Interval, mean_stderr, wilson_interval
 from layerswap_method.errors import LayerSwapError
 
 _PERCENT_METRICS = ("bleu", "chrf", "chrf++", "ter")
@@ -195,9 +196,8 @@ def _derive(
     known = corpus_metric(metric, signature)
     if known is not None and len(pairs) == len(items):
         counts = known.counts([pair[1] for pair in pairs], [pair[0] for pair in pairs])
-        drawn = bootstrap(counts, lambda sums: float(known.score(sums)), seed=seed, level=level)
         value = float(known.score(counts.sum(axis=0).astype(np.float64)))
-        return value, drawn.interval, drawn.stderr
+        return value, *bootstrap(counts, known.score, seed=seed, level=level)
     if pairs or metric in _UNBOUNDED_METRICS:
         return None, None, None
     values: npt.NDArray[np.float64] = np.array(items, dtype=np.float64)
@@ -206,5 +206,4 @@ def _derive(
         interval = wilson_interval(int(values.sum()), len(values), level)
         return mean, interval, mean_stderr(values)
     rows = np.column_stack([values, np.ones_like(values)])
-    drawn = bootstrap(rows, lambda sums: float(sums[0] / sums[1]), seed=seed, level=level)
-    return mean, drawn.interval, drawn.stderr
+    return mean, *bootstrap(rows, lambda sums: sums[..., 0] / sums[..., 1], seed=seed, level=level)

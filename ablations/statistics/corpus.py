@@ -1,4 +1,4 @@
-"""Metrics of a whole corpus (BLEU, chrF, TER) as sums over sentences. Knows sacrebleu; no task.
+"""Metrics of a whole corpus (BLEU, chrF) as sums over sentences. Knows sacrebleu; no task.
 
 Each is a function of counts that add up over sentences, so that a corpus drawn again is a sum of
 rows: no text is looked at twice, and two models can be compared on the same draws.
@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ablations.statistics.bleu import bleu_counts, bleu_of_sums, tokenizer_of
-from ablations.statistics.intervals import Counts
+from ablations.statistics.intervals import Array, Counts
 
-Array = npt.NDArray[np.float64]
+Pair = tuple[str, str]
+"""Reference, translation."""
 
-CORPUS_METRICS = {"bleu": "BLEU", "chrf": "chrF", "chrf++": "chrF++", "ter": "TER"}
+CORPUS_METRICS = {"bleu": "BLEU", "chrf": "chrF", "chrf++": "chrF++"}
 """lm-eval's names of the metrics that have no value per sentence, and how they are written."""
 
 _BETA = 2
@@ -28,14 +27,6 @@ _WORD_ORDER = {"chrf": 0, "chrf++": 2}
 _PLAIN = {
     "bleu": {"nrefs": "1", "case": "mixed", "smooth": "exp"},
     "chrf": {"nrefs": "1", "case": "mixed", "eff": "yes", "space": "no"},
-    "ter": {
-        "nrefs": "1",
-        "case": "lc",
-        "tok": "tercom",
-        "norm": "no",
-        "punct": "yes",
-        "asian": "no",
-    },
 }
 """What a signature has to say, if it says anything, for the sums here to be the metric's."""
 
@@ -48,7 +39,7 @@ class CorpusMetric:
     """Predictions and their references to counts, shape [sentences, statistics]."""
 
     score: Callable[[Array], Array]
-    """Sums of counts, shape [..., statistics], to scores, shape [...]: shares, TER may pass 1."""
+    """Sums of counts, shape [..., statistics], to scores in [0, 1], shape [...]."""
 
 
 def corpus_metric(metric: str, signature: str | None = None) -> CorpusMetric | None:
@@ -62,13 +53,52 @@ def corpus_metric(metric: str, signature: str | None = None) -> CorpusMetric | N
     if family not in _PLAIN or not _is_plain(family, signature):
         return None
     if family == "bleu":
-        tokenizer = tokenizer_of(signature)
+        tokenizer = _said(signature, "tok") or "13a"  # sacrebleu's default, and so lm-eval's
         return CorpusMetric(lambda p, r: bleu_counts(p, r, tokenizer), bleu_of_sums)
-    if family == "chrf":
-        chars = int(_said(signature, "nc") or _CHAR_ORDER)
-        words = int(_said(signature, "nw") or _WORD_ORDER[metric])
-        return CorpusMetric(lambda p, r: chrf_counts(p, r, chars, words), chrf_of_sums)
-    return CorpusMetric(ter_counts, ter_of_sums)
+    chars = int(_said(signature, "nc") or _CHAR_ORDER)
+    words = int(_said(signature, "nw") or _WORD_ORDER[metric])
+    return CorpusMetric(lambda p, r: chrf_counts(p, r, chars, words), chrf_of_sums)
+
+
+def bleu_counts(
+    predictions: Sequence[str], references: Sequence[str], tokenizer: str = "13a"
+) -> Counts:
+    """Return the additive statistics of BLEU, shape [sentences, 10].
+
+    Columns: length predicted, length of the reference, matches of the 1- to 4-grams, 1- to 4-grams
+    predicted. Case is kept, and a sentence has one reference, as in lm-eval.
+
+    Args:
+        predictions: a translation per sentence.
+        references: its reference.
+        tokenizer: as sacrebleu names it.
+
+    Raises:
+        ValueError: when the two differ in length.
+    """
+    from sacrebleu.metrics.bleu import BLEU
+
+    return _counts(BLEU(tokenize=tokenizer), predictions, references)
+
+
+def bleu_of_sums(sums: Array) -> Array:
+    """Return corpus BLEU in [0, 1] of summed `bleu_counts`, shape [..., 10] to [...].
+
+    Equal to ``sacrebleu.corpus_bleu(...).score / 100`` (exponential smoothing), but never above 1,
+    which sacrebleu passes by rounding. sacrebleu takes one row at a time; a bootstrap over pairs of
+    experts needs tens of thousands.
+    """
+    system, reference = sums[..., 0], sums[..., 1]
+    matches, totals = sums[..., 2:6], sums[..., 6:]
+    missed = (matches == 0) & (totals > 0)
+    # The first order without a match counts as half a match, the next as a quarter, and so on.
+    smoothed = np.where(missed, 0.5 ** np.cumsum(missed, axis=-1), matches)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(smoothed / totals).mean(axis=-1)
+        penalty = np.where(system < reference, np.exp(1 - reference / system), 1.0)
+        scores = penalty * np.exp(logs)
+    empty = (totals == 0).any(axis=-1) | ~(matches > 0).any(axis=-1) | (system == 0)
+    return np.asarray(np.where(empty, 0.0, np.minimum(scores, 1.0)), dtype=np.float64)
 
 
 def chrf_counts(
@@ -93,11 +123,8 @@ def chrf_counts(
     """
     from sacrebleu.metrics.chrf import CHRF
 
-    _check(predictions, references)
     metric = CHRF(char_order=char_order, word_order=word_order, beta=_BETA)
-    # No public name gives the counts; sacrebleu's own bootstrap takes them from here too.
-    rows = metric._extract_corpus_statistics(list(predictions), [list(references)])
-    return np.array(rows, dtype=np.int64).reshape(len(predictions), -1)
+    return _counts(metric, predictions, references)
 
 
 def chrf_of_sums(sums: Array) -> Array:
@@ -123,39 +150,12 @@ def chrf_of_sums(sums: Array) -> Array:
     return np.asarray(np.where(np.isfinite(scores), scores, 0.0), dtype=np.float64)
 
 
-def ter_counts(predictions: Sequence[str], references: Sequence[str]) -> Counts:
-    """Return the additive statistics of TER, shape [sentences, 2]: edits, reference's words.
-
-    Raises:
-        ValueError: when the two differ in length.
-    """
-    from sacrebleu.metrics.ter import TER
-
-    _check(predictions, references)
-    metric = TER()
-    scores = [
-        metric.sentence_score(prediction, [reference])
-        for prediction, reference in zip(predictions, references, strict=True)
-    ]
-    rows = [[score.num_edits, score.ref_length] for score in scores]
-    return np.array(rows, dtype=np.int64).reshape(len(rows), 2)
-
-
-def ter_of_sums(sums: Array) -> Array:
-    """Return corpus TER (a share that may pass 1) of summed `ter_counts`, [..., 2] to [...].
-
-    Edits per word of the reference; 1 where there are edits and no word. Source: Snover et al.
-    2006 (AMTA); equal to sacrebleu's corpus score.
-    """
-    edits, words = sums[..., 0], sums[..., 1]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rate = np.where(words > 0, edits / words, (edits > 0).astype(np.float64))
-    return np.asarray(rate, dtype=np.float64)
-
-
-def _check(predictions: Sequence[str], references: Sequence[str]) -> None:
+def _counts(metric: Any, predictions: Sequence[str], references: Sequence[str]) -> Counts:
     if len(predictions) != len(references):
         raise ValueError(f"{len(predictions)} predictions against {len(references)} references")
+    # No public name gives the counts; sacrebleu's own bootstrap takes them from here too.
+    rows = metric._extract_corpus_statistics(list(predictions), [list(references)])
+    return np.array(rows, dtype=np.int64).reshape(len(predictions), -1)
 
 
 def _said(signature: str | None, key: str) -> str | None:
@@ -165,10 +165,6 @@ def _said(signature: str | None, key: str) -> str | None:
 
 def _is_plain(family: str, signature: str | None) -> bool:
     return all(_said(signature, key) in (None, value) for key, value in _PLAIN[family].items())
-
-
-Pair = tuple[str, str]
-"""Reference, translation."""
 
 
 def corpus_score(metric: str, pairs: Iterable[Pair], *, tokenizer: str = "13a") -> float:

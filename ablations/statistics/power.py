@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
+from ablations.statistics.intervals import check_level
+
 
 def independent_psi(score: float) -> float:
     """Return psi of two models of the same accuracy that fail independently: 2 p (1-p).
@@ -70,6 +72,5 @@ def _check(n: int, psi: float) -> None:
 
 
 def _two_sided(level: float) -> float:
-    if not 0 < level < 1:
-        raise ValueError(f"level={level}: it must lie between 0 and 1")
+    check_level(level)
     return NormalDist().inv_cdf((1 + level) / 2)

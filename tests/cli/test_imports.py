@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 HEAVY = {
     *("torch", "transformers", "tokenizers", "safetensors", "mergekit", "lm_eval", "vllm"),
-    *("numpy", "pydantic", "datasets", "sacrebleu", "ray", "matplotlib", "peft", "huggingface_hub"),
-    *("jinja2", "tabulate"),
+    *("numpy", "scipy", "pydantic", "datasets", "sacrebleu", "ray", "matplotlib"),
+    *("peft", "huggingface_hub", "jinja2", "tabulate"),
 }
 ONE_HOME = {"mergekit", "vllm", "lm_eval", "ray", "matplotlib", "peft", "jinja2", "tabulate"}
 

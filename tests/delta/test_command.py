@@ -46,7 +46,7 @@ def test_one_expert(models: Path, tmp_path: Path) -> None:
     result = run(models / "math", "--base", models / "base", "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert files(tmp_path / "out") == {"delta.json", "delta.csv", "delta.png", "delta.svg"}
-    profile = DeltaProfile.read(tmp_path / "out" / "delta.json")
+    profile = DeltaProfile.model_validate_json((tmp_path / "out" / "delta.json").read_text("utf-8"))
     assert f"threshold {profile.threshold:.6g} (" in result.output
     assert "(found for a share of 0.125 above it)" in result.output
     assert str(tmp_path / "out" / "delta.svg") in result.output

@@ -26,8 +26,9 @@ from ablations.runner.records import (
     write_run_file,
 )
 from ablations.scoring.records import Sample, TaskScore
+from ablations.statistics.bootstrap import bootstrap
 from ablations.statistics.corpus import CORPUS_METRICS, corpus_metric
-from ablations.statistics.intervals import bootstrap, mean_stderr, wilson_interval
+from ablations.statistics.intervals import mean_stderr, wilson_interval
 from ablations.study.schema import Study
 from layerswap_method.layer_swap.placements import build_plan
 
@@ -191,9 +192,8 @@ def _score(task: str, metric: str, values: list[Any]) -> TaskScore:
     known = corpus_metric(metric)
     if known is not None:
         counts = known.counts([each[1] for each in values], [each[0] for each in values])
-        drawn = bootstrap(counts, lambda sums: float(known.score(sums)), seed=0, resamples=200)
+        interval, stderr = bootstrap(counts, known.score, seed=0, resamples=200)
         value = float(known.score(counts.sum(axis=0)))
-        interval, stderr = drawn.interval, drawn.stderr
     elif metric == "exact_match":
         value = float(np.mean(values))
         interval, stderr = wilson_interval(int(sum(values)), n), mean_stderr(np.array(values))
@@ -206,7 +206,7 @@ def _score(task: str, metric: str, values: list[Any]) -> TaskScore:
         interval=interval,
         stderr=stderr,
         n=n,
-        higher_is_better=metric not in ("word_perplexity", "ter"),
+        higher_is_better=metric != "word_perplexity",
     )
 
 

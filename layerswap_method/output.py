@@ -60,7 +60,11 @@ def check_output(out: Path, inputs: Collection[Path]) -> None:
         InputError: if `out` is a file or a dangling link, lies where an input is, or holds
             another model's weights.
     """
-    if out.is_symlink() and not out.exists():
+    try:
+        is_dangling = out.is_symlink() and not out.exists()
+    except OSError as error:  # a name too long for the file system
+        raise InputError(f"the output folder {out}: {error.strerror}; give another") from error
+    if is_dangling:
         raise InputError(f"{out}: the output path is a link to nothing; give a folder")
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: the output path is a file; give a folder")

@@ -11,7 +11,7 @@ from ablations.study.experts import ExpertsFile
 from ablations.study.schema import Study
 from ablations.tasks.catalog import SHIPPED_TASKS, choose, list_tasks
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.recipe.references import named_models
+from layerswap_method.recipe.references import is_folder, named_models
 
 POCKET_TASKS = Path("runs/pocket/tasks")
 """What `include_path: pocket` stands for."""
@@ -95,10 +95,10 @@ def study_problems(study: Study, known: Mapping[str, Any]) -> Iterator[str]:
     if not evaluate.tasks and not evaluate.languages:
         yield "evaluate names no tasks; write tasks: [NAME, ...] or benchmarks: [mgsm, ...]"
     folder = task_folder(study)
-    if not folder.is_dir():
+    if not is_folder(folder):
         hint = "; layerswap pocket build makes it" if "pocket" in str(folder) else ""
         yield f"evaluate.include_path: {folder}: no such folder{hint}"
-    if evaluate.data_dir is not None and not Path(evaluate.data_dir).is_dir():
+    if evaluate.data_dir is not None and not is_folder(evaluate.data_dir):
         yield f"evaluate.data_dir: {evaluate.data_dir}: no such folder"
 
 

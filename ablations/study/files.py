@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from ablations.study.forms import form_problems
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.recipe.references import is_there
 from layerswap_method.recipe.strict_yaml import read_yaml
 
 STUDIES = Path(__file__).parent.parent / "studies"
@@ -90,7 +91,7 @@ def _read_recipe(path: Path) -> dict[str, Any]:
     Raises:
         InputError: where there is none.
     """
-    if not path.is_file():
+    if not is_there(path):
         raise InputError(
             f"{path}: no such file; write a path from the folder of the study file, or the recipe "
             "itself (merge_method:, models: ...)"

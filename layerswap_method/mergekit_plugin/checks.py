@@ -30,6 +30,7 @@ from layerswap_method.mergekit_plugin.folders import (
     reference_problems,
 )
 from layerswap_method.output import check_output
+from layerswap_method.recipe.references import is_there
 
 LOG = logging.getLogger("layerswap")
 
@@ -171,4 +172,4 @@ def input_paths(references: Sequence[Any], options: Any) -> list[Path]:
     found = [Path(part.path) for part in parts]
     if options.lora_merge_cache:
         found.append(Path(options.lora_merge_cache))
-    return [path for path in found if path.exists()]
+    return [path for path in found if is_there(path)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from layerswap_method.errors import InputError, describe_error
 from layerswap_method.mergekit_plugin.api import merged_reference
-from layerswap_method.recipe.references import path_problem
+from layerswap_method.recipe.references import is_folder, is_there, path_problem
 
 if TYPE_CHECKING:
     from layerswap_method.checkpoints.model_files import StreamInput
@@ -38,7 +38,7 @@ def reference_problems(reference: Any, options: Any) -> list[str]:
 
 def _adapter_problems(reference: Any) -> list[str]:
     folder = Path(reference.lora.path)
-    if not folder.is_dir():
+    if not is_folder(folder):
         return []  # a hub id; peft reports on it when mergekit merges the adapter
     if not (folder / "adapter_config.json").is_file():
         return [f"{reference}: {folder} holds no adapter_config.json, so it is no peft adapter"]
@@ -58,7 +58,7 @@ def has_tokenizer(reference: Any) -> bool:
     five tokens for some architectures (Qwen2, GPT-2, Gemma), and mergekit takes it.
     """
     folder = Path(reference.model.path)
-    if not folder.is_dir():
+    if not is_folder(folder):
         return True
     return any(next(folder.glob(pattern), None) is not None for pattern in _VOCABULARIES)
 
@@ -88,7 +88,7 @@ def local_folder(reference: Any, options: Any) -> Path:
         return Path(merged.local_path(cache_dir=options.transformers_cache))
     except Exception as error:
         hint = ""
-        if os.environ.get("HF_HUB_OFFLINE") and not Path(reference.model.path).exists():
+        if os.environ.get("HF_HUB_OFFLINE") and not is_there(reference.model.path):
             hint = (
                 "; mergekit asks the hub for the list of files even when they are cached: offline, "
                 f"write the snapshot's folder instead{_snapshot(reference, options)}"

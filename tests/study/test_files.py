@@ -176,6 +176,8 @@ def test_an_experts_file_that_is_none_says_why(tmp_path: Path, text: str, messag
         ({"train": {"steps": 3}}, "is to be trained"),
         (["x"], "write a folder, a hub id, or base"),
         ("", "write a folder"),
+        ("x" * 300, "no such folder"),
+        ("runs/" + "x" * 300 + "/y", "no such folder"),
     ],
 )
 def test_an_expert_that_cannot_be_found_says_why(reference: object, message: str) -> None:

@@ -18,16 +18,15 @@ from ablations.study.documents import (
     DELTA_REVERT,
     LAYER_SWAP,
     baseline_document,
-    check_revert,
-    read_document,
     with_experts,
     with_scaled_counts,
     with_values,
 )
 from ablations.study.schema import Evaluate, Kind, Scalar, Study
 from layerswap_method.algorithm.plan import LayerPlan
+from layerswap_method.delta_revert.recipe import read_revert_recipe
 from layerswap_method.errors import InputError
-from layerswap_method.layer_swap.recipe import Recipe
+from layerswap_method.layer_swap.recipe import Recipe, read_recipe
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 
 
@@ -114,7 +113,6 @@ def expand(
     *,
     num_layers: int,
     include_path: Path,
-    known: Mapping[str, Any],
 ) -> Expansion:
     """Return the cells of `study`.
 
@@ -123,17 +121,16 @@ def expand(
         experts: every expert by its name in the study.
         num_layers: decoder layers of the model.
         include_path: folder of the task files.
-        known: `mergekit_api.recipe_fields()`.
     """
     expansion = Expansion()
     for kind in study.baseline:
-        _add_baseline(expansion, study, kind, experts, include_path, num_layers, known)
+        _add_baseline(expansion, study, kind, experts, include_path, num_layers)
     if study.recipe is not None:
         for setting, (task, language) in itertools.product(study.settings(), _pairs(study)):
             label = _label(setting, task, language, study)
             try:
                 document, plan, recipe = _merge(
-                    expansion, study, setting, experts, (task, language), num_layers, known
+                    expansion, study, setting, experts, (task, language), num_layers
                 )
             except (InputError, ValueError) as error:
                 text = error.message if isinstance(error, InputError) else str(error)
@@ -166,7 +163,6 @@ def _add_baseline(
     experts: Mapping[str, Expert],
     include_path: Path,
     num_layers: int,
-    known: Mapping[str, Any],
 ) -> None:
     base = study.experts.base
     choices: list[dict[str, str]]
@@ -188,7 +184,7 @@ def _add_baseline(
         document, recipe = baseline_document(kind, found, study.recipe), None
         if document["merge_method"] == LAYER_SWAP:
             try:
-                recipe = read_document(document, known)
+                recipe = read_recipe(document)
             except InputError as error:
                 expansion.problems.setdefault(error.message, []).append(label)
                 continue
@@ -215,7 +211,6 @@ def _merge(
     experts: Mapping[str, Expert],
     pair: tuple[str, str],
     num_layers: int,
-    known: Mapping[str, Any],
 ) -> tuple[dict[str, Any], LayerPlan | None, Recipe | None]:
     document = with_values(study.recipe or {}, setting)
     check_form(document)
@@ -230,10 +225,10 @@ def _merge(
     found = {**experts, **{role: experts[name] for role, name in roles.items()}}
     document = with_experts(document, found)
     if document.get("merge_method") == DELTA_REVERT:
-        check_revert(document, known, num_layers)
+        read_revert_recipe(document).spec.layers(num_layers)
     if not is_layer_swap:
         return document, None, None
-    recipe = read_document(document, known)
+    recipe = read_recipe(document)
     is_measured = recipe.spec.placement == "delta_share"
     return document, None if is_measured else recipe.spec.plan(num_layers), recipe
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +79,12 @@ def expert_names(study: Study) -> tuple[str, ...]:
     return tuple(dict.fromkeys((pools.base, *pools.task, *pools.language_names(), *others)))
 
 
-def study_problems(study: Study, known: Mapping[str, Any]) -> Iterator[str]:
+def study_problems(study: Study, known: Collection[str]) -> Iterator[str]:
     """Yield what is wrong with the study itself.
 
     Args:
         study: as read, with what its experts file sets.
-        known: `mergekit_api.recipe_fields()`.
+        known: keys of mergekit's recipes.
     """
     if study.recipe is None and not study.baseline:
         yield "the study has neither a recipe nor a baseline: nothing to evaluate"
@@ -102,7 +102,7 @@ def study_problems(study: Study, known: Mapping[str, Any]) -> Iterator[str]:
         yield f"evaluate.data_dir: {evaluate.data_dir}: no such folder"
 
 
-def _recipe_problems(study: Study, known: Mapping[str, Any]) -> Iterator[str]:
+def _recipe_problems(study: Study, known: Collection[str]) -> Iterator[str]:
     if study.vary is not None and not study.vary:
         yield "vary is empty: write at least one parameter with one value, or leave vary out"
     settings = study.settings()
@@ -120,8 +120,8 @@ def _recipe_problems(study: Study, known: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(study.recipe.get("merge_method"), str):
         yield "recipe has no merge_method; write merge_method: layer_swap"
     for key in study.recipe:
-        if key not in known["recipe"]:
-            yield f"recipe has the unknown key {key!r}{nearest(key, known['recipe'])}"
+        if key not in known:
+            yield f"recipe has the unknown key {key!r}{nearest(key, known)}"
     varied = study.vary if isinstance(study.vary, dict) else [n for each in settings for n in each]
     for name in dict.fromkeys(varied):
         problem = place_problem(study.recipe, name, known)

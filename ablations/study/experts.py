@@ -52,5 +52,5 @@ def read_experts_file(path: Path) -> ExpertsFile:
     try:
         return ExpertsFile.model_validate(document)
     except ValidationError as error:
-        problems = form_problems(ExpertsFile, error, "the experts file")
+        problems = form_problems(ExpertsFile, document, error, "the experts file")
         raise InputError.from_problems(str(path), problems) from error

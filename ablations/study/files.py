@@ -78,7 +78,7 @@ def read_study(path: Path) -> StudyFile:
     try:
         study: Study | None = Study.model_validate(document)
     except ValidationError as error:
-        problems += form_problems(Study, error, "the study")
+        problems += form_problems(Study, document, error, "the study")
         study = _salvaged(document, error)
     # Without its recipe there is too little left: what is varied would be asked about in vain.
     is_whole = not any(problem.startswith("recipe") for problem in problems)

@@ -38,7 +38,7 @@ from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.checkpoints.headers import Checkpoint
 from layerswap_method.errors import InputError
 from layerswap_method.merge_stream import can_stream
-from layerswap_method.mergekit_plugin.api import recipe_fields
+from layerswap_method.mergekit_plugin.api import configuration_type
 
 _MODELS = "write task, language or base for an expert of the cell, or name it in the experts file"
 
@@ -123,8 +123,7 @@ def plan_study(
         raise InputError.from_problems(str(file.path), problems)
     study, named = _with_experts(file, file.study, experts_file, problems)
     study = _with_protocol(study, data_dir, allow_code_execution, problems)
-    known = recipe_fields()
-    problems += study_problems(study, known)
+    problems += study_problems(study, tuple(configuration_type().model_fields))
     experts = _find_experts(study, named, problems, download=not dry)
     chosen, skipped = _backend(backend, study, problems, is_complete=named is not None)
     expansion, checkpoints = Expansion(), list[Checkpoint]()
@@ -140,7 +139,6 @@ def plan_study(
                 experts,
                 num_layers=checkpoints[0].num_layers or 0,
                 include_path=task_folder(study),
-                known=known,
             )
             problems += expansion.problem_list()
             problems += _selection_problems(only, expansion)

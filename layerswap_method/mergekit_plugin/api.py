@@ -81,40 +81,11 @@ def method_names() -> tuple[str, ...]:
     return tuple(method.spec.name for method in registered_methods())
 
 
-def parse_recipe(document: Mapping[str, Any]) -> Any:
-    """Return mergekit's `MergeConfiguration` of a recipe; raises what mergekit raises."""
+def configuration_type() -> Any:
+    """Return the class `MergeConfiguration`, as which mergekit reads every recipe."""
     from mergekit.config import MergeConfiguration
 
-    return MergeConfiguration.model_validate(dict(document))
-
-
-def recipe_fields() -> dict[str, tuple[str, ...]]:
-    """Return the keys mergekit knows: of a recipe, of its blocks, and of entries of its lists."""
-    from mergekit.config import (
-        InputModelDefinition,
-        InputSliceDefinition,
-        MergeConfiguration,
-        OutputModuleDefinition,
-        OutputSliceDefinition,
-    )
-    from mergekit.tokenizer.config import (
-        ModelTokenEmbedding,
-        TokenEmbeddingConfig,
-        TokenizerConfig,
-        ZeroEmbedding,
-    )
-
-    return {
-        "recipe": tuple(MergeConfiguration.model_fields),
-        "models": tuple(InputModelDefinition.model_fields),
-        "slices": tuple(OutputSliceDefinition.model_fields),
-        "sources": tuple(InputSliceDefinition.model_fields),
-        "modules": tuple(OutputModuleDefinition.model_fields),
-        "tokenizer": tuple(TokenizerConfig.model_fields),
-        "tokens": tuple(TokenEmbeddingConfig.model_fields),
-        "model_token": tuple(ModelTokenEmbedding.model_fields),
-        "zero": tuple(ZeroEmbedding.model_fields),
-    }
+    return MergeConfiguration
 
 
 def architecture_of(config: Any) -> Any:

@@ -36,13 +36,14 @@ def find_architecture(merge_config: Any, options: Any, config: Any, name: str) -
             does not fit the config.
     """
     architecture = (getattr(config, "architectures", None) or ["unknown"])[0]
+    method = merge_config.merge_method
     try:
         found = architecture_of(config)
         if found is None:
             found = architecture_for_recipe(merge_config, options)
     except Exception as error:
         raise InputError(
-            f"layer_swap recipe: mergekit has no definition of {architecture} and cannot infer one "
+            f"{method} recipe: mergekit has no definition of {architecture} and cannot infer one "
             f"from {name}: {type(error).__name__}: {error} (an adapter reference: merge it first)"
         ) from error
     try:
@@ -50,7 +51,7 @@ def find_architecture(merge_config: Any, options: Any, config: Any, name: str) -
     except RuntimeError as error:
         fault = str(error).rsplit("}", 1)[-1].strip()
         raise InputError(
-            f"layer_swap recipe: mergekit's definition of {architecture} does not fit the config "
+            f"{method} recipe: mergekit's definition of {architecture} does not fit the config "
             f"of {name}, which {fault}; mergekit cannot read this model with any method and this "
             "version of transformers"
         ) from error

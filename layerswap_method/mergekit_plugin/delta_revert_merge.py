@@ -13,7 +13,6 @@ from layerswap_method.delta_revert.recipe import RevertRecipe, read_revert_recip
 from layerswap_method.delta_revert.report import _announcement, _outcome
 from layerswap_method.delta_revert.spec import NAME
 from layerswap_method.errors import InputError
-from layerswap_method.mergekit_plugin.api import recipe_fields
 from layerswap_method.mergekit_plugin.checks import MergeInputs, check_checkpoints, read_inputs
 from layerswap_method.mergekit_plugin.delta_revert_kernel import start_tally
 from layerswap_method.mergekit_plugin.run import Prepared
@@ -32,7 +31,7 @@ def prepare(
         InputError: listing every problem of the first kind found (recipe, then references, then
             checkpoints), before any output exists.
     """
-    recipe = read_revert_recipe(merge_config, document, known=recipe_fields())
+    recipe = read_revert_recipe(merge_config, document)
     references = [recipe.expert, recipe.base_model]
     inputs = read_inputs(NAME, references, merge_config, options, out)
     _check_vocabularies(inputs)

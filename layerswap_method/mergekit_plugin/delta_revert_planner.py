@@ -19,6 +19,7 @@ from layerswap_method.mergekit_plugin.delta_revert_kernel import (
     MODEL_TYPE_PARAMETER,
     RULE_PARAMETER,
 )
+from layerswap_method.recipe.document import unplanned
 
 
 @dataclass
@@ -38,7 +39,7 @@ def begin(planner: Any, module_name: str, definition: Any) -> Progress:
     Raises:
         InputError: where layers do not fit the depth, or rows were not measured.
     """
-    recipe = read_revert_recipe(planner.config)
+    recipe = read_revert_recipe(unplanned(planner.config))
     if recipe.spec.keep_fraction is not None:
         raise InputError(
             "delta_revert recipe: the threshold of a keep_fraction is measured before a merge by "

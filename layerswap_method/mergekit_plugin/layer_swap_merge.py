@@ -19,7 +19,6 @@ from layerswap_method.errors import InputError
 from layerswap_method.layer_swap.recipe import Recipe, read_recipe
 from layerswap_method.layer_swap.report import announcement, plan_record
 from layerswap_method.layer_swap.spec import NAME, PLAN_PARAMETER
-from layerswap_method.mergekit_plugin.api import recipe_fields
 from layerswap_method.mergekit_plugin.checks import check_checkpoints, read_inputs
 from layerswap_method.mergekit_plugin.definitions import decoder_module
 from layerswap_method.mergekit_plugin.folders import local_folder, stream_input
@@ -77,7 +76,7 @@ def check(
         InputError: listing every problem of the first kind found (recipe, then references, then
             checkpoints, then changes), before any output exists.
     """
-    recipe = read_recipe(merge_config, document, known=recipe_fields())
+    recipe = read_recipe(merge_config, document)
     spec = recipe.spec
     if spec.placement == "delta_share" and not merge_config.models:
         raise InputError(

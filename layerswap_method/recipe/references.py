@@ -7,6 +7,20 @@ from pathlib import Path
 from typing import Any
 
 
+def syntax_problem(reference: str) -> str | None:
+    """Return why mergekit cannot take a reference apart; None where it can."""
+    parts = reference.split("+")
+    if len(parts) > 2:
+        return (
+            f"{reference}: mergekit reads + as MODEL+ADAPTER, so there is one adapter at most and "
+            "no path holds a +; merge the adapters first, or rename the folder"
+        )
+    for part in parts:
+        if part.count("@") > 1:
+            return f"{part}: mergekit reads @ as PATH@REVISION, so a path may hold one @ at most"
+    return None
+
+
 def is_there(path: str | Path) -> bool:
     """Return whether something is at `path`; nothing is at one too long for the file system."""
     try:

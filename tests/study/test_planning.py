@@ -313,7 +313,7 @@ RECIPES = [
     ({"models": None}, "layer_swap recipe: it needs models:, slices: or modules:"),
     ({"models": "task"}, "layer_swap recipe: models is 'task'; it must be a list"),
     ({"models": ["task", "language"]}, "models[1] is 'language'; it must be a block of names"),
-    ({"models": None, "slices": SLICES}, "recipe lists models:, without slices: or modules:"),
+    ({"models": None, "slices": SLICES}, "its place; write models: in place of slices:"),
     ({"parameters": [1]}, "layer_swap recipe: parameters is [1]; it must be a block of names"),
     ({"dtype": 16}, "layer_swap recipe: dtype is 16; it must be text"),
     ({"tokenizer": "base"}, "layer_swap recipe: tokenizer is 'base'; it must be a block"),
@@ -338,6 +338,16 @@ def test_a_recipe_that_mergekit_cannot_take_is_told_by_the_plan(
     recipe = {**study_document()["recipe"], **changes}
     recipe = {key: value for key, value in recipe.items() if value is not None}
     assert message in problems(tmp_path, experts, recipe=recipe, vary={"out_dtype": ["float32"]})
+
+
+@pytest.mark.parametrize("method", ["layer_swap", "linear"])
+def test_a_model_that_is_no_text_says_what_to_write(
+    tmp_path: Path, experts: Path, method: str
+) -> None:
+    nested = {"model": {"path": "task"}}
+    recipe = study_document()["recipe"] | {"merge_method": method, "models": [{"model": nested}]}
+    told = problems(tmp_path, experts, recipe=recipe, vary=None)
+    assert "model is {'model': {'path': 'task'}}; write task, language, base or the name" in told
 
 
 def test_a_model_of_the_recipe_that_is_no_expert_says_what_to_write(

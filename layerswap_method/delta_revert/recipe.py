@@ -76,8 +76,7 @@ def read_revert_recipe(config: Any, source: Mapping[str, Any] | None = None) -> 
     Raises:
         InputError: with all problems, each with its place and the nearest valid name.
     """
-    reading = read_form(RevertDocument, config, source)
-    document, problems = reading.document, reading.problems
+    document, problems, _ = read_form(RevertDocument, config, source)
     if document is not None:
         problems += _problems(document)
     if problems or document is None:

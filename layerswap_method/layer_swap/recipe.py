@@ -19,13 +19,12 @@ from layerswap_method.frozen import Frozen
 from layerswap_method.layer_swap.spec import PLAN_PARAMETER, LayerSwapSpec
 from layerswap_method.recipe.document import (
     Block,
-    Reading,
     RecipeDocument,
     Reference,
     read_form,
     unplanned,
 )
-from layerswap_method.recipe.parameters import number_hint, shown
+from layerswap_method.recipe.parameters import Place, number_hint, shown
 from layerswap_method.recipe.references import same_model_key
 
 UNMEASURED = (
@@ -155,10 +154,9 @@ def read_recipe(config: Any, source: Mapping[str, Any] | None = None) -> Recipe:
     Raises:
         InputError: with all problems, each with its place and the nearest valid name.
     """
-    reading = read_form(LayerSwapDocument, config, source)
-    document, problems = reading.document, reading.problems
+    document, problems, faulty = read_form(LayerSwapDocument, config, source)
     if document is not None:
-        problems += _problems(document, reading)
+        problems += _problems(document, faulty)
     if problems or document is None:
         raise InputError.from_problems("layer_swap recipe", problems)
     models = (
@@ -169,12 +167,12 @@ def read_recipe(config: Any, source: Mapping[str, Any] | None = None) -> Recipe:
     return Recipe(spec=document.parameters, models=tuple(models), base_model=document.base_model)
 
 
-def _problems(document: LayerSwapDocument, reading: Reading[Any]) -> Iterator[str]:
+def _problems(document: LayerSwapDocument, faulty: set[Place]) -> Iterator[str]:
     """Yield what is wrong beyond the form of single values."""
     base, experts = document.base_model, document.models
-    found = list(_model_problems(document, reading))
+    found = list(_model_problems(document, faulty))
     yield from found
-    if not found and not any(place[0] == "models" for place in reading.faulty):
+    if not found and not any(place[0] == "models" for place in faulty):
         yield from _role_problems(experts)
     if base is None:
         tasks = (str(entry.model) for entry in experts if entry.parameters.role == "task")
@@ -183,17 +181,17 @@ def _problems(document: LayerSwapDocument, reading: Reading[Any]) -> Iterator[st
             f"random; write base_model: {next(tasks, '...')} (or the pretrained parent of the "
             "experts)"
         )
-    elif ("parameters",) not in reading.faulty and document.parameters.needs_deltas:
+    elif ("parameters",) not in faulty and document.parameters.needs_deltas:
         yield from _base_problems(document.parameters, base, experts)
 
 
-def _model_problems(document: LayerSwapDocument, reading: Reading[Any]) -> Iterator[str]:
+def _model_problems(document: LayerSwapDocument, faulty: set[Place]) -> Iterator[str]:
     """Yield models without a role that are no base, and models that are listed twice."""
     base, seen = document.base_model, dict[str, str]()
     for i, entry in enumerate(document.models):
         where, key, given = f"models[{i}] ({entry.model})", same_model_key(entry.model), entry.model
         parameters = entry.parameters
-        if parameters.role is None and ("models", i, "parameters") not in reading.faulty:
+        if parameters.role is None and ("models", i, "parameters") not in faulty:
             if given == base:
                 if "weight" in parameters.model_fields_set:
                     yield f"{where}: weight has no effect on the base, which has no role; drop it"

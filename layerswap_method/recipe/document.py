@@ -7,8 +7,7 @@ fields (nothing is imported) and no method's parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
     BeforeValidator,
@@ -99,6 +98,10 @@ class Tokenizer(_Part):
 class RecipeDocument(_Part):
     """The keys that recipes of all methods of ours share; each adds its models and parameters."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"required": ["merge_method", "base_model", "models"]}
+    )
+
     base_model: Reference | None = None
     """The donor of config and tokenizer; for most settings the pretrained parent."""
 
@@ -138,48 +141,38 @@ class RecipeDocument(_Part):
 _Document = TypeVar("_Document", bound=RecipeDocument)
 
 
-@dataclass(frozen=True)
-class Reading(Generic[_Document]):
-    """A recipe as far as it could be read."""
-
-    document: _Document | None
-    """The recipe; parameters that could not be read are unchecked defaults. None where too little
-    is left."""
-
-    problems: list[str]
-    """What is wrong with its form."""
-
-    faulty: frozenset[Place]
-    """Places of ``parameters:`` in which something is wrong."""
-
-
 def read_form(
     model: type[_Document], config: Any, source: Mapping[str, Any] | None = None
-) -> Reading[_Document]:
+) -> tuple[_Document | None, list[str], set[Place]]:
     """Return a recipe as the typed document of its method, with every problem of its form.
+
+    Parameters that cannot be read are unchecked defaults there; where too little is left, the
+    document is None.
 
     Args:
         model: the type.
         config: the recipe, as YAML gives it or as mergekit's `MergeConfiguration`.
         source: the recipe before mergekit parsed it, to find keys that mergekit ignored.
+
+    Returns:
+        The document, the problems, and the places of ``parameters:`` in which something is wrong.
     """
     given = config if isinstance(config, Mapping) else _as_document(config)
     ignored = [at for at, _ in unknown_keys(model, given)]
+    faulty = {at[:-1] for at in ignored if at[-2:-1] == ("parameters",)}
+    found = [*problems(model, source or given, None, RECIPE), *problems(model, given, None, RECIPE)]
     clean = _changed(given, dict.fromkeys(ignored, _GONE))
     document, error = _read(model, clean)
-    found = [*dict.fromkeys([*problems(model, source or given, None, RECIPE)])]
-    if source is not None:
-        found += problems(model, given, None, RECIPE)
-    places = [at[:-1] for at in ignored if at[-2:-1] == ("parameters",)]
     if error is not None:
         found += problems(model, clean, error, RECIPE)
-        locs = [item["loc"] for item in error.errors()]
-        if all("parameters" in loc for loc in locs):
-            blocks = [loc[: loc.index("parameters") + 1] for loc in locs]
-            empty = {at: block_of(type_at(model, at)).model_construct() for at in blocks}  # type: ignore[union-attr]
-            document, _ = _read(model, _changed(clean, empty))
-            places += blocks
-    return Reading(document, list(dict.fromkeys(found)), frozenset(places))
+        places = [item["loc"] for item in error.errors()]
+        if all("parameters" in place for place in places):
+            blocks = {place[: place.index("parameters") + 1] for place in places}
+            kinds = {at: block_of(type_at(model, at)) for at in blocks}
+            empty = {at: kind.model_construct() for at, kind in kinds.items() if kind is not None}
+            document, _ = _read(model, _changed({"parameters": None, **clean}, empty))
+            faulty |= blocks
+    return document, list(dict.fromkeys(found)), faulty
 
 
 def _read(model: type[_Document], document: Any) -> tuple[_Document | None, ValidationError | None]:

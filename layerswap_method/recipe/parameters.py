@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -85,9 +85,9 @@ def problems(
     errors = [] if error is None else error.errors(include_url=False)
     found = [(*_find(document, item["loc"], words), item) for item in errors]
     holders = {place[:end] for place, *_ in found for end in range(len(place))}
-    for place, value, rest, item in found:
-        if place not in holders and item["type"] != "extra_forbidden":
-            texts.setdefault(place, _text(model, document, place, value, rest, item, words))
+    for each in found:
+        if each[0] not in holders and each[3]["type"] != "extra_forbidden":
+            texts.setdefault(each[0], _text(model, document, each, words))
     return list(dict.fromkeys(texts.values()))
 
 
@@ -111,20 +111,12 @@ def unknown_keys(
 
 
 def block_of(annotation: Any, value: Any = None) -> type[BaseModel] | None:
-    """Return the first model of a type, or of a union, that is not another one by its literals."""
-    for kind in _members(annotation):
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            literals = {
-                name: get_args(each.annotation)
-                for name, each in kind.model_fields.items()
-                if get_origin(each.annotation) is Literal
-            }
-            given = value if isinstance(value, Mapping) else {}
-            if len(get_args(annotation)) < 2 or all(
-                given.get(name, options[0]) in options for name, options in literals.items()
-            ):
-                return kind
-    return None
+    """Return the model among the members of a type: the one of the `kind` of `value`, or any."""
+    kinds = [k for k in _members(annotation) if isinstance(k, type) and issubclass(k, BaseModel)]
+    meant = value.get("kind") if isinstance(value, Mapping) else None
+    named = [k for k in kinds if meant is not None and "kind" in k.model_fields]
+    fitting = [k for k in named if meant in get_args(k.model_fields["kind"].annotation)]
+    return next(iter(fitting or kinds), None)
 
 
 def type_at(model: type[BaseModel], place: Place) -> Any:
@@ -212,21 +204,16 @@ def _unknown(
 
 
 def _of_model(document: Any, place: Place) -> str:
-    """Return the beginning of a problem of one model's parameters; "" for those at the top."""
-    if place[0] != "models":
+    """Return the beginning of a problem of one model's parameters; "" for all others."""
+    if place[:1] != ("models",) or "parameters" not in place:
         return ""
     return f"models[{place[1]}] ({document['models'][place[1]].get('model')}): "
 
 
 def _text(
-    model: type[BaseModel],
-    document: Any,
-    place: Place,
-    value: Any,
-    rest: Place,
-    item: Any,
-    words: Words,
+    model: type[BaseModel], document: Any, found: tuple[Place, Any, Place, Any], words: Words
 ) -> str:
+    place, value, rest, item = found
     where, kind = _written(place, words), item["type"]
     block = block_of(type_at(model, place[:-1]))
     if rest == ("[key]",):
@@ -236,6 +223,9 @@ def _text(
         return f"{where} does not fit: {words.grids[place[0]]}"
     if kind == "missing" and len(rest) == 1:
         return f"{_written((*place, *rest), words)} is missing"
+    is_block = (*place, *rest)[-1:] == ("parameters",)  # which need not be written
+    if kind == "value_error" and (is_block or not (rest or value is None)):
+        return _of_model(document, place) + str(item["ctx"]["error"])
     form = _FORMS.get("reference" if "Reference" in item["msg"] else kind)
     if value is None:
         is_block = form == _BLOCK and not words.union
@@ -245,8 +235,6 @@ def _text(
     if "parameters" in place[:-1] and block is not None and place[-1] in block.model_fields:
         told = _parameter(place[-1], value, item, block.model_fields[place[-1]])
         return _of_model(document, place) + told
-    if kind == "value_error":
-        return str(item["ctx"]["error"])
     if kind == "literal_error":
         return f"{where} is {value!r}; it must be one of {_options(value, item)}"
     if kind == "string_pattern_mismatch":
@@ -261,8 +249,6 @@ def _text(
 def _parameter(name: str, value: Any, item: Any, declared: FieldInfo) -> str:
     """Return what is wrong with one value below ``parameters:``."""
     kind = item["type"]
-    if kind == "value_error":
-        return str(item["ctx"]["error"])
     if not isinstance(value, SCALARS):
         return _list_problem(name, value, (declared.examples or [None])[0])
     if kind == "literal_error":

@@ -172,7 +172,7 @@ def _replaced(value: Any, experts: Mapping[str, Expert]) -> Any:
     if isinstance(value, Mapping):
         return {
             key: _reference(key, each, experts)
-            if key in ("model", "base_model")
+            if key in ("model", "base_model") and each is not None
             else _replaced(each, experts)
             for key, each in value.items()
         }

@@ -6,10 +6,11 @@ fields (nothing is imported) and no method's parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
+    BaseModel,
     BeforeValidator,
     ConfigDict,
     StrictBool,
@@ -18,6 +19,7 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
+    WrapValidator,
     field_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
@@ -49,8 +51,13 @@ Reference = Annotated[
 ]
 """A model: ``path``, ``path@revision`` or ``path+adapter``."""
 
-Block = BeforeValidator(lambda value: {} if value is None else value)
-"""Of a block that may be left empty."""
+
+def _read_block(value: Any, read: Callable[[Any], Any]) -> Any:
+    return value if isinstance(value, BaseModel) else read({} if value is None else value)
+
+
+Block = WrapValidator(_read_block)
+"""Of a block that may be left empty; what is read already stays as it is."""
 
 
 class _Part(Frozen):

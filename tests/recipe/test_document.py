@@ -106,6 +106,21 @@ def test_a_revert_recipe_says_what_to_revert() -> None:
         assert problem.startswith("nothing says what to revert; write one of threshold,")
 
 
+def test_every_problem_of_a_revert_recipe_is_named_at_once() -> None:
+    models = [{"model": "math", "parameters": {"role": "task"}}, {"model": "other"}]
+    parameters = {"threshold": -1.0, "botom_layers": 1}
+    told = problems(
+        {**REVERT, "models": models, "parameters": parameters, "tokenizer_source": "union"}
+    )
+    assert [problem[:40] for problem in told] == [
+        "models[0] (math): delta_revert has no ro",
+        "unknown parameter 'botom_layers'; did yo",
+        "threshold is -1.0: Input should be great",
+        "tokenizer_source has no place here: rows",
+        "models: lists 2 models beside the base_m",
+    ]
+
+
 def test_an_editor_gets_the_keys_and_values_from_the_same_types() -> None:
     schema = LayerSwapDocument.model_json_schema()
     assert schema["required"] == ["merge_method", "base_model", "models"]

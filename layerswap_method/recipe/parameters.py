@@ -217,19 +217,18 @@ def _text(
     where, kind = _written(place, words), item["type"]
     block = block_of(type_at(model, place[:-1]))
     if rest == ("[key]",):
-        holder = _written(place[:-1], words)
-        return f"{holder}: {_NO_TEXT.format(item['input'])}"
+        return f"{_written(place[:-1], words)}: {_NO_TEXT.format(item['input'])}"
     if place and place[0] in words.grids:
         return f"{where} does not fit: {words.grids[place[0]]}"
     if kind == "missing" and len(rest) == 1:
         return f"{_written((*place, *rest), words)} is missing"
-    is_block = (*place, *rest)[-1:] == ("parameters",)  # which need not be written
-    if kind == "value_error" and (is_block or not (rest or value is None)):
+    is_whole = (*place, *rest)[-1:] == ("parameters",)  # which need not be written
+    if kind == "value_error" and (is_whole or not (rest or value is None)):
         return _of_model(document, place) + str(item["ctx"]["error"])
     form = _FORMS.get("reference" if "Reference" in item["msg"] else kind)
     if value is None:
-        is_block = form == _BLOCK and not words.union
-        return f"{where} is empty; write {form if is_block else 'a value or drop the line'}"
+        is_required = form == _BLOCK and not words.union
+        return f"{where} is empty; write {form if is_required else 'a value or drop the line'}"
     if rest and words.union:
         return f"{where} is {_short(value)}{words.union}"
     if "parameters" in place[:-1] and block is not None and place[-1] in block.model_fields:
@@ -259,7 +258,7 @@ def _parameter(name: str, value: Any, item: Any, declared: FieldInfo) -> str:
         return f"{name} is {value!r}; it must be a whole number"
     if kind == "float_type":
         return f"{name} is {value!r}; it must be one number{number_hint(value)}"
-    return f"{name} is {value!r}: {item['msg']}"
+    return f"{name} is {_short(value)}: {item['msg']}"
 
 
 def _options(value: Any, item: Any) -> str:

@@ -1,4 +1,4 @@
-"""The one place that imports mergekit (0.1.5's method API). Knows mergekit, not layer swapping.
+"""Small things asked of mergekit (0.1.5). Knows mergekit, not layer swapping.
 
 Every import sits in the function that needs it: the registration hook runs while mergekit is
 only half imported, so nothing here may be loaded before it is called for.
@@ -7,61 +7,9 @@ only half imported, so nothing here may be loaded before it is called for.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
-
-
-def build_group_method(
-    *,
-    name: str,
-    pretty_name: str,
-    reference_url: str,
-    implementation: Callable[..., Any],
-    shared: Mapping[str, tuple[Any, Any]],
-    per_input: Mapping[str, tuple[Any, Any]],
-) -> Any:
-    """Return a mergekit merge method that sees one output tensor's inputs at a time.
-
-    Args:
-        name: the name a recipe gives as ``merge_method``.
-        pretty_name: the name on model cards.
-        reference_url: the link on model cards.
-        implementation: ``(group, **parameters) -> tensor``.
-        shared: name -> (type, default) of the recipe's top-level parameters.
-        per_input: name -> (type, default) of each model's parameters.
-    """
-    from mergekit.merge_methods.base import (
-        FunctionalGroupMergeMethod,
-        MergeMethodSpec,
-        ParameterScope,
-        ParameterSpec,
-    )
-
-    parameters = [
-        ParameterSpec(key, value_type, scope, default)
-        for scope, values in (
-            (ParameterScope.SHARED, shared),
-            (ParameterScope.INPUT, per_input),
-        )
-        for key, (value_type, default) in values.items()
-    ]
-    return FunctionalGroupMergeMethod(
-        MergeMethodSpec(
-            name=name,
-            parameters=tuple(parameters),
-            pretty_name=pretty_name,
-            reference_url=reference_url,
-        ),
-        implementation,
-    )
-
-
-def dtype_from_name(name: str | None) -> Any:
-    """Return the torch dtype of a name as recipes write it; None for None."""
-    from mergekit.common import dtype_from_name as convert
-
-    return convert(name)
 
 
 def chat_templates() -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from typing import Any
 from layerswap_method.checkpoints.compatible import own_problems, pair_problems
 from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.mergekit_plugin.api import chat_templates
 from layerswap_method.mergekit_plugin.definitions import (
     decoder_module,
     definition_problems,
@@ -56,7 +55,7 @@ def read_configs(
         raise InputError.from_problems(f"{method} recipe", problems)
     configs = {str(ref): load_config(ref, options) for ref in references}
     if out is not None:
-        check_output(out, _input_paths(references, options))
+        check_output(out, input_paths(references, options))
     return configs
 
 
@@ -128,7 +127,7 @@ def _setting_problems(merge_config: Any) -> Iterator[str]:
             hint = nearest(name, _DTYPES)
             yield f"{key} is {name!r}; it must be one of {', '.join(_DTYPES)}{hint}"
     template = merge_config.chat_template
-    known = ("auto", *chat_templates())
+    known = ("auto", *_chat_templates())
     if template and "{" not in template and template not in known:
         yield (
             f"chat_template is {template!r}; it must be one of {', '.join(known)}, or a template's "
@@ -157,10 +156,20 @@ def _tokenizer_problems(merge_config: Any, options: Any) -> Iterator[str]:
             )
 
 
-def _input_paths(references: Sequence[Any], options: Any) -> list[Path]:
+def input_paths(references: Sequence[Any], options: Any) -> list[Path]:
     """Return every path on this machine that the merge reads from."""
     parts = [part for ref in references for part in (ref.model, ref.lora) if part is not None]
     found = [Path(part.path) for part in parts]
     if options.lora_merge_cache:
         found.append(Path(options.lora_merge_cache))
     return [path for path in found if path.exists()]
+
+
+def _chat_templates() -> tuple[str, ...]:
+    """Return the names of the chat templates that mergekit ships."""
+    import importlib.resources
+
+    from mergekit._data import chat_templates as folder
+
+    files = importlib.resources.files(folder).iterdir()
+    return tuple(sorted(f.name[:-6] for f in files if f.name.endswith(".jinja")))

@@ -7,17 +7,13 @@ only while it merges, or never: a tensor that its definition does not name is le
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from layerswap_method.algorithm.tensor_names import outside_decoder, split_layer
 from layerswap_method.checkpoints.headers import Checkpoint, is_buffer, name_list
 from layerswap_method.errors import InputError
-from layerswap_method.mergekit_plugin.api import (
-    architecture_for_recipe,
-    architecture_of,
-    conversion_names,
-)
+from layerswap_method.mergekit_plugin.api import architecture_of
 
 LOG = logging.getLogger("layerswap")
 
@@ -40,7 +36,9 @@ def find_architecture(method: str, merge_config: Any, options: Any, config: Any,
     try:
         found = architecture_of(config)
         if found is None:
-            found = architecture_for_recipe(merge_config, options)
+            from mergekit.architecture import get_architecture_info
+
+            found = get_architecture_info(merge_config, options)
     except Exception as error:
         raise InputError(
             f"{method} recipe: mergekit has no definition of {architecture} and cannot infer one "
@@ -90,7 +88,7 @@ def definition_problems(arch: Any, config: Any, checkpoint: Checkpoint) -> Itera
     weights = arch.all_weights(config)
     direct = {name for weight in weights for name in _names(weight)}
     unnamed = [name for name in checkpoint.shapes if name not in direct]
-    converted = dict(zip(unnamed, conversion_names(config.model_type, unnamed), strict=True))
+    converted = dict(zip(unnamed, _conversion_names(config.model_type, unnamed), strict=True))
     made = set().union(*converted.values())
     missing = [
         weight.name
@@ -151,3 +149,27 @@ def _untied_problems(weights: Any, made: set[str], checkpoint: Checkpoint) -> It
 
 def _names(weight: Any) -> tuple[str, ...]:
     return (weight.name, *(weight.aliases or ()), *(weight.tied_names or ()))
+
+
+def _conversion_names(model_type: str, stored: Iterable[str]) -> list[set[str]]:
+    """Return, for each stored name, every name that mergekit's conversion can give its tensor.
+
+    mergekit converts by the rules with which transformers loads (`conversion_mapping`), so that
+    `block_sparse_moe.experts.0.w1.weight` becomes a part of `mlp.experts.gate_up_proj`.
+    """
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+    rules = get_checkpoint_conversion_mapping(model_type) or []
+    found = []
+    for name in stored:
+        names = {name}
+        for rule in rules:
+            for known in sorted(names):
+                renamed, pattern = rule.rename_source_key(known)
+                if pattern is not None:
+                    names |= {
+                        renamed.replace(rule.target_patterns[0], target, 1)
+                        for target in rule.target_patterns
+                    }
+        found.append(names)
+    return found

@@ -23,7 +23,6 @@ from layerswap_method.delta_revert.rows import Tally
 from layerswap_method.delta_revert.spec import RevertSpec
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.layer_swap.spec import LayerSwapSpec
-from layerswap_method.mergekit_plugin.api import loaded_as_stored
 from layerswap_method.mergekit_plugin.definitions import decoder_module
 from layerswap_method.mergekit_plugin.delta_revert_kernel import revert
 from layerswap_method.mergekit_plugin.layer_swap_kernel import combine
@@ -137,7 +136,7 @@ class _LayerPlanner(MergePlanner):  # type: ignore[misc]
         task = self._tensors[-1][1]
         update: dict[str, Any] = {"parameters": ImmutableMap({PLANNED: in_our_words})}
         if as_stored:
-            update["gather_tensors"] = loaded_as_stored(task.gather_tensors)
+            update["gather_tensors"] = _as_stored(task.gather_tensors)
         self._tensors[-1] = (weight, task.model_copy(update=update))
 
 
@@ -216,3 +215,11 @@ class RevertPlanner(_LayerPlanner):
             return result
 
         self._plan_with(weight, kept, cfg_reader, make, as_stored=rule == "rows")
+
+
+def _as_stored(gather: Any) -> Any:
+    """Return mergekit's loading task without its cast; it may stand inside one that aligns."""
+    if hasattr(gather, "gather_tensors"):
+        inner = _as_stored(gather.gather_tensors)
+        return gather.model_copy(update={"gather_tensors": inner})
+    return gather.model_copy(update={"dtype": None})

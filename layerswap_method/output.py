@@ -8,7 +8,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,6 +163,23 @@ def _ended_by_sigterm() -> Iterator[None]:
 def _files(folder: Path, patterns: Collection[str]) -> list[Path]:
     found = {file for pattern in patterns for file in folder.glob(pattern)}
     return sorted(file for file in found if file.is_file())
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A merge that can be carried out: everything is checked and measured."""
+
+    planner: Callable[..., Any]
+    """Makes mergekit's planner of the merge."""
+
+    lines: tuple[str, ...]
+    """For the log, before the merge."""
+
+    plan_file: str
+    """Name of the file that holds the record."""
+
+    outcome: Callable[[], Outcome]
+    """Called when mergekit has written its files."""
 
 
 @dataclass(frozen=True)

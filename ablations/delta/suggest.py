@@ -19,6 +19,7 @@ from ablations.machine.whole_files import check_place, told_if_unwritable, write
 from ablations.models.find import Expert, find_expert
 from ablations.models.fit import compatibility_report
 from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.layer_swap.drawing import draw_plan
 from layerswap_method.layer_swap.placements import build_plan
 from layerswap_method.layer_swap.spec import LayerSwapSpec
 from layerswap_method.recipe.references import is_folder, path_problem
@@ -182,7 +183,7 @@ def conclusion_lines(suggestion: Suggestion, threshold: float) -> Iterator[str]:
         bottom_transition=t_b,
         top_transition=t_u,
     )
-    yield plan.draw()
+    yield draw_plan(plan)
     for remark in suggestion.remarks:
         yield f"note: {remark}"
     yield (

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from ablations.study.cells import Cell
 from ablations.study.cost import cost_of
 from ablations.study.planning import StudyPlan
-from layerswap_method.algorithm.plan import SYMBOLS
+from layerswap_method.layer_swap.drawing import SYMBOLS, draw_line
 
 
 def counted(count: int, thing: str) -> str:
@@ -86,7 +86,7 @@ def _drawn(cell: Cell) -> str:
         return "(by the experts' changes, measured at the merge)"
     if cell.plan is None:
         return f"({cell.merge['merge_method']})" if cell.kind != "base" else "(unmerged)"
-    return cell.plan.draw_line()
+    return draw_line(cell.plan)
 
 
 def _legend() -> str:

@@ -8,31 +8,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StrictFloat, field_validator
 
-from layerswap_method.algorithm.plan import ROLES, LayerPlan
+from layerswap_method.algorithm.plan import ROLES
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.frozen import Frozen
-from layerswap_method.layer_swap.spec import PLAN_PARAMETER, LayerSwapSpec
+from layerswap_method.layer_swap.spec import LayerSwapSpec
 from layerswap_method.recipe.document import (
     Block,
     RecipeDocument,
     Reference,
     read_form,
-    unplanned,
 )
 from layerswap_method.recipe.parameters import Place, number_hint, shown
 from layerswap_method.recipe.references import same_model_key
-
-UNMEASURED = (
-    "weighting: magnitude and placement: delta_share go by what the experts changed, which is "
-    "measured before a merge by mergekit-yaml, mergekit-multi and mergekit.merge.run_merge; use "
-    "one of them"
-)
-"""Where mergekit's planner or kernel meets a recipe that did not come through `run_merge`."""
 
 
 class ExpertParameters(Frozen):
@@ -120,27 +112,9 @@ class Recipe:
     """mergekit's `ModelReference`: donor of config and tokenizer, and where changes are measured
     from."""
 
-    measured: LayerPlan | None = None
-    """The plan of `placement: delta_share`, once it is measured."""
-
     def by_role(self, role: str) -> tuple[InputModel, ...]:
         """Return the inputs of one role, in the recipe's order."""
         return tuple(model for model in self.models if model.role == role)
-
-
-def read_measured(config: Any) -> Recipe:
-    """Return the recipe of a merge that runs: what had to be measured for it stands in it.
-
-    Raises:
-        InputError: as `read_recipe`, or where something is still to be measured.
-    """
-    parameters = dict(config.parameters or {})
-    plan = parameters.pop(PLAN_PARAMETER, None)
-    recipe = read_recipe(unplanned(config).model_copy(update={"parameters": parameters}))
-    spec = recipe.spec
-    if spec.weighting == "magnitude" or (spec.placement == "delta_share" and plan is None):
-        raise InputError(f"layer_swap recipe: {UNMEASURED}")
-    return recipe if plan is None else replace(recipe, measured=LayerPlan.from_text(plan))
 
 
 def read_recipe(config: Any, source: Mapping[str, Any] | None = None) -> Recipe:

@@ -218,13 +218,3 @@ def _as_document(config: Any) -> dict[str, Any]:
             {"model": entry.model, "parameters": entry.parameters} for entry in config.models
         ]
     return document
-
-
-def unplanned(config: Any) -> Any:
-    """Return a configuration that mergekit's planner has taken apart, with `models:` again."""
-    if config.models:
-        return config
-    module = next(iter(config.modules.values()))
-    inputs = module.models or [entry for out in module.slices for entry in out.sources]
-    models = list({str(entry.model): entry for entry in inputs}.values())
-    return config.model_copy(update={"models": models, "modules": None})

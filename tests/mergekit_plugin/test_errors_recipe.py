@@ -125,7 +125,7 @@ def test_a_key_that_is_a_number(experts: Experts, merge: Merge) -> None:
     [
         ({"placement": "layers", "language_layers": "0-99999999999"}, "no model has 100000 layers"),
         ({"placement": "layers", "language_layers": "1-２"}, "is neither a layer nor a range"),
-        ({"placement": "middle", "bottom_transition": 30000000}, "7 + 30000000 + 0 = 30000007"),
+        ({"placement": "middle", "bottom_transition": 30000000}, "5 + 2 + 30000000 + 0 = 30000007"),
     ],
 )
 def test_layers_that_cannot_be(

@@ -44,8 +44,9 @@ from ablations.cli.options import allow_code_option, backend_option, data_dir_op
 @click.option("--dry-run", is_flag=True, help="List cells, layers and cost; run nothing.")
 @click.option(
     "--only",
-    metavar="EXPR",
-    help="Cells to run, such as kind=recipe,bottom_layers=0|3,top_layers<4.",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Cells to run, such as kind=recipe. Several times: values of a name are alternatives.",
 )
 @click.option(
     "--materialize", is_flag=True, help="Write every merge to disk by mergekit-yaml first."

@@ -150,6 +150,7 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     if run.head.num_layers is not None:
         yield "layers of the model", str(run.head.num_layers)
     evaluate = run.study.evaluate
+    yield "dtype of the engine, and so of every score", evaluate.options.dtype
     yield "items per task", "all" if evaluate.limit is None else f"the first {evaluate.limit}"
     seconds = sum(cell.timing_s.get("total", 0.0) for cell in run.cells)
     yield "time in cells", f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.1f} s"

@@ -16,11 +16,10 @@ from ablations.runner.engines import EngineSetup
 from ablations.runner.loop import LOCKS, Summary, now, run_cells
 from ablations.runner.processes import ProcessExecutor
 from ablations.runner.work import Executor, WorkEvaluator
-from ablations.study.cells import Cell
 from ablations.study.describe import counted, describe_plan
 from ablations.study.files import StudyFile, find_study, read_study
 from ablations.study.planning import StudyPlan, plan_study
-from ablations.study.selection import nothing_selected, parse_selection
+from ablations.study.selection import selected
 from layerswap_method.errors import InputError, LayerSwapError
 
 logger = logging.getLogger(__name__)
@@ -54,8 +53,8 @@ class RunOptions:
     jobs: int | None = None
     """Engines at once; None is one here, and one a GPU on a Ray cluster."""
 
-    only: str | None = None
-    """Which cells; None for all."""
+    only: tuple[str, ...] = ()
+    """Conditions NAME=VALUE on the cells; none for all."""
 
     materialize: bool = False
     """Whether every merge is written to disk by mergekit."""
@@ -116,12 +115,12 @@ def dry_run(study: str, options: RunOptions) -> str:
     cache = out / _FINGERPRINTS
     plan = _plan(file, options, cache, dry=True)
     finished = {cell.key for cell in plan.cells if records.is_finished(out, cell.key)}
-    selected = {cell.key for cell in _selected(plan, options.only)}
+    chosen = {cell.key for cell in selected(plan.cells, options.only)}
     return describe_plan(
         plan,
         materialize=options.materialize,
         jobs=options.jobs or 1,
-        selected=selected,
+        selected=chosen,
         finished=finished,
     )
 
@@ -142,7 +141,7 @@ def run_study(study: str, options: RunOptions) -> RunResult:
     plan = _plan(file, options, cache)
     for note in plan.notes:
         logger.info("  note: %s", note)
-    cells = _selected(plan, options.only)
+    cells = selected(plan.cells, options.only)
     _write_run_file(out, plan)
     count = counted(len(cells), "cell")
     logger.info("%s: %s on %s, in %s", plan.study.name, count, plan.backend, out)
@@ -151,6 +150,7 @@ def run_study(study: str, options: RunOptions) -> RunResult:
     provenance = {
         "experts": {name: expert.reference for name, expert in plan.experts.items()},
         "plan_versions": dict(plan.versions),
+        "dtype": plan.options.dtype,
     }
     try:
         summary = run_cells(out, cells, executor, provenance=provenance, progress=options.progress)
@@ -186,17 +186,6 @@ def _executor(setup: Callable[[], WorkEvaluator], options: RunOptions) -> Execut
 
         return RayExecutor(setup, address=options.address, jobs=options.jobs)
     return ProcessExecutor(setup, options.jobs or 1)
-
-
-def _selected(plan: StudyPlan, only: str | None) -> list[Cell]:
-    if only is None:
-        return list(plan.cells)
-    known = {name for cell in plan.cells for name in cell.facts()}
-    holds = parse_selection(only, known)
-    chosen = [cell for cell in plan.cells if holds(cell.facts())]
-    if not chosen:
-        raise nothing_selected(only, [cell.facts() for cell in plan.cells])
-    return chosen
 
 
 def _check_folder(out: Path, name: str, *, dry: bool = False) -> None:

@@ -74,15 +74,14 @@ class Cell:
     key: str = ""
     """As above."""
 
-    def facts(self) -> dict[str, Scalar]:
-        """Return what ``--only`` can ask of the cell."""
+    def facts(self) -> dict[str, str]:
+        """Return what ``--only`` can ask of the cell, as text."""
         return {
-            **self.values,
+            **{name: str(value) for name, value in self.values.items()},
             **self.experts,
             **({} if self.language is None else {"language_code": self.language}),
             "kind": self.kind,
             "label": self.label,
-            "key": self.key,
         }
 
 

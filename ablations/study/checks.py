@@ -13,9 +13,6 @@ from ablations.tasks.catalog import SHIPPED_TASKS, choose, list_tasks
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe.references import named_models
 
-POCKET_TASKS = Path("runs/pocket/tasks")
-"""What `include_path: pocket` stands for."""
-
 
 def with_experts_file(study: Study, file: ExpertsFile) -> Study:
     """Return the study with the tasks and task folder that the experts file sets."""
@@ -66,9 +63,7 @@ def with_benchmarks(study: Study) -> Study:
 def task_folder(study: Study) -> Path:
     """Return the folder of the task files: the shipped ones where neither file names another."""
     path = study.evaluate.include_path
-    if path is None:
-        return SHIPPED_TASKS
-    return (POCKET_TASKS if path == "pocket" else Path(path)).absolute()
+    return SHIPPED_TASKS if path is None else Path(path).absolute()
 
 
 def expert_names(study: Study) -> tuple[str, ...]:

@@ -101,18 +101,6 @@ def _read_recipe(path: Path) -> dict[str, Any]:
     return document
 
 
-def load_study(path: Path) -> Study:
-    """Return the study in the file `path`.
-
-    Raises:
-        InputError: listing every problem of its form.
-    """
-    found = read_study(path)
-    if found.problems or found.study is None:
-        raise InputError.from_problems(str(path), found.problems)
-    return found.study
-
-
 def _salvaged(document: dict[str, Any], error: ValidationError) -> Study | None:
     """Return the study without the parts that `error` is about, if that is still a study."""
     rest = copy.deepcopy(document)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,8 @@ from ablations.study.files import StudyFile
 from ablations.study.identity import Fingerprints, identified, read_contents
 from ablations.study.scaling import describe_scaling
 from ablations.study.schema import Study
-from ablations.study.selection import check_selection
+from ablations.study.selection import selected
+from ablations.study.streams import engine_options
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.checkpoints.headers import Checkpoint
 from layerswap_method.errors import InputError
@@ -101,7 +102,7 @@ def plan_study(
     dry: bool = False,
     data_dir: Path | None = None,
     allow_code_execution: bool = False,
-    only: str | None = None,
+    only: Sequence[str] = (),
 ) -> StudyPlan:
     """Return the plan of a study, after every check that can be made without running it.
 
@@ -148,6 +149,7 @@ def plan_study(
         raise InputError.from_problems(str(file.path), problems)
     if not dry and task_folder(study) == SHIPPED_TASKS:
         _check_data(expansion.cells)
+    study = _with_dtype(study, experts[study.experts.base])
     versions = _versions(chosen)
     fingerprints = Fingerprints(cache, dry=dry)
     contents = read_contents(experts.values(), fingerprints)
@@ -227,6 +229,14 @@ def _with_protocol(
         return study
 
 
+def _with_dtype(study: Study, base: Expert) -> Study:
+    """Return the study with the dtype in which all of its models are run."""
+    options = engine_options(study.evaluate.options, base.folder)
+    return study.model_copy(
+        update={"evaluate": study.evaluate.model_copy(update={"options": options})}
+    )
+
+
 def _backend(
     choice: BackendChoice, study: Study, problems: list[str], *, is_complete: bool
 ) -> tuple[Backend | None, dict[str, str]]:
@@ -263,11 +273,11 @@ def _backend(
     return chosen, choice_of_tasks.skipped
 
 
-def _selection_problems(only: str | None, expansion: Expansion) -> list[str]:
-    if only is None or expansion.problems:
+def _selection_problems(only: Sequence[str], expansion: Expansion) -> list[str]:
+    if expansion.problems:
         return []
     try:
-        check_selection(only, [cell.facts() for cell in expansion.cells])
+        selected(expansion.cells, only)
     except InputError as error:
         return [error.message]
     return []

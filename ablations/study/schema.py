@@ -6,7 +6,7 @@ plus ``baseline`` models, all asked the same tasks.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
@@ -22,8 +22,6 @@ BaselineKind = Literal["base", "task_expert", "language_expert", "soup", "weight
 
 Kind = Literal["recipe", BaselineKind]
 """What a cell is."""
-
-BASELINE_KINDS: tuple[str, ...] = get_args(BaselineKind)
 
 Table = Literal["pairs", "overview", "souping", "parameters"]
 """Layouts of a report: the paper's Tables 1, 2 and 6, and one table per varied parameter."""
@@ -83,9 +81,8 @@ class Evaluate(Frozen):
     added to `languages`, for every language code of `experts.language`."""
 
     include_path: StrictStr | None = None
-    """Folder of the task files, from the working directory; ``pocket`` is ``runs/pocket/tasks``.
-    None: the `include_path` of the experts file, else the shipped tasks. The experts file wins
-    where both say one."""
+    """Folder of the task files, from the working directory. None: the `include_path` of the
+    experts file, else the shipped tasks. The experts file wins where both say one."""
 
     data_dir: StrictStr | None = None
     """Folder with the data of shipped tasks, from the working directory, in place of the hub."""

@@ -6,15 +6,22 @@ import pytest
 
 from ablations.models.find import find_expert
 from ablations.study.experts import read_experts_file
-from ablations.study.files import find_study, load_study, read_study
+from ablations.study.files import find_study, read_study
+from ablations.study.schema import Study
 from layerswap_method.errors import InputError
 from tests.standins.studies import study_document, write_yaml
 
 
+def load_study(path: Path) -> Study:
+    found = read_study(path)
+    assert found.study is not None
+    assert not found.problems
+    return found.study
+
+
 def problems_of(tmp_path: Path, **changes: object) -> str:
-    with pytest.raises(InputError) as caught:
-        load_study(write_yaml(tmp_path / "study.yml", study_document(**changes)))
-    return caught.value.message
+    found = read_study(write_yaml(tmp_path / "study.yml", study_document(**changes)))
+    return InputError.from_problems(str(found.path), found.problems).message
 
 
 def test_a_grid_is_crossed_and_a_list_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ import yaml
 
 from ablations.cli import main
 from ablations.study.experts import read_experts_file
-from ablations.study.files import STUDIES, load_study
+from ablations.study.files import STUDIES
 from ablations.study.schema import Study
 from tests.standins.studies import write_expert, write_tasks
+from tests.study.test_files import load_study
 
 FILES = sorted(path for path in STUDIES.rglob("*.yml") if path.parent.name != "experts")
 EXPERTS = sorted((STUDIES / "experts").rglob("*.yml"))

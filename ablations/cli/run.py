@@ -17,8 +17,9 @@ from ablations.cli.options import allow_code_option, backend_option, data_dir_op
 @click.argument("study")
 @click.option(
     "--experts",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Experts file: name to folder, hub id or base+adapter. Default: the one the study names.",
+    metavar="FILE",
+    help="Experts file (name to folder, hub id or base+adapter), or a shipped one such as pocket. "
+    "Default: the one the study names.",
 )
 @click.option(
     "--out",

@@ -178,10 +178,7 @@ def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Ite
             f"Tests, all on the same items: {'; '.join(methods)}. Holm's correction is over all "
             "comparisons of this report. Intervals are not corrected."
         )
-    if any(
-        len(group.task_experts) > 1 or len(group.language_experts) > 1
-        for group in observations.groups
-    ):
+    if any(group.task_experts > 1 or group.language_experts > 1 for group in observations.groups):
         yield (
             "Averages over pairs: intervals draw task experts, language experts and items with "
             "replacement, each by itself (pigeonhole bootstrap); p-values draw items only, so they "

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ablations.report.comparisons import MOST_SETTINGS
-from ablations.report.design import Group, Model, baselines, recipe_models
+from ablations.report.design import Group, Model, baselines, by_kind, recipe_models
 from ablations.report.document import Entry, Table, gap, text_entries
 from ablations.report.factors import factors
 from ablations.report.observations import Measure, Observations
@@ -48,7 +48,7 @@ def entry(summary: Summary | None, measure: Measure, what: str = "average") -> E
 
 def has_pairs(observations: Observations) -> bool:
     """Return whether some group has several pairs of experts."""
-    return any(len(g.task_experts) * len(g.language_experts) > 1 for g in observations.groups)
+    return any(group.task_experts * group.language_experts > 1 for group in observations.groups)
 
 
 def scope_note(observations: Observations) -> str:
@@ -177,6 +177,8 @@ class _Columns:
         self._models = [[model] for model in (*baselines(study), *single)]
         self.labels = [models[0].label for models in self._models]
         if self.has_best:
+            kinds = by_kind(baselines(study))
+            self._models, self.labels = list(kinds.values()), list(kinds)
             self._models.append(list(self._recipes))
             number_of = len(self._recipes)
             self.labels += [f"average of {number_of} settings", f"best of {number_of} settings"]

@@ -17,6 +17,7 @@ from ablations.runner.loop import LOCKS, Summary, now, run_cells
 from ablations.runner.processes import ProcessExecutor
 from ablations.runner.work import Executor, WorkEvaluator
 from ablations.study.describe import counted, describe_plan
+from ablations.study.experts import find_experts_file
 from ablations.study.files import StudyFile, find_study, read_study
 from ablations.study.planning import StudyPlan, plan_study
 from ablations.study.selection import selected
@@ -35,8 +36,8 @@ _WORK = ".work"
 class RunOptions:
     """What the command line says besides the study."""
 
-    experts: Path | None = None
-    """The experts file; None takes the study's own."""
+    experts: Path | str | None = None
+    """The experts file: a path, or a shipped one by its name; None takes the study's own."""
 
     out: Path | None = None
     """The run folder; None is ``runs/NAME``."""
@@ -165,7 +166,7 @@ def run_study(study: str, options: RunOptions) -> RunResult:
 def _plan(file: StudyFile, options: RunOptions, cache: Path, *, dry: bool = False) -> StudyPlan:
     return plan_study(
         file,
-        options.experts,
+        None if options.experts is None else find_experts_file(str(options.experts)),
         backend=options.backend,
         cache=cache,
         dry=dry,

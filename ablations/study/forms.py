@@ -74,7 +74,9 @@ def _place(loc: Sequence[Any]) -> tuple[str, ...]:
 def _field_names(model: type[BaseModel], place: Sequence[str]) -> tuple[str, ...]:
     for part in place:
         field = model.model_fields.get(part)
-        kinds = () if field is None else (field.annotation, *get_args(field.annotation))
+        if field is None:  # a name in a block, such as that of an expert
+            continue
+        kinds = (field.annotation, *get_args(field.annotation))
         inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
         if not inner:
             return ()

@@ -23,6 +23,7 @@ from ablations.scoring.records import Backend, EvaluationRequest
 from ablations.study.cells import Cell, Expansion, expand
 from ablations.study.checks import (
     expert_names,
+    pooled_names,
     study_problems,
     task_folder,
     with_benchmarks,
@@ -40,6 +41,7 @@ from layerswap_method.checkpoints.headers import Checkpoint
 from layerswap_method.errors import InputError
 from layerswap_method.merge_stream import can_stream
 from layerswap_method.mergekit_plugin.api import recipe_fields
+from layerswap_method.recipe.references import named_models
 
 _MODELS = "write task, language or base for an expert of the cell, or name it in the experts file"
 
@@ -78,7 +80,7 @@ class StudyPlan:
     @property
     def base(self) -> Expert:
         """The shared parent, on which an engine starts."""
-        return self.experts[self.study.experts.base]
+        return self.experts[expert_names(self.study)[0]]
 
     @property
     def options(self) -> EngineOptions:
@@ -149,7 +151,7 @@ def plan_study(
         raise InputError.from_problems(str(file.path), problems)
     if not dry and task_folder(study) == SHIPPED_TASKS:
         _check_data(expansion.cells)
-    study = _with_dtype(study, experts[study.experts.base])
+    study = _with_dtype(study, experts[expert_names(study)[0]])
     versions = _versions(chosen)
     fingerprints = Fingerprints(cache, dry=dry)
     contents = read_contents(experts.values(), fingerprints)
@@ -201,13 +203,13 @@ def _find_experts(
 ) -> dict[str, Expert]:
     experts: dict[str, Expert] = {}
     names = expert_names(study) if file is not None else ()
-    known = {} if file is None else file.experts
-    pools = (study.experts.base, *study.experts.task, *study.experts.language_names())
+    known = {} if file is None else file.references()
+    models = set(named_models(study.recipe or {})) - set(pooled_names(study))
     for name in names:
         try:
             experts[name] = find_expert(name, known, download=download and not problems)
         except InputError as error:
-            hint = "" if name in pools else f" (a model of the recipe: {_MODELS})"
+            hint = f" (a model of the recipe: {_MODELS})" if name in models else ""
             problems.append(f"{error.message}{hint}")
     return experts
 

@@ -150,7 +150,7 @@ def test_a_folder_is_no_study_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_an_experts_file_may_be_the_bare_mapping(tmp_path: Path) -> None:
     file = read_experts_file(write_yaml(tmp_path / "a.yml", {"math": "x", "swahili": "y"}))
-    assert file.experts == {"math": "x", "swahili": "y"}
+    assert file.references() == {"math": "x", "swahili": "y"}
 
 
 def test_an_experts_file_names_unknown_keys(tmp_path: Path) -> None:

@@ -6,7 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ablations.drawing.charts import Chart, Panel, Point, Series
-from ablations.report.design import Group, Model, baseline_of, baselines, by_kind
+from ablations.report.design import (
+    Group,
+    Model,
+    baseline_of,
+    baselines,
+    by_kind,
+    describe_value,
+)
 from ablations.report.factors import Factor, Level, factors, over_fact
 from ablations.report.observations import Measure, Observations
 from ablations.report.summaries import Summaries
@@ -139,7 +146,10 @@ def _is_split(others: Sequence[Factor]) -> bool:
 
 
 def _bar_chart(summaries: Summaries, factor: Factor) -> Chart:
-    places = [(float(position), level, level.label) for position, level in enumerate(factor.levels)]
+    places = [
+        (float(position), level, _tick(factor, level))
+        for position, level in enumerate(factor.levels)
+    ]
     others = [each for each in factors(summaries.observations.run.study) if each != factor]
     lines = [(_recipe_name(summaries), places), *_baseline_lines(summaries, places)]
     return Chart(
@@ -151,6 +161,13 @@ def _bar_chart(summaries: Summaries, factor: Factor) -> Chart:
         _panels(summaries, lines),
         is_continuous=False,
     )
+
+
+def _tick(factor: Factor, level: Level) -> str:
+    """Return the level without the name of the factor, which stands below the axis."""
+    name = factor.names[0]
+    is_single = len(factor.names) == 1 and name in level.setting
+    return describe_value(level.setting[name]) if is_single else level.label
 
 
 def _heatmap(summaries: Summaries) -> Chart | None:
@@ -271,6 +288,8 @@ def _caption(
     over = "experts and items" if has_pairs(observations) else "items"
     level = observations.run.study.evaluate.level
     text = f"Error bars: {level:.0%} intervals over {over}."
+    if any(len(models) > 1 for models in by_kind(baselines(observations.run.study)).values()):
+        text += " A baseline drawn as one level line is the average of its experts."
     split = _is_split(others) if is_split is None else is_split
     if others and not split:
         text += f" Averaged over {', '.join(each.label for each in others)}."

@@ -140,6 +140,11 @@ def uses_short_names(study: Study) -> bool:
     return any(name in _SHORT for setting in study.settings() for name in setting)
 
 
+def varies_experts(study: Study) -> bool:
+    """Return whether some setting chooses its experts."""
+    return any(name.startswith(EXPERTS) for setting in study.settings() for name in setting)
+
+
 def groups(study: Study) -> tuple[Group, ...]:
     """Return a group per target language, or one of all where the study names no language."""
     codes = study.experts.languages()

@@ -234,7 +234,7 @@ def _level_label(names: Sequence[str], setting: Setting) -> str:
     """Return the value alone where the factor's own name says what it is of."""
     if not setting:
         return "not set"
-    if len(names) == 1 and not has_short_name(names[0]):
+    if len(names) == 1 and not (has_short_name(names[0]) or names[0].startswith(EXPERTS)):
         return describe_value(setting[names[0]])
     return describe_setting(setting)
 

@@ -61,7 +61,7 @@ def test_each_expert_has_its_baseline_and_the_base_is_one() -> None:
     (factor,) = factors(found)
     assert (factor.label, [level.label for level in factor.levels]) == (
         "task expert",
-        ["near", "far_1", "middle"],
+        ["task=near", "task=far_1", "task=middle"],
     )
 
 
@@ -126,7 +126,7 @@ def test_a_single_expert_is_compared_with_each_of_a_pool(tmp_path: Path) -> None
     found = write_run(tmp_path, study(vary=pools), ability, items=60)
     observations = Observations(found)
     (first, *_) = compare_all(observations, Comparer(seed=0, level=0.95))
-    assert (first.contrast.first, first.contrast.second) == ("near", "far_1,far_2")
+    assert (first.contrast.first, first.contrast.second) == ("task=near", "task=far_1,far_2")
     assert first.outcome is not None
     assert (first.outcome.cells, first.outcome.task_experts) == (2, 2)
     scores = {cell.label: cell.scores[0].value for cell in found.cells if cell.kind == "recipe"}
@@ -163,5 +163,5 @@ def test_every_format_can_be_written(run: Run, tmp_path: Path) -> None:
     (csv,) = [path for path in written if path.name == "scores.csv"]
     assert "experts.task" in csv.read_text().splitlines()[0]
     (text,) = [path.read_text() for path in written if path.name == "report.md"]
-    assert "task expert middle against near" in text
-    assert "task expert middle" in text
+    assert "task expert task=middle against task=near" in text
+    assert "One pair of experts in each setting: the intervals are over items" in text

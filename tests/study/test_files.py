@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from ablations.models.find import find_expert
-from ablations.study.experts import read_experts_file
-from ablations.study.files import find_study, read_study
+from ablations.study.experts import find_experts_file, read_experts_file
+from ablations.study.files import STUDIES, find_study, read_study
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError
 from tests.standins.studies import study_document, write_yaml
@@ -146,6 +146,18 @@ def test_a_folder_is_no_study_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "layer_count").mkdir()  # the run of a shipped study, say
     monkeypatch.chdir(tmp_path)
     assert find_study("layer_count").name == "layer_count.yml"
+
+
+def test_an_experts_file_is_found_by_its_path_or_its_shipped_name(tmp_path: Path) -> None:
+    assert find_experts_file("pocket") == STUDIES / "experts" / "pocket.yml"
+    own = write_yaml(tmp_path / "mine.yml", {"math": "x"})
+    assert find_experts_file(str(own)) == own
+    with pytest.raises(InputError) as caught:
+        find_experts_file("pockett")
+    assert caught.value.message == (
+        "pockett: no such experts file, and none of that name is shipped; did you mean 'pocket'?; "
+        "shipped are llama_8b, pocket"
+    )
 
 
 def test_an_experts_file_may_be_the_bare_mapping(tmp_path: Path) -> None:

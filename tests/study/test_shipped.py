@@ -76,6 +76,19 @@ def test_a_dry_run_lists_cells_and_writes_nothing(
     assert sorted(pocket.rglob("*")) == before
 
 
+def test_shipped_experts_are_taken_by_name(pocket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from click.testing import CliRunner
+
+    monkeypatch.chdir(pocket)
+    arguments = ["run", "layer_count", "--backend", "hf", "--dry-run", "--experts"]
+    result = CliRunner().invoke(main, [*arguments, "pocket"])
+    assert result.exit_code == 0, result.output
+    assert "\n  math: " in result.output
+    result = CliRunner().invoke(main, [*arguments, "pokcet"])
+    assert result.exit_code == 2
+    assert "did you mean 'pocket'?; shipped are llama_8b, pocket" in result.output
+
+
 def test_the_layer_counts_are_those_of_the_paper() -> None:
     document = yaml.safe_load((STUDIES / "layer_count.yml").read_text())
     counts = [(each["bottom_layers"], each["top_layers"]) for each in document["vary"]]

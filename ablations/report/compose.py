@@ -16,6 +16,7 @@ from ablations.report.design import (
     baselines,
     recipe_models,
     uses_short_names,
+    varies_experts,
 )
 from ablations.report.detail_tables import (
     baselines_table,
@@ -184,6 +185,11 @@ def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Ite
             "replacement, each by itself (pigeonhole bootstrap); p-values draw items only, so they "
             "are about these experts."
         )
+        if varies_experts(study):
+            yield (
+                "Settings with experts of their own are compared place by place: the first expert "
+                "of one with the first of the other, and a single expert with each of several."
+            )
     else:
         yield (
             "Intervals and tests are over items. Another training run of the same experts may "

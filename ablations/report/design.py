@@ -107,7 +107,7 @@ def setting_key(setting: Setting, names: Iterable[str] | None = None) -> str:
     return json.dumps({name: setting[name] for name in chosen if name in setting})
 
 
-def varied(settings: Sequence[Setting]) -> list[str]:
+def varied_names(settings: Sequence[Setting]) -> list[str]:
     """Return the names that are not the same in all settings; absent is a value too."""
     names = dict.fromkeys(name for setting in settings for name in setting)
     return [name for name in names if len({setting_key(each, (name,)) for each in settings}) > 1]
@@ -200,7 +200,7 @@ def recipe_models(study: Study) -> tuple[Model, ...]:
     if study.recipe is None:
         return ()
     settings = study.settings()
-    names = varied(settings)
+    names = varied_names(settings)
     method = str(study.recipe.get("merge_method", "recipe")).replace("_", " ")
     models = []
     for setting in settings:

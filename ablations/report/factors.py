@@ -19,7 +19,7 @@ from ablations.report.design import (
     has_short_name,
     recipe_models,
     setting_key,
-    varied,
+    varied_names,
 )
 from ablations.study.schema import EXPERTS, Scalar, Setting, Study, Value
 
@@ -242,7 +242,7 @@ def _level_label(names: Sequence[str], setting: Setting) -> str:
 def _bundles(settings: Sequence[Setting]) -> list[tuple[str, ...]]:
     """Return the varied parameters, together where the value of each tells that of the other."""
     bundles: list[tuple[str, ...]] = []
-    for name in varied(settings):
+    for name in varied_names(settings):
         for index, bundle in enumerate(bundles):
             joined = (*bundle, name)
             numbers = {

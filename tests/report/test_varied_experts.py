@@ -135,6 +135,7 @@ def test_a_single_expert_is_compared_with_each_of_a_pool(tmp_path: Path) -> None
         for name in ("near", "far_1", "far_2")
     )
     assert first.outcome.difference == pytest.approx(near - (far_1 + far_2) / 2)
+    assert "place by place" in "".join(compose(found, draw=False)[0].notes)
 
 
 def test_a_language_that_a_setting_leaves_out_is_a_gap_there(tmp_path: Path) -> None:

@@ -8,23 +8,23 @@ from typing import Any
 
 from ablations.study.documents import PLACEHOLDERS, place_problem
 from ablations.study.experts import ExpertsFile
-from ablations.study.schema import Study
+from ablations.study.schema import EXPERTS, Study
+from ablations.study.varied_experts import varied_expert_problems
 from ablations.tasks.catalog import SHIPPED_TASKS, choose, list_tasks
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe.references import is_folder, named_models
 
-POCKET_TASKS = Path("runs/pocket/tasks")
-"""What `include_path: pocket` stands for."""
-
 
 def with_experts_file(study: Study, file: ExpertsFile) -> Study:
-    """Return the study with the tasks and task folder that the experts file sets."""
+    """Return the study with the tasks, task folder and facts that the experts file sets."""
+    experts = study.experts.model_copy(update={"facts": {**study.experts.facts, **file.facts()}})
     changes: dict[str, Any] = {}
     if file.include_path is not None:
         changes["include_path"] = file.include_path
     if file.tasks:
         changes["tasks"] = file.tasks
-    return study.model_copy(update={"evaluate": study.evaluate.model_copy(update=changes)})
+    evaluate = study.evaluate.model_copy(update=changes)
+    return study.model_copy(update={"evaluate": evaluate, "experts": experts})
 
 
 def with_benchmarks(study: Study) -> Study:
@@ -66,17 +66,21 @@ def with_benchmarks(study: Study) -> Study:
 def task_folder(study: Study) -> Path:
     """Return the folder of the task files: the shipped ones where neither file names another."""
     path = study.evaluate.include_path
-    if path is None:
-        return SHIPPED_TASKS
-    return (POCKET_TASKS if path == "pocket" else Path(path)).absolute()
+    return SHIPPED_TASKS if path is None else Path(path).absolute()
 
 
 def expert_names(study: Study) -> tuple[str, ...]:
-    """Return every expert that the study names, the base first, each once."""
-    template = study.recipe or {}
-    others = [name for name in named_models(template) if name not in PLACEHOLDERS]
-    pools = study.experts
-    return tuple(dict.fromkeys((pools.base, *pools.task, *pools.language_names(), *others)))
+    """Return every expert that the study names, the base of its first setting first, each once."""
+    models = named_models(study.recipe or {})
+    others = [name for name in models if name not in PLACEHOLDERS]
+    return tuple(dict.fromkeys((*pooled_names(study), *others)))
+
+
+def pooled_names(study: Study) -> tuple[str, ...]:
+    """Return the experts of all settings, bases first, each once."""
+    pools = [study.pools(setting) for setting in study.settings() or ({},)]  # of an empty grid
+    names = (name for role in PLACEHOLDERS for each in pools for name in each.names(role))
+    return tuple(dict.fromkeys(names))
 
 
 def study_problems(study: Study, known: Collection[str]) -> Iterator[str]:
@@ -91,6 +95,7 @@ def study_problems(study: Study, known: Collection[str]) -> Iterator[str]:
     yield from _twice("baseline", study.baseline)
     yield from _recipe_problems(study, known)
     yield from _pool_problems(study)
+    yield from varied_expert_problems(study)
     evaluate = study.evaluate
     if not evaluate.tasks and not evaluate.languages:
         yield "evaluate names no tasks; write tasks: [NAME, ...] or benchmarks: [mgsm, ...]"
@@ -124,15 +129,16 @@ def _recipe_problems(study: Study, known: Collection[str]) -> Iterator[str]:
             yield f"recipe has the unknown key {key!r}{nearest(key, known)}"
     varied = study.vary if isinstance(study.vary, dict) else [n for each in settings for n in each]
     for name in dict.fromkeys(varied):
+        if name.startswith(EXPERTS):  # see `varied_expert_problems`
+            continue
         problem = place_problem(study.recipe, name, known)
         if problem is not None:
             yield f"vary: {problem}"
     named = set(named_models(study.recipe))
     for role in ("task", "language"):
-        if role not in named:
-            pool = study.experts.task if role == "task" else study.experts.language_names()
-            if len(pool) > 1:
-                yield f"experts.{role} has {len(pool)} names, but no model of the recipe is {role}"
+        pool = study.experts.names(role)
+        if role not in named and len(pool) > 1:
+            yield f"experts.{role} has {len(pool)} names, but no model of the recipe is {role}"
 
 
 def _pool_problems(study: Study) -> Iterator[str]:

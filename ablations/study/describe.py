@@ -62,23 +62,14 @@ def _cost(
 ) -> list[str]:
     cost = cost_of(plan, todo, materialize=materialize, jobs=jobs)
     requests = ", ".join(dict.fromkeys(task for cell in todo for task in cell.request.tasks))
-    starts = f"{cost.engine_starts}"
-    if len(cost.dtypes) > 1 and not materialize:  # with several engines it hangs on their pace
-        about = "about " if jobs > 1 else ""
-        starts = f"{about}{starts} (one for each change of dtype: {', '.join(cost.dtypes)})"
-    lines = [
-        f"cost: {counted(len(todo), 'evaluation')} for {counted(cells, 'cell')}, on {plan.backend}",
+    return [
+        f"cost: {counted(len(todo), 'evaluation')} for {counted(cells, 'cell')}, on "
+        f"{plan.backend} in {plan.options.dtype}",
         f"  tasks: {requests or 'none'}; items a task: {plan.study.evaluate.limit or 'all'}",
-        f"  engine starts: {starts}; loads into a live engine: {cost.loads}",
+        f"  engine starts: {cost.engine_starts}; loads into a live engine: {cost.loads}",
         f"  checkpoints written by mergekit: {cost.checkpoints} "
         f"({_size(cost.checkpoint_bytes)} in all, one at a time)",
     ]
-    if not materialize:
-        lines += [
-            f"  {counted(count, 'cell')} not through the live engine, each in a fresh one: {reason}"
-            for reason, count in cost.unfit.items()
-        ]
-    return lines
 
 
 def _drawn(cell: Cell) -> str:

@@ -44,17 +44,31 @@ def find_study(text: str) -> Path:
     Raises:
         InputError: when there is none.
     """
+    return find_shipped(text, STUDIES, "study")
+
+
+def find_shipped(text: str, folder: Path, what: str) -> Path:
+    """Return the file that `text` names: a path, or the name of a shipped file.
+
+    Args:
+        text: as the user writes it.
+        folder: where the shipped files are.
+        what: ``study`` or ``experts``: what such a file holds.
+
+    Raises:
+        InputError: when there is none; with the shipped names and the nearest of them.
+    """
     path = Path(text)
-    shipped = {file.stem: file for file in sorted(STUDIES.glob("*.yml"))}
+    shipped = {file.stem: file for file in sorted(folder.glob("*.yml"))}
     with contextlib.suppress(OSError):  # a name too long for a file
         if path.is_file():
             return path
         if path.is_dir() and text not in shipped:
-            raise InputError(f"{path}: is a folder; name the study file in it")
+            raise InputError(f"{path}: is a folder; name the {what} file in it")
     if text in shipped:
         return shipped[text]
     raise InputError(
-        f"{text}: no such study file, and no shipped study of that name"
+        f"{text}: no such {what} file, and none of that name is shipped"
         f"{nearest(path.stem, shipped)}; shipped are {', '.join(shipped)}"
     )
 
@@ -100,18 +114,6 @@ def _read_recipe(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise InputError(f"{path}: holds no mapping; a recipe has merge_method:, models: ...")
     return document
-
-
-def load_study(path: Path) -> Study:
-    """Return the study in the file `path`.
-
-    Raises:
-        InputError: listing every problem of its form.
-    """
-    found = read_study(path)
-    if found.problems or found.study is None:
-        raise InputError.from_problems(str(path), found.problems)
-    return found.study
 
 
 def _salvaged(document: dict[str, Any], error: ValidationError) -> Study | None:

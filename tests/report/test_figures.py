@@ -3,6 +3,7 @@ import io
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -94,9 +95,9 @@ def test_any_number_that_varies_is_an_axis_such_as_divergence(tmp_path: Path) ->
 def test_every_baseline_has_a_look() -> None:
     from ablations.drawing.charts import _BASELINES
     from ablations.report.design import baselines
-    from ablations.study.schema import BASELINE_KINDS
+    from ablations.study.schema import BaselineKind
 
-    models = baselines(study_of(baseline=list(BASELINE_KINDS)))
+    models = baselines(study_of(baseline=list(get_args(BaselineKind))))
     assert [model.label for model in models if model.label not in _BASELINES] == []
     assert len(set(map(str, _BASELINES.values()))) == len(models)
 

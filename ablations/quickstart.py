@@ -33,6 +33,7 @@ from ablations.pocket.build import PocketPaths, build_pocket
 from ablations.pocket.config import PocketConfig
 from ablations.scoring.records import Evaluation, EvaluationRequest
 from layerswap_method.algorithm.plan import LayerPlan
+from layerswap_method.layer_swap.drawing import draw_plan
 from layerswap_method.layer_swap.report import read_plan
 
 logger = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ class QuickstartResult:
         """Return the table, the plan drawn, and how to read them."""
         table = render_table(self.evaluations, TASKS, strip_prefix="pocket_", width=width)
         level = next(iter(self.evaluations.values())).scores[0].interval
-        drawn = "" if self.plan is None else f"The layer swap:\n{self.plan.draw()}\n\n"
+        drawn = "" if self.plan is None else f"The layer swap:\n{draw_plan(self.plan)}\n\n"
         percent = "" if level is None else f" with {100 * level.level:.0f} % intervals"
         return (
             f"Percent{percent}; the target language is sw:\n\n{table}\n\n{drawn}{READING}\n"

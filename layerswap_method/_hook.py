@@ -23,7 +23,6 @@ from types import ModuleType
 CALLBACKS = {
     "mergekit.config": "on_config",
     "mergekit.merge_methods.registry": "on_registry",
-    "mergekit.plan": "on_plan",
     "mergekit.merge": "on_merge",
 }
 """What `mergekit_plugin.register` is to be told: mergekit module -> its callback."""

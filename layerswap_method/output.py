@@ -8,7 +8,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +60,11 @@ def check_output(out: Path, inputs: Collection[Path]) -> None:
         InputError: if `out` is a file or a dangling link, lies where an input is, or holds
             another model's weights.
     """
-    if out.is_symlink() and not out.exists():
+    try:
+        is_dangling = out.is_symlink() and not out.exists()
+    except OSError as error:  # a name too long for the file system
+        raise InputError(f"the output folder {out}: {error.strerror}; give another") from error
+    if is_dangling:
         raise InputError(f"{out}: the output path is a link to nothing; give a folder")
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: the output path is a file; give a folder")
@@ -159,6 +163,23 @@ def _ended_by_sigterm() -> Iterator[None]:
 def _files(folder: Path, patterns: Collection[str]) -> list[Path]:
     found = {file for pattern in patterns for file in folder.glob(pattern)}
     return sorted(file for file in found if file.is_file())
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A merge that can be carried out: everything is checked and measured."""
+
+    planner: Callable[..., Any]
+    """Makes mergekit's planner of the merge."""
+
+    lines: tuple[str, ...]
+    """For the log, before the merge."""
+
+    plan_file: str
+    """Name of the file that holds the record."""
+
+    outcome: Callable[[], Outcome]
+    """Called when mergekit has written its files."""
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from ablations.cli.options import allow_code_option, backend_option, data_dir_op
 @click.argument("study")
 @click.option(
     "--experts",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Experts file: name to folder, hub id or base+adapter. Default: the one the study names.",
+    metavar="FILE",
+    help="Experts file (name to folder, hub id or base+adapter), or a shipped one such as pocket. "
+    "Default: the one the study names.",
 )
 @click.option(
     "--out",
@@ -44,8 +45,9 @@ from ablations.cli.options import allow_code_option, backend_option, data_dir_op
 @click.option("--dry-run", is_flag=True, help="List cells, layers and cost; run nothing.")
 @click.option(
     "--only",
-    metavar="EXPR",
-    help="Cells to run, such as kind=recipe,bottom_layers=0|3,top_layers<4.",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Cells to run, such as kind=recipe. Several times: values of a name are alternatives.",
 )
 @click.option(
     "--materialize", is_flag=True, help="Write every merge to disk by mergekit-yaml first."

@@ -24,10 +24,11 @@ from ablations.models.fit import compatibility_report
 from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.checkpoints.spans import DTYPES
 from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.layer_swap.drawing import draw_plan
 from layerswap_method.layer_swap.measure import UnitShare, measure
 from layerswap_method.layer_swap.placements import build_plan
 from layerswap_method.layer_swap.spec import LayerSwapSpec
-from layerswap_method.recipe.references import path_problem
+from layerswap_method.recipe.references import is_folder, path_problem
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,7 @@ def conclusion_lines(suggestion: Suggestion, threshold: float) -> Iterator[str]:
         bottom_transition=t_b,
         top_transition=t_u,
     )
-    yield plan.draw()
+    yield draw_plan(plan)
     for remark in suggestion.remarks:
         yield f"note: {remark}"
     yield (
@@ -234,11 +235,11 @@ def recipe_text(
 
 
 def _check_target(recipe: Path, *, force: bool) -> None:
+    check_place(recipe)
     if recipe.is_dir():
         raise InputError(f"{recipe}: is a folder; give a file such as {recipe / 'recipe.yml'}")
     if recipe.exists() and not force:
         raise InputError(f"{recipe}: exists; add --force to replace it, or give another name")
-    check_place(recipe)
 
 
 def _named(task: Sequence[str], language: Sequence[str], base: str) -> Iterator[tuple[str, str]]:
@@ -254,9 +255,8 @@ def _for_recipe(reference: str) -> str:
     Raises:
         InputError: for a path that mergekit would misread.
     """
-    whole = Path(reference)
-    parts = [reference] if whole.is_dir() else reference.split("+")
-    shown = [str(Path(part).resolve()) if Path(part).is_dir() else part for part in parts]
+    parts = [reference] if is_folder(reference) else reference.split("+")
+    shown = [str(Path(part).resolve()) if is_folder(part) else part for part in parts]
     for part in shown:
         if (problem := path_problem(part)) is not None:
             raise InputError(problem)

@@ -31,7 +31,8 @@ class EngineOptions(Frozen):
     """Context length in tokens, prompt and answer; None for the model's own."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of the weights in memory; ``auto`` keeps the checkpoint's."""
+    """Of the weights in memory, and so of the scores; ``auto`` keeps the checkpoint's. A study runs
+    all of its models in one dtype: there ``auto`` is that of its base."""
 
     kv_cache_gib: int = Field(default=4, ge=1)
     """vLLM on CPU: GiB for the key-value cache, unless VLLM_CPU_KVCACHE_SPACE is set."""

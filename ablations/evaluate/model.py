@@ -12,13 +12,14 @@ from ablations.models.context import locate
 from ablations.models.find import Expert, find_expert
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from layerswap_method.errors import LayerSwapError
+from layerswap_method.recipe.references import is_folder
 
 
 def find_model(model: str) -> Expert:
     """Return a model, and its adapter if it has one; fetches what the hub has."""
-    base, plus, _ = (model, "", "") if Path(model).is_dir() else model.partition("+")
+    base, plus, _ = (model, "", "") if is_folder(model) else model.partition("+")
     folder = Path(locate(base))
-    if folder.is_dir() and not plus:
+    if is_folder(folder) and not plus:
         return Expert(model, folder)
     return find_expert(model, {model: model}, download=True)
 

@@ -25,6 +25,7 @@ from ablations.evaluate.table5 import render_table5
 from ablations.machine.whole_files import check_place, told_if_unwritable
 from ablations.scoring.records import Backend, Evaluation
 from ablations.tasks.catalog import Task, choose, list_tasks
+from layerswap_method.recipe.references import is_folder
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +57,8 @@ class SuiteResult:
 
     def report(self) -> str:
         """Return the table in the layout of the paper's Table 5, notes, and where records are."""
-        parts = [self.model] if Path(self.model).is_dir() else self.model.split("+")
-        name = "+".join(Path(part).name if Path(part).is_dir() else part for part in parts)
+        parts = [self.model] if is_folder(self.model) else self.model.split("+")
+        name = "+".join(Path(part).name if is_folder(part) else part for part in parts)
         table = render_table5(name, self.tasks, self.evaluations, self.skipped)
         if not self.evaluations:
             return f"{table}\n\nNothing was evaluated. What was skipped: {self.out / FILE}"

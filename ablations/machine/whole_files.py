@@ -41,6 +41,10 @@ def check_place(path: Path) -> None:
     Raises:
         InputError: where a file stands in the way, or the folder above may not be written to.
     """
+    try:
+        path.exists()
+    except OSError as error:  # a name too long for the file system
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
     above = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
     if not above.is_dir():
         raise InputError(f"{path}: cannot be written: {above} is no folder")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.recipe.references import is_folder
 
 
 def locate(model: Checkpoint) -> str:
@@ -15,15 +16,15 @@ def locate(model: Checkpoint) -> str:
         InputError: for a folder that is not there, or holds no checkpoint.
     """
     path = Path(model)
-    if path.is_dir():
+    if is_folder(path):
         if not (path / "config.json").is_file():
             raise InputError(f"{path}: no config.json in it, so it is no checkpoint")
         return str(path)
     text = str(model)
     is_hub_id = isinstance(model, str) and text.count("/") == 1 and not text.startswith((".", "/"))
-    if is_hub_id and not path.parent.is_dir():
+    if is_hub_id and not is_folder(path.parent):
         return text
-    siblings = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    siblings = [each.name for each in path.parent.iterdir()] if is_folder(path.parent) else []
     raise InputError(f"{text}: no such checkpoint folder{nearest(path.name, siblings)}")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from layerswap_method.errors import InputError, first_line, nearest
+from layerswap_method.recipe.references import is_folder, is_there
 
 _PATTERNS = ["*.safetensors", "*.json", "tokenizer*", "*.model", "merges.txt", "vocab*"]
 """Files of a hub repository that an expert is made of; pickles stay away."""
@@ -61,7 +62,7 @@ def find_expert(name: str, known: Mapping[str, Any], *, download: bool) -> Exper
         raise InputError(
             f"expert {name!r} is {reference!r}; write a folder, a hub id, or base+adapter"
         )
-    if Path(reference).is_dir():  # a folder whose name holds a plus sign
+    if is_folder(reference):  # a folder whose name holds a plus sign
         return Expert(name, Path(reference).resolve(), source=str(Path(reference).resolve()))
     # A reference that ends in its name has no name of its own: it came without an experts file.
     who = "" if name in (reference, Path(reference).name) else f"expert {name!r}: "
@@ -97,12 +98,12 @@ def _source(text: str, folder: Path) -> str:
 def _locate(text: str, who: str, *, download: bool) -> Path:
     """Return the folder that `text` names; `who` begins an error."""
     path = Path(text)
-    if path.is_dir():
+    if is_folder(path):
         return path.resolve()
-    if path.is_file():
+    if is_there(path):
         raise InputError(f"{who}{text}: is a file; write its folder, {path.parent}")
     is_hub_id = text.count("/") == 1 and not text.startswith((".", "/", "~"))
-    if not is_hub_id or path.parent.is_dir():
+    if not is_hub_id or is_folder(path.parent):
         pocket = "; layerswap pocket build trains the pocket experts" if "pocket" in text else ""
         raise InputError(
             f"{who}{text}: no such folder (the current directory is {Path.cwd()}){pocket}"

@@ -7,12 +7,20 @@ from dataclasses import replace
 
 from ablations.drawing.charts import Chart, Panel, Point, Series
 from ablations.machine.names import slug
-from ablations.report.design import Group, baselines
-from ablations.report.factors import Factor, Level, factors
+from ablations.report.design import (
+    Group,
+    Model,
+    baseline_of,
+    baselines,
+    by_kind,
+    describe_value,
+)
+from ablations.report.factors import Factor, Level, factors, over_fact
 from ablations.report.observations import Measure, Observations
 from ablations.report.summaries import Summaries
 from ablations.report.tables import grid, has_pairs
 from ablations.report.wording import measure_text, metric_text
+from ablations.study.schema import BaselineKind
 
 _MOST_SERIES = 4
 _Place = tuple[float, Level, str]
@@ -35,6 +43,9 @@ def charts(summaries: Summaries) -> Iterator[Chart]:
         if factor.names == ("seed",):
             continue
         others = [each for each in found if each is not factor and each.names != ("seed",)]
+        for fact in study.report.facts:
+            if fact.rpartition(".")[0] in factor.names:
+                yield _line_chart(summaries, over_fact(study, factor, fact), others)
         if set(factor.names) == set(_COUNTS):
             chart = _layer_count_chart(summaries, factor, others)
         elif _is_numeric(factor):
@@ -70,14 +81,18 @@ def _layer_count_chart(summaries: Summaries, factor: Factor, others: Sequence[Fa
 
 
 def _line_chart(summaries: Summaries, factor: Factor, others: Sequence[Factor]) -> Chart:
-    places = [(float(level.value or 0), level, "") for level in factor.levels]
+    places = [
+        (float(level.value), level, "")
+        for level in factor.levels
+        if isinstance(level.value, (int, float))
+    ]
     name = factor.names[0]
     return Chart(
         slug(f"score-{name}"),
         f"Score against {factor.label}",
         _caption(summaries, others),
         "lines",
-        _AXES.get(name, name.replace("_", " ")),
+        _AXES.get(name, factor.label),
         _panels(summaries, _split(summaries, places, others)),
     )
 
@@ -85,19 +100,46 @@ def _line_chart(summaries: Summaries, factor: Factor, others: Sequence[Factor]) 
 def _split(
     summaries: Summaries, places: Sequence[_Place], others: Sequence[Factor]
 ) -> list[tuple[str, list[_Place]]]:
-    """Return a line per level of the only other factor; one line where there is none or many."""
+    """Return a line per level of the only other factor; one line where there is none or many.
+
+    A baseline of other experts at other places is a line, too.
+    """
+    baselined = _baseline_lines(summaries, places)
     if not _is_split(others):
-        return [(_recipe_name(summaries), list(places))]
+        return [(_recipe_name(summaries), list(places)), *baselined]
     return [
-        (
-            other.label if "=" in other.label else f"{others[0].label} {other.label}",
-            [
-                (x, replace(each, models=tuple(m for m in each.models if m in other.models)), tick)
-                for x, each, tick in places
-            ],
-        )
-        for other in others[0].levels
+        *(
+            (
+                other.label if "=" in other.label else f"{others[0].label} {other.label}",
+                [(x, _only(each, other.models), tick) for x, each, tick in places],
+            )
+            for other in others[0].levels
+        ),
+        *baselined,
     ]
+
+
+def _only(level: Level, models: Sequence[Model]) -> Level:
+    return replace(level, models=tuple(model for model in level.models if model in models))
+
+
+def _baseline_lines(
+    summaries: Summaries, places: Sequence[_Place]
+) -> list[tuple[str, list[_Place]]]:
+    """Return the baselines whose experts are not the same at all places: kind, line."""
+    lines = []
+    for kind in summaries.observations.run.study.baseline:
+        line = [
+            (x, replace(level, models=_baselines_of(kind, level)), tick)
+            for x, level, tick in places
+        ]
+        if len({frozenset(level.models) for _, level, _ in line}) > 1:
+            lines.append((line[0][1].models[0].label, line))
+    return lines
+
+
+def _baselines_of(kind: BaselineKind, level: Level) -> tuple[Model, ...]:
+    return tuple(dict.fromkeys(baseline_of(kind, model) for model in level.models))
 
 
 def _is_split(others: Sequence[Factor]) -> bool:
@@ -105,17 +147,28 @@ def _is_split(others: Sequence[Factor]) -> bool:
 
 
 def _bar_chart(summaries: Summaries, factor: Factor) -> Chart:
-    places = [(float(position), level, level.label) for position, level in enumerate(factor.levels)]
+    places = [
+        (float(position), level, _tick(factor, level))
+        for position, level in enumerate(factor.levels)
+    ]
     others = [each for each in factors(summaries.observations.run.study) if each != factor]
+    lines = [(_recipe_name(summaries), places), *_baseline_lines(summaries, places)]
     return Chart(
         slug(f"bars-{'-'.join(factor.names)}"),
         f"Score by {factor.label}",
         _caption(summaries, others, is_split=False),
-        "bars",
+        "bars" if len(lines) == 1 else "lines",
         factor.label,
-        _panels(summaries, [(_recipe_name(summaries), places)]),
+        _panels(summaries, lines),
         is_continuous=False,
     )
+
+
+def _tick(factor: Factor, level: Level) -> str:
+    """Return the level without the name of the factor, which stands below the axis."""
+    name = factor.names[0]
+    is_single = len(factor.names) == 1 and name in level.setting
+    return describe_value(level.setting[name]) if is_single else level.label
 
 
 def _heatmap(summaries: Summaries) -> Chart | None:
@@ -171,7 +224,11 @@ def _panels(
                     title=measure_text(measure, group),
                     y_label=metric_text(measure),
                     series=tuple(series),
-                    references=tuple(_references(summaries, group, measure)),
+                    references=tuple(
+                        (name, value)
+                        for name, value in _references(summaries, group, measure)
+                        if name not in dict(lines)
+                    ),
                 )
             )
     return tuple(panels)
@@ -195,10 +252,10 @@ def _point(summaries: Summaries, place: _Place, group: Group, measure: Measure) 
 def _references(
     summaries: Summaries, group: Group, measure: Measure
 ) -> Iterator[tuple[str, float]]:
-    for model in baselines(summaries.observations.run.study):
-        summary = summaries.of([model], group, measure)
+    for name, models in by_kind(baselines(summaries.observations.run.study)).items():
+        summary = summaries.of(models, group, measure)
         if summary is not None:
-            yield model.label, 100 * summary.average
+            yield name, 100 * summary.average
 
 
 def _swapped(observations: Observations, level: Level) -> tuple[int, int] | None:
@@ -232,6 +289,8 @@ def _caption(
     over = "experts and items" if has_pairs(observations) else "items"
     level = observations.run.study.evaluate.level
     text = f"Error bars: {level:.0%} intervals over {over}."
+    if any(len(models) > 1 for models in by_kind(baselines(observations.run.study)).values()):
+        text += " A baseline drawn as one level line is the average of its experts."
     split = _is_split(others) if is_split is None else is_split
     if others and not split:
         text += f" Averaged over {', '.join(each.label for each in others)}."

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ablations.report.design import Group, Model, baselines, recipe_models
+from ablations.report.design import Group, Model, baseline_of, recipe_models
 from ablations.report.factors import difference, factors
 from ablations.report.observations import Block, Item, Measure, Observations
 from ablations.statistics.bootstrap import (
@@ -147,18 +147,16 @@ class Comparer:
 
     def compare(self, first: Block, second: Block) -> Outcome | None:
         """Return how `first` differs from `second`; None where no cell has its like."""
-        settings = max(len(first.counts), len(second.counts))
-        one, other = (_with_settings(each.counts, settings) for each in (first, second))
-        present = np.logical_and(
-            _with_settings(first.present, settings), _with_settings(second.present, settings)
-        )
+        shape = np.broadcast_shapes(first.present.shape, second.present.shape)
+        one, other = (_broadcast(each.counts, shape) for each in (first, second))
+        present = np.logical_and(first.present, second.present)
         if not present.any():
             return None
         keys = [
             np.array(each.weights, dtype=object).reshape(each.present.shape)
             for each in (first, second)
         ]
-        weights = [_with_settings(each, settings)[present] for each in keys]
+        weights = [_broadcast(each, shape)[present] for each in keys]
         items = one.shape[3]
         scores = [first.statistic(each.sum(axis=3))[present].mean() for each in (one, other)]
         per_item = (one - other)[present][..., 0]
@@ -216,12 +214,15 @@ def contrasts(observations: Observations) -> Iterator[Contrast]:
                 told.what, told.first, told.second, level.models, first.models, told.shared
             )
     recipes = recipe_models(study)
-    for baseline in baselines(study):
+    for kind in study.baseline:
+        # Each against the baseline of its own experts.
+        matched = tuple(baseline_of(kind, model) for model in recipes)
         if len(recipes) > MOST_SETTINGS:
             label = f"average of {len(recipes)} settings"
-            yield Contrast("", label, baseline.label, recipes, (baseline,))
+            seconds = matched[:1] if len(set(matched)) == 1 else matched
+            yield Contrast("", label, matched[0].label, recipes, seconds)
             continue
-        for model in recipes:
+        for model, baseline in zip(recipes, matched, strict=True):
             yield Contrast("", model.label, baseline.label, (model,), (baseline,))
 
 
@@ -287,6 +288,6 @@ def _compare_right_and_wrong(outcome: Outcome, one: Array, other: Array, level: 
     return replace(outcome, low=low, high=high, p=p, method=MCNEMAR)
 
 
-def _with_settings(array: Any, settings: int) -> Any:
-    """Return `array` with its first axis repeated (not copied) where it has length 1."""
-    return np.broadcast_to(array, (settings, *array.shape[1:]))
+def _broadcast(array: Any, shape: tuple[int, ...]) -> Any:
+    """Return `array` with its first axes repeated (not copied) where they have length 1."""
+    return np.broadcast_to(array, (*shape, *array.shape[len(shape) :]))

@@ -15,6 +15,7 @@ from ablations.report.design import (
     baselines,
     recipe_models,
     uses_short_names,
+    varies_experts,
 )
 from ablations.report.detail_tables import (
     baselines_table,
@@ -153,6 +154,7 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     if run.head.num_layers is not None:
         yield "layers of the model", str(run.head.num_layers)
     evaluate = run.study.evaluate
+    yield "dtype of the engine, and so of every score", evaluate.options.dtype
     yield "items per task", "all" if evaluate.limit is None else f"the first {evaluate.limit}"
     seconds = sum(cell.timing_s.get("total", 0.0) for cell in run.cells)
     yield "time in cells", f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
@@ -180,15 +182,17 @@ def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Ite
             f"Tests, all on the same items: {'; '.join(methods)}. Holm's correction is over all "
             "comparisons of this report. Intervals are not corrected."
         )
-    if any(
-        len(group.task_experts) > 1 or len(group.language_experts) > 1
-        for group in observations.groups
-    ):
+    if any(group.task_experts > 1 or group.language_experts > 1 for group in observations.groups):
         yield (
             "Averages over pairs: intervals draw task experts, language experts and items with "
             "replacement, each by itself (pigeonhole bootstrap); p-values draw items only, so they "
             "are about these experts."
         )
+        if varies_experts(study):
+            yield (
+                "Settings with experts of their own are compared place by place: the first expert "
+                "of one with the first of the other, and a single expert with each of several."
+            )
     else:
         yield (
             "Intervals and tests are over items. Another training run of the same experts may "

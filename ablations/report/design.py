@@ -1,19 +1,27 @@
 """What a study compares: models and groups of their cells. Knows the study; reads no score.
 
 A *model* is a way to make a model from experts (a baseline, or the recipe in one setting); it has
-a cell for every pair of experts. A *group* is the models' cells with one target language. What
+a cell for every pair of its experts. A *group* is the models' cells with one target language. What
 varies between models is in `factors`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
-from ablations.study.schema import Kind, Scalar, Study
-
-Setting = Mapping[str, Scalar]
+from ablations.study.schema import (
+    BASELINE_ROLES,
+    EXPERTS,
+    BaselineKind,
+    Kind,
+    Pools,
+    Setting,
+    Study,
+    Value,
+)
 
 _SHORT = {
     "bottom_layers": "b",
@@ -36,12 +44,8 @@ _KINDS: Mapping[str, str] = {
     "weighted_soup": "weighted soup",
     "ties": "TIES",
 }
-ROLES: Mapping[str, tuple[str, ...]] = {
-    "base": (),
-    "task_expert": ("task",),
-    "language_expert": ("language",),
-}
-"""Roles that an unmerged model comes from; every other kind is of both."""
+RECIPE_ROLES = ("task", "language", "base")
+"""Roles of the experts that a cell of the recipe names."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,20 @@ class Model:
     short: str
     """The same without the recipe's method, which all settings have in common."""
 
+    task: tuple[str, ...]
+    """Task experts that it comes from, in the order of its setting."""
+
+    language: tuple[str, ...]
+    """Language experts likewise, of all languages."""
+
+    base: str
+    """The base likewise; empty for none."""
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Of the experts that it comes from."""
+        return RECIPE_ROLES if self.kind == "recipe" else BASELINE_ROLES[self.kind]
+
 
 @dataclass(frozen=True)
 class Group:
@@ -71,20 +89,34 @@ class Group:
     label: str
     """The same in words, where a study has several groups; else empty."""
 
-    task_experts: tuple[str, ...]
-    """In the order of the study."""
+    task_experts: int
+    """Task experts of a setting, at most."""
 
-    language_experts: tuple[str, ...]
-    """Those of this language."""
-
-
-def setting_key(setting: Setting) -> str:
-    """Return a key that is equal for equal settings and tells True from 1."""
-    return json.dumps(dict(sorted(setting.items())))
+    language_experts: int
+    """Those of this language, likewise."""
 
 
-def describe_value(value: Scalar) -> str:
-    """Return a value as a study file writes it."""
+def setting_key(setting: Setting, names: Iterable[str] | None = None) -> str:
+    """Return a key that is equal for equal settings and tells True from 1.
+
+    Args:
+        setting: name -> value.
+        names: of the part of it that counts, in the order of the key; None for all, sorted.
+    """
+    chosen = sorted(setting) if names is None else names
+    return json.dumps({name: setting[name] for name in chosen if name in setting})
+
+
+def varied_names(settings: Sequence[Setting]) -> list[str]:
+    """Return the names that are not the same in all settings; absent is a value too."""
+    names = dict.fromkeys(name for setting in settings for name in setting)
+    return [name for name in names if len({setting_key(each, (name,)) for each in settings}) > 1]
+
+
+def describe_value(value: Value) -> str:
+    """Return a value as a study file writes it; names of experts with commas."""
+    if isinstance(value, (tuple, list)):
+        return ",".join(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -93,7 +125,7 @@ def describe_setting(setting: Setting) -> str:
     return " ".join(
         describe_value(value)
         if name in _PLAIN
-        else f"{_SHORT.get(name, name)}={describe_value(value)}"
+        else f"{_SHORT.get(name, name.removeprefix(EXPERTS))}={describe_value(value)}"
         for name, value in setting.items()
     )
 
@@ -108,23 +140,59 @@ def uses_short_names(study: Study) -> bool:
     return any(name in _SHORT for setting in study.settings() for name in setting)
 
 
+def varies_experts(study: Study) -> bool:
+    """Return whether some setting chooses its experts."""
+    return any(name.startswith(EXPERTS) for setting in study.settings() for name in setting)
+
+
 def groups(study: Study) -> tuple[Group, ...]:
     """Return a group per target language, or one of all where the study names no language."""
     codes = study.experts.languages()
-    names = study.experts.language_names()
-    tasks = study.experts.task
-    by_code = {code: tuple(n for n in names if codes.get(n) == code) for code in codes.values()}
+    pools = [study.pools(setting) for setting in study.settings()]
+    tasks = max(len(each.task) for each in pools)
+    number_of = {
+        code: max(sum(codes.get(n) == code for n in each.language_names()) for each in pools)
+        for code in (dict.fromkeys(codes.values()) if codes else [None])
+    }
+    number_of = {code: number for code, number in number_of.items() if number} or number_of
     return tuple(
-        Group(code, code if code is not None and len(by_code) > 1 else "", tasks, members)
-        for code, members in (by_code.items() if codes else [(None, names)])
+        Group(code, code if code is not None and len(number_of) > 1 else "", tasks, number)
+        for code, number in number_of.items()
     )
 
 
 def baselines(study: Study) -> tuple[Model, ...]:
-    """Return the models that the recipe is compared with."""
-    return tuple(
-        Model(kind, setting_key({}), _KINDS[kind], _KINDS[kind]) for kind in study.baseline
+    """Return the models that the recipe is compared with: of each kind one for the same experts."""
+    found = dict.fromkeys(
+        baseline_of(kind, study.pools(setting))
+        for kind in study.baseline
+        for setting in study.settings()
     )
+    return tuple(
+        model
+        for like in by_kind(found).values()
+        for model in (like if len(like) == 1 else map(partial(_with_experts, like), like))
+    )
+
+
+def baseline_of(kind: BaselineKind, experts: Pools | Model) -> Model:
+    """Return a baseline of the same experts as a setting or model."""
+    roles, label = BASELINE_ROLES[kind], _KINDS[kind]
+    names = experts.language if isinstance(experts, Model) else experts.language_names()
+    return Model(
+        *(kind, setting_key({}), label, label),
+        experts.task if "task" in roles else (),
+        names if "language" in roles else (),
+        experts.base if "base" in roles else "",
+    )
+
+
+def by_kind(models: Iterable[Model]) -> dict[str, list[Model]]:
+    """Return the label of a kind of baseline -> its models, in their order."""
+    found: dict[str, list[Model]] = {}
+    for model in models:
+        found.setdefault(_KINDS[model.kind], []).append(model)
+    return found
 
 
 def recipe_models(study: Study) -> tuple[Model, ...]:
@@ -132,17 +200,24 @@ def recipe_models(study: Study) -> tuple[Model, ...]:
     if study.recipe is None:
         return ()
     settings = study.settings()
-    names = dict.fromkeys(name for setting in settings for name in setting)
-    # Absent is a value too; JSON tells True from 1.
-    varied = {
-        name
-        for name in names
-        if len({setting_key({n: s[n] for n in (name,) if n in s}) for s in settings}) > 1
-    }
+    names = varied_names(settings)
     method = str(study.recipe.get("merge_method", "recipe")).replace("_", " ")
     models = []
     for setting in settings:
-        told = describe_setting({name: setting[name] for name in setting if name in varied})
+        told = describe_setting({name: setting[name] for name in setting if name in names})
         label = f"{method} {told}".strip()
-        models.append(Model("recipe", setting_key(setting), label, told or label))
+        pools = study.pools(setting)
+        models.append(
+            Model(
+                *("recipe", setting_key(setting), label, told or label),
+                *(pools.task, pools.language_names(), pools.base),
+            )
+        )
     return tuple(models)
+
+
+def _with_experts(like: Sequence[Model], model: Model) -> Model:
+    """Return a baseline whose label names the experts in which it differs from its like."""
+    telling = [role for role in model.roles if len({getattr(each, role) for each in like}) > 1]
+    names = "+".join(describe_value(getattr(model, role)) for role in telling)
+    return replace(model, label=f"{model.label} {names}", short=f"{model.short} {names}")

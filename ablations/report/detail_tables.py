@@ -24,6 +24,7 @@ from ablations.report.wording import (
 )
 from ablations.runner.records import CellRecord
 from ablations.statistics.as_text import p_text, points, with_interval
+from layerswap_method.layer_swap.drawing import describe_plan
 
 _P_NOTE = (
     "p: two-sided; corrected: by Holm's method for all comparisons of this report. Differences "
@@ -128,7 +129,7 @@ def cells_table(observations: Observations) -> Table:
     rows = []
     for cell in run.cells:
         plan = cell.layer_plan
-        told = "" if plan is None else plan.describe().partition(": ")[2]
+        told = "" if plan is None else describe_plan(plan).partition(": ")[2]
         rows.append(
             (
                 *text_entries([cell.label, cell.kind.replace("_", " "), told]),

@@ -1,6 +1,7 @@
 """What a study varies: factors, their levels, and how two levels differ. Reads no score.
 
-A *factor* is a parameter, or parameters that vary together, whose values are compared. Seeds are
+A *factor* is a parameter or a role of experts, or several that vary together, whose values are
+compared. Seeds are
 none: they are draws of one setting, which are averaged.
 """
 
@@ -13,13 +14,14 @@ from dataclasses import dataclass
 
 from ablations.report.design import (
     Model,
-    Setting,
     describe_setting,
     describe_value,
     has_short_name,
     recipe_models,
+    setting_key,
+    varied_names,
 )
-from ablations.study.schema import Scalar, Study
+from ablations.study.schema import EXPERTS, Scalar, Setting, Study, Value
 
 _DRAW = "seed"
 _NAMES = {
@@ -27,6 +29,9 @@ _NAMES = {
     frozenset(("bottom_transition", "top_transition")): "transition zone",
     frozenset(("bottom_layers",)): "bottom layers",
     frozenset(("top_layers",)): "top layers",
+    frozenset(("experts.task",)): "task expert",
+    frozenset(("experts.language",)): "language expert",
+    frozenset(("experts.base",)): "base",
 }
 
 
@@ -38,7 +43,7 @@ class Level:
     """In words."""
 
     value: Scalar | None
-    """The value; None where several parameters vary together."""
+    """The value; None where several parameters vary together, and for several experts."""
 
     models: tuple[Model, ...]
     """The models that have it. The other factors stand in the same order in every level; a model
@@ -53,7 +58,7 @@ class Factor:
     """A parameter, or parameters that vary together, whose values are compared."""
 
     names: tuple[str, ...]
-    """Parameters of the recipe."""
+    """Parameters of the recipe, or roles of experts (``experts.task``)."""
 
     label: str
     """In words."""
@@ -98,13 +103,15 @@ def factors(study: Study) -> tuple[Factor, ...]:
     bundles = _bundles(settings)
     if not bundles:
         return ()
-    levels = {bundle: list(dict.fromkeys(_part(s, bundle) for s in settings)) for bundle in bundles}
+    levels = {
+        bundle: list(dict.fromkeys(setting_key(s, bundle) for s in settings)) for bundle in bundles
+    }
     if math.prod(map(len, levels.values())) == len(settings):
         # However the study lists them, settings are matched in the order of the factors.
-        points.sort(key=lambda point: [levels[b].index(_part(point[0], b)) for b in bundles])
+        points.sort(key=lambda point: [levels[b].index(setting_key(point[0], b)) for b in bundles])
         return tuple(_factor((bundle,), parts, points) for bundle, parts in levels.items())
     everything = tuple(name for bundle in bundles for name in bundle)
-    return (_factor(tuple(bundles), [_part(s, everything) for s in settings], points),)
+    return (_factor(tuple(bundles), [setting_key(s, everything) for s in settings], points),)
 
 
 def most_draws(study: Study) -> int:
@@ -112,6 +119,27 @@ def most_draws(study: Study) -> int:
     if study.recipe is None:
         return 1
     return max(len(set(models)) for _, models in _points(study))
+
+
+def over_fact(study: Study, factor: Factor, name: str) -> Factor:
+    """Return a factor by a measured fact of its experts: levels of one value are one level.
+
+    Args:
+        study: with the facts.
+        factor: whose levels choose the experts.
+        name: ``experts.ROLE.FACT``, of a role in `factor.names`.
+    """
+    found: dict[float, Level] = {}
+    for level in factor.levels:
+        value = study.fact(name, level.setting)
+        if value is not None:
+            known = found.get(value)
+            models = level.models if known is None else (*known.models, *level.models)
+            found[value] = Level(f"{value:g}", value, models, level.setting)
+    _, role, fact = name.split(".", 2)
+    expert = "base" if role == "base" else f"{role} expert"
+    label = f"{fact.replace('_', ' ')} of the {expert}"
+    return Factor((name,), label, tuple(found.values()), factor.bundles)
 
 
 def difference(factor: Factor, level: Level) -> Difference:
@@ -122,7 +150,7 @@ def difference(factor: Factor, level: Level) -> Difference:
     changed = [
         bundle
         for bundle in factor.bundles
-        if _part(level.setting, bundle) != _part(first.setting, bundle)
+        if setting_key(level.setting, bundle) != setting_key(first.setting, bundle)
     ]
     names = {name for bundle in changed for name in bundle}
     one, other = (
@@ -143,8 +171,8 @@ def _points(study: Study) -> list[tuple[Setting, tuple[Model, ...]]]:
     found: dict[str, tuple[Setting, dict[str, Model]]] = {}
     for setting, model in zip(settings, models, strict=True):
         plain = {name: value for name, value in setting.items() if name != _DRAW}
-        _, drawn = found.setdefault(_part(plain, sorted(plain)), (plain, {}))
-        drawn[_part(setting, (_DRAW,))] = model
+        _, drawn = found.setdefault(setting_key(plain), (plain, {}))
+        drawn[setting_key(setting, (_DRAW,))] = model
     if len(found) == 1:
         return [(setting, (model,)) for setting, model in zip(settings, models, strict=True)]
     number = math.lcm(*(len(drawn) for _, drawn in found.values()))
@@ -175,17 +203,29 @@ def _factor(
         levels.append(
             Level(
                 label,
-                setting[names[0]] if len(names) == 1 and names[0] in setting else None,
-                tuple(m for point, models in points if _part(point, names) == part for m in models),
+                _scalar(setting.get(names[0])) if len(names) == 1 else None,
+                tuple(
+                    m
+                    for point, models in points
+                    if setting_key(point, names) == part
+                    for m in models
+                ),
                 setting,
             )
         )
     return Factor(names, _label(bundles), tuple(levels), bundles)
 
 
+def _scalar(value: Value | None) -> Scalar | None:
+    return value if isinstance(value, (bool, int, float, str)) else None
+
+
 def _label(bundles: Sequence[tuple[str, ...]]) -> str:
     return " and ".join(
-        _NAMES.get(frozenset(bundle), " and ".join(name.replace("_", " ") for name in bundle))
+        _NAMES.get(
+            frozenset(bundle),
+            " and ".join(name.removeprefix(EXPERTS).replace("_", " ") for name in bundle),
+        )
         for bundle in bundles
     )
 
@@ -194,33 +234,24 @@ def _level_label(names: Sequence[str], setting: Setting) -> str:
     """Return the value alone where the factor's own name says what it is of."""
     if not setting:
         return "not set"
-    if len(names) == 1 and not has_short_name(names[0]):
+    if len(names) == 1 and not (has_short_name(names[0]) or names[0].startswith(EXPERTS)):
         return describe_value(setting[names[0]])
     return describe_setting(setting)
-
-
-def _varied(settings: Sequence[Setting]) -> list[str]:
-    """Return the parameters that are not the same in all settings; absent is a value too."""
-    names = dict.fromkeys(name for setting in settings for name in setting)
-    return [name for name in names if len({_part(each, (name,)) for each in settings}) > 1]
 
 
 def _bundles(settings: Sequence[Setting]) -> list[tuple[str, ...]]:
     """Return the varied parameters, together where the value of each tells that of the other."""
     bundles: list[tuple[str, ...]] = []
-    for name in _varied(settings):
+    for name in varied_names(settings):
         for index, bundle in enumerate(bundles):
             joined = (*bundle, name)
-            numbers = {len({_part(each, names) for each in settings}) for names in (bundle, joined)}
-            numbers.add(len({_part(each, (name,)) for each in settings}))
+            numbers = {
+                len({setting_key(each, names) for each in settings})
+                for names in (bundle, joined, (name,))
+            }
             if len(numbers) == 1:
                 bundles[index] = joined
                 break
         else:
             bundles.append((name,))
     return bundles
-
-
-def _part(setting: Setting, names: Sequence[str]) -> str:
-    """Return the part of a setting that `names` are; JSON, which tells True from 1."""
-    return json.dumps({name: setting[name] for name in names if name in setting})

@@ -5,12 +5,13 @@ Cells are looked up by model and experts; a cell that failed or was not run is a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ablations.report.design import ROLES, Group, Model, groups, setting_key
+from ablations.report.design import Group, Model, groups, setting_key
 from ablations.runner.records import CellRecord, Run
 from ablations.scoring.records import TaskScore
 from ablations.statistics.bootstrap import Mask, Statistic
@@ -20,8 +21,8 @@ from ablations.statistics.intervals import Array
 Item = tuple[int, str]
 """Index of an item in its split, and lm-eval's hash of it."""
 
-_Place = tuple[str, str, str | None, str | None]
-"""Kind, setting, task expert, language expert."""
+_Place = tuple[str, str, str | None, str | None, str | None]
+"""Kind, setting, task expert, language expert, base."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class Block:
     """Shape [settings, task experts, language experts, items, statistics]."""
 
     present: Mask
-    """Shape [settings, task experts, language experts]: which cells there are."""
+    """Shape [settings, task experts, language experts]: which cells there are. A setting with one
+    expert of a role has the same cell at every place of that axis."""
 
     weights: tuple[str | None, ...]
     """`weights_key` per cell in the same order, flat: equal where two cells are one model."""
@@ -78,35 +80,32 @@ class Observations:
                 setting_key(cell.values),
                 cell.experts.get("task"),
                 cell.experts.get("language"),
+                cell.experts.get("base"),
             )
             self._cells[place] = cell
+        self._codes = run.study.experts.languages()
         self._items: dict[str, Mapping[tuple[str, str, str], Mapping[Item, object]]] = {}
 
-    def cell(self, model: Model, task: str, language: str) -> CellRecord | None:
-        """Return the cell of `model` for a pair of experts; None where it is a gap."""
-        roles = ROLES.get(model.kind, ("task", "language"))
-        place = (
-            model.kind,
-            model.setting,
-            task if "task" in roles else None,
-            language if "language" in roles else None,
-        )
-        return self._cells.get(place)
-
     def cells(self, model: Model, group: Group) -> dict[tuple[str, str], CellRecord | None]:
-        """Return the cells of `model` in `group` by (task expert, language expert).
+        """Return the cells of `model` in `group` by (task expert, language expert); None for gaps.
 
         A role that the model does not come from is ``""``: a task expert has a cell per task
         expert, the base a single one.
         """
-        roles = ROLES.get(model.kind, ("task", "language"))
-        return {
-            (task if "task" in roles else "", language if "language" in roles else ""): self.cell(
-                model, task, language
-            )
-            for task in group.task_experts
-            for language in group.language_experts
-        }
+        pools = itertools.product(*self._pools(model, group))
+        return {pair: self._cell(model, *pair) for pair in pools}
+
+    def _cell(self, model: Model, task: str, language: str) -> CellRecord | None:
+        base = model.base if "base" in model.roles else None
+        return self._cells.get((model.kind, model.setting, task or None, language or None, base))
+
+    def _pools(self, model: Model, group: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return task and language experts; ``""`` at every place for a role it does not have."""
+        language = tuple(n for n in model.language if self._codes.get(n) == group.language)
+        return (
+            model.task if "task" in model.roles else ("",) * group.task_experts,
+            language if "language" in model.roles else ("",) * group.language_experts,
+        )
 
     def measures(self, group: Group) -> tuple[Measure, ...]:
         """Return what to show of `group`: a metric per task, in the order of the study.
@@ -144,15 +143,16 @@ class Observations:
             measure: the score.
             items: from `items`, in the order to use.
         """
-        shape = (len(models), len(group.task_experts), len(group.language_experts))
+        pools = [self._pools(model, group) for model in models]
+        sizes = [max(len(pool) for pool in role) for role in zip(*pools, strict=True)]
+        shape = (len(models), *sizes)
         present = np.zeros(shape, dtype=bool)
-        found: dict[tuple[int, int, int], Array] = {}
+        found: dict[tuple[int, ...], Array] = {}
         weights: list[str | None] = []
         for place in np.ndindex(*shape):
-            setting, task, language = place
-            cell = self.cell(
-                models[setting], group.task_experts[task], group.language_experts[language]
-            )
+            setting, *index = place
+            pair = [_at(pool, at) for pool, at in zip(pools[setting], index, strict=True)]
+            cell = None if None in pair else self._cell(models[setting], *map(str, pair))
             weights.append(None if cell is None else cell.weights_key)
             if cell is None:
                 continue
@@ -226,6 +226,11 @@ class Observations:
         if not measure.is_share:
             return {}
         return self._items[cell.score_key].get(_key(measure), {})
+
+
+def _at(pool: Sequence[str], index: int) -> str | None:
+    """Return the expert at a place; a single one stands at every place."""
+    return pool[0] if len(pool) == 1 else pool[index] if index < len(pool) else None
 
 
 def _key(measure: Measure) -> tuple[str, str, str]:

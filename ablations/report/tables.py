@@ -12,7 +12,14 @@ from collections.abc import Iterator, Sequence
 
 from ablations.machine.names import slug
 from ablations.report.comparisons import MOST_SETTINGS
-from ablations.report.design import Group, Model, baselines, recipe_models
+from ablations.report.design import (
+    Group,
+    Model,
+    baselines,
+    by_kind,
+    recipe_models,
+    varies_experts,
+)
 from ablations.report.document import Entry, Table, gap, text_entries
 from ablations.report.factors import factors
 from ablations.report.observations import Measure, Observations
@@ -28,6 +35,7 @@ SINGLE_NOTE = (
     "One pair of experts: the intervals are over items, and say nothing of how another training "
     "run would do. Percent (BLEU and its like: 0 to 100), unless a metric is no share."
 )
+CHOSEN_NOTE = SINGLE_NOTE.replace("One pair of experts:", "One pair of experts in each setting:")
 BEST_NOTE = (
     "The maximum of several noisy scores is too high by chance; so is what is best of several "
     "settings, chosen on the same items. Neither has an interval or is tested."
@@ -52,12 +60,14 @@ def entry(summary: Summary | None, measure: Measure, what: str = "average") -> E
 
 def has_pairs(observations: Observations) -> bool:
     """Return whether some group has several pairs of experts."""
-    return any(len(g.task_experts) * len(g.language_experts) > 1 for g in observations.groups)
+    return any(group.task_experts * group.language_experts > 1 for group in observations.groups)
 
 
 def scope_note(observations: Observations) -> str:
     """Return what the averages and intervals of a table are over."""
-    return AVERAGE_NOTE if has_pairs(observations) else SINGLE_NOTE
+    if has_pairs(observations):
+        return AVERAGE_NOTE
+    return CHOSEN_NOTE if varies_experts(observations.run.study) else SINGLE_NOTE
 
 
 def pairs_table(summaries: Summaries) -> Table:
@@ -157,6 +167,8 @@ class _Columns:
         self._models = [[model] for model in (*baselines(study), *single)]
         self.labels = [models[0].label for models in self._models]
         if self.has_best:
+            kinds = by_kind(baselines(study))
+            self._models, self.labels = list(kinds.values()), list(kinds)
             self._models.append(list(self._recipes))
             number_of = len(self._recipes)
             self.labels += [f"average of {number_of} settings", f"best of {number_of} settings"]

@@ -11,7 +11,6 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,8 +85,7 @@ class StudyEngine:
         """Start nothing."""
         self._setup = setup
         self._is_here = False
-        self._live: dict[str, LiveEvaluator] = {}
-        """By the dtype that the engine is started in; one of them at most has its engine."""
+        self._live: LiveEvaluator | None = None
 
     def evaluate(self, work: Work) -> Done:
         """Return the scores of a work item.
@@ -104,8 +102,8 @@ class StudyEngine:
 
     def close(self) -> None:
         """End the live engine, if there is one."""
-        for live in self._live.values():
-            live.close()
+        if self._live is not None:
+            self._live.close()
 
     def _evaluate(self, work: Work) -> Done:
         from ablations.engines.errors import SwapFailed
@@ -153,9 +151,13 @@ class StudyEngine:
         Raises:
             SwapFailed: when the weights cannot be put into it.
         """
-        live = self._live_for(stream)
-        report = live.swap(stream)
-        evaluation = live.evaluate(stream, work.request)
+        from ablations.engines.live import open_live
+
+        setup = self._setup
+        if self._live is None:
+            self._live = open_live(setup.base.folder, setup.backend, setup.options)
+        report = self._live.swap(stream)
+        evaluation = self._live.evaluate(stream, work.request)
         return Done(
             evaluation,
             {
@@ -166,26 +168,6 @@ class StudyEngine:
             },
             {**how, "loaded_tensors": report.tensors, "loaded_bytes": report.bytes},
         )
-
-    def _live_for(self, stream: WeightStream) -> LiveEvaluator:
-        """Return the evaluator whose engine computes in the dtype of the model; ends any other."""
-        from ablations.engines.live import open_live
-        from ablations.study.streams import engine_options
-
-        setup = self._setup
-        options = engine_options(setup.options, stream.model_dtype, self._base_dtype)
-        for dtype, live in self._live.items():
-            if dtype != options.dtype:
-                live.close()
-        if options.dtype not in self._live:
-            self._live[options.dtype] = open_live(setup.base.folder, setup.backend, options)
-        return self._live[options.dtype]
-
-    @cached_property
-    def _base_dtype(self) -> str | None:
-        from layerswap_method.stream.weight_stream import checkpoint_stream
-
-        return checkpoint_stream(self._setup.base.folder).model_dtype
 
     def _cold(self, folder: Path, work: Work, how: dict[str, Any], merge_s: float) -> Done:
         """Return the scores of a fresh engine on a checkpoint on disk."""

@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from ablations.machine.whole_files import replaced_folder, write_text
 from ablations.scoring.records import Backend, Sample, TaskScore
-from ablations.study.schema import Kind, Scalar, Study
+from ablations.study.schema import Kind, Study, Value
 from layerswap_method.algorithm.plan import LayerPlan, Source
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.frozen import Frozen
@@ -56,8 +56,8 @@ class CellHead(Frozen):
     label: str
     """The cell in words, unique in its study."""
 
-    values: dict[str, Scalar]
-    """The varied parameters, as the study gives them (before scaling to the model's depth)."""
+    values: dict[str, Value]
+    """What is varied, as the study gives it (before scaling to the model's depth)."""
 
     experts: dict[str, str]
     """Role (``task``, ``language``, ``base``) -> name of the expert."""

@@ -16,11 +16,11 @@ from ablations.runner.engines import EngineSetup
 from ablations.runner.loop import LOCKS, Summary, now, run_cells
 from ablations.runner.processes import ProcessExecutor
 from ablations.runner.work import Executor, WorkEvaluator
-from ablations.study.cells import Cell
 from ablations.study.describe import counted, describe_plan
+from ablations.study.experts import find_experts_file
 from ablations.study.files import StudyFile, find_study, read_study
 from ablations.study.planning import StudyPlan, plan_study
-from ablations.study.selection import nothing_selected, parse_selection
+from ablations.study.selection import selected
 from layerswap_method.errors import InputError, LayerSwapError
 
 logger = logging.getLogger(__name__)
@@ -36,8 +36,8 @@ _WORK = ".work"
 class RunOptions:
     """What the command line says besides the study."""
 
-    experts: Path | None = None
-    """The experts file; None takes the study's own."""
+    experts: Path | str | None = None
+    """The experts file: a path, or a shipped one by its name; None takes the study's own."""
 
     out: Path | None = None
     """The run folder; None is ``runs/NAME``."""
@@ -54,8 +54,8 @@ class RunOptions:
     jobs: int | None = None
     """Engines at once; None is one here, and one a GPU on a Ray cluster."""
 
-    only: str | None = None
-    """Which cells; None for all."""
+    only: tuple[str, ...] = ()
+    """Conditions NAME=VALUE on the cells; none for all."""
 
     materialize: bool = False
     """Whether every merge is written to disk by mergekit."""
@@ -116,12 +116,12 @@ def dry_run(study: str, options: RunOptions) -> str:
     cache = out / _FINGERPRINTS
     plan = _plan(file, options, cache, dry=True)
     finished = {cell.key for cell in plan.cells if records.is_finished(out, cell.key)}
-    selected = {cell.key for cell in _selected(plan, options.only)}
+    chosen = {cell.key for cell in selected(plan.cells, options.only)}
     return describe_plan(
         plan,
         materialize=options.materialize,
         jobs=options.jobs or 1,
-        selected=selected,
+        selected=chosen,
         finished=finished,
     )
 
@@ -142,7 +142,7 @@ def run_study(study: str, options: RunOptions) -> RunResult:
     plan = _plan(file, options, cache)
     for note in plan.notes:
         logger.info("  note: %s", note)
-    cells = _selected(plan, options.only)
+    cells = selected(plan.cells, options.only)
     _write_run_file(out, plan)
     count = counted(len(cells), "cell")
     logger.info("%s: %s on %s, in %s", plan.study.name, count, plan.backend, out)
@@ -151,6 +151,7 @@ def run_study(study: str, options: RunOptions) -> RunResult:
     provenance = {
         "experts": {name: expert.reference for name, expert in plan.experts.items()},
         "plan_versions": dict(plan.versions),
+        "dtype": plan.options.dtype,
     }
     try:
         summary = run_cells(out, cells, executor, provenance=provenance, progress=options.progress)
@@ -165,7 +166,7 @@ def run_study(study: str, options: RunOptions) -> RunResult:
 def _plan(file: StudyFile, options: RunOptions, cache: Path, *, dry: bool = False) -> StudyPlan:
     return plan_study(
         file,
-        options.experts,
+        None if options.experts is None else find_experts_file(str(options.experts)),
         backend=options.backend,
         cache=cache,
         dry=dry,
@@ -186,17 +187,6 @@ def _executor(setup: Callable[[], WorkEvaluator], options: RunOptions) -> Execut
 
         return RayExecutor(setup, address=options.address, jobs=options.jobs)
     return ProcessExecutor(setup, options.jobs or 1)
-
-
-def _selected(plan: StudyPlan, only: str | None) -> list[Cell]:
-    if only is None:
-        return list(plan.cells)
-    known = {name for cell in plan.cells for name in cell.facts()}
-    holds = parse_selection(only, known)
-    chosen = [cell for cell in plan.cells if holds(cell.facts())]
-    if not chosen:
-        raise nothing_selected(only, [cell.facts() for cell in plan.cells])
-    return chosen
 
 
 def _check_folder(out: Path, name: str, *, dry: bool = False) -> None:

@@ -18,16 +18,25 @@ from ablations.study.documents import (
     DELTA_REVERT,
     LAYER_SWAP,
     baseline_document,
-    check_revert,
-    read_document,
     with_experts,
     with_scaled_counts,
     with_values,
 )
-from ablations.study.schema import Evaluate, Kind, Scalar, Study
+from ablations.study.schema import (
+    BASELINE_ROLES,
+    EXPERTS,
+    BaselineKind,
+    Evaluate,
+    Kind,
+    Pools,
+    Setting,
+    Study,
+    Value,
+)
 from layerswap_method.algorithm.plan import LayerPlan
+from layerswap_method.delta_revert.recipe import read_revert_recipe
 from layerswap_method.errors import InputError
-from layerswap_method.layer_swap.recipe import Recipe
+from layerswap_method.layer_swap.recipe import Recipe, read_recipe
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 
 
@@ -44,8 +53,8 @@ class Cell:
     kind: Kind
     """The study's recipe, or a baseline."""
 
-    values: Mapping[str, Scalar]
-    """The varied parameters as the study gives them."""
+    values: Setting
+    """What is varied, as the study gives it."""
 
     experts: Mapping[str, str]
     """Role -> name; only the roles that this cell's weights come from."""
@@ -74,15 +83,14 @@ class Cell:
     key: str = ""
     """As above."""
 
-    def facts(self) -> dict[str, Scalar]:
-        """Return what ``--only`` can ask of the cell."""
+    def facts(self) -> dict[str, str]:
+        """Return what ``--only`` can ask of the cell, as text."""
         return {
-            **self.values,
+            **{name: _text(value) for name, value in self.values.items()},
             **self.experts,
             **({} if self.language is None else {"language_code": self.language}),
             "kind": self.kind,
             "label": self.label,
-            "key": self.key,
         }
 
 
@@ -114,7 +122,6 @@ def expand(
     *,
     num_layers: int,
     include_path: Path,
-    known: Mapping[str, Any],
 ) -> Expansion:
     """Return the cells of `study`.
 
@@ -123,72 +130,83 @@ def expand(
         experts: every expert by its name in the study.
         num_layers: decoder layers of the model.
         include_path: folder of the task files.
-        known: `mergekit_api.recipe_fields()`.
     """
     expansion = Expansion()
     for kind in study.baseline:
-        _add_baseline(expansion, study, kind, experts, include_path, num_layers, known)
-    if study.recipe is not None:
-        for setting, (task, language) in itertools.product(study.settings(), _pairs(study)):
-            label = _label(setting, task, language, study)
+        _add_baseline(expansion, study, kind, experts, include_path, num_layers)
+    codes = study.experts.languages()
+    for setting, pairs in _settings(study):
+        for names in pairs:
+            label = _label(setting, names, len(pairs))
             try:
                 document, plan, recipe = _merge(
-                    expansion, study, setting, experts, (task, language), num_layers, known
+                    expansion, study, setting, experts, names, num_layers
                 )
             except (InputError, ValueError) as error:
                 text = error.message if isinstance(error, InputError) else str(error)
                 expansion.problems.setdefault(text, []).append(label)
                 continue
-            chosen = {"task": task, "language": language, "base": study.experts.base}
-            code = study.experts.languages().get(language)
-            request = _request(study.evaluate, code, include_path)
+            code = codes.get(names["language"])
             expansion.cells.append(
                 Cell(
                     study=study.name,
                     label=label,
                     kind="recipe",
                     values=setting,
-                    experts=chosen,
+                    experts=names,
                     language=code,
                     merge=document,
                     recipe=recipe,
                     plan=plan,
-                    request=request,
+                    request=_request(study.evaluate, code, include_path),
                 )
             )
     return expansion
 
 
+def _settings(study: Study) -> Iterator[tuple[Setting, list[dict[str, str]]]]:
+    """Yield every setting of the recipe with its experts: role -> name, for every pair."""
+    for setting in study.settings() if study.recipe is not None else ():
+        yield setting, _pairs(study.pools(setting))
+
+
+def _pairs(pools: Pools) -> list[dict[str, str]]:
+    pairs = itertools.product(pools.task, pools.language_names())
+    return [{"task": task, "language": language, "base": pools.base} for task, language in pairs]
+
+
+def _baseline_experts(study: Study, kind: BaselineKind) -> list[dict[str, str]]:
+    """Return the experts of every cell of a baseline: those of all settings, each once."""
+    roles = BASELINE_ROLES[kind]
+    found: dict[tuple[str, ...], None] = {}
+    for setting in study.settings():
+        pools = study.pools(setting)
+        found.update(dict.fromkeys(itertools.product(*(pools.names(role) for role in roles))))
+    return [dict(zip(roles, names, strict=True)) for names in found]
+
+
 def _add_baseline(
     expansion: Expansion,
     study: Study,
-    kind: Any,
+    kind: BaselineKind,
     experts: Mapping[str, Expert],
     include_path: Path,
     num_layers: int,
-    known: Mapping[str, Any],
 ) -> None:
-    base = study.experts.base
-    choices: list[dict[str, str]]
-    if kind == "base":
-        choices = [{"base": base}]
-    elif kind == "task_expert":
-        choices = [{"task": name} for name in study.experts.task]
-    elif kind == "language_expert":
-        choices = [{"language": name} for name in study.experts.language_names()]
-    else:
-        origin = {"base": base} if kind in ("weighted_soup", "ties") else {}
-        choices = [{"task": task, "language": other, **origin} for task, other in _pairs(study)]
+    choices = _baseline_experts(study, kind)
+    telling = [role for role in BASELINE_ROLES[kind] if role != "base"] or ["base"]
+    if len({each.get("base") for each in choices}) > 1 and "base" not in telling:
+        telling.append("base")
     codes = study.experts.languages()
     for names in choices:
         code = codes.get(names.get("language", ""))
-        suffix = "+".join(names[role] for role in ("task", "language") if role in names)
+        suffix = "+".join(names[role] for role in telling)
         found = {role: experts[name] for role, name in names.items()}
-        label = f"{kind} {suffix}".strip() if len(choices) > 1 else kind
+        label = f"{kind} {suffix}" if len(choices) > 1 else kind
         document, recipe = baseline_document(kind, found, study.recipe), None
         if document["merge_method"] == LAYER_SWAP:
             try:
-                recipe = read_document(document, known)
+                recipe = read_recipe(document)
             except InputError as error:
                 expansion.problems.setdefault(error.message, []).append(label)
                 continue
@@ -211,13 +229,15 @@ def _add_baseline(
 def _merge(
     expansion: Expansion,
     study: Study,
-    setting: Mapping[str, Scalar],
+    setting: Setting,
     experts: Mapping[str, Expert],
-    pair: tuple[str, str],
+    names: Mapping[str, str],
     num_layers: int,
-    known: Mapping[str, Any],
 ) -> tuple[dict[str, Any], LayerPlan | None, Recipe | None]:
-    document = with_values(study.recipe or {}, setting)
+    parameters: dict[str, Any] = {
+        name: value for name, value in setting.items() if not name.startswith(EXPERTS)
+    }
+    document = with_values(study.recipe or {}, parameters)
     check_form(document)
     is_layer_swap = document.get("merge_method") == LAYER_SWAP
     if is_layer_swap and study.reference_layers is not None:
@@ -226,27 +246,26 @@ def _merge(
         if reference != num_layers:
             for name, count in counts.items():
                 expansion.scaled.setdefault(name, {})[count] = None
-    roles = {"task": pair[0], "language": pair[1], "base": study.experts.base}
-    found = {**experts, **{role: experts[name] for role, name in roles.items()}}
+    found = {**experts, **{role: experts[name] for role, name in names.items()}}
     document = with_experts(document, found)
     if document.get("merge_method") == DELTA_REVERT:
-        check_revert(document, known, num_layers)
+        read_revert_recipe(document).spec.layers(num_layers)
     if not is_layer_swap:
         return document, None, None
-    recipe = read_document(document, known)
+    recipe = read_recipe(document)
     is_measured = recipe.spec.placement == "delta_share"
     return document, None if is_measured else recipe.spec.plan(num_layers), recipe
 
 
-def _pairs(study: Study) -> Iterator[tuple[str, str]]:
-    return itertools.product(study.experts.task, study.experts.language_names())
-
-
-def _label(setting: Mapping[str, Scalar], task: str, language: str, study: Study) -> str:
-    parts = [f"{name}={value}" for name, value in setting.items()]
-    if len(list(_pairs(study))) > 1:
-        parts.insert(0, f"{task}+{language}")
+def _label(setting: Setting, names: Mapping[str, str], pairs: int) -> str:
+    parts = [f"{name}={_text(value)}" for name, value in setting.items()]
+    if pairs > 1:
+        parts.insert(0, f"{names['task']}+{names['language']}")
     return " ".join(parts) or "recipe"
+
+
+def _text(value: Value) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _request(evaluate: Evaluate, language: str | None, include_path: Path) -> EvaluationRequest:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from ablations.study.documents import PLACEHOLDERS, place_problem
 from ablations.study.experts import ExpertsFile
-from ablations.study.schema import Study
+from ablations.study.schema import EXPERTS, Study
+from ablations.study.varied_experts import varied_expert_problems
 from ablations.tasks.catalog import SHIPPED_TASKS, choose, list_tasks
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.recipe.references import named_models
-
-POCKET_TASKS = Path("runs/pocket/tasks")
-"""What `include_path: pocket` stands for."""
+from layerswap_method.recipe.references import is_folder, named_models
 
 
 def with_experts_file(study: Study, file: ExpertsFile) -> Study:
-    """Return the study with the tasks and task folder that the experts file sets."""
+    """Return the study with the tasks, task folder and facts that the experts file sets."""
+    experts = study.experts.model_copy(update={"facts": {**study.experts.facts, **file.facts()}})
     changes: dict[str, Any] = {}
     if file.include_path is not None:
         changes["include_path"] = file.include_path
     if file.tasks:
         changes["tasks"] = file.tasks
-    return study.model_copy(update={"evaluate": study.evaluate.model_copy(update=changes)})
+    evaluate = study.evaluate.model_copy(update=changes)
+    return study.model_copy(update={"evaluate": evaluate, "experts": experts})
 
 
 def with_benchmarks(study: Study) -> Study:
@@ -66,43 +66,48 @@ def with_benchmarks(study: Study) -> Study:
 def task_folder(study: Study) -> Path:
     """Return the folder of the task files: the shipped ones where neither file names another."""
     path = study.evaluate.include_path
-    if path is None:
-        return SHIPPED_TASKS
-    return (POCKET_TASKS if path == "pocket" else Path(path)).absolute()
+    return SHIPPED_TASKS if path is None else Path(path).absolute()
 
 
 def expert_names(study: Study) -> tuple[str, ...]:
-    """Return every expert that the study names, the base first, each once."""
-    template = study.recipe or {}
-    others = [name for name in named_models(template) if name not in PLACEHOLDERS]
-    pools = study.experts
-    return tuple(dict.fromkeys((pools.base, *pools.task, *pools.language_names(), *others)))
+    """Return every expert that the study names, the base of its first setting first, each once."""
+    models = named_models(study.recipe or {})
+    others = [name for name in models if name not in PLACEHOLDERS]
+    return tuple(dict.fromkeys((*pooled_names(study), *others)))
 
 
-def study_problems(study: Study, known: Mapping[str, Any]) -> Iterator[str]:
+def pooled_names(study: Study) -> tuple[str, ...]:
+    """Return the experts of all settings, bases first, each once."""
+    pools = [study.pools(setting) for setting in study.settings() or ({},)]  # of an empty grid
+    names = (name for role in PLACEHOLDERS for each in pools for name in each.names(role))
+    return tuple(dict.fromkeys(names))
+
+
+def study_problems(study: Study, known: Collection[str]) -> Iterator[str]:
     """Yield what is wrong with the study itself.
 
     Args:
         study: as read, with what its experts file sets.
-        known: `mergekit_api.recipe_fields()`.
+        known: keys of mergekit's recipes.
     """
     if study.recipe is None and not study.baseline:
         yield "the study has neither a recipe nor a baseline: nothing to evaluate"
     yield from _twice("baseline", study.baseline)
     yield from _recipe_problems(study, known)
     yield from _pool_problems(study)
+    yield from varied_expert_problems(study)
     evaluate = study.evaluate
     if not evaluate.tasks and not evaluate.languages:
         yield "evaluate names no tasks; write tasks: [NAME, ...] or benchmarks: [mgsm, ...]"
     folder = task_folder(study)
-    if not folder.is_dir():
+    if not is_folder(folder):
         hint = "; layerswap pocket build makes it" if "pocket" in str(folder) else ""
         yield f"evaluate.include_path: {folder}: no such folder{hint}"
-    if evaluate.data_dir is not None and not Path(evaluate.data_dir).is_dir():
+    if evaluate.data_dir is not None and not is_folder(evaluate.data_dir):
         yield f"evaluate.data_dir: {evaluate.data_dir}: no such folder"
 
 
-def _recipe_problems(study: Study, known: Mapping[str, Any]) -> Iterator[str]:
+def _recipe_problems(study: Study, known: Collection[str]) -> Iterator[str]:
     if study.vary is not None and not study.vary:
         yield "vary is empty: write at least one parameter with one value, or leave vary out"
     settings = study.settings()
@@ -120,19 +125,20 @@ def _recipe_problems(study: Study, known: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(study.recipe.get("merge_method"), str):
         yield "recipe has no merge_method; write merge_method: layer_swap"
     for key in study.recipe:
-        if key not in known["recipe"]:
-            yield f"recipe has the unknown key {key!r}{nearest(key, known['recipe'])}"
+        if key not in known:
+            yield f"recipe has the unknown key {key!r}{nearest(key, known)}"
     varied = study.vary if isinstance(study.vary, dict) else [n for each in settings for n in each]
     for name in dict.fromkeys(varied):
+        if name.startswith(EXPERTS):  # see `varied_expert_problems`
+            continue
         problem = place_problem(study.recipe, name, known)
         if problem is not None:
             yield f"vary: {problem}"
     named = set(named_models(study.recipe))
     for role in ("task", "language"):
-        if role not in named:
-            pool = study.experts.task if role == "task" else study.experts.language_names()
-            if len(pool) > 1:
-                yield f"experts.{role} has {len(pool)} names, but no model of the recipe is {role}"
+        pool = study.experts.names(role)
+        if role not in named and len(pool) > 1:
+            yield f"experts.{role} has {len(pool)} names, but no model of the recipe is {role}"
 
 
 def _pool_problems(study: Study) -> Iterator[str]:

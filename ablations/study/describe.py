@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from ablations.study.cells import Cell
 from ablations.study.cost import cost_of
 from ablations.study.planning import StudyPlan
-from layerswap_method.algorithm.plan import SYMBOLS
+from layerswap_method.layer_swap.drawing import SYMBOLS, draw_line
 
 
 def counted(count: int, thing: str) -> str:
@@ -62,23 +62,14 @@ def _cost(
 ) -> list[str]:
     cost = cost_of(plan, todo, materialize=materialize, jobs=jobs)
     requests = ", ".join(dict.fromkeys(task for cell in todo for task in cell.request.tasks))
-    starts = f"{cost.engine_starts}"
-    if len(cost.dtypes) > 1 and not materialize:  # with several engines it hangs on their pace
-        about = "about " if jobs > 1 else ""
-        starts = f"{about}{starts} (one for each change of dtype: {', '.join(cost.dtypes)})"
-    lines = [
-        f"cost: {counted(len(todo), 'evaluation')} for {counted(cells, 'cell')}, on {plan.backend}",
+    return [
+        f"cost: {counted(len(todo), 'evaluation')} for {counted(cells, 'cell')}, on "
+        f"{plan.backend} in {plan.options.dtype}",
         f"  tasks: {requests or 'none'}; items a task: {plan.study.evaluate.limit or 'all'}",
-        f"  engine starts: {starts}; loads into a live engine: {cost.loads}",
+        f"  engine starts: {cost.engine_starts}; loads into a live engine: {cost.loads}",
         f"  checkpoints written by mergekit: {cost.checkpoints} "
         f"({_size(cost.checkpoint_bytes)} in all, one at a time)",
     ]
-    if not materialize:
-        lines += [
-            f"  {counted(count, 'cell')} not through the live engine, each in a fresh one: {reason}"
-            for reason, count in cost.unfit.items()
-        ]
-    return lines
 
 
 def _drawn(cell: Cell) -> str:
@@ -86,7 +77,7 @@ def _drawn(cell: Cell) -> str:
         return "(by the experts' changes, measured at the merge)"
     if cell.plan is None:
         return f"({cell.merge['merge_method']})" if cell.kind != "base" else "(unmerged)"
-    return cell.plan.draw_line()
+    return draw_line(cell.plan)
 
 
 def _legend() -> str:

@@ -7,17 +7,14 @@ other model is the name of an expert, the same in all cells.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from types import SimpleNamespace
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ablations.models.find import Expert
 from ablations.study.scaling import COUNTS, scale_count
 from ablations.study.schema import Scalar
-from layerswap_method.delta_revert.recipe import read_revert_recipe
 from layerswap_method.delta_revert.spec import SHARED_PARAMETERS as REVERT_PARAMETERS
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.layer_swap.recipe import Recipe, read_recipe
 from layerswap_method.layer_swap.spec import SHARED_PARAMETERS, LayerSwapSpec
 
 LAYER_SWAP = "layer_swap"
@@ -29,22 +26,21 @@ _PARAMETERS = {LAYER_SWAP: SHARED_PARAMETERS, DELTA_REVERT: REVERT_PARAMETERS}
 """Method of ours -> the names of its top-level parameters, written in the template or not."""
 
 _STRUCTURE = ("models", "slices", "modules", "parameters", "base_model")
-_TOKENIZER = ("tokenizer", "tokenizer_source")
 _SHARED_KEYS = ("dtype", "out_dtype", "tokenizer", "tokenizer_source", "chat_template")
 """Keys of the template that its baselines share."""
 
 
-def place_problem(template: Mapping[str, Any], name: str, known: Mapping[str, Any]) -> str | None:
+def place_problem(template: Mapping[str, Any], name: str, known: Collection[str]) -> str | None:
     """Return why a recipe has no parameter `name` to vary; None where it has.
 
     Args:
         template: the recipe.
         name: as `vary` writes it.
-        known: `mergekit_api.recipe_fields()`.
+        known: keys of mergekit's recipes.
     """
     if "." in name:
         return None if _holder(template, name) is not None else f"the recipe has no {name!r}"
-    keys = [key for key in known["recipe"] if key not in _STRUCTURE]
+    keys = [key for key in known if key not in _STRUCTURE]
     parameters = _PARAMETERS.get(str(template.get("merge_method")))
     if parameters is None:
         given = template.get("parameters")
@@ -163,52 +159,6 @@ def baseline_document(
     }
 
 
-def read_document(document: Mapping[str, Any], known: Mapping[str, Any]) -> Recipe:
-    """Return a `layer_swap` recipe as the merge method itself will read it.
-
-    Args:
-        document: the recipe, with references in it.
-        known: `mergekit_api.recipe_fields()`.
-
-    Raises:
-        InputError: with every problem of it.
-    """
-    return read_recipe(_as_parsed(document), document, known=known)
-
-
-def check_revert(document: Mapping[str, Any], known: Mapping[str, Any], num_layers: int) -> None:
-    """Check a `delta_revert` recipe as the merge method itself will.
-
-    Args:
-        document: the recipe, with references in it.
-        known: `mergekit_api.recipe_fields()`.
-        num_layers: decoder layers of the model.
-
-    Raises:
-        InputError: with every problem of it.
-        ValueError: for layers that the model does not have.
-    """
-    read_revert_recipe(_as_parsed(document), document, known=known).spec.layers(num_layers)
-
-
-def _as_parsed(document: Mapping[str, Any]) -> SimpleNamespace:
-    """Return a recipe with the fields that mergekit's configuration has."""
-    models = document.get("models")
-    if not isinstance(models, list) or document.get("slices") or document.get("modules"):
-        method = document.get("merge_method")
-        raise InputError(f"a study's {method} recipe lists models:, without slices: or modules:")
-    entries = [
-        SimpleNamespace(model=entry.get("model"), parameters=entry.get("parameters"))
-        for entry in models
-    ]
-    return SimpleNamespace(
-        models=entries,
-        slices=None,
-        modules=None,
-        **{key: document.get(key) for key in ("base_model", "parameters", *_TOKENIZER)},
-    )
-
-
 def with_references(value: Any, references: Mapping[str, str]) -> Any:
     """Return a recipe, or a part of one, in which texts that are keys of `references` changed."""
     if isinstance(value, Mapping):
@@ -221,14 +171,22 @@ def with_references(value: Any, references: Mapping[str, str]) -> Any:
 def _replaced(value: Any, experts: Mapping[str, Expert]) -> Any:
     if isinstance(value, Mapping):
         return {
-            key: experts[each].reference
-            if key in ("model", "base_model") and isinstance(each, str)
+            key: _reference(key, each, experts)
+            if key in ("model", "base_model") and each is not None
             else _replaced(each, experts)
             for key, each in value.items()
         }
     if isinstance(value, list):
         return [_replaced(each, experts) for each in value]
     return value
+
+
+def _reference(key: str, name: Any, experts: Mapping[str, Expert]) -> str:
+    if not isinstance(name, str):
+        raise InputError(
+            f"{key} is {name!r}; write task, language, base or the name of another expert"
+        )
+    return experts[name].reference
 
 
 def _holder(document: Any, name: str) -> Any:

@@ -6,6 +6,9 @@ An experts file says for one machine what a study leaves open::
       base: runs/pocket/base              # a folder, from the working directory
       math: org/some-model                # a hub id, or org/some-model@revision
       swahili: org/base+path/to/adapter   # a base and a LoRA adapter
+      math_lr5:                           # with what was measured of it, for figures
+        path: org/other-model
+        facts: {divergence: 0.013}
     include_path: runs/pocket/tasks       # optional: lm-eval task files
     tasks: [pocket_math_sw]               # optional: in place of the study's tasks
 
@@ -17,25 +20,65 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, StrictStr, ValidationError
+from pydantic import Field, StrictStr, ValidationError, model_validator
 
+from ablations.study.files import STUDIES, find_shipped
 from ablations.study.forms import form_problems
+from ablations.study.schema import Number
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 from layerswap_method.recipe.strict_yaml import read_yaml
 
 
+class ExpertEntry(Frozen):
+    """What an experts file says of one expert; a text stands for its path."""
+
+    path: Any = None
+    """A folder, a hub id, or base+adapter."""
+
+    train: Any = None
+    """How it is to be trained; see `find_expert`."""
+
+    facts: dict[StrictStr, Number] = Field(default_factory=dict)
+    """What was measured of it: name -> number; see `ReportBlock.facts`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_path(cls, data: Any) -> Any:
+        return data if isinstance(data, dict) else {"path": data}
+
+
 class ExpertsFile(Frozen):
     """What an experts file says."""
 
-    experts: dict[StrictStr, Any] = Field(min_length=1)
-    """Name -> reference."""
+    experts: dict[StrictStr, ExpertEntry] = Field(min_length=1)
+    """Name -> expert."""
 
     include_path: StrictStr | None = None
     """Folder of lm-eval task files, from the working directory; goes before the study's."""
 
     tasks: tuple[StrictStr, ...] = ()
     """Tasks in place of `evaluate.tasks` of the study."""
+
+    def references(self) -> dict[str, Any]:
+        """Return name -> reference, as `find_expert` takes it."""
+        return {
+            name: entry.path if entry.train is None else {"train": entry.train}
+            for name, entry in self.experts.items()
+        }
+
+    def facts(self) -> dict[str, dict[str, int | float]]:
+        """Return name -> facts, for experts that have some."""
+        return {name: entry.facts for name, entry in self.experts.items() if entry.facts}
+
+
+def find_experts_file(text: str) -> Path:
+    """Return the experts file that `text` names: a path, or a shipped one such as ``pocket``.
+
+    Raises:
+        InputError: when there is none.
+    """
+    return find_shipped(text, STUDIES / "experts", "experts")
 
 
 def read_experts_file(path: Path) -> ExpertsFile:
@@ -52,5 +95,5 @@ def read_experts_file(path: Path) -> ExpertsFile:
     try:
         return ExpertsFile.model_validate(document)
     except ValidationError as error:
-        problems = form_problems(ExpertsFile, error, "the experts file")
+        problems = form_problems(ExpertsFile, document, error, "the experts file")
         raise InputError.from_problems(str(path), problems) from error

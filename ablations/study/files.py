@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from ablations.study.forms import form_problems
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.recipe.references import is_there
 from layerswap_method.recipe.strict_yaml import read_yaml
 
 STUDIES = Path(__file__).parent.parent / "studies"
@@ -43,17 +44,31 @@ def find_study(text: str) -> Path:
     Raises:
         InputError: when there is none.
     """
+    return find_shipped(text, STUDIES, "study")
+
+
+def find_shipped(text: str, folder: Path, what: str) -> Path:
+    """Return the file that `text` names: a path, or the name of a shipped file.
+
+    Args:
+        text: as the user writes it.
+        folder: where the shipped files are.
+        what: ``study`` or ``experts``: what such a file holds.
+
+    Raises:
+        InputError: when there is none; with the shipped names and the nearest of them.
+    """
     path = Path(text)
-    shipped = {file.stem: file for file in sorted(STUDIES.glob("*.yml"))}
+    shipped = {file.stem: file for file in sorted(folder.glob("*.yml"))}
     with contextlib.suppress(OSError):  # a name too long for a file
         if path.is_file():
             return path
         if path.is_dir() and text not in shipped:
-            raise InputError(f"{path}: is a folder; name the study file in it")
+            raise InputError(f"{path}: is a folder; name the {what} file in it")
     if text in shipped:
         return shipped[text]
     raise InputError(
-        f"{text}: no such study file, and no shipped study of that name"
+        f"{text}: no such {what} file, and none of that name is shipped"
         f"{nearest(path.stem, shipped)}; shipped are {', '.join(shipped)}"
     )
 
@@ -77,7 +92,7 @@ def read_study(path: Path) -> StudyFile:
     try:
         study: Study | None = Study.model_validate(document)
     except ValidationError as error:
-        problems += form_problems(Study, error, "the study")
+        problems += form_problems(Study, document, error, "the study")
         study = _salvaged(document, error)
     # Without its recipe there is too little left: what is varied would be asked about in vain.
     is_whole = not any(problem.startswith("recipe") for problem in problems)
@@ -90,7 +105,7 @@ def _read_recipe(path: Path) -> dict[str, Any]:
     Raises:
         InputError: where there is none.
     """
-    if not path.is_file():
+    if not is_there(path):
         raise InputError(
             f"{path}: no such file; write a path from the folder of the study file, or the recipe "
             "itself (merge_method:, models: ...)"
@@ -99,18 +114,6 @@ def _read_recipe(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise InputError(f"{path}: holds no mapping; a recipe has merge_method:, models: ...")
     return document
-
-
-def load_study(path: Path) -> Study:
-    """Return the study in the file `path`.
-
-    Raises:
-        InputError: listing every problem of its form.
-    """
-    found = read_study(path)
-    if found.problems or found.study is None:
-        raise InputError.from_problems(str(path), found.problems)
-    return found.study
 
 
 def _salvaged(document: dict[str, Any], error: ValidationError) -> Study | None:

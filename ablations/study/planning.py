@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from ablations.scoring.records import Backend, EvaluationRequest
 from ablations.study.cells import Cell, Expansion, expand
 from ablations.study.checks import (
     expert_names,
+    pooled_names,
     study_problems,
     task_folder,
     with_benchmarks,
@@ -33,12 +34,14 @@ from ablations.study.files import StudyFile
 from ablations.study.identity import Fingerprints, identified, read_contents
 from ablations.study.scaling import describe_scaling
 from ablations.study.schema import Study
-from ablations.study.selection import check_selection
+from ablations.study.selection import selected
+from ablations.study.streams import engine_options
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.checkpoints.headers import Checkpoint
 from layerswap_method.errors import InputError
 from layerswap_method.merge_stream import can_stream
-from layerswap_method.mergekit_plugin.api import recipe_fields
+from layerswap_method.mergekit_plugin.api import configuration_type
+from layerswap_method.recipe.references import named_models
 
 _MODELS = "write task, language or base for an expert of the cell, or name it in the experts file"
 
@@ -77,7 +80,7 @@ class StudyPlan:
     @property
     def base(self) -> Expert:
         """The shared parent, on which an engine starts."""
-        return self.experts[self.study.experts.base]
+        return self.experts[expert_names(self.study)[0]]
 
     @property
     def options(self) -> EngineOptions:
@@ -101,7 +104,7 @@ def plan_study(
     dry: bool = False,
     data_dir: Path | None = None,
     allow_code_execution: bool = False,
-    only: str | None = None,
+    only: Sequence[str] = (),
 ) -> StudyPlan:
     """Return the plan of a study, after every check that can be made without running it.
 
@@ -123,8 +126,7 @@ def plan_study(
         raise InputError.from_problems(str(file.path), problems)
     study, named = _with_experts(file, file.study, experts_file, problems)
     study = _with_protocol(study, data_dir, allow_code_execution, problems)
-    known = recipe_fields()
-    problems += study_problems(study, known)
+    problems += study_problems(study, tuple(configuration_type().model_fields))
     experts = _find_experts(study, named, problems, download=not dry)
     chosen, skipped = _backend(backend, study, problems, is_complete=named is not None)
     expansion, checkpoints = Expansion(), list[Checkpoint]()
@@ -140,7 +142,6 @@ def plan_study(
                 experts,
                 num_layers=checkpoints[0].num_layers or 0,
                 include_path=task_folder(study),
-                known=known,
             )
             problems += expansion.problem_list()
             problems += _selection_problems(only, expansion)
@@ -148,6 +149,7 @@ def plan_study(
         raise InputError.from_problems(str(file.path), problems)
     if not dry and task_folder(study) == SHIPPED_TASKS:
         _check_data(expansion.cells)
+    study = _with_dtype(study, experts[expert_names(study)[0]])
     versions = _versions(chosen)
     fingerprints = Fingerprints(cache, dry=dry)
     contents = read_contents(experts.values(), fingerprints)
@@ -199,13 +201,13 @@ def _find_experts(
 ) -> dict[str, Expert]:
     experts: dict[str, Expert] = {}
     names = expert_names(study) if file is not None else ()
-    known = {} if file is None else file.experts
-    pools = (study.experts.base, *study.experts.task, *study.experts.language_names())
+    known = {} if file is None else file.references()
+    models = set(named_models(study.recipe or {})) - set(pooled_names(study))
     for name in names:
         try:
             experts[name] = find_expert(name, known, download=download and not problems)
         except InputError as error:
-            hint = "" if name in pools else f" (a model of the recipe: {_MODELS})"
+            hint = f" (a model of the recipe: {_MODELS})" if name in models else ""
             problems.append(f"{error.message}{hint}")
     return experts
 
@@ -225,6 +227,14 @@ def _with_protocol(
     except InputError as error:
         problems.append(error.message)
         return study
+
+
+def _with_dtype(study: Study, base: Expert) -> Study:
+    """Return the study with the dtype in which all of its models are run."""
+    options = engine_options(study.evaluate.options, base.folder)
+    return study.model_copy(
+        update={"evaluate": study.evaluate.model_copy(update={"options": options})}
+    )
 
 
 def _backend(
@@ -263,11 +273,11 @@ def _backend(
     return chosen, choice_of_tasks.skipped
 
 
-def _selection_problems(only: str | None, expansion: Expansion) -> list[str]:
-    if only is None or expansion.problems:
+def _selection_problems(only: Sequence[str], expansion: Expansion) -> list[str]:
+    if expansion.problems:
         return []
     try:
-        check_selection(only, [cell.facts() for cell in expansion.cells])
+        selected(expansion.cells, only)
     except InputError as error:
         return [error.message]
     return []

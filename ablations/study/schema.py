@@ -1,12 +1,14 @@
 """What a study file may say. Knows types and their ranges; not experts' files, nor depths.
 
-A study is a grid of merges of the same experts, each to be evaluated: ``recipe × vary × experts``
-plus ``baseline`` models, all asked the same tasks.
+A study is a grid of merges, each to be evaluated: ``recipe × vary × experts`` plus ``baseline``
+models of the same experts, all asked the same tasks. `vary` can choose the experts, too.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
@@ -17,19 +19,38 @@ from layerswap_method.frozen import Frozen
 Scalar = StrictBool | StrictInt | StrictFloat | StrictStr
 """One value of a varied parameter."""
 
+_Names = Annotated[tuple[StrictStr, ...], Field(min_length=1)]
+
+Value = Scalar | _Names
+"""One value of what is varied: of a parameter, or the name or names of experts."""
+
+Number = StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)]
+"""A measured fact of an expert."""
+
+Setting = Mapping[str, Value]
+"""What `vary` says of one cell: name -> value."""
+
+EXPERTS = "experts."
+"""Begins the names in `vary` that choose experts: ``experts.task``, ``experts.base``."""
+
 BaselineKind = Literal["base", "task_expert", "language_expert", "soup", "weighted_soup", "ties"]
 """What a recipe is compared with."""
 
 Kind = Literal["recipe", BaselineKind]
 """What a cell is."""
 
-BASELINE_KINDS: tuple[str, ...] = get_args(BaselineKind)
-
 Table = Literal["pairs", "overview", "souping", "parameters"]
 """Layouts of a report: the paper's Tables 1, 2 and 6, and one table per varied parameter."""
 
-
-_Names = Annotated[tuple[StrictStr, ...], Field(min_length=1)]
+BASELINE_ROLES: Mapping[BaselineKind, tuple[str, ...]] = {
+    "base": ("base",),
+    "task_expert": ("task",),
+    "language_expert": ("language",),
+    "soup": ("task", "language"),
+    "weighted_soup": ("task", "language", "base"),
+    "ties": ("task", "language", "base"),
+}
+"""Roles of the experts that a baseline is made of."""
 
 
 class Pools(Frozen):
@@ -38,11 +59,15 @@ class Pools(Frozen):
     base: StrictStr = "base"
     """The shared pretrained parent: donor of config and tokenizer, origin of deltas."""
 
-    task: tuple[StrictStr, ...] = Field(min_length=1)
-    """Task experts."""
+    task: tuple[StrictStr, ...] = ()
+    """Task experts; may be left out where every setting of `vary` names its own."""
 
-    language: tuple[StrictStr, ...] | dict[str, _Names] = Field(min_length=1)
+    language: tuple[StrictStr, ...] | dict[str, _Names] = ()
     """Language experts: a list, or language code -> list (see `Evaluate.languages`)."""
+
+    facts: dict[str, dict[str, Number]] = Field(default_factory=dict)
+    """Name of an expert -> what was measured of it; see `ReportBlock.facts`. Those of the experts
+    file are added, and win where both say one."""
 
     @model_validator(mode="before")
     @classmethod
@@ -60,6 +85,10 @@ class Pools(Frozen):
         if not isinstance(self.language, dict):
             return {}
         return {name: code for code, names in self.language.items() for name in names}
+
+    def names(self, role: str) -> tuple[str, ...]:
+        """Return the experts of ``base``, ``task`` or ``language``."""
+        return {"base": (self.base,), "task": self.task, "language": self.language_names()}[role]
 
     def language_names(self) -> tuple[str, ...]:
         """Return all language experts in the order of the study."""
@@ -83,9 +112,8 @@ class Evaluate(Frozen):
     added to `languages`, for every language code of `experts.language`."""
 
     include_path: StrictStr | None = None
-    """Folder of the task files, from the working directory; ``pocket`` is ``runs/pocket/tasks``.
-    None: the `include_path` of the experts file, else the shipped tasks. The experts file wins
-    where both say one."""
+    """Folder of the task files, from the working directory. None: the `include_path` of the
+    experts file, else the shipped tasks. The experts file wins where both say one."""
 
     data_dir: StrictStr | None = None
     """Folder with the data of shipped tasks, from the working directory, in place of the hub."""
@@ -118,6 +146,10 @@ class ReportBlock(Frozen):
     metric: StrictStr | None = None
     """lm-eval metric to show; None takes the first of each task."""
 
+    facts: tuple[StrictStr, ...] = ()
+    """Facts of varied experts, such as ``experts.task.divergence``: each gives a figure of the
+    scores over it. The fact of several experts is their mean."""
+
 
 class Study(Frozen):
     """A study file."""
@@ -139,9 +171,11 @@ class Study(Frozen):
     baseline: tuple[BaselineKind, ...] = ()
     """Models beside the recipe's: the unmerged ones and mergekit's own merges."""
 
-    vary: dict[str, tuple[Scalar, ...]] | tuple[dict[str, Scalar], ...] | None = None
+    vary: dict[str, tuple[Value, ...]] | tuple[dict[str, Value], ...] | None = None
     """A grid (parameter -> values, all combined) or a list of settings, each a cell. A name is a
-    key of the recipe, one of its `parameters`, or a path such as ``models.0.parameters.weight``."""
+    key of the recipe, one of its `parameters`, a path such as ``models.0.parameters.weight``, or a
+    role: ``experts.task``, ``experts.language`` (one name, or a list of names that are paired with
+    all of the other role) or ``experts.base``."""
 
     reference_layers: int | None = Field(default=None, ge=1)
     """Depth that layer counts are given for; scaled to the model's. None: they are the model's."""
@@ -158,11 +192,40 @@ class Study(Frozen):
     report: ReportBlock = ReportBlock()
     """What the report shows."""
 
-    def settings(self) -> tuple[dict[str, Scalar], ...]:
+    def settings(self) -> tuple[dict[str, Value], ...]:
         """Return every setting of `vary`, in order; one empty setting where nothing is varied."""
         if not isinstance(self.vary, dict):
             return self.vary or ({},)
-        settings: list[dict[str, Scalar]] = [{}]
+        settings: list[dict[str, Value]] = [{}]
         for name, values in self.vary.items():
             settings = [{**setting, name: value} for setting in settings for value in values]
         return tuple(settings)
+
+    def pools(self, setting: Setting) -> Pools:
+        """Return the experts of one setting: those of the study, but for the roles it names."""
+        chosen = {
+            name.removeprefix(EXPERTS): (str(value),)
+            if isinstance(value, (bool, int, float, str))
+            else tuple(value)
+            for name, value in setting.items()
+            if name.startswith(EXPERTS)
+        }
+        base = {"base": chosen["base"][0]} if "base" in chosen else {}
+        return self.experts.model_copy(update={**chosen, **base})
+
+    def fact(self, name: str, setting: Setting) -> float | None:
+        """Return the mean of a fact over the experts of one setting.
+
+        Args:
+            name: ``experts.ROLE.FACT``.
+            setting: one of `settings`.
+
+        Returns:
+            None where one of the experts lacks it.
+        """
+        role, _, fact = name.removeprefix(EXPERTS).partition(".")
+        pools = self.pools(setting)
+        names = pools.names(role)
+        found = [self.experts.facts.get(each, {}).get(fact) for each in names]
+        known = [value for value in found if value is not None]
+        return math.fsum(known) / len(known) if known and len(known) == len(found) else None

@@ -1,15 +1,14 @@
-"""A cell's recipe as a stream of tensors. Knows which of mergekit's methods can be streamed.
-
-And what the merged model needs of its engine; starts none.
-"""
+"""What a cell's recipe leaves as it is, and the dtype of a study's engines. Starts no engine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, get_args
 
 from ablations.engines.options import EngineOptions
 from ablations.study.documents import DELTA_REVERT
+from layerswap_method.stream.weight_stream import checkpoint_stream
 
 
 def unmerged(merge: Mapping[str, Any]) -> str | None:
@@ -21,20 +20,18 @@ def unmerged(merge: Mapping[str, Any]) -> str | None:
     return str(models[0]["model"]) if is_plain else None
 
 
-def engine_options(
-    options: EngineOptions, model_dtype: str | None, base_dtype: str | None
-) -> EngineOptions:
-    """Return the options of a live engine that computes as a cold one would on the checkpoint.
+def engine_options(options: EngineOptions, base_folder: Path) -> EngineOptions:
+    """Return the options of every engine of a study, with its one dtype written out.
 
     Args:
-        options: what the study says; a dtype there is that of every model.
-        model_dtype: torch dtype that the merged model's config states; None where none.
-        base_dtype: that of the checkpoint on which the engine starts.
+        options: what the study says; ``auto`` is the dtype in which the base is stored.
+        base_folder: checkpoint of the base.
     """
     known = get_args(EngineOptions.model_fields["dtype"].annotation)
-    if options.dtype != "auto" or model_dtype == base_dtype or model_dtype not in known:
+    stored = checkpoint_stream(base_folder).model_dtype
+    if options.dtype != "auto" or stored not in known:
         return options
-    return options.model_copy(update={"dtype": model_dtype})
+    return options.model_copy(update={"dtype": stored})
 
 
 def without_idle_rows(merge: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
 """Which inputs make one tensor, with which coefficients. Knows roles and weights; no tensor.
 
-The one home of that decision: the merge method asks it for mergekit, and `streams` for an engine.
+The one home of that decision: the merge method asks it for mergekit, and a stream for an engine.
 """
 
 from __future__ import annotations
@@ -9,11 +9,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import get_args
 
-from layerswap_method.algorithm.plan import Role, TensorSource
-from layerswap_method.errors import InputError
-from layerswap_method.layer_swap.spec import LayerSwapSpec
+from layerswap_method.algorithm.plan import ROLES, Role, TensorSource
+
+
+@dataclass(frozen=True)
+class Input:
+    """One model of a merge, or its tensor."""
+
+    role: str | None = None
+    """`task`, `language`, or None for a base that gives nothing but `base` tensors."""
+
+    weight: float = 1.0
+    """Within its role; 0 or more."""
+
+    is_base: bool = False
+    """Whether it is the base model; an expert may be that as well."""
 
 
 @dataclass(frozen=True)
@@ -30,55 +41,54 @@ class Terms:
     """Positive."""
 
 
-def needed_roles(source: TensorSource, spec: LayerSwapSpec) -> tuple[str, ...]:
-    """Return the roles whose tensors `source` reads; () for the base."""
+def needed_roles(source: TensorSource, side_weights: tuple[float, float]) -> tuple[Role, ...]:
+    """Return the roles whose tensors `source` reads; () for the base.
+
+    Args:
+        source: where the tensor comes from.
+        side_weights: of (task, language) in an average of the two.
+    """
     if source == "base":
         return ()
     if source != "average":
         return (source,)
-    sides = zip(get_args(Role), spec.side_weights, strict=True)
-    return tuple(role for role, value in sides if value != 0)
+    return tuple(role for role, weight in zip(ROLES, side_weights, strict=True) if weight != 0)
 
 
 def source_terms(
     name: str,
     source: TensorSource,
-    spec: LayerSwapSpec,
-    *,
-    roles: Sequence[str | None],
-    weights: Sequence[float],
-    is_base: Sequence[bool],
+    inputs: Sequence[Input],
+    side_weights: tuple[float, float] = (1.0, 1.0),
 ) -> Terms:
     """Return which of the inputs make the tensor `name`, task experts before language experts.
 
     Args:
         name: for messages.
         source: where the tensor comes from.
-        spec: the recipe's top-level parameters.
-        roles: `task`, `language` or None, one an input.
-        weights: weight within its role, one an input.
-        is_base: whether it is the base model, one an input.
+        inputs: what there is to make it of.
+        side_weights: of (task, language) in an average of the two.
 
     Raises:
-        InputError: if an input that the source needs is missing.
+        ValueError: if an input that the source needs is missing, or for weights that give no
+            average (`mix_coefficients`).
     """
     if source == "base":
-        for i, base in enumerate(is_base):
-            if base:
+        for i, given in enumerate(inputs):
+            if given.is_base:
                 return Terms((i,), (1.0,), 1.0)
-        raise InputError(f"{name}: non_layer: base, but the base model does not hold this tensor")
-    chosen = {key: [i for i, given in enumerate(roles) if given == key] for key in get_args(Role)}
-    sides = needed_roles(source, spec)
-    missing = [side for side in sides if not chosen[side]]
-    if missing:
-        raise InputError(f"{name}: no {missing[0]} expert holds this tensor, but {source} needs it")
-    coefficients, divisor = mix_coefficients(
-        [weights[i] for i in chosen["task"] if "task" in sides],
-        [weights[i] for i in chosen["language"] if "language" in sides],
-        task_weight=spec.side_weights[0],
-        language_weight=spec.side_weights[1],
-    )
-    order = tuple(i for side in ("task", "language") if side in sides for i in chosen[side])
+        raise ValueError(f"{name}: non_layer: base, but the base model does not hold this tensor")
+    sides = needed_roles(source, side_weights)
+    chosen = {
+        role: [i for i, given in enumerate(inputs) if given.role == role] if role in sides else []
+        for role in ROLES
+    }
+    for role in sides:
+        if not chosen[role]:
+            raise ValueError(f"{name}: no {role} expert holds this tensor, but {source} needs it")
+    weights = {role: [inputs[i].weight for i in chosen[role]] for role in ROLES}
+    coefficients, divisor = mix_coefficients(weights["task"], weights["language"], *side_weights)
+    order = tuple(i for role in ROLES for i in chosen[role])
     return Terms(order, tuple(coefficients), divisor)
 
 

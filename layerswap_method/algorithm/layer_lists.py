@@ -54,12 +54,12 @@ def _is_number(text: str) -> bool:
 def format_layers(layers: Iterable[int]) -> str:
     """Return ascending layers as text, the inverse of `parse_layers`: ``(0,1,2,7) -> "0-2,7"``."""
     return ",".join(
-        str(start) if end == start + 1 else f"{start}-{end - 1}" for start, end in _runs(layers)
+        str(start) if end == start + 1 else f"{start}-{end - 1}" for start, end in runs_of(layers)
     )
 
 
-def _runs(layers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield the maximal runs [start, end) of consecutive layers, ascending."""
+def runs_of(layers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield the longest runs [start, end) of consecutive layers, ascending."""
     start: int | None = None
     previous = -2
     for layer in sorted(layers):

@@ -1,4 +1,4 @@
-"""The pure layer plan: which expert gives each layer. Knows numbers only; no file, no tensor.
+"""The pure layer plan: which expert gives each layer and tensor. Knows numbers and names only.
 
 Source: Bandarkar et al., "Layer Swapping for Zero-Shot Cross-Lingual Transfer in Large Language
 Models" (ICLR 2025, arXiv 2410.01335), section 4 and Algorithm 1. Line 5 of the algorithm as
@@ -8,24 +8,26 @@ must be *and*, which is what is implemented here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from layerswap_method.algorithm.layer_lists import _runs, format_layers
+from layerswap_method.algorithm.layer_lists import parse_layers, runs_of
+from layerswap_method.algorithm.tensor_names import layer_part
+
+Role = Literal["task", "language"]
+"""The part an input model plays."""
+
+ROLES: tuple[Role, ...] = get_args(Role)
 
 Source = Literal["task", "language", "average"]
 """Where a layer comes from: one expert unchanged, or the weighted average of both."""
 
+TensorSource = Literal["task", "language", "average", "base"]
+"""Where one tensor comes from."""
 
 MODULES = ("attention", "mlp")
 """The parts of a layer that can be chosen apart, as `tensor_names` names them."""
-
-
-SYMBOLS: dict[Source, str] = {"task": "·", "average": "▒", "language": "█"}
-"""A source as one character of a drawing."""
-
-_ORDER: tuple[Source, ...] = ("language", "average", "task")
-_LETTERS: dict[Source, str] = {"task": "t", "average": "a", "language": "l"}
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class LayerPlan:
         return tuple(layer for layer, name in enumerate(self.sources) if name == source)
 
     def source_of(self, layer: int, part: str) -> Source:
-        """Return the source of one part (see `tensors.layer_part`) of one layer."""
+        """Return the source of one part (see `tensor_names.layer_part`) of one layer."""
         if self.modules is not None and part in MODULES:
             return self.modules[layer][MODULES.index(part)]
         return self.sources[layer]
@@ -59,97 +61,141 @@ class LayerPlan:
             return {}
         return {name: tuple(pair[i] for pair in self.modules) for i, name in enumerate(MODULES)}
 
-    def describe(self) -> str:
-        """Return one line: which layers from whom, for logs."""
-        rows = self.by_module() or {"": self.sources}
-        parts = [f"{name} {_describe(sources)}".strip() for name, sources in rows.items()]
-        return f"{self.num_layers} layers: " + " | ".join(parts)
 
-    def draw_line(self) -> str:
-        """Return one character a layer, layer 0 first; of modules, the source of the rest."""
-        return _drawn(self.sources)
+def swap_plan(
+    num_layers: int,
+    *,
+    bottom_layers: int = 5,
+    top_layers: int = 2,
+    bottom_transition: int = 0,
+    top_transition: int = 0,
+    language_layers: str | None = None,
+) -> LayerPlan:
+    """Return Algorithm 1's plan, or the plan that swaps explicit layers.
 
-    def draw(self) -> str:
-        """Return a picture: a ruler, one cell a layer (attention above MLP), the legend."""
-        ruler = "".join("|" if layer % 5 == 0 else " " for layer in range(self.num_layers))
-        modules = self.by_module()
-        rows = {"attn ": modules["attention"], "mlp  ": modules["mlp"]} if modules else {}
-        cells = [
-            f"  {label}   {_drawn(sources)} output"
-            for label, sources in (rows or {"input": self.sources}).items()
-        ]
-        return "\n".join(
-            [
-                f"  layer 0 {ruler} {self.num_layers - 1}",
-                *cells,
-                f"  {SYMBOLS['language']} language expert  {SYMBOLS['average']} average of both  "
-                f"{SYMBOLS['task']} task expert",
-            ]
+    With b, u, t_b, t_u = `bottom_layers`, `top_layers`, `bottom_transition`, `top_transition`
+    and L = `num_layers`::
+
+        language   if l < b or l > L-1-u
+        task       if b+t_b <= l < L-u-t_u
+        average    otherwise
+
+    Both runs are there even when one is empty: with u=0 and t_u=1 the last layer is averaged (the
+    paper's Figure 3, right).
+
+    Args:
+        num_layers: L, 1 or more.
+        bottom_layers: b, 0 to L.
+        top_layers: u, 0 to L.
+        bottom_transition: t_b; all four together may not pass L.
+        top_transition: t_u.
+        language_layers: in place of b and u the swapped layers, such as ``"0-4,30,31"``.
+
+    Raises:
+        ValueError: with the numbers, where they do not fit L.
+    """
+    transitions = {"bottom_transition": bottom_transition, "top_transition": top_transition}
+    if language_layers is not None:
+        swapped = parse_layers(language_layers, num_layers)
+        check_counts(num_layers, {"swapped layers": len(swapped), **transitions})
+        return plan_of_runs(num_layers, runs_of(swapped), bottom_transition, top_transition)
+    counts = {"bottom_layers": bottom_layers, "top_layers": top_layers, **transitions}
+    check_counts(num_layers, counts)
+    runs = [(0, bottom_layers), (num_layers - top_layers, num_layers)]
+    return plan_of_runs(num_layers, runs, bottom_transition, top_transition)
+
+
+def check_counts(num_layers: int, counts: Mapping[str, int]) -> None:
+    """Check that so many layers, swapped and averaged, are in the model.
+
+    Args:
+        num_layers: L.
+        counts: parameter -> layers; transitions are named in the message only where there are any.
+
+    Raises:
+        ValueError: for a count below 0, or counts that pass L together.
+    """
+    if num_layers < 1:
+        raise ValueError(f"the model has {num_layers} layers; at least 1 is needed")
+    for name, count in counts.items():
+        if count < 0:
+            raise ValueError(f"{name} is {count}; it must be 0 or more")
+    total = sum(counts.values())
+    if total > num_layers:
+        averaged = any(n for name, n in counts.items() if name.endswith("_transition"))
+        shown = [name for name in counts if averaged or not name.endswith("_transition")]
+        raise ValueError(
+            f"{' + '.join(shown)} = {' + '.join(str(counts[name]) for name in shown)} = {total} "
+            f"is more than the model's {num_layers} layers"
         )
 
-    def to_text(self) -> str:
-        """Return the plan as letters, one a layer: ``"llatt"``; rest/attention/mlp with modules."""
-        rows = (self.sources, *self.by_module().values())
-        return "/".join("".join(_LETTERS[source] for source in row) for row in rows)
 
-    @classmethod
-    def from_text(cls, text: str) -> LayerPlan:
-        """Return the plan that `to_text` wrote.
+def plan_of_runs(
+    num_layers: int, runs: Iterable[tuple[int, int]], above: int, below: int
+) -> LayerPlan:
+    """Return the plan that swaps runs of layers and averages the layers beside each run.
 
-        Raises:
-            ValueError: for any other text.
-        """
-        by_letter = {letter: source for source, letter in _LETTERS.items()}
-        rows = text.split("/")
-        if len(rows) not in (1, 3) or not set(text) <= {*by_letter, "/"}:
-            raise ValueError(f"{text!r} is no layer plan")
-        sources, *modules = (tuple(by_letter[letter] for letter in row) for row in rows)
-        if not modules:
-            return cls(sources)
-        attention, mlp = modules
-        return cls(sources, tuple(zip(attention, mlp, strict=True)))
+    Where a transition meets another run or the end of the model, language wins over average and
+    average over task.
 
+    Args:
+        num_layers: L.
+        runs: half-open (start, end) of each run of swapped layers; a run may be empty.
+        above: layers averaged on the output side of each run.
+        below: layers averaged on the input side of each run.
 
-def _drawn(sources: tuple[Source, ...]) -> str:
-    return "".join(SYMBOLS[source] for source in sources)
-
-
-def _describe(sources: tuple[Source, ...]) -> str:
-    chosen = {name: [i for i, source in enumerate(sources) if source == name] for name in _ORDER}
-    return "; ".join(f"{name} {format_layers(layers)}" for name, layers in chosen.items() if layers)
-
-
-def _transition_problem(num_layers: int, swapped: int, above: int, below: int) -> str | None:
-    """Return why transitions beside swapped runs (not `outer`) cannot be; None where they can."""
-    if swapped == 0 and (above or below):
-        return (
+    Raises:
+        ValueError: for transitions without a run.
+    """
+    runs = list(runs)
+    if not runs and (above or below):
+        raise ValueError(
             f"bottom_transition {above} and top_transition {below} have no effect: no layer is "
             "swapped, so there is no run beside which layers could be averaged"
         )
-    total = swapped + above + below
-    if (above or below) and total > num_layers:
-        return (
-            f"swapped layers + bottom_transition + top_transition = {swapped} + {above} + {below} "
-            f"= {total} is more than the model's {num_layers} layers"
-        )
-    return None
-
-
-def _transitions(swapped: frozenset[int], above: int, below: int) -> frozenset[int]:
-    return frozenset(
+    swapped = {layer for start, end in runs for layer in range(start, end)}
+    beside = {
         layer
-        for start, end in _runs(swapped)
+        for start, end in runs
         for layer in (*range(end, end + above), *range(start - below, start))
-        if layer not in swapped
+    }
+    return LayerPlan(
+        tuple(
+            "language" if layer in swapped else "average" if layer in beside else "task"
+            for layer in range(num_layers)
+        )
     )
 
 
-Role = Literal["task", "language"]
-"""The part an input model plays."""
+def tensor_source(
+    name: str,
+    layer: int | None,
+    plan: LayerPlan,
+    *,
+    non_layer: TensorSource = "average",
+    layer_norms: str = "block",
+    swap_modules: str = "all",
+) -> TensorSource:
+    """Return the source of the tensor `name` in decoder layer `layer` (None: outside).
 
+    Args:
+        name: full, or below its layer.
+        layer: 0-based.
+        plan: of the layers.
+        non_layer: source of everything outside the decoder's layers (section 4.2 item 6).
+        layer_norms: `block`, with their layer, or `average` (Algorithm 1 read literally).
+        swap_modules: `all`, or the part of a layer that moves; the rest is the task expert's.
 
-ROLES: tuple[str, ...] = get_args(Role)
-
-
-TensorSource = Literal["task", "language", "average", "base"]
-"""Where one tensor comes from."""
+    Raises:
+        ValueError: if `layer` is not in the plan.
+    """
+    if layer is None:
+        return non_layer
+    if not 0 <= layer < plan.num_layers:
+        raise ValueError(f"tensor {name!r}: layer {layer} is not in 0..{plan.num_layers - 1}")
+    part = layer_part(name)
+    if part == "norm" and layer_norms == "average":
+        return "average"
+    if swap_modules not in ("all", part):
+        return "task"
+    return plan.source_of(layer, part)

@@ -1,20 +1,53 @@
-"""A `delta_revert` recipe as mergekit parsed it, read with every problem at once.
+"""A `delta_revert` recipe, read with every problem at once. Knows no checkpoints or tensors.
 
-Knows the fields of mergekit's `MergeConfiguration` (duck-typed, nothing is imported); not
-checkpoints or tensors.
+What all recipes share is in `layerswap_method.recipe.document`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
-from layerswap_method.delta_revert.spec import SHARED_PARAMETERS, RevertSpec
-from layerswap_method.errors import InputError, nearest
-from layerswap_method.recipe.keys import key_problems
-from layerswap_method.recipe.parameters import read_parameters
+from pydantic import ConfigDict, Field
+
+from layerswap_method.delta_revert.spec import RevertSpec
+from layerswap_method.errors import InputError
+from layerswap_method.frozen import Frozen
+from layerswap_method.recipe.document import Block, RecipeDocument, Reference, read_form
 from layerswap_method.recipe.references import same_model_key
+
+
+class NoParameters(Frozen):
+    """What stands under one model's ``parameters:``: nothing."""
+
+    advice: ClassVar[Mapping[str, str]] = {
+        "role": "delta_revert has no roles: the base is named by base_model; drop this line"
+    }
+    """Name that does not belong here -> why."""
+
+
+class RevertEntry(Frozen):
+    """One of the models of a recipe."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    model: Reference
+    """A folder, a hub id, or either with ``+adapter``."""
+
+    parameters: Annotated[NoParameters, Block] = NoParameters()
+    """None."""
+
+
+class RevertDocument(RecipeDocument):
+    """A `delta_revert` recipe as its author writes it."""
+
+    merge_method: Literal["delta_revert"]
+    models: tuple[RevertEntry, ...] = Field(default=(), json_schema_extra={"minItems": 1})
+    """The expert; the base may be listed too."""
+
+    parameters: Annotated[RevertSpec, Block] = Field(default=None, validate_default=True)
+    """What goes back to the base."""
 
 
 @dataclass(frozen=True)
@@ -32,51 +65,24 @@ class RevertRecipe:
     config and tokenizer."""
 
 
-def read_revert_recipe(
-    config: Any, source: Mapping[str, Any] | None = None, *, known: Any = None
-) -> RevertRecipe:
+def read_revert_recipe(config: Any, source: Mapping[str, Any] | None = None) -> RevertRecipe:
     """Return the recipe, or raise one error that lists every problem.
 
     Args:
-        config: mergekit's `MergeConfiguration` with ``merge_method: delta_revert``; `models:` may
-            have become `modules:` already, as mergekit's planner makes it.
-        source: the YAML document before mergekit parsed it, to find keys that mergekit ignored.
-        known: `mergekit_api.recipe_fields()`; needed with `source`.
+        config: the recipe with ``merge_method: delta_revert``, as YAML gives it or as mergekit's
+            `MergeConfiguration`.
+        source: the recipe before mergekit parsed it, to find keys that mergekit ignored.
 
     Raises:
         InputError: with all problems, each with its place and the nearest valid name.
     """
-    problems = list(key_problems(source, known, SHARED_PARAMETERS)) if source is not None else []
-    spec, found = read_parameters(RevertSpec, config.parameters or {})
-    problems += found
-    problems += _structure_problems(config, planned=source is None)
-    entries = _entries(config)
-    experts = []
-    for place, entry in entries:
-        problems += [f"{place} ({entry.model}){text}" for text in _input_problems(entry)]
-        if config.base_model is None or same_model_key(entry.model) != same_model_key(
-            config.base_model
-        ):
-            experts.append(entry.model)
-        elif entry.model != config.base_model:
-            problems.append(
-                f"{place} ({entry.model}) is the base_model; write it in the same way "
-                f"({config.base_model}), or leave it out"
-            )
-    if config.base_model is None:
-        problems.append(
-            "base_model is missing: write base_model: with the checkpoint that the expert was "
-            "fine-tuned from"
-        )
-    elif entries and len(experts) != 1:
-        listed = ", ".join(str(model) for model in experts) or "none"
-        problems.append(
-            f"models: lists {len(experts)} models beside the base_model ({listed}); delta_revert "
-            "takes one expert"
-        )
-    if problems or spec is None:
+    document, problems, _ = read_form(RevertDocument, config, source)
+    if document is not None:
+        problems += _problems(document)
+    if problems or document is None:
         raise InputError.from_problems("delta_revert recipe", problems)
-    return RevertRecipe(spec=spec, expert=experts[0], base_model=config.base_model)
+    (expert,) = _experts(document)
+    return RevertRecipe(spec=document.parameters, expert=expert, base_model=document.base_model)
 
 
 def reverted_layers(spec: RevertSpec, num_layers: int) -> frozenset[int]:
@@ -91,43 +97,35 @@ def reverted_layers(spec: RevertSpec, num_layers: int) -> frozenset[int]:
         raise InputError(f"delta_revert recipe: {error}") from error
 
 
-def _structure_problems(config: Any, *, planned: bool) -> Iterator[str]:
-    """Yield what other methods take and this one does not.
+def _experts(document: RevertDocument) -> list[Any]:
+    """Return the models that are not the base."""
+    base = None if document.base_model is None else same_model_key(document.base_model)
+    return [entry.model for entry in document.models if same_model_key(entry.model) != base]
 
-    Args:
-        config: mergekit's `MergeConfiguration`.
-        planned: whether mergekit's planner may have rewritten `models:`.
-    """
-    for key in ("slices",) if planned else ("slices", "modules"):
-        if getattr(config, key, None):
-            yield f"delta_revert keeps every layer in its place; write models: in place of {key}:"
+
+def _problems(document: RevertDocument) -> Iterator[str]:
+    """Yield what is wrong beyond the form of single values."""
+    base, experts = document.base_model, _experts(document)
     for key in ("tokenizer", "tokenizer_source"):
-        if getattr(config, key, None) is not None:
+        if getattr(document, key) is not None:
             yield (
                 f"{key} has no place here: rows are compared one by one, so expert and base must "
                 "share a vocabulary; drop the line"
             )
-
-
-def _entries(config: Any) -> list[tuple[str, Any]]:
-    """Return (place, input) of the models, each once, before or after mergekit's planner."""
-    if config.models:
-        return [(f"models[{i}]", entry) for i, entry in enumerate(config.models)]
-    found: dict[str, tuple[str, Any]] = {}
-    for name, module in (config.modules or {}).items():
-        inputs = module.models or [s for out in module.slices or () for s in out.sources]
-        for i, entry in enumerate(inputs):
-            found.setdefault(str(entry.model), (f"modules.{name}[{i}]", entry))
-    return list(found.values())
-
-
-def _input_problems(entry: Any) -> Iterator[str]:
-    """Yield what is wrong with one input, to be read after its place."""
-    for name in entry.parameters or {}:
-        if name in SHARED_PARAMETERS:
-            yield f": {name} belongs under the recipe's top parameters:"
-        elif name == "role":
-            yield ": delta_revert has no roles: the base is named by base_model; drop this line"
-        else:
-            hint = nearest(str(name), SHARED_PARAMETERS)
-            yield f": unknown parameter {name!r}{hint}; models take none here"
+    for i, entry in enumerate(document.models):
+        if entry.model not in (*experts, base):
+            yield (
+                f"models[{i}] ({entry.model}) is the base_model; write it in the same way "
+                f"({base}), or leave it out"
+            )
+    if base is None:
+        yield (
+            "base_model is missing: write base_model: with the checkpoint that the expert was "
+            "fine-tuned from"
+        )
+    elif len(experts) != 1:
+        listed = ", ".join(str(model) for model in experts) or "none"
+        yield (
+            f"models: lists {len(experts)} models beside the base_model ({listed}); delta_revert "
+            "takes one expert"
+        )

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     StrictFloat,
@@ -21,6 +20,7 @@ from pydantic import (
 from layerswap_method.algorithm.layer_lists import parse_layers
 from layerswap_method.algorithm.tensor_names import layer_part
 from layerswap_method.errors import nearest
+from layerswap_method.frozen import Frozen
 
 Rule = Literal["expert", "base", "rows"]
 """Where one tensor comes from: the expert, the base, or row by row."""
@@ -41,10 +41,10 @@ _SELECTORS = (
 Count = Annotated[StrictInt, Field(ge=0)]
 
 
-class RevertSpec(BaseModel):
+class RevertSpec(Frozen):
     """What stands under a recipe's top-level ``parameters:``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     threshold: Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)] | None = None
     """Rows (of one input feature: `layerswap_method.deltas.rows`) whose MAV is below this go back

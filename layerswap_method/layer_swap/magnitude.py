@@ -16,9 +16,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import get_args
 
-from layerswap_method.algorithm.plan import Role
+from layerswap_method.algorithm.plan import ROLES
 from layerswap_method.layer_swap.spec import LayerSwapSpec
 
 _DIGITS = 6
@@ -90,8 +89,8 @@ def magnitude_weights(
         _fraction(weight) * _fraction(inverse_mav(mav or 0.0)) if weight else Fraction(0)
         for weight, mav in zip(weights, mavs, strict=True)
     ]
-    sides = dict.fromkeys(get_args(Role), 0.0)
-    for role, side in zip(get_args(Role), (task_weight, language_weight), strict=True):
+    sides = dict.fromkeys(ROLES, 0.0)
+    for role, side in zip(ROLES, (task_weight, language_weight), strict=True):
         of_role = [i for i, name in enumerate(roles) if name == role]
         whole = sum(_fraction(weights[i]) for i in of_role)
         if whole:

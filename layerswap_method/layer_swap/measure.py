@@ -172,17 +172,31 @@ def _open(spec: LayerSwapSpec, expert: StreamInput, base: StreamInput) -> DeltaP
 _known: dict[object, Any] = {}
 """Mean changes and norms of this process, under the files (with their dates) they came from."""
 
+_MOST = 256
+"""Of them are kept; the norms of an 8B model's tensors are 20 kB."""
+
+
+def _once(key: object, measure_it: Callable[[], Any]) -> Any:
+    """Return what is known under `key`, measured now where nothing is."""
+    if key not in _known:
+        found = measure_it()
+        while len(_known) >= _MOST:
+            del _known[next(iter(_known))]
+        _known[key] = found
+    return _known[key]
+
 
 def _mean_change(pair: DeltaPair, progress: Progress) -> float:
     key = ("mean change", pair.identity)
-    if key not in _known:
-        _known[key] = mean_row_mav(pair, lambda names: progress(f"change of {pair.expert}", names))
-    if _known[key] == 0:
+    change = _once(
+        key, lambda: mean_row_mav(pair, lambda names: progress(f"change of {pair.expert}", names))
+    )
+    if change == 0:
         raise InputError(
             f"{pair.expert} is equal to {pair.base}: its change is 0, which has no inverse to be a "
             f"weight; {_ADVICE}"
         )
-    return float(_known[key])
+    return float(change)
 
 
 def _shared_out(
@@ -199,11 +213,10 @@ def _shared_out(
         for role, soup in soups.items()
     )
     key = ("norms", soups_key)
-    if key not in _known:
-        _known[key] = _relative_norms(soups, names, progress)
+    found_norms = _once(key, lambda: _relative_norms(soups, names, progress))
     shares = {}
     for role, soup in soups.items():
-        norms = _known[key][role]
+        norms = found_norms[role]
         moved = [
             unit_norm([norms[name] for name in each], spec.delta_unit) for each in units.values()
         ]

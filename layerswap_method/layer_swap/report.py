@@ -1,4 +1,4 @@
-"""What becomes of measured changes: mergekit's configuration, log, plan file, model card.
+"""What a `layer_swap` merge says of itself: one record, and the log, plan file and card made of it.
 
 Knows the numbers of `measure`; measures nothing.
 """
@@ -6,45 +6,77 @@ Knows the numbers of `measure`; measures nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from layerswap_method import __version__
 from layerswap_method.algorithm.coefficients import mix_coefficients
-from layerswap_method.algorithm.plan import LayerPlan
-from layerswap_method.layer_swap.measure import Measured
+from layerswap_method.algorithm.plan import ROLES, LayerPlan
+from layerswap_method.layer_swap.drawing import describe_plan, draw_plan
 from layerswap_method.layer_swap.recipe import Recipe
-from layerswap_method.layer_swap.spec import NAME, LayerSwapSpec
+from layerswap_method.layer_swap.spec import NAME
 from layerswap_method.output import PLAN_FILE
+
+if TYPE_CHECKING:
+    from layerswap_method.layer_swap.measure import Measured
 
 POOLED = "the mean over all rows of all tensors of the model, each row once"
 """What is averaged; see `layerswap_method.deltas.rows` for what a row is."""
 
+PLAN_SCHEMA_VERSION = 1
 
-def measured_lines(measured: Measured) -> Iterator[str]:
-    """Yield what was measured, for the log."""
-    if measured.mavs:
-        yield f"weighting: magnitude. Change from {measured.base.name}: {POOLED}"
-        for row in _weights(measured):
-            yield (
-                f"  {row['role']} expert {row['model']}: mean |change| {row['mean_change']:.6g}, "
-                f"weight {row['merge_weight']:.6g}, {row['share_of_average']:.1%} of an average"
-            )
-    if measured.plan is not None:
-        yield (
-            f"placement: delta_share. Shares of the change from {measured.base.name}, by "
-            f"{measured.spec.delta_unit}"
-        )
-        yield from measured.plan.draw().splitlines()
+
+def plan_record(
+    recipe: Recipe, plan: LayerPlan, measured: Measured | None = None, note: str | None = None
+) -> dict[str, Any]:
+    """Return what `layer_swap_plan.json` holds: layers, parameters, models, what was measured.
+
+    Args:
+        recipe: as it was read.
+        plan: source of each layer.
+        measured: None where nothing had to be.
+        note: what a reader must know of the measured numbers.
+    """
+    modules = {name: list(sources) for name, sources in plan.by_module().items()}
+    deltas = {} if measured is None else measured_record(measured)
+    if note is not None:
+        deltas["note"] = note
+    return {
+        "schema_version": PLAN_SCHEMA_VERSION,
+        "merge_method": NAME,
+        "layerswap_version": __version__,
+        "num_layers": plan.num_layers,
+        "layers": list(plan.sources),
+        **({"modules": modules} if modules else {}),
+        "parameters": recipe.spec.model_dump(),
+        "models": [
+            {"model": str(m.reference), "role": m.role, "weight": m.weight} for m in recipe.models
+        ],
+        "base_model": str(recipe.base_model),
+        **({"deltas": deltas} if deltas else {}),
+    }
 
 
 def measured_record(measured: Measured) -> dict[str, Any]:
-    """Return what plan files and records say of it."""
+    """Return what plan files and records say of measured changes."""
     found: dict[str, Any] = {"base_model": measured.base.name}
+    shares = _shares(measured)
     if measured.mavs:
         found["pooled"] = POOLED
-        found["weights"] = _weights(measured)
+        found["weights"] = [
+            {
+                "model": expert.name,
+                "role": expert.role,
+                "mean_change": mav,
+                "merge_weight": weight,
+                "share_of_average": shares[i],
+            }
+            for i, (expert, mav, weight) in enumerate(
+                zip(measured.experts, measured.mavs, measured.weights.models, strict=True)
+            )
+            if mav is not None
+        ]
     if measured.plan is not None:
         found["units"] = [
             {
@@ -59,122 +91,114 @@ def measured_record(measured: Measured) -> dict[str, Any]:
     return found
 
 
-def measured_card(measured: Measured) -> str:
-    """Return the sections that the model card gets, as markdown."""
-    sections = []
-    if measured.mavs:
+def _shares(measured: Measured) -> dict[int, float]:
+    """Return number of an input -> its share of an average of both roles."""
+    sides = measured.weights.applied_to(measured.spec).side_weights
+    order = {
+        role: [i for i, expert in enumerate(measured.experts) if expert.role == role]
+        for role in ROLES
+    }
+    given = {role: [measured.weights.models[i] for i in found] for role, found in order.items()}
+    coefficients, divisor = mix_coefficients(given["task"], given["language"], *sides)
+    numbers = (*order["task"], *order["language"])
+    return {i: c / divisor for i, c in zip(numbers, coefficients, strict=True)}
+
+
+def log_lines(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the plan in a few lines for the log, and what was measured for it."""
+    for role in ROLES:
+        soup = ", ".join(
+            m["model"] + (f" (weight {m['weight']:g})" if m["weight"] != 1 else "")
+            for m in record["models"]
+            if m["role"] == role
+        )
+        yield f"{role} expert: {soup}"
+    plan, parameters = _plan_of(record), record["parameters"]
+    yield describe_plan(plan)
+    yield (
+        f"embeddings, final norm, lm_head: {parameters['non_layer']}; swapped modules: "
+        f"{parameters['swap_modules']}; in-layer norms: {parameters['layer_norms']}"
+    )
+    deltas = record.get("deltas", {})
+    if "weights" in deltas:
+        yield f"weighting: magnitude. Change from {deltas['base_model']}: {POOLED}"
+        for row in deltas["weights"]:
+            yield (
+                f"  {row['role']} expert {row['model']}: mean |change| {row['mean_change']:.6g}, "
+                f"weight {row['merge_weight']:.6g}, {row['share_of_average']:.1%} of an average"
+            )
+    if "units" in deltas:
+        yield (
+            f"placement: delta_share. Shares of the change from {deltas['base_model']}, by "
+            f"{parameters['delta_unit']}"
+        )
+        yield from draw_plan(plan).splitlines()
+    if "note" in deltas:
+        yield deltas["note"]
+
+
+def card(record: Mapping[str, Any]) -> str:
+    """Return the sections that the model card gets, as markdown; empty where nothing was measured.
+
+    Args:
+        record: what `plan_record` returned.
+    """
+    deltas, sections = record.get("deltas", {}), []
+    if "weights" in deltas:
         sections += [
             "### Magnitude-adjusted weights",
             "",
             "Each expert's weight is multiplied by the inverse of its mean absolute change from "
-            f"`{measured.base.name}`: {POOLED} (arXiv 2410.01335, section 5.1).",
+            f"`{deltas['base_model']}`: {POOLED} (arXiv 2410.01335, section 5.1).",
             "",
             "| model | role | mean change | weight | share of an average |",
             "|---|---|---|---|---|",
             *(
                 f"| `{row['model']}` | {row['role']} | {row['mean_change']:.6g} | "
                 f"{row['merge_weight']:.6g} | {row['share_of_average']:.1%} |"
-                for row in _weights(measured)
+                for row in deltas["weights"]
             ),
             "",
         ]
-    if measured.plan is not None:
-        spec = measured.spec
+    if "units" in deltas:
+        parameters = record["parameters"]
         sections += [
             "### Layers by what the experts changed",
             "",
-            f"Each {spec.delta_unit} comes from the expert with the larger share of its whole "
-            f"change from `{measured.base.name}`; up to a difference of "
-            f"{spec.delta_threshold:g} it is blended, {_blend(measured)} (arXiv 2601.22620).",
+            f"Each {parameters['delta_unit']} comes from the expert with the larger share of its "
+            f"whole change from `{deltas['base_model']}`; up to a difference of "
+            f"{parameters['delta_threshold']:g} it is blended, {_blend(record)} (arXiv "
+            "2601.22620).",
             "",
             "```",
-            measured.plan.draw(),
+            draw_plan(_plan_of(record)),
             "```",
         ]
+    if "note" in deltas:
+        sections.append(f"{deltas['note'][0].upper()}{deltas['note'][1:]}.\n")
     return "\n".join(sections)
 
 
-def _weights(measured: Measured) -> list[dict[str, Any]]:
-    """Return each expert of a magnitude weighting as a row of a table."""
-    shares = dict(_shares(measured))
-    return [
-        {
-            "model": expert.name,
-            "role": expert.role,
-            "mean_change": mav,
-            "merge_weight": weight,
-            "share_of_average": shares.get(i, 0.0),
-        }
-        for i, (expert, mav, weight) in enumerate(
-            zip(measured.experts, measured.mavs, measured.weights.models, strict=True)
-        )
-        if mav is not None
-    ]
-
-
-def _blend(measured: Measured) -> str:
-    by_role = dict.fromkeys(("task", "language"), 0.0)
-    for i, share in _shares(measured):
-        by_role[str(measured.experts[i].role)] += share
-    return " and ".join(f"{share:.3g} {role}" for role, share in by_role.items())
-
-
-def _shares(measured: Measured) -> Iterator[tuple[int, float]]:
-    """Yield (number of an input, its share of an average of both roles)."""
-    spec: LayerSwapSpec = measured.weights.applied_to(measured.spec)
-    numbers = {
-        role: [i for i, expert in enumerate(measured.experts) if expert.role == role]
-        for role in ("task", "language")
-    }
-    given = {role: [measured.weights.models[i] for i in found] for role, found in numbers.items()}
-    coefficients, divisor = mix_coefficients(given["task"], given["language"], *spec.side_weights)
-    for i, coefficient in zip((*numbers["task"], *numbers["language"]), coefficients, strict=True):
-        yield i, coefficient / divisor
-
-
-PLAN_SCHEMA_VERSION = 1
-
-
-def announcement(recipe: Recipe, plan: LayerPlan) -> Iterator[str]:
-    """Yield the plan in a few lines for the log."""
-    for role in ("task", "language"):
-        soup = ", ".join(
-            str(m.reference) + (f" (weight {m.weight:g})" if m.weight != 1 else "")
-            for m in recipe.by_role(role)
-        )
-        yield f"{role} expert: {soup}"
-    yield plan.describe()
-    spec = recipe.spec
-    yield (
-        f"embeddings, final norm, lm_head: {spec.non_layer}; swapped modules: "
-        f"{spec.swap_modules}; in-layer norms: {spec.layer_norms}"
+def _blend(record: Mapping[str, Any]) -> str:
+    """Return both roles' shares of a blend."""
+    rows, parameters = record["deltas"].get("weights"), record["parameters"]
+    if rows is not None:
+        sides = [sum(r["share_of_average"] for r in rows if r["role"] == role) for role in ROLES]
+    else:
+        alpha = parameters["delta_blend"]
+        sides = [alpha * parameters["task_weight"], (1 - alpha) * parameters["language_weight"]]
+    return " and ".join(
+        f"{side / sum(sides):.3g} {role}" for role, side in zip(ROLES, sides, strict=True)
     )
-
-
-def plan_record(recipe: Recipe, plan: LayerPlan) -> dict[str, Any]:
-    """Return what `layer_swap_plan.json` holds: layers, parameters, models."""
-    modules = {name: list(sources) for name, sources in plan.by_module().items()}
-    return {
-        "schema_version": PLAN_SCHEMA_VERSION,
-        "merge_method": NAME,
-        "layerswap_version": __version__,
-        "num_layers": plan.num_layers,
-        "layers": list(plan.sources),
-        **({"modules": modules} if modules else {}),
-        "parameters": recipe.spec.model_dump(),
-        "models": [
-            {"model": str(m.reference), "role": m.role, "weight": m.weight} for m in recipe.models
-        ],
-        "base_model": str(recipe.base_model),
-    }
 
 
 def read_plan(merged: Path) -> LayerPlan | None:
     """Return the layer plan that `layer_swap` left in a merged folder; None if it left none."""
     path = merged / PLAN_FILE
-    if not path.is_file():
-        return None
-    found = json.loads(path.read_text(encoding="utf-8"))
-    modules = found.get("modules")
+    return _plan_of(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+
+
+def _plan_of(record: Mapping[str, Any]) -> LayerPlan:
+    modules = record.get("modules")
     apart = None if modules is None else zip(modules["attention"], modules["mlp"], strict=True)
-    return LayerPlan(tuple(found["layers"]), None if apart is None else tuple(apart))
+    return LayerPlan(tuple(record["layers"]), None if apart is None else tuple(apart))

@@ -6,7 +6,6 @@ from decimal import Decimal
 from typing import Annotated, Literal
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     StrictFloat,
@@ -16,8 +15,9 @@ from pydantic import (
 )
 
 from layerswap_method.algorithm.layer_lists import parse_layers
-from layerswap_method.algorithm.plan import LayerPlan, TensorSource
-from layerswap_method.algorithm.tensor_names import decoder_layer, layer_part
+from layerswap_method.algorithm.plan import LayerPlan, TensorSource, tensor_source
+from layerswap_method.algorithm.tensor_names import decoder_layer
+from layerswap_method.frozen import Frozen
 from layerswap_method.layer_swap.delta_share import BLEND, THRESHOLD, DeltaUnit
 from layerswap_method.layer_swap.placements import Placement, build_plan
 
@@ -28,13 +28,13 @@ Share = Annotated[StrictFloat, Field(ge=0, le=1)]
 _COUNTS = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
 
 
-class LayerSwapSpec(BaseModel):
+class LayerSwapSpec(Frozen):
     """What stands under a recipe's top-level ``parameters:``; defaults are the paper's.
 
     Source: arXiv 2410.01335, section 4.2 (underlined defaults) and Algorithm 1.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     bottom_layers: Count = 5
     """b, the layers at the embedding side taken from the language expert; 0 to L."""
@@ -177,16 +177,14 @@ class LayerSwapSpec(BaseModel):
         Raises:
             ValueError: if `layer` is not in the plan.
         """
-        if layer is None:
-            return self.non_layer
-        if not 0 <= layer < plan.num_layers:
-            raise ValueError(f"tensor {name!r}: layer {layer} is not in 0..{plan.num_layers - 1}")
-        part = layer_part(name)
-        if part == "norm" and self.layer_norms == "average":
-            return "average"
-        if self.swap_modules not in ("all", part):
-            return "task"
-        return plan.source_of(layer, part)
+        return tensor_source(
+            name,
+            layer,
+            plan,
+            non_layer=self.non_layer,
+            layer_norms=self.layer_norms,
+            swap_modules=self.swap_modules,
+        )
 
     def named_source(self, name: str, plan: LayerPlan) -> TensorSource:
         """Return `tensor_source` with the layer read off the tensor's name."""
@@ -195,9 +193,6 @@ class LayerSwapSpec(BaseModel):
 
 SHARED_PARAMETERS: tuple[str, ...] = tuple(LayerSwapSpec.model_fields)
 """Names that stand under the top-level ``parameters:``."""
-
-PLAN_PARAMETER = "layer_swap_plan"
-"""A measured plan as text (`LayerPlan.to_text`), set before mergekit plans; never by a recipe."""
 
 MODEL_PARAMETERS: tuple[str, ...] = ("role", "weight")
 """Names that stand under each model's ``parameters:``."""

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from layerswap_method.algorithm.coefficients import source_terms
-from layerswap_method.algorithm.plan import LayerPlan, TensorSource
+from layerswap_method.algorithm.coefficients import Input, source_terms
 from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.errors import InputError
 from layerswap_method.layer_swap.spec import LayerSwapSpec
 from layerswap_method.stream.weight_stream import WeightStream, copy_mix, read_models, weight_names
-
-if TYPE_CHECKING:
-    pass
 
 
 def layer_swap_stream(
@@ -57,13 +52,17 @@ def layer_swap_stream(
         plan = plan or spec.plan(num_layers)
     except ValueError as error:
         raise InputError(f"layer_swap: {error}") from error
-    roles = [*(given.role for given in inputs), None]
-    weights = [*given_weights, 0.0]
-    is_base = [*(False for _ in inputs), True]
+    given_inputs = [
+        *(Input(given.role, w) for given, w in zip(inputs, given_weights, strict=True)),
+        Input(is_base=True),
+    ]
 
     def mix(name: str) -> TensorMix:
-        source = _source(spec, name, plan)
-        terms = source_terms(name, source, spec, roles=roles, weights=weights, is_base=is_base)
+        try:
+            source = spec.named_source(name, plan)
+            terms = source_terms(name, source, given_inputs, spec.side_weights)
+        except ValueError as error:
+            raise InputError(f"layer_swap: {error}") from error
         used = [
             (models[i], coefficient)
             for i, coefficient in zip(terms.inputs, terms.coefficients, strict=True)
@@ -89,10 +88,3 @@ def layer_swap_stream(
         description=f"layer_swap of {', '.join(given.name for given in inputs)}",
         measured=record,
     )
-
-
-def _source(spec: LayerSwapSpec, name: str, plan: LayerPlan) -> TensorSource:
-    try:
-        return spec.named_source(name, plan)
-    except ValueError as error:
-        raise InputError(f"layer_swap: {error}") from error

@@ -6,21 +6,17 @@ Knows mergekit's configuration and what two checkpoints must share; not a method
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from layerswap_method.checkpoints.compatible import own_problems, pair_problems
 from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.mergekit_plugin.api import chat_templates
 from layerswap_method.mergekit_plugin.definitions import (
     decoder_module,
     definition_problems,
     find_architecture,
-    module_problems,
-    slice_problems,
     vocabulary_tensors,
 )
 from layerswap_method.mergekit_plugin.folders import (
@@ -30,33 +26,17 @@ from layerswap_method.mergekit_plugin.folders import (
     reference_problems,
 )
 from layerswap_method.output import check_output
+from layerswap_method.recipe.references import is_there
 
 LOG = logging.getLogger("layerswap")
 
 _DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 
-@dataclass(frozen=True)
-class MergeInputs:
-    """The models of a merge, as far as configs and headers say."""
-
-    configs: dict[str, Any]
-    """Reference, as the recipe writes it -> transformers config."""
-
-    checkpoints: tuple[Checkpoint, ...]
-    """In the order of the references."""
-
-
-def read_inputs(
-    method: str,
-    references: Sequence[Any],
-    merge_config: Any,
-    options: Any,
-    out: Path | None,
-    *,
-    before_weights: Callable[[dict[str, Any]], object] = lambda configs: None,
-) -> MergeInputs:
-    """Return what a merge reads; the cheap checks come before checkpoints are fetched.
+def read_configs(
+    method: str, references: Sequence[Any], merge_config: Any, options: Any, out: Path | None
+) -> dict[str, Any]:
+    """Return reference, as the recipe writes it -> transformers config; fetches no checkpoint.
 
     Args:
         method: name of the merge method, for messages.
@@ -64,7 +44,6 @@ def read_inputs(
         merge_config: mergekit's `MergeConfiguration`.
         options: mergekit's `MergeOptions`.
         out: the output folder; None where nothing is written.
-        before_weights: called with the configs before any checkpoint is fetched; may raise.
 
     Raises:
         InputError: listing every problem of the first kind found.
@@ -78,29 +57,43 @@ def read_inputs(
     configs = {str(ref): load_config(ref, options) for ref in references}
     if out is not None:
         check_output(out, input_paths(references, options))
-    before_weights(configs)
-    # From here on checkpoints are fetched and adapters merged.
+    return configs
+
+
+def read_checkpoints(
+    references: Sequence[Any], configs: Mapping[str, Any], options: Any, out: Path | None
+) -> tuple[Checkpoint, ...]:
+    """Return the headers of every model; fetches checkpoints and merges adapters.
+
+    Raises:
+        InputError: where one cannot be had or read, or lies where the output is to be.
+    """
     checkpoints = tuple(
         read_checkpoint(str(ref), local_folder(ref, options), configs[str(ref)])
         for ref in references
     )
     if out is not None:
         check_output(out, [checkpoint.path for checkpoint in checkpoints])
-    return MergeInputs(configs, checkpoints)
+    return checkpoints
 
 
-def check_checkpoints(method: str, inputs: MergeInputs, merge_config: Any, options: Any) -> None:
+def check_checkpoints(
+    method: str,
+    checkpoints: Sequence[Checkpoint],
+    configs: Mapping[str, Any],
+    merge_config: Any,
+    options: Any,
+) -> None:
     """Check that mergekit can merge the checkpoints tensor by tensor.
 
     Raises:
         InputError: with every problem.
     """
-    configs, checkpoints = inputs.configs, inputs.checkpoints
     problems = [problem for checkpoint in checkpoints for problem in own_problems(checkpoint)]
     first = checkpoints[0]
     arch = None
     if options.allow_crimes or len({c.architecture for c in checkpoints}) == 1:
-        arch = find_architecture(merge_config, options, configs[first.name], first.name)
+        arch = find_architecture(method, merge_config, options, configs[first.name], first.name)
     vocabulary = () if arch is None else vocabulary_tensors(arch, configs[first.name])
     aligned = merge_config.tokenizer is not None or merge_config.tokenizer_source is not None
     for other in checkpoints[1:]:
@@ -112,8 +105,7 @@ def check_checkpoints(method: str, inputs: MergeInputs, merge_config: Any, optio
             allow_architectures=options.allow_crimes,
         )
     if not problems and arch is not None:
-        problems += module_problems(merge_config, tuple(arch.modules))
-        problems += slice_problems(merge_config, arch, configs, default_module=decoder_module(arch))
+        decoder_module(arch)  # refuses what has no one text decoder
         for checkpoint in checkpoints:
             if checkpoint is first or checkpoint.shapes.keys() != first.shapes.keys():
                 problems += definition_problems(arch, configs[checkpoint.name], checkpoint)
@@ -136,7 +128,7 @@ def _setting_problems(merge_config: Any) -> Iterator[str]:
             hint = nearest(name, _DTYPES)
             yield f"{key} is {name!r}; it must be one of {', '.join(_DTYPES)}{hint}"
     template = merge_config.chat_template
-    known = ("auto", *chat_templates())
+    known = ("auto", *_chat_templates())
     if template and "{" not in template and template not in known:
         yield (
             f"chat_template is {template!r}; it must be one of {', '.join(known)}, or a template's "
@@ -171,4 +163,14 @@ def input_paths(references: Sequence[Any], options: Any) -> list[Path]:
     found = [Path(part.path) for part in parts]
     if options.lora_merge_cache:
         found.append(Path(options.lora_merge_cache))
-    return [path for path in found if path.exists()]
+    return [path for path in found if is_there(path)]
+
+
+def _chat_templates() -> tuple[str, ...]:
+    """Return the names of the chat templates that mergekit ships."""
+    import importlib.resources
+
+    from mergekit._data import chat_templates as folder
+
+    files = importlib.resources.files(folder).iterdir()
+    return tuple(sorted(f.name[:-6] for f in files if f.name.endswith(".jinja")))

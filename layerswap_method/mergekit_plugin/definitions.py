@@ -1,31 +1,28 @@
-"""Whether mergekit's definition of an architecture fits a checkpoint and a recipe.
+"""Whether mergekit's definition of an architecture fits a checkpoint.
 
-Knows names of weights and modules and layer ranges; reads no tensor. mergekit finds these faults
+Knows names of weights and modules; reads no tensor. mergekit finds these faults
 only while it merges, or never: a tensor that its definition does not name is left out silently.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from layerswap_method.algorithm.tensor_names import outside_decoder, split_layer
 from layerswap_method.checkpoints.headers import Checkpoint, is_buffer, name_list
-from layerswap_method.errors import InputError, nearest
-from layerswap_method.mergekit_plugin.api import (
-    architecture_for_recipe,
-    architecture_of,
-    conversion_names,
-)
+from layerswap_method.errors import InputError
+from layerswap_method.mergekit_plugin.api import architecture_of
 
 LOG = logging.getLogger("layerswap")
 
 
-def find_architecture(merge_config: Any, options: Any, config: Any, name: str) -> Any:
+def find_architecture(method: str, merge_config: Any, options: Any, config: Any, name: str) -> Any:
     """Return mergekit's `ModelArchitecture` for the recipe: its own definition, or an inferred one.
 
     Args:
+        method: name of the merge method, for messages.
         merge_config: mergekit's `MergeConfiguration`.
         options: mergekit's `MergeOptions`.
         config: the transformers config of the model called `name`.
@@ -36,13 +33,16 @@ def find_architecture(merge_config: Any, options: Any, config: Any, name: str) -
             does not fit the config.
     """
     architecture = (getattr(config, "architectures", None) or ["unknown"])[0]
+    method = merge_config.merge_method
     try:
         found = architecture_of(config)
         if found is None:
-            found = architecture_for_recipe(merge_config, options)
+            from mergekit.architecture import get_architecture_info
+
+            found = get_architecture_info(merge_config, options)
     except Exception as error:
         raise InputError(
-            f"layer_swap recipe: mergekit has no definition of {architecture} and cannot infer one "
+            f"{method} recipe: mergekit has no definition of {architecture} and cannot infer one "
             f"from {name}: {type(error).__name__}: {error} (an adapter reference: merge it first)"
         ) from error
     try:
@@ -50,7 +50,7 @@ def find_architecture(merge_config: Any, options: Any, config: Any, name: str) -
     except RuntimeError as error:
         fault = str(error).rsplit("}", 1)[-1].strip()
         raise InputError(
-            f"layer_swap recipe: mergekit's definition of {architecture} does not fit the config "
+            f"{method} recipe: mergekit's definition of {architecture} does not fit the config "
             f"of {name}, which {fault}; mergekit cannot read this model with any method and this "
             "version of transformers"
         ) from error
@@ -89,7 +89,7 @@ def definition_problems(arch: Any, config: Any, checkpoint: Checkpoint) -> Itera
     weights = arch.all_weights(config)
     direct = {name for weight in weights for name in _names(weight)}
     unnamed = [name for name in checkpoint.shapes if name not in direct]
-    converted = dict(zip(unnamed, conversion_names(config.model_type, unnamed), strict=True))
+    converted = dict(zip(unnamed, _conversion_names(config.model_type, unnamed), strict=True))
     made = set().union(*converted.values())
     missing = [
         weight.name
@@ -152,60 +152,25 @@ def _names(weight: Any) -> tuple[str, ...]:
     return (weight.name, *(weight.aliases or ()), *(weight.tied_names or ()))
 
 
-def module_problems(merge_config: Any, modules: Collection[str]) -> Iterator[str]:
-    """Yield why a recipe's `modules:` or `slices:` do not fit the architecture's modules."""
-    listed = ", ".join(modules)
-    if merge_config.slices and len(modules) > 1:
-        yield (
-            f"slices: works for models of one module; this one has {listed}: write models:, or "
-            "modules: with slices: for each"
-        )
-    if merge_config.modules is None:
-        return
-    for name in merge_config.modules:
-        if name not in modules:
-            yield f"modules has {name!r}; this architecture has {listed}{nearest(name, modules)}"
-    absent = [name for name in modules if name not in merge_config.modules]
-    if absent:
-        yield (
-            f"modules lacks {', '.join(absent)}: mergekit would leave all its tensors out of the "
-            "output; list every module (or write models: for all of them)"
-        )
+def _conversion_names(model_type: str, stored: Iterable[str]) -> list[set[str]]:
+    """Return, for each stored name, every name that mergekit's conversion can give its tensor.
 
-
-def slice_problems(
-    merge_config: Any, arch: Any, configs: Mapping[str, Any], *, default_module: str
-) -> Iterator[str]:
-    """Yield layer ranges that run backwards, differ in length or pass a model's last layer.
-
-    Args:
-        merge_config: mergekit's `MergeConfiguration`.
-        arch: mergekit's `ModelArchitecture`.
-        configs: reference as the recipe writes it -> transformers config.
-        default_module: the module that top-level `slices:` is about.
+    mergekit converts by the rules with which transformers loads (`conversion_mapping`), so that
+    `block_sparse_moe.experts.0.w1.weight` becomes a part of `mlp.experts.gate_up_proj`.
     """
-    places = [("slices", default_module, merge_config.slices or ())]
-    places += [
-        (f"modules.{name}.slices", name, module.slices or ())
-        for name, module in (merge_config.modules or {}).items()
-        if name in arch.modules
-    ]
-    for place, module_name, slices in places:
-        info = arch.modules[module_name].architecture
-        for i, out in enumerate(slices):
-            lengths = set()
-            for entry in out.sources:
-                start, end = entry.layer_range
-                depth = info.num_layers(configs[str(entry.model)])
-                lengths.add(end - start)
-                if not 0 <= start <= end <= depth:
-                    yield (
-                        f"{place}[{i}] ({entry.model}): layer_range [{start}, {end}] is no range "
-                        f"of the model's {depth} layers; write [first, last + 1], within "
-                        f"[0, {depth}]"
-                    )
-            if len(lengths) > 1:
-                yield (
-                    f"{place}[{i}]: its layer_ranges have different lengths "
-                    f"({', '.join(str(length) for length in sorted(lengths))} layers)"
-                )
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+    rules = get_checkpoint_conversion_mapping(model_type) or []
+    found = []
+    for name in stored:
+        names = {name}
+        for rule in rules:
+            for known in sorted(names):
+                renamed, pattern = rule.rename_source_key(known)
+                if pattern is not None:
+                    names |= {
+                        renamed.replace(rule.target_patterns[0], target, 1)
+                        for target in rule.target_patterns
+                    }
+        found.append(names)
+    return found

@@ -1,101 +1,132 @@
-"""The merge method `delta_revert`: one output tensor from an expert and its base.
+"""The merge method `delta_revert` in mergekit's own style: one tensor from an expert and its base.
 
-Knows the rule of one tensor; the planner (`delta_revert_planner`) decides it, and drops
-the side that is not needed before it is read. Source: arXiv 2410.01335, section 3.3.
+Knows the rule of one tensor. `keep_fraction` is measured before a merge (`delta_revert_merge`).
+Source: arXiv 2410.01335, section 3.3.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import torch
+from mergekit.merge_methods.base import InputContract, TensorGroup
+from mergekit.merge_methods.easy_define import merge_method
 
-from layerswap_method.delta_revert.spec import NAME, RevertSpec, Rule
-from layerswap_method.errors import InputError
-from layerswap_method.mergekit_plugin.api import build_group_method, dtype_from_name
-
-if TYPE_CHECKING:
-    import torch
-
-    from layerswap_method.delta_revert.rows import Tally
+from layerswap_method.algorithm.tensor_names import decoder_layer
+from layerswap_method.delta_revert.rows import Kept, revert_rows
+from layerswap_method.delta_revert.spec import RevertSpec, Rule
+from layerswap_method.deltas.rows import input_axis, row_layout
 
 
-RULE_PARAMETER = "delta_revert_rule"
-"""This and the next two are set by the planner on each tensor's task, never by a recipe."""
-
-MODEL_TYPE_PARAMETER = "delta_revert_model_type"
-DTYPE_PARAMETER = "delta_revert_dtype"
-
-_tally: Tally | None = None
-
-
-def build_method() -> Any:
-    """Return the mergekit merge method, to be given to `registry.register`."""
-    fields = RevertSpec.model_fields.items()
-    return build_group_method(
-        name=NAME,
-        pretty_name="Delta Revert",
-        reference_url="https://arxiv.org/abs/2410.01335",
-        implementation=merge_group,
-        shared={
-            **{name: (field.annotation, field.default) for name, field in fields},
-            RULE_PARAMETER: (Rule | None, None),
-            MODEL_TYPE_PARAMETER: (str | None, None),
-            DTYPE_PARAMETER: (str | None, None),
-        },
-        per_input={},
-    )
-
-
-def start_tally() -> Tally:
-    """Return a new count that the tensors made from now on are added to.
-
-    One merge at a time: mergekit's own caches (`LoaderCache`) allow no more in a process either.
-    """
-    global _tally
-    from layerswap_method.delta_revert.rows import Tally
-
-    _tally = Tally()
-    return _tally
-
-
-def merge_group(group: Any, **parameters: Any) -> torch.Tensor:
-    """Return one output tensor (mergekit's kernel interface).
+@merge_method(  # type: ignore[untyped-decorator]
+    name="delta_revert",
+    pretty_name="Delta Revert",
+    reference_url="https://arxiv.org/abs/2410.01335",
+    contract=InputContract(max_inputs=2),
+)
+def delta_revert(
+    group: TensorGroup,
+    threshold: float | None = None,
+    keep_fraction: float | None = None,
+    revert_layers: str | None = None,
+    bottom_layers: int = 0,
+    top_layers: int = 0,
+    revert_modules: str | None = None,
+    num_layers: int | None = None,
+    model_type: str | None = None,
+) -> torch.Tensor:
+    """Return one output tensor, its layer read off its name.
 
     Args:
-        group: mergekit's `TensorGroup`: the expert's tensor, the base's, or both.
-        **parameters: the recipe's top-level parameters, and what the planner sets.
+        group: the expert's tensor and the base's, of one shape.
+        threshold: rows whose mean absolute change is below this go back.
+        keep_fraction: refused here; it goes by all rows of the model.
+        revert_layers: layers that go back whole, such as ``"0-4,30,31"``.
+        bottom_layers: layers at the embedding side that go back whole.
+        top_layers: layers at the output side that go back whole.
+        revert_modules: modules that go back in every layer, such as ``"attention,mlp"``.
+        num_layers: decoder layers of the model; None asks the base's config where it is needed.
+        model_type: of the transformers config; None asks the base's config. It says which weights
+            are stored inputs x outputs.
 
     Returns:
-        A side's own tensor, or rows of both; see `revert.revert_rows`.
+        A side's own tensor, or rows of both; see `layerswap_method.delta_revert.rows`.
 
     Raises:
-        InputError: if a side that is needed is missing, a change is not finite, or the planner was
-            not extended.
+        ValueError: for parameters that do not fit, a missing side or name, an unknown depth, or a
+            change that is not finite.
     """
-    from layerswap_method.delta_revert.rows import Kept, revert_rows
-    from layerswap_method.deltas.rows import input_axis, row_layout
+    name, base = group.metadata.name, group.base
+    if name is None:
+        raise ValueError("delta_revert needs the tensor's name; none was given")
+    if base is None or len(group.entries) != 2:
+        raise ValueError(f"{name}: delta_revert takes one expert and its base; name the base")
+    given = {
+        "threshold": threshold,
+        "keep_fraction": keep_fraction,
+        "revert_layers": revert_layers,
+        "bottom_layers": bottom_layers,
+        "top_layers": top_layers,
+        "revert_modules": revert_modules,
+    }
+    spec = RevertSpec(**{key: value for key, value in given.items() if value is not None})
+    if spec.keep_fraction is not None:
+        raise ValueError(
+            "keep_fraction goes by all rows of the model, which are measured before a merge of "
+            "whole checkpoints; one tensor alone takes a threshold"
+        )
+    config = _config(base.id)
+    layer, layers = decoder_layer(name), frozenset[int]()
+    if layer is not None and (bottom_layers or top_layers or revert_layers):
+        depth = num_layers or getattr(config, "num_hidden_layers", None)
+        if depth is None:
+            raise ValueError(
+                f"{name}: {base.id!r} has no config that says how many layers the model has; give "
+                "num_layers"
+            )
+        layers = spec.layers(int(depth))
+    rule = spec.rule(name, layer, layers)
+    kind = model_type or str(getattr(config, "model_type", ""))
+    return revert(group, rule, spec.threshold, kind)[0]
 
+
+def revert(
+    group: TensorGroup,
+    rule: Rule,
+    threshold: float | None,
+    model_type: str,
+    out_dtype: torch.dtype | None = None,
+) -> tuple[torch.Tensor, Kept]:
+    """Return the tensor of a group whose rule is known, and what was kept of it.
+
+    Args:
+        group: the expert's tensor, the base's, or both.
+        rule: where the tensor comes from.
+        threshold: for rows, the mean absolute change below which a row goes back.
+        model_type: of the transformers config.
+        out_dtype: dtype to which rows of both are rounded; None keeps that of the inputs.
+
+    Raises:
+        ValueError: if a side that is needed is missing, or a change is not finite.
+    """
     name = group.metadata.name or "tensor"
-    rule: Rule | None = parameters[RULE_PARAMETER]
-    if rule is None:
-        raise InputError("delta_revert works through mergekit's planner only; use mergekit-yaml")
     sides = {"base" if entry.is_base else "expert": entry.tensor for entry in group.entries}
     for side in ("expert", "base") if rule == "rows" else (rule,):
         if side not in sides:
-            raise InputError(f"{name}: the {side} does not hold this tensor")
+            raise ValueError(f"{name}: the {side} does not hold this tensor")
     shape = tuple(next(iter(sides.values())).shape)
-    axis = input_axis(name, len(shape), parameters[MODEL_TYPE_PARAMETER] or "")
-    if rule == "rows":
-        threshold = parameters["threshold"]
-        try:
-            result, kept = revert_rows(sides["expert"], sides["base"], threshold, axis)
-        except ValueError as error:
-            raise InputError(f"{name}: {error}; the expert or the base is damaged") from error
-        dtype = dtype_from_name(parameters[DTYPE_PARAMETER])
-        result = result if dtype is None else result.to(dtype)
-    else:
-        result = sides[rule]
+    axis = input_axis(name, len(shape), model_type)
+    if rule != "rows":
         rows = row_layout(shape, axis).features
-        kept = Kept.whole(rows, result.numel(), stays=rule == "expert")
-    if _tally is not None:
-        _tally.tensors[name] = kept
-    return result
+        return sides[rule], Kept.whole(rows, sides[rule].numel(), stays=rule == "expert")
+    try:
+        result, kept = revert_rows(sides["expert"], sides["base"], threshold or 0.0, axis)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}; the expert or the base is damaged") from error
+    return (result if out_dtype is None else result.to(out_dtype)), kept
+
+
+def _config(model: object) -> object:
+    """Return the text config of an input's model; None where its id names none."""
+    try:
+        return model.config().get_text_config()  # type: ignore[attr-defined]
+    except (AttributeError, OSError, TypeError, ValueError):
+        return None

@@ -1,26 +1,28 @@
-"""The checks of a `delta_revert` merge, its threshold, and what it says about itself.
+"""What comes before a `delta_revert` merge: its checks in order, its threshold.
 
-Knows the order of the checks; what happens around the merge is in `run`.
+What happens around the merge is in `run`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from layerswap_method.checkpoints.headers import Checkpoint
 from layerswap_method.delta_revert.recipe import RevertRecipe, read_revert_recipe, reverted_layers
-from layerswap_method.delta_revert.report import _announcement, _outcome
+from layerswap_method.delta_revert.report import log_lines, outcome, plan_record
+from layerswap_method.delta_revert.rows import Tally
 from layerswap_method.delta_revert.spec import NAME
 from layerswap_method.errors import InputError
-from layerswap_method.mergekit_plugin.api import recipe_fields
-from layerswap_method.mergekit_plugin.checks import MergeInputs, check_checkpoints, read_inputs
-from layerswap_method.mergekit_plugin.delta_revert_kernel import start_tally
-from layerswap_method.mergekit_plugin.run import Prepared
-from layerswap_method.output import REVERT_PLAN_FILE
-
-if TYPE_CHECKING:
-    pass
+from layerswap_method.mergekit_plugin.checks import (
+    check_checkpoints,
+    read_checkpoints,
+    read_configs,
+)
+from layerswap_method.mergekit_plugin.planner import RevertJob, RevertPlanner
+from layerswap_method.output import REVERT_PLAN_FILE, Prepared
 
 
 def prepare(
@@ -32,32 +34,31 @@ def prepare(
         InputError: listing every problem of the first kind found (recipe, then references, then
             checkpoints), before any output exists.
     """
-    recipe = read_revert_recipe(merge_config, document, known=recipe_fields())
+    recipe = read_revert_recipe(merge_config, document)
     references = [recipe.expert, recipe.base_model]
-    inputs = read_inputs(NAME, references, merge_config, options, out)
-    _check_vocabularies(inputs)
-    check_checkpoints(NAME, inputs, merge_config, options)
-    num_layers = inputs.checkpoints[1].depth()
+    configs = read_configs(NAME, references, merge_config, options, out)
+    checkpoints = read_checkpoints(references, configs, options, out)
+    _check_vocabularies(*checkpoints)
+    check_checkpoints(NAME, checkpoints, configs, merge_config, options)
+    num_layers = checkpoints[1].depth()
     layers = reverted_layers(recipe.spec, num_layers)
-    threshold = _threshold(recipe, inputs)
-    parameters = {k: v for k, v in (merge_config.parameters or {}).items() if k != "keep_fraction"}
-    if threshold is not None:
-        parameters["threshold"] = threshold
-    tally = start_tally()
+    threshold = _threshold(recipe, checkpoints)
+    tally = Tally()
+    job = RevertJob(recipe.spec, layers, threshold, recipe.expert, recipe.base_model, tally)
+    record = plan_record(recipe, layers, num_layers, threshold)
     return Prepared(
-        merge_config=merge_config.model_copy(update={"parameters": parameters}),
-        lines=tuple(_announcement(recipe, layers, num_layers, threshold)),
+        planner=functools.partial(RevertPlanner, job=job),
+        lines=tuple(log_lines(recipe.spec, record)),
         plan_file=REVERT_PLAN_FILE,
-        outcome=lambda: _outcome(recipe, layers, num_layers, threshold, tally),
+        outcome=lambda: outcome(recipe.spec, record, tally),
     )
 
 
-def _check_vocabularies(inputs: MergeInputs) -> None:
+def _check_vocabularies(expert: Checkpoint, base: Checkpoint) -> None:
     """Refuse vocabularies that differ: mergekit could cut or align them, rows could not be.
 
     Comes before the checks that any merge needs, whose advice is a `tokenizer:` of the recipe.
     """
-    expert, base = inputs.checkpoints
     for name, shape in expert.shapes.items():
         other = base.shapes.get(name, shape)
         counts_tokens = shape[:1] == (expert.vocab_size,) or other[:1] == (base.vocab_size,)
@@ -69,7 +70,7 @@ def _check_vocabularies(inputs: MergeInputs) -> None:
             )
 
 
-def _threshold(recipe: RevertRecipe, inputs: MergeInputs) -> float | None:
+def _threshold(recipe: RevertRecipe, checkpoints: Sequence[Checkpoint]) -> float | None:
     """Return the threshold below which rows go back; None where rows are not looked at.
 
     For `keep_fraction` both checkpoints are read once, in blocks.
@@ -84,6 +85,6 @@ def _threshold(recipe: RevertRecipe, inputs: MergeInputs) -> float | None:
     from layerswap_method.delta_revert.measure import measure_rows
     from layerswap_method.deltas.open_pair import open_pair
 
-    expert, base = (StreamInput(c.name, c.path) for c in inputs.checkpoints)
+    expert, base = (StreamInput(c.name, c.path) for c in checkpoints)
     pair = open_pair(expert, base)
     return spec.threshold if spec.keep_fraction is None else measure_rows(pair).threshold(spec)

@@ -6,12 +6,12 @@ Every trap of mergekit 0.1.5 with paths is caught here, before anything is writt
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerswap_method.errors import InputError, describe_error
-from layerswap_method.mergekit_plugin.api import merged_reference
-from layerswap_method.recipe.references import path_problem
+from layerswap_method.recipe.references import is_folder, is_there, path_problem
 
 if TYPE_CHECKING:
     from layerswap_method.checkpoints.model_files import StreamInput
@@ -38,7 +38,7 @@ def reference_problems(reference: Any, options: Any) -> list[str]:
 
 def _adapter_problems(reference: Any) -> list[str]:
     folder = Path(reference.lora.path)
-    if not folder.is_dir():
+    if not is_folder(folder):
         return []  # a hub id; peft reports on it when mergekit merges the adapter
     if not (folder / "adapter_config.json").is_file():
         return [f"{reference}: {folder} holds no adapter_config.json, so it is no peft adapter"]
@@ -58,7 +58,7 @@ def has_tokenizer(reference: Any) -> bool:
     five tokens for some architectures (Qwen2, GPT-2, Gemma), and mergekit takes it.
     """
     folder = Path(reference.model.path)
-    if not folder.is_dir():
+    if not is_folder(folder):
         return True
     return any(next(folder.glob(pattern), None) is not None for pattern in _VOCABULARIES)
 
@@ -84,11 +84,11 @@ def local_folder(reference: Any, options: Any) -> Path:
         InputError: where mergekit would fail to get them.
     """
     try:
-        merged = merged_reference(reference, options)
+        merged = _merged(reference, options)
         return Path(merged.local_path(cache_dir=options.transformers_cache))
     except Exception as error:
         hint = ""
-        if os.environ.get("HF_HUB_OFFLINE") and not Path(reference.model.path).exists():
+        if os.environ.get("HF_HUB_OFFLINE") and not is_there(reference.model.path):
             hint = (
                 "; mergekit asks the hub for the list of files even when they are cached: offline, "
                 f"write the snapshot's folder instead{_snapshot(reference, options)}"
@@ -123,3 +123,26 @@ def _snapshot(reference: Any, options: Any) -> str:
         revision=reference.model.revision,
     )
     return f": {Path(found).parent}" if isinstance(found, str) else ""
+
+
+def _merged(reference: Any, options: Any) -> Any:
+    """Return `reference` with its adapter, if any, merged into the LoRA cache.
+
+    A merge of the adapter that fails leaves no folder in the cache: mergekit would take it for a
+    finished copy next time.
+    """
+    copy = None
+    if reference.lora is not None:
+        names = (reference.model._unique_id(), reference.lora._unique_id())
+        copy = Path(options.lora_merge_cache) / "_".join(names)
+    made_here = copy is not None and not copy.exists()
+    try:
+        return reference.merged(
+            cache_dir=options.lora_merge_cache,
+            trust_remote_code=options.trust_remote_code,
+            lora_merge_dtype=options.lora_merge_dtype,
+        )
+    except BaseException:
+        if copy is not None and made_here:
+            shutil.rmtree(copy, ignore_errors=True)
+        raise

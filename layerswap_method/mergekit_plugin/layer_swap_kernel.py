@@ -1,146 +1,153 @@
-"""The merge method `layer_swap`: one output tensor from the experts' tensors.
+"""The merge method `layer_swap` in mergekit's own style: one output tensor from the experts'.
 
-Knows roles, weights and the source of one tensor. The planner (`planner`)
-normally decides that source and drops the inputs that are not needed before they are read. Where
-mergekit's planner could not be extended, the kernel derives layer and layer count itself from
-the tensor's name and the first input's config, and every input is read.
+Knows tensors, roles and layer numbers. It is all that `mergekit.merge_methods.merge_state_dicts`
+and a plain `MergePlanner` need. What must be measured first, and the placements that only this
+project has, are planned before a merge (`planner`), which then calls `combine`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Literal
 
-from layerswap_method.algorithm.coefficients import source_terms
-from layerswap_method.algorithm.plan import LayerPlan, Role, TensorSource
-from layerswap_method.errors import InputError
-from layerswap_method.layer_swap.recipe import UNMEASURED
-from layerswap_method.layer_swap.spec import NAME, PLAN_PARAMETER, LayerSwapSpec
-from layerswap_method.mergekit_plugin.api import build_group_method, dtype_from_name
+import torch
+from mergekit.merge_methods.base import PerInput, TensorGroup
+from mergekit.merge_methods.easy_define import merge_method
 
-if TYPE_CHECKING:
-    import torch
-
-
-SOURCE_PARAMETER = "layer_swap_source"
-"""Set by the planner on each tensor's task, never by a recipe."""
-
-DTYPE_PARAMETER = "layer_swap_dtype"
-"""Set by the planner on averaged tensors: the recipe's `dtype`, to which the average is rounded
-once. Never by a recipe."""
+from layerswap_method.algorithm.average import weighted_average
+from layerswap_method.algorithm.coefficients import Input, source_terms
+from layerswap_method.algorithm.plan import LayerPlan, Role, TensorSource, swap_plan, tensor_source
+from layerswap_method.algorithm.tensor_names import decoder_layer
 
 
-def build_method() -> Any:
-    """Return the mergekit merge method, to be given to `registry.register`."""
-    shared = {
-        name: (field.annotation, field.default)
-        for name, field in LayerSwapSpec.model_fields.items()
-    }
-    return build_group_method(
-        name=NAME,
-        pretty_name="Layer Swapping",
-        reference_url="https://arxiv.org/abs/2410.01335",
-        implementation=merge_group,
-        shared={
-            **shared,
-            PLAN_PARAMETER: (str | None, None),
-            SOURCE_PARAMETER: (TensorSource | None, None),
-            DTYPE_PARAMETER: (str | None, None),
-        },
-        per_input={"role": (Role | None, None), "weight": (float, 1.0)},
-    )
-
-
-def merge_group(
-    group: Any, *, role: Mapping[Any, str | None], weight: Mapping[Any, float], **shared: Any
+@merge_method(  # type: ignore[untyped-decorator]
+    name="layer_swap",
+    pretty_name="Layer Swapping",
+    reference_url="https://arxiv.org/abs/2410.01335",
+)
+def layer_swap(
+    group: TensorGroup,
+    role: PerInput[Role | None] = None,
+    weight: PerInput[float] = 1.0,
+    bottom_layers: int = 5,
+    top_layers: int = 2,
+    bottom_transition: int = 0,
+    top_transition: int = 0,
+    task_weight: float = 1.0,
+    language_weight: float = 1.0,
+    weighting: str = "uniform",
+    placement: str = "outer",
+    language_layers: str | None = None,
+    non_layer: TensorSource = "average",
+    layer_norms: Literal["block", "average"] = "block",
+    swap_modules: Literal["all", "attention", "mlp"] = "all",
+    num_layers: int | None = None,
 ) -> torch.Tensor:
-    """Return one output tensor (mergekit's kernel interface).
+    """Return one output tensor, its layer read off its name (arXiv 2410.01335, Algorithm 1).
 
     Args:
-        group: mergekit's `TensorGroup`; tensors of one shape, any floating dtype.
-        role: input id -> `task`, `language` or None (the base).
-        weight: input id -> weight within its role; 0 or more.
-        **shared: the recipe's top-level parameters, and what the planner sets.
+        group: tensors of one shape, any floating dtype; at most one is the base's.
+        role: `task`, `language` or None (the base) of each input.
+        weight: of each input within its role; 0 or more.
+        bottom_layers: b, layers of the language expert at the embedding side.
+        top_layers: u, layers of the language expert at the output side.
+        bottom_transition: t_b, averaged layers on the output side of each swapped run.
+        top_transition: t_u, averaged layers on the input side of each swapped run.
+        task_weight: of the task experts in every average of both.
+        language_weight: of the language experts in every average of both.
+        weighting: `uniform`.
+        placement: `outer`, the paper's, or `layers`.
+        language_layers: with `layers` the swapped layers, such as ``"0-4,30,31"``.
+        non_layer: source of everything outside the decoder's layers.
+        layer_norms: `block`, norms go with their layer, or `average`.
+        swap_modules: the part of a layer that moves; the rest is the task expert's.
+        num_layers: decoder layers of the model; None asks the first input's config.
 
     Returns:
-        The source's own tensor (bit-identical) where one model gives it, else the weighted
-        average, accumulated in float32 and rounded once; see `arithmetic.weighted_average`.
+        The source's own tensor (an alias, bit-identical) where one model gives it, else the
+        weighted average, rounded once; see `weighted_average`.
 
     Raises:
-        InputError: if an input that the source needs is missing.
+        ValueError: for numbers that do not fit, an input that is missing, a tensor without a name
+            or an unknown depth.
     """
-    plan = shared.pop(PLAN_PARAMETER, None)
-    source = shared.pop(SOURCE_PARAMETER, None)
-    dtype = shared.pop(DTYPE_PARAMETER, None)
-    spec = LayerSwapSpec(
-        **{
-            name: value
-            for name, value in shared.items()
-            if value != LayerSwapSpec.model_fields[name].default
-        }
-    )
-    if source is None:
-        source = _source_from_name(group, spec, plan)
-    return _combine(
-        group.metadata.name or "tensor",
-        source,
-        spec,
-        tensors=[entry.tensor for entry in group.entries],
-        roles=[role[entry.id] for entry in group.entries],
-        weights=[weight[entry.id] for entry in group.entries],
-        is_base=[entry.is_base for entry in group.entries],
-        out_dtype=dtype_from_name(dtype),
-    )
-
-
-def _combine(
-    name: str,
-    source: TensorSource,
-    spec: LayerSwapSpec,
-    *,
-    tensors: Sequence[torch.Tensor],
-    roles: Sequence[str | None],
-    weights: Sequence[float],
-    is_base: Sequence[bool],
-    out_dtype: torch.dtype | None = None,
-) -> torch.Tensor:
-    from layerswap_method.algorithm.average import weighted_average
-
-    terms = source_terms(name, source, spec, roles=roles, weights=weights, is_base=is_base)
-    if source == "base":
-        return tensors[terms.inputs[0]]
-    chosen = [tensors[i] for i in terms.inputs]
-    return weighted_average(chosen, terms.coefficients, terms.divisor, out_dtype)
-
-
-def _source_from_name(group: Any, spec: LayerSwapSpec, plan: str | None) -> TensorSource:
-    """Return the source without the planner's help (recipes with `models:` only).
-
-    Args:
-        group: mergekit's `TensorGroup`.
-        spec: the recipe's parameters.
-        plan: a measured plan as text.
-    """
-    from layerswap_method.algorithm.tensor_names import decoder_layer
-
     name = group.metadata.name
     if name is None:
-        raise InputError("layer_swap needs the tensor's name to know its layer; none was given")
-    if spec.weighting == "magnitude":
-        raise InputError(f"{name}: {UNMEASURED}")
+        raise ValueError("layer_swap needs the tensor's name to know its layer; none was given")
+    _check_alone(weighting, placement, language_layers)
     layer = decoder_layer(name)
-    if layer is None:
-        return spec.non_layer
+    plan = LayerPlan(())
+    if layer is not None:
+        plan = swap_plan(
+            _depth(group) if num_layers is None else num_layers,
+            bottom_layers=bottom_layers,
+            top_layers=top_layers,
+            bottom_transition=bottom_transition,
+            top_transition=top_transition,
+            language_layers=language_layers,
+        )
+    source = tensor_source(
+        name,
+        layer,
+        plan,
+        non_layer=non_layer,
+        layer_norms=layer_norms,
+        swap_modules=swap_modules,
+    )
+    inputs = [Input(role[e.id], weight[e.id], e.is_base) for e in group.entries]
+    return combine(group, source, inputs, (task_weight, language_weight))
+
+
+def combine(
+    group: TensorGroup,
+    source: TensorSource,
+    inputs: Sequence[Input],
+    side_weights: tuple[float, float],
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Return the tensor of a group whose source is known.
+
+    Args:
+        group: tensors of one shape.
+        source: where the tensor comes from.
+        inputs: one an entry of `group`, in its order.
+        side_weights: of (task, language) in an average of the two.
+        out_dtype: dtype to which an average is rounded; None keeps that of the inputs.
+
+    Raises:
+        ValueError: as `source_terms`.
+    """
+    terms = source_terms(group.metadata.name or "tensor", source, inputs, side_weights)
+    tensors = [group.entries[i].tensor for i in terms.inputs]
+    return weighted_average(tensors, terms.coefficients, terms.divisor, out_dtype)
+
+
+def _check_alone(weighting: str, placement: str, language_layers: str | None) -> None:
+    """Refuse what one tensor alone does not show, or what contradicts itself."""
+    if weighting != "uniform":
+        raise ValueError(
+            f"weighting: {weighting} goes by what the experts changed, which is measured before a "
+            "merge of whole checkpoints; one tensor alone takes uniform"
+        )
+    if placement not in ("outer", "layers"):
+        raise ValueError(
+            f"placement: {placement} is laid out before a merge of whole checkpoints; one tensor "
+            "alone takes outer, or layers with language_layers"
+        )
+    if (language_layers is None) != (placement == "outer"):
+        raise ValueError(
+            "placement: layers and language_layers, such as '0-4,30,31', go together; write both "
+            "or neither"
+        )
+
+
+def _depth(group: TensorGroup) -> int:
+    """Return the decoder layers that the first input's config states."""
+    first = group.entries[0].id
     try:
-        config = group.entries[0].id.config()
-        num_layers = int(config.get_text_config().num_hidden_layers)
+        return int(first.config().get_text_config().num_hidden_layers)
     except (AttributeError, OSError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{name}: layer_swap cannot tell the number of layers of {group.entries[0].id!r}; "
-            "use it through mergekit-yaml, mergekit-multi or mergekit.merge.run_merge"
+        raise ValueError(
+            f"{group.metadata.name}: {first!r} has no config that says how many layers the model "
+            "has; give num_layers"
         ) from error
-    try:
-        found = spec.plan(num_layers) if plan is None else LayerPlan.from_text(plan)
-        return spec.tensor_source(name, layer, found)
-    except ValueError as error:
-        raise InputError(str(error)) from error

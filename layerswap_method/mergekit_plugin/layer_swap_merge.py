@@ -1,35 +1,44 @@
-"""The checks of a `layer_swap` merge, and what it says about itself.
+"""What comes before a `layer_swap` merge: its checks in order, what is measured, its plan.
 
-Knows the order of the checks; the checks themselves are in `recipe`, `checking`, `references` and
-`checkpoints`. What happens around the merge is in `run`.
+The checks themselves are in `layer_swap.recipe`, `checks` and `checkpoints`; what happens around
+the merge is in `run`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from layerswap_method.algorithm.coefficients import Input
 from layerswap_method.algorithm.plan import LayerPlan
 from layerswap_method.algorithm.tensor_names import layer_part, split_layer
 from layerswap_method.checkpoints.headers import Checkpoint
 from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.errors import InputError
 from layerswap_method.layer_swap.recipe import Recipe, read_recipe
-from layerswap_method.layer_swap.report import announcement, plan_record
-from layerswap_method.layer_swap.spec import NAME, PLAN_PARAMETER
-from layerswap_method.mergekit_plugin.api import recipe_fields
-from layerswap_method.mergekit_plugin.checks import check_checkpoints, read_inputs
-from layerswap_method.mergekit_plugin.definitions import decoder_module
+from layerswap_method.layer_swap.report import card, log_lines, plan_record
+from layerswap_method.layer_swap.spec import NAME
+from layerswap_method.mergekit_plugin.checks import (
+    check_checkpoints,
+    read_checkpoints,
+    read_configs,
+)
 from layerswap_method.mergekit_plugin.folders import local_folder, stream_input
-from layerswap_method.mergekit_plugin.planner import layer_plan, planner_is_extended
-from layerswap_method.mergekit_plugin.run import Prepared
-from layerswap_method.output import PLAN_FILE, Outcome
+from layerswap_method.mergekit_plugin.planner import SwapJob, SwapPlanner
+from layerswap_method.output import PLAN_FILE, Outcome, Prepared
 from layerswap_method.stream.weight_stream import checkpoint_stream
 
 if TYPE_CHECKING:
     from layerswap_method.layer_swap.measure import Measured
+
+ALIGNED = (
+    "vocabulary rows are compared as they are stored, before the recipe aligns them: experts that "
+    "number the same tokens otherwise than the base seem to have changed far"
+)
+"""Said where a recipe has ``tokenizer:`` and measures whole models."""
 
 
 def prepare(
@@ -37,23 +46,24 @@ def prepare(
 ) -> Prepared:
     """Return a `layer_swap` merge that mergekit can carry out; see `check` for what it raises."""
     recipe, plan, measured = check(merge_config, options, document, out)
-    lines, record, card = [*announcement(recipe, plan)], plan_record(recipe, plan), ""
+    spec, weights = recipe.spec, [model.weight for model in recipe.models]
+    note = None
     if measured is not None:
-        from layerswap_method.layer_swap import report as of
-
-        lines += of.measured_lines(measured)
-        record["deltas"] = of.measured_record(measured)
-        card = of.measured_card(measured)
+        spec, weights = measured.weights.applied_to(spec), list(measured.weights.models)
         if measured.mavs and _aligns(merge_config, options):
-            lines.append(ALIGNED)
-            record["deltas"]["note"] = ALIGNED
-            card += f"\n{ALIGNED[0].upper()}{ALIGNED[1:]}.\n"
-        merge_config = measured_config(merge_config, measured)
+            note = ALIGNED
+    base = recipe.base_model
+    inputs = {
+        model.reference: Input(model.role, weight, is_base=model.reference == base)
+        for model, weight in zip(recipe.models, weights, strict=True)
+    }
+    inputs.setdefault(base, Input(is_base=True))
+    record = plan_record(recipe, plan, measured, note)
     return Prepared(
-        merge_config=merge_config,
-        lines=tuple(lines),
+        planner=functools.partial(SwapPlanner, job=SwapJob(spec, plan, inputs)),
+        lines=tuple(log_lines(record)),
         plan_file=PLAN_FILE,
-        outcome=lambda: Outcome(record, card=card),
+        outcome=lambda: Outcome(record, card=card(record)),
     )
 
 
@@ -77,37 +87,18 @@ def check(
         InputError: listing every problem of the first kind found (recipe, then references, then
             checkpoints, then changes), before any output exists.
     """
-    recipe = read_recipe(merge_config, document, known=recipe_fields())
+    recipe = read_recipe(merge_config, document)
     spec = recipe.spec
-    if spec.placement == "delta_share" and not merge_config.models:
-        raise InputError(
-            "layer_swap recipe: placement: delta_share compares the layers of whole models; write "
-            "models: in place of slices: or modules:"
-        )
-    references = unique_references(recipe, merge_config)
-    inputs = read_inputs(
-        NAME,
-        references,
-        merge_config,
-        options,
-        out,
-        # slices are checked first, with the checkpoints
-        before_weights=lambda configs: (
-            plan_for_depth(recipe, merge_config, configs)
-            if merge_config.models and spec.placement != "delta_share"
-            else None
-        ),
-    )
-    check_checkpoints(NAME, inputs, merge_config, options)
-    first, configs = inputs.checkpoints[0], inputs.configs
-    _check_swap_modules(recipe, first)
-    if spec.placement == "delta_share":
-        measured = _measure(recipe, options, first)
-        return recipe, measured.plan or LayerPlan(()), measured
-    plan = plan_for_depth(recipe, merge_config, configs)
-    if plan.num_layers != first.num_layers:
-        _check_new_depth(plan.num_layers, configs[str(recipe.base_model)], first)
-    return recipe, plan, _measure(recipe, options, first) if spec.needs_deltas else None
+    references = _references(recipe, merge_config)
+    configs = read_configs(NAME, references, merge_config, options, out)
+    plan = None if spec.placement == "delta_share" else _plan(recipe, references[0], configs)
+    checkpoints = read_checkpoints(references, configs, options, out)
+    check_checkpoints(NAME, checkpoints, configs, merge_config, options)
+    _check_swap_modules(recipe, checkpoints[0])
+    measured = _measure(recipe, options, checkpoints[0]) if spec.needs_deltas else None
+    if measured is not None and measured.plan is not None:
+        plan = measured.plan
+    return recipe, plan or LayerPlan(()), measured
 
 
 def _aligns(merge_config: Any, options: Any) -> bool:
@@ -152,7 +143,7 @@ def _readable(reference: Any, options: Any) -> StreamInput:
     return given
 
 
-def unique_references(recipe: Recipe, merge_config: Any) -> list[Any]:
+def _references(recipe: Recipe, merge_config: Any) -> list[Any]:
     """Return every model the merge reads, the first task expert first, each once."""
     found: dict[str, Any] = {}
     for model in (*recipe.by_role("task"), *recipe.by_role("language")):
@@ -172,67 +163,12 @@ def _check_swap_modules(recipe: Recipe, first: Checkpoint) -> None:
         )
 
 
-def _check_new_depth(num_layers: int, config: Any, first: Checkpoint) -> None:
-    problem = None
-    if not planner_is_extended():
-        problem = "with this version of mergekit, whose planner layer_swap could not extend"
-    elif getattr(config.get_text_config(), "layer_types", None) is not None:
-        problem = "its config lists a layer_type for each layer, which mergekit does not renew"
-    if problem is not None:
-        raise InputError(
-            f"layer_swap recipe: the slices give {num_layers} layers and {first.name} has "
-            f"{first.num_layers}; the depth cannot change: {problem}"
-        )
-
-
-def plan_for_depth(recipe: Recipe, merge_config: Any, configs: dict[str, Any]) -> LayerPlan:
-    """Return the plan for the depth of the recipe's slices, or of the first model's config."""
-    slices = merge_config.slices
-    if merge_config.modules:
-        slices = merge_config.modules[decoder_module(merge_config)].slices
-    if slices:
-        ranges = [out.sources[0].layer_range for out in slices]
-        return layer_plan(recipe, sum(end - start for start, end in ranges))
-    name, config = next(iter(configs.items()))
-    num_layers = getattr(config.get_text_config(), "num_hidden_layers", None)
+def _plan(recipe: Recipe, first: Any, configs: Mapping[str, Any]) -> LayerPlan:
+    """Return the plan for the depth that the first model's config states."""
+    num_layers = getattr(configs[str(first)].get_text_config(), "num_hidden_layers", None)
     if num_layers is None:
-        raise InputError(f"{name}: its config does not say how many layers it has")
-    return layer_plan(recipe, int(num_layers))
-
-
-ALIGNED = (
-    "vocabulary rows are compared as they are stored, before the recipe aligns them: experts that "
-    "number the same tokens otherwise than the base seem to have changed far"
-)
-"""Said where a recipe has ``tokenizer:`` and measures whole models."""
-
-
-def measured_config(merge_config: Any, measured: Measured) -> Any:
-    """Return mergekit's configuration with the measured weights and plan written into it.
-
-    Args:
-        merge_config: the recipe's own; not changed.
-        measured: for that recipe.
-    """
-    config = merge_config.model_copy(deep=True)
-    parameters = {k: v for k, v in (config.parameters or {}).items() if k != "weighting"}
-    weights = measured.weights
-    parameters |= {"task_weight": weights.task, "language_weight": weights.language}
-    if measured.plan is not None:
-        parameters[PLAN_PARAMETER] = measured.plan.to_text()
-    config.parameters = parameters
-    of_model = {
-        expert.name: weight for expert, weight in zip(measured.experts, weights.models, strict=True)
-    }
-    for entry in _entries(config):
-        if str(entry.model) in of_model and (entry.parameters or {}).get("role") is not None:
-            entry.parameters = {**entry.parameters, "weight": of_model[str(entry.model)]}
-    return config
-
-
-def _entries(config: Any) -> Iterator[Any]:
-    """Yield every input of a configuration, wherever it stands."""
-    for holder in (config, *(config.modules or {}).values()):
-        yield from holder.models or ()
-        for out in holder.slices or ():
-            yield from out.sources
+        raise InputError(f"{first}: its config does not say how many layers it has")
+    try:
+        return recipe.spec.plan(int(num_layers))
+    except ValueError as error:
+        raise InputError(f"layer_swap recipe: {error}") from error

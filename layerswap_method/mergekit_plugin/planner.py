@@ -1,200 +1,225 @@
-"""The extension of mergekit's planner: each tensor's source, and only the inputs it needs.
+"""mergekit's planner for our merges: each tensor's source, and only the inputs that it needs.
 
-Knows the private `MergePlanner` of mergekit 0.1.5. Its planner knows what a kernel is never told
-(the current layer and the layer count, for every architecture and for `slices:`), and it decides
-what is read from disk: an expert that a layer does not use is dropped here, before mergekit asks
-for its tensor. If the planner's methods are not those of 0.1.5, nothing is changed and the kernel
-falls back to the tensor's name (see `layerswap_method.mergekit_plugin.layer_swap_kernel`).
+Knows the private `MergePlanner` of mergekit 0.1.5; `run` has `run_merge` plan with these. A planner
+knows what a kernel is never told (the current layer, for every architecture), and it decides what
+is read from disk: a model that a tensor does not need is dropped before mergekit asks for it.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
-import logging
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from layerswap_method.algorithm.coefficients import needed_roles
-from layerswap_method.algorithm.plan import LayerPlan, TensorSource
-from layerswap_method.errors import InputError
-from layerswap_method.layer_swap.recipe import Recipe, read_measured
-from layerswap_method.layer_swap.spec import NAME
-from layerswap_method.mergekit_plugin import delta_revert_planner as revert_planner
-from layerswap_method.mergekit_plugin.api import loaded_as_stored
-from layerswap_method.mergekit_plugin.definitions import decoder_module
-from layerswap_method.mergekit_plugin.layer_swap_kernel import DTYPE_PARAMETER, SOURCE_PARAMETER
+import torch
+from mergekit.common import ImmutableMap, dtype_from_name
+from mergekit.merge_methods.base import TensorGroup
+from mergekit.plan import MergePlanner
 
-LOG = logging.getLogger("layerswap")
+from layerswap_method.algorithm.coefficients import Input, needed_roles
+from layerswap_method.algorithm.plan import LayerPlan
+from layerswap_method.delta_revert.rows import Tally
+from layerswap_method.delta_revert.spec import RevertSpec
+from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.layer_swap.spec import LayerSwapSpec
+from layerswap_method.mergekit_plugin.definitions import decoder_module
+from layerswap_method.mergekit_plugin.delta_revert_kernel import revert
+from layerswap_method.mergekit_plugin.layer_swap_kernel import combine
+from layerswap_method.mergekit_plugin.planned_method import PLANNED
 
 _EXPECTED = {
+    "__init__": ["self", "config", "arch_info", "options", "out_model_config"],
     "plan_module": ["self", "module_name", "definition"],
     "plan_layer": ["self", "sources", "layer_offset", "t", "cfg_reader", "module_name"],
     "plan_tensor": ["self", "weight", "weights_in", "models", "cfg_reader"],
 }
 
 
-@dataclass
-class _Progress:
-    """Where mergekit's planner stands in a `layer_swap` recipe."""
+def check_planner(planner: Any = MergePlanner) -> None:
+    """Check that a planner is the one that the classes here extend.
 
-    recipe: Recipe
-    plan: LayerPlan | None = None
-    layer: int | None = None
-
-
-def patch_planner(module: Any, *, applies: Callable[[str], bool]) -> bool:
-    """Extend `MergePlanner` in the executed module `mergekit.plan`; True if that was possible.
-
-    Args:
-        module: `mergekit.plan`.
-        applies: whether a merge method is this project's at the time of a call.
+    Raises:
+        LayerSwapError: where it is not; a merge could then take tensors from the wrong model.
     """
-    planner = module.MergePlanner
-    if getattr(planner, "_layerswap_patched", False):
-        return True
     for name, expected in _EXPECTED.items():
         method = getattr(planner, name, None)
         if method is None or list(inspect.signature(method).parameters) != expected:
-            LOG.warning(
-                "mergekit's MergePlanner.%s is not the one of mergekit 0.1.5: layer_swap reads "
-                "layer numbers off tensor names and loads every expert for every tensor",
-                name,
+            raise LayerSwapError(
+                f"mergekit's MergePlanner.{name} is not the one of mergekit 0.1.5, which layerswap "
+                "extends to merge checkpoints; install a newer layerswap, or mergekit==0.1.5"
             )
-            return False
-    planner.plan_module = _wrap_plan_module(planner.plan_module, applies)
-    planner.plan_layer = _wrap_plan_layer(planner.plan_layer, applies)
-    planner.plan_tensor = _wrap_plan_tensor(planner.plan_tensor, applies)
-    planner._layerswap_patched = True
-    return True
 
 
-def planner_is_extended() -> bool:
-    """Return whether mergekit's planner was extended in this process (else: kernel only)."""
-    planner = getattr(sys.modules.get("mergekit.plan"), "MergePlanner", None)
-    return bool(getattr(planner, "_layerswap_patched", False))
+@dataclass(frozen=True)
+class SwapJob:
+    """What a `layer_swap` merge does, all of it decided and measured."""
+
+    spec: LayerSwapSpec
+    """Its weights are the measured ones."""
+
+    plan: LayerPlan
+    """Source of each decoder layer."""
+
+    inputs: Mapping[Any, Input]
+    """mergekit's `ModelReference` -> what it is in the merge; the base is among them."""
 
 
-def _wrap_plan_module(original: Any, applies: Callable[[str], bool]) -> Any:
-    @functools.wraps(original)
-    def plan_module(self: Any, module_name: str, definition: Any) -> Any:
-        if not applies(self.config.merge_method):
-            return original(self, module_name, definition)
-        if self.config.merge_method != NAME:
-            self._layerswap = revert_planner.begin(self, module_name, definition)
-            return original(self, module_name, definition)
-        progress = _Progress(read_measured(self.config))
-        if module_name == decoder_module(self.arch_info):
-            num_layers = sum(
-                out.sources[0].layer_range[1] - out.sources[0].layer_range[0]
-                for out in definition.slices
-            )
-            progress.plan = layer_plan(progress.recipe, num_layers)
-        self._layerswap = progress
-        return original(self, module_name, definition)
+@dataclass(frozen=True)
+class RevertJob:
+    """What a `delta_revert` merge does, all of it decided and measured."""
 
-    return plan_module
+    spec: RevertSpec
+    """What goes back."""
 
+    layers: frozenset[int]
+    """Layers that go back whole."""
 
-def layer_plan(recipe: Recipe, num_layers: int) -> LayerPlan:
-    """Return the recipe's plan for `num_layers` layers.
+    threshold: float | None
+    """Rows with a smaller change go back; None where rows are not looked at."""
 
-    Raises:
-        InputError: with the numbers, where the counts do not fit.
-    """
-    if recipe.measured is not None:
-        return recipe.measured
-    try:
-        return recipe.spec.plan(num_layers)
-    except ValueError as error:
-        raise InputError(f"layer_swap recipe: {error}") from error
+    expert: Any
+    """mergekit's `ModelReference`."""
+
+    base: Any
+    """mergekit's `ModelReference`."""
+
+    tally: Tally
+    """Filled while the merge runs."""
 
 
-def _wrap_plan_layer(original: Any, applies: Callable[[str], bool]) -> Any:
-    @functools.wraps(original)
-    def plan_layer(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not applies(self.config.merge_method):
-            return original(self, *args, **kwargs)
-        self._layerswap.layer = self._current_module_layers
+class _LayerPlanner(MergePlanner):  # type: ignore[misc]
+    """mergekit's planner that knows which decoder layer it plans, and plans by a job of ours."""
+
+    _in_decoder = False
+    _layer: int | None = None
+
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        # A copy: mergekit rewrites `models:` in it. The job says what the parameters say.
+        super().__init__(config.model_copy(update={"parameters": {}}), *args, **kwargs)
+
+    def plan_module(self, module_name: str, definition: Any) -> None:
+        self._in_decoder = module_name == decoder_module(self.arch_info)
+        super().plan_module(module_name, definition)
+
+    def plan_layer(self, *args: Any, **kwargs: Any) -> None:
+        self._layer = self._current_module_layers if self._in_decoder else None
         try:
-            return original(self, *args, **kwargs)
+            super().plan_layer(*args, **kwargs)
         finally:
-            self._layerswap.layer = None
+            self._layer = None
 
-    return plan_layer
-
-
-def _wrap_plan_tensor(original: Any, applies: Callable[[str], bool]) -> Any:
-    @functools.wraps(original)
-    def plan_tensor(
-        self: Any, weight: Any, weights_in: list[Any], models: list[Any], cfg_reader: Any
+    def _plan_with(
+        self,
+        weight: Any,
+        inputs: Mapping[Any, Any],
+        cfg_reader: Any,
+        make: Callable[[TensorGroup], torch.Tensor],
+        *,
+        as_stored: bool,
     ) -> None:
-        if not applies(self.config.merge_method):
-            original(self, weight, weights_in, models, cfg_reader)
+        """Plan one tensor that `make` makes of `inputs` (model -> its weight).
+
+        mergekit casts to the recipe's `dtype` on loading; `as_stored` leaves that out.
+        """
+
+        def in_our_words(group: TensorGroup) -> torch.Tensor:
+            try:
+                return make(group)
+            except ValueError as error:
+                raise InputError(str(error)) from error
+
+        planned = len(self._tensors)
+        super().plan_tensor(weight, list(inputs.values()), list(inputs), cfg_reader)
+        if len(self._tensors) == planned:  # mergekit skips optional tensors that nobody has
             return
-        if self.config.merge_method != NAME:
-            revert_planner.plan_tensor(self, original, weight, weights_in, models, cfg_reader)
-            return
-        progress: _Progress = self._layerswap
-        source = _tensor_source(progress, weight.name)
-        base = progress.recipe.base_model
-        if progress.layer is None and len(weights_in) != len(models):
-            # mergekit sizes these by the first slice and names the models of the last.
-            weights_in = [weight] * len(models)
-        inputs = list(zip(models, weights_in, strict=True))
-        if source == "base" and base not in models:  # `slices:` need not list the base
-            inputs.append((base, weight))
+        task = self._tensors[-1][1]
+        update: dict[str, Any] = {"parameters": ImmutableMap({PLANNED: in_our_words})}
+        if as_stored:
+            update["gather_tensors"] = _as_stored(task.gather_tensors)
+        self._tensors[-1] = (weight, task.model_copy(update=update))
+
+
+class SwapPlanner(_LayerPlanner):
+    """Plans a `layer_swap`."""
+
+    def __init__(self, *args: Any, job: SwapJob, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._job = job
+
+    def plan_tensor(
+        self, weight: Any, weights_in: list[Any], models: list[Any], cfg_reader: Any
+    ) -> None:
+        """Plan one tensor; an average is rounded once, to the dtype in which it is saved."""
+        spec, inputs = self._job.spec, self._job.inputs
+        source = (
+            spec.tensor_source(weight.name, self._layer, self._job.plan)
+            if self._in_decoder
+            else spec.non_layer  # vision towers, projectors
+        )
+        roles = needed_roles(source, spec.side_weights)
         # A token may be sourced from any model and the shortest vocabulary sets the length of
         # truncated ones, so aligned vocabulary tensors keep every input.
         aligned = weight.vocabulary_axis is not None and (
             bool(self._tokenizer_task) or self.options.unsafe_truncate_embeddings
         )
-        kept = [
-            (model, weight_in)
-            for model, weight_in in inputs
-            if aligned or _is_needed(progress.recipe, source, model)
-        ]
-        planned = len(self._tensors)
-        original(self, weight, [w for _, w in kept], [m for m, _ in kept], cfg_reader)
-        if len(self._tensors) > planned:  # mergekit skips optional tensors that nobody has
-            self._tensors[-1] = (
-                weight,
-                _with_source(self, self._tensors[-1][1], weight, source),
+        kept = {
+            model: weight_in
+            for model, weight_in in zip(models, weights_in, strict=True)
+            if aligned
+            or (
+                inputs[model].is_base
+                if source == "base"
+                else inputs[model].role in roles and inputs[model].weight != 0
             )
+        }
+        dtype = None
+        if source == "average":
+            named = weight.force_dtype or self.config.out_dtype or self.config.dtype
+            dtype = dtype_from_name(named)
 
-    return plan_tensor
+        def make(group: TensorGroup) -> torch.Tensor:
+            of_group = [inputs[entry.id] for entry in group.entries]
+            return combine(group, source, of_group, spec.side_weights, dtype)
 
-
-def _tensor_source(progress: _Progress, name: str) -> TensorSource:
-    if progress.plan is None:  # vision towers, projectors: everything but the text decoder
-        return progress.recipe.spec.non_layer
-    return progress.recipe.spec.tensor_source(name, progress.layer, progress.plan)
-
-
-def _is_needed(recipe: Recipe, source: TensorSource, model: Any) -> bool:
-    if source == "base":
-        return bool(model == recipe.base_model)
-    roles = needed_roles(source, recipe.spec)
-    return any(
-        given.reference == model and given.weight != 0 and given.role in roles
-        for given in recipe.models
-    )
+        self._plan_with(weight, kept, cfg_reader, make, as_stored=dtype is not None)
 
 
-def _with_source(planner: Any, task: Any, weight: Any, source: TensorSource) -> Any:
-    """Return mergekit's task for one tensor with its source written into it.
+class RevertPlanner(_LayerPlanner):
+    """Plans a `delta_revert`."""
 
-    mergekit casts to the recipe's `dtype` on loading and to `out_dtype` on saving, so an average
-    would be rounded up to three times; averages are therefore loaded as stored, and the kernel
-    rounds them once, to the dtype they are saved in.
-    """
-    parameters = {**dict(task.parameters.items()), SOURCE_PARAMETER: source}
-    update: dict[str, Any] = {}
-    dtype = weight.force_dtype or planner.config.out_dtype or planner.config.dtype
-    if source == "average" and dtype is not None:
-        parameters[DTYPE_PARAMETER] = dtype
-        update["gather_tensors"] = loaded_as_stored(task.gather_tensors)
-    update["parameters"] = type(task.parameters)(parameters)
-    return task.model_copy(update=update)
+    def __init__(self, *args: Any, job: RevertJob, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._job = job
+
+    def plan_tensor(
+        self, weight: Any, weights_in: list[Any], models: list[Any], cfg_reader: Any
+    ) -> None:
+        """Plan one tensor.
+
+        Rows are compared as they are stored: rounded to the recipe's `dtype` first, a light
+        fine-tune would look unchanged. What is chosen is rounded after.
+        """
+        job = self._job
+        rule = job.spec.rule(weight.name, self._layer, job.layers)
+        sides: dict[str, Collection[Any]] = {"expert": [job.expert], "base": [job.base]}
+        wanted = sides.get(rule, [job.expert, job.base])
+        given = zip(models, weights_in, strict=True)
+        kept = {model: weight_in for model, weight_in in given if model in wanted}
+        dtype = dtype_from_name(weight.force_dtype or self.config.dtype) if rule == "rows" else None
+        model_type = str(self.out_model_config.get_text_config().model_type)
+
+        def make(group: TensorGroup) -> torch.Tensor:
+            result, found = revert(group, rule, job.threshold, model_type, dtype)
+            job.tally.tensors[weight.name] = found
+            return result
+
+        self._plan_with(weight, kept, cfg_reader, make, as_stored=rule == "rows")
+
+
+def _as_stored(gather: Any) -> Any:
+    """Return mergekit's loading task without its cast; it may stand inside one that aligns."""
+    if hasattr(gather, "gather_tensors"):
+        inner = _as_stored(gather.gather_tensors)
+        return gather.model_copy(update={"gather_tensors": inner})
+    return gather.model_copy(update={"dtype": None})

@@ -7,12 +7,14 @@ other methods keep mergekit's errors.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pydantic
 
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.recipe.parameters import RECIPE, problems
+from layerswap_method.recipe.references import named_models, syntax_problem
 
 _REASONS = (
     (
@@ -46,15 +48,15 @@ def patch_config(module: Any, names: Collection[str], *, applies: Callable[[str]
         meant = name.lower().replace("-", "_") if isinstance(name, str) else ""
         if meant not in names or not applies(meant):
             return original.__func__(cls, obj, *args, **kwargs)
-        problems = []
+        found = []
         if name != meant:
-            problems.append(f"merge_method is {name!r}; did you mean {meant!r}?")
+            found.append(f"merge_method is {name!r}; did you mean {meant!r}?")
         try:
             config = original.__func__(cls, obj, *args, **kwargs)
         except (RuntimeError, ValueError) as error:
-            problems += _problems(obj, error, _parameters(meant))
-        if problems:
-            raise InputError.from_problems(f"{meant} recipe", problems)
+            found += _problems(obj, error, _document_type(meant))
+        if found:
+            raise InputError.from_problems(f"{meant} recipe", found)
         return config
 
     model_validate._layerswap_patched = True  # type: ignore[attr-defined]
@@ -66,120 +68,45 @@ def check_form(document: Mapping[str, Any]) -> None:
 
     Raises:
         InputError: with every problem; for the methods of this project without the keys that
-            mergekit would ignore, which `read_recipe` and `read_revert_recipe` tell.
+            mergekit would ignore, which `read_recipe` and `read_revert_recipe` name.
     """
-    from layerswap_method.mergekit_plugin.api import method_names, parse_recipe, recipe_fields
+    from layerswap_method.mergekit_plugin.api import configuration_type, method_names
     from layerswap_method.mergekit_plugin.methods import METHODS
-    from layerswap_method.recipe.keys import key_problems
 
     name, known = document.get("merge_method"), sorted({*method_names(), *METHODS})
-    problems = []
+    found = []
     if name not in known:
         hint = nearest(str(name), known)
-        problems.append(f"merge_method is {name!r}; mergekit has {', '.join(known)}{hint}")
+        found.append(f"merge_method is {name!r}; mergekit has {', '.join(known)}{hint}")
     try:
-        parse_recipe(document)
+        configuration_type().model_validate(dict(document))
     except InputError:  # a recipe of ours, in our words
         raise
     except (RuntimeError, ValueError) as error:
-        problems += _problems(document, error, ())
+        found += _problems(document, error, configuration_type())
     else:
         if name not in METHODS:
-            problems += key_problems(document, recipe_fields(), ())
-    if problems:
-        raise InputError.from_problems(f"{name} recipe" if name in known else "recipe", problems)
+            found += problems(configuration_type(), document, None, RECIPE)
+    if found:
+        raise InputError.from_problems(f"{name} recipe" if name in known else "recipe", found)
 
 
-def _parameters(method: str) -> tuple[str, ...]:
-    """Return the names that `method` knows below ``parameters:``."""
+def _document_type(method: str) -> type[pydantic.BaseModel]:
+    """Return the typed document of a method of ours."""
     if method == "layer_swap":
-        from layerswap_method.layer_swap.spec import MODEL_PARAMETERS, SHARED_PARAMETERS
+        from layerswap_method.layer_swap.recipe import LayerSwapDocument
 
-        return (*MODEL_PARAMETERS, *SHARED_PARAMETERS)
-    from layerswap_method.delta_revert import spec as revert_spec
+        return LayerSwapDocument
+    from layerswap_method.delta_revert.recipe import RevertDocument
 
-    return revert_spec.SHARED_PARAMETERS
+    return RevertDocument
 
 
-def _problems(
-    document: Mapping[str, Any], error: Exception, parameters: Collection[str]
-) -> list[str]:
+def _problems(document: Any, error: Exception, model: type[pydantic.BaseModel]) -> list[str]:
     """Return what mergekit refuses, and the keys that it would ignore: a typo may be the cause."""
-    from layerswap_method.mergekit_plugin.api import recipe_fields
-    from layerswap_method.recipe.keys import key_problems
-
     if isinstance(error, pydantic.ValidationError):
-        found = list(_value_problems(document, error.errors(include_url=False)))
-    else:
-        found = [_reason(str(error))]
-    return found + list(key_problems(document, recipe_fields(), parameters))
-
-
-def _reason(text: str) -> str:
-    """Return what a `RuntimeError` of mergekit's validators means."""
-    if text.startswith("Can't parse "):
-        path = text.removeprefix("Can't parse ")
-        return (
-            f"{path}: mergekit reads + as MODEL+ADAPTER, so there is one adapter at most and no "
-            "path holds a +; merge the adapters first, or rename the folder"
-        )
-    if text.startswith("Invalid model path - multiple @"):
-        path = text.rpartition(": ")[2]
-        return f"{path}: mergekit reads @ as PATH@REVISION, so a path may hold one @ at most"
-    return next((ours for start, ours in _REASONS if text.startswith(start)), text)
-
-
-def _value_problems(document: Any, errors: Sequence[Any]) -> Iterator[str]:
-    """Yield one problem for each place; pydantic reports one for each type that it tried."""
-    seen = set()
-    for item in errors:
-        place, value, rest = _find(document, item["loc"])
-        if place in seen:
-            continue
-        seen.add(place)
-        if rest[-1:] == ("[key]",) or item["type"] == "invalid_key":
-            yield f"{place}: the name {item['input']!r} is no text; write it in quotes"
-        elif item["type"] == "missing" and len(rest) == 1:
-            yield (
-                f"{place} lacks {rest[0]}" if isinstance(rest[0], str) else f"{place} is too short"
-            )
-        elif value is None:
-            yield f"{place} is empty; write a value or drop the line"
-        elif len(rest) > 0:  # one for each type that the value could have had
-            yield f"{place} is {_short(value)}, which mergekit cannot read as its value"
-        else:
-            yield f"{place} is {_short(value)}; it must be {_expected(item)}"
-
-
-def _find(document: Any, loc: Sequence[Any]) -> tuple[str, Any, tuple[Any, ...]]:
-    """Return (place, value there, what of `loc` lies below and is no part of the document)."""
-    place, value = "", document
-    for i, part in enumerate(loc):
-        inside = isinstance(value, Mapping) and part in value
-        if not inside and not (
-            isinstance(value, list) and isinstance(part, int) and part < len(value)
-        ):
-            return place or "the recipe", value, tuple(loc[i:])
-        if inside and "[key]" in loc[i + 1 : i + 2]:
-            return place or "the recipe", value, ("[key]",)
-        place += f"[{part}]" if isinstance(value, list) else f".{part}" if place else str(part)
-        value = value[part]
-    return place, value, ()
-
-
-def _expected(item: Any) -> str:
-    kinds = {
-        "list_type": "a list",
-        "tuple_type": "a list such as [0, 8]",
-        "dict_type": "a block of names and values",
-        "string_type": "text",
-    }
-    if item["type"] == "model_type":
-        reference = "Reference" in item["msg"]
-        return "a model's folder or hub id" if reference else "a block of names and values"
-    return kinds.get(item["type"], f"another value ({item['msg']})")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+        return problems(model, document, error, RECIPE)
+    text = str(error)
+    reasons = [ours for start, ours in _REASONS if text.startswith(start)]
+    references = [problem for each in named_models(document) if (problem := syntax_problem(each))]
+    return [*(reasons or references or [text]), *problems(model, document, None, RECIPE)]

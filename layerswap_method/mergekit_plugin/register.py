@@ -1,12 +1,11 @@
 """Registration: knows what mergekit must be told, and when to stand aside; not how it merges.
 
-`layerswap_method._hook` calls the four `on_*` functions right after the mergekit modules they
+`layerswap_method._hook` calls the `on_*` functions right after the mergekit modules they
 are named after have run. They may raise: the hook turns that into one warning.
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
 import sys
 from types import ModuleType
@@ -28,7 +27,10 @@ def is_ours(name: object) -> bool:
 def merge_method(name: str) -> Any:
     """Return the one `mergekit.merge_methods.MergeMethod` called `name` of this process."""
     if name not in _made:
-        _made[name] = importlib.import_module(METHODS[name]).build_method()
+        from layerswap_method.mergekit_plugin.planned_method import PlannedMethod
+
+        kernel = METHODS[name].kernel()
+        _made[name] = PlannedMethod(kernel.spec, kernel.implementation)
     return _made[name]
 
 
@@ -71,17 +73,6 @@ def on_registry(registry: ModuleType) -> None:
             _aside.add(name)
 
 
-def on_plan(plan: ModuleType) -> None:
-    """Teach the planner in `mergekit.plan` what each layer of a recipe of ours needs."""
-    if not any(is_ours(name) for name in METHODS):
-        return
-    from layerswap_method.mergekit_plugin.planner import patch_planner
-
-    if not patch_planner(plan, applies=is_ours) and is_ours("delta_revert"):
-        LOG.warning("delta_revert is not available: it needs the planner of mergekit 0.1.5")
-        _withdraw("delta_revert")
-
-
 def on_merge(merge: ModuleType) -> None:
     """Have `mergekit.merge` check a recipe of ours before anything is written."""
     if not any(is_ours(name) for name in METHODS):
@@ -94,16 +85,12 @@ def on_merge(merge: ModuleType) -> None:
 def withdraw() -> None:
     """Take our methods out of mergekit's registry again, where they are ours.
 
-    For a process in which a later step failed: a `layer_swap` without its planner or its checks
-    is worse than mergekit's plain "Unimplemented merge method".
+    For a process in which a later step failed: a `layer_swap` without its checks is worse than
+    mergekit's plain "Unimplemented merge method".
     """
-    for name in METHODS:
-        _withdraw(name)
-
-
-def _withdraw(name: str) -> None:
-    _aside.add(name)
     registry = sys.modules.get("mergekit.merge_methods.registry")
     methods = getattr(registry, "_METHODS", {})
-    if name in _made and methods.get(name) is _made[name]:
-        del methods[name]
+    for name in METHODS:
+        _aside.add(name)
+        if name in _made and methods.get(name) is _made[name]:
+            del methods[name]

@@ -1,53 +1,28 @@
 """What happens around a merge of ours: every check before, plan file, card and rename after.
 
-Knows mergekit's `run_merge` and the output folder; what is checked and said is each method's own
-(`preflight` for `layer_swap`, `revert.preflight` for `delta_revert`). Merges by other methods pass
-through untouched.
+Knows mergekit's `run_merge` and the output folder; what is checked, planned and said is each
+method's own (`methods`). Merges by other methods pass through untouched.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from layerswap_method.errors import LayerSwapError, describe_error
 from layerswap_method.mergekit_plugin.api import forget_loaders
-from layerswap_method.output import Outcome, output_folder, temporary_output
+from layerswap_method.mergekit_plugin.methods import METHODS
+from layerswap_method.mergekit_plugin.planner import check_planner
+from layerswap_method.output import output_folder, temporary_output
 from layerswap_method.recipe.strict_yaml import parse_yaml
 
 LOG = logging.getLogger("layerswap")
-
-_PREFLIGHT = {
-    "layer_swap": "layerswap_method.mergekit_plugin.layer_swap_merge",
-    "delta_revert": "layerswap_method.mergekit_plugin.delta_revert_merge",
-}
-"""Merge method -> the module whose `prepare` checks its recipes."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A merge that mergekit can carry out."""
-
-    merge_config: Any
-    """mergekit's `MergeConfiguration` to merge by: the recipe's own, or with what was measured for
-    it in it. The model card and `mergekit_config.yml` show the recipe's own all the same."""
-
-    lines: tuple[str, ...]
-    """For the log, before the merge."""
-
-    plan_file: str
-    """Name of the file that holds the record."""
-
-    outcome: Callable[[], Outcome]
-    """Called when mergekit has written its files."""
 
 
 def patch_merge(module: Any, *, applies: Callable[[str], bool]) -> None:
@@ -60,26 +35,31 @@ def patch_merge(module: Any, *, applies: Callable[[str], bool]) -> None:
     original = module.run_merge
     if getattr(original, "_layerswap_patched", False):
         return
-    # Now, not at the first merge: what is damaged is to be found before anything is registered.
-    checks = {name: importlib.import_module(path) for name, path in _PREFLIGHT.items()}
+
+    # Now, not at the first merge: what is damaged is found while the methods can be withdrawn.
+    prepare = {name: method.merge() for name, method in METHODS.items()}
 
     @functools.wraps(original)
     def run_merge(
         merge_config: Any, out_path: str, options: Any, config_source: str | None = None
     ) -> None:
-        if not applies(merge_config.merge_method):
+        method = merge_config.merge_method
+        if not applies(method):
             original(merge_config, out_path, options, config_source)
             return
+        check_planner()
         forget_loaders()
         out = output_folder(out_path)
-        prepared = checks[merge_config.merge_method].prepare(
-            merge_config, options, _document(merge_config.merge_method, config_source), out
-        )
-        shown = config_source or merge_config.to_yaml()
+        document = _document(method, config_source)
+        prepared = prepare[method](merge_config, options, document, out)
         _say(prepared.lines, quiet=options.quiet)
         with temporary_output(out) as folder:
-            with _failures_in_one_message(verbose=options.verbosity > 0):
-                original(prepared.merge_config, str(folder), options, shown)
+            with (
+                _failures_in_one_message(verbose=options.verbosity > 0),
+                _planned_by(prepared.planner, module, merge_config),
+            ):
+                shown = config_source or merge_config.to_yaml()
+                original(merge_config, str(folder), options, shown)
             outcome = prepared.outcome()
             text = json.dumps(outcome.record, indent=2) + "\n"
             (folder / prepared.plan_file).write_text(text, encoding="utf-8")
@@ -90,6 +70,21 @@ def patch_merge(module: Any, *, applies: Callable[[str], bool]) -> None:
     for name, loaded in list(sys.modules.items()):
         if name.startswith("mergekit.") and getattr(loaded, "run_merge", None) is original:
             loaded.run_merge = run_merge  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _planned_by(planner: Callable[..., Any], module: Any, merge_config: Any) -> Iterator[None]:
+    """Have `run_merge` of `module` plan one configuration with a planner of ours."""
+    usual = module.MergePlanner
+
+    def choose(config: Any, *args: Any, **kwargs: Any) -> Any:
+        return (planner if config is merge_config else usual)(config, *args, **kwargs)
+
+    module.MergePlanner = choose
+    try:
+        yield
+    finally:
+        module.MergePlanner = usual
 
 
 def _document(method: str, config_source: str | None) -> Mapping[str, Any] | None:

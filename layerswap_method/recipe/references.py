@@ -7,6 +7,33 @@ from pathlib import Path
 from typing import Any
 
 
+def syntax_problem(reference: str) -> str | None:
+    """Return why mergekit cannot take a reference apart; None where it can."""
+    parts = reference.split("+")
+    if len(parts) > 2:
+        return (
+            f"{reference}: mergekit reads + as MODEL+ADAPTER, so there is one adapter at most and "
+            "no path holds a +; merge the adapters first, or rename the folder"
+        )
+    for part in parts:
+        if part.count("@") > 1:
+            return f"{part}: mergekit reads @ as PATH@REVISION, so a path may hold one @ at most"
+    return None
+
+
+def is_there(path: str | Path) -> bool:
+    """Return whether something is at `path`; nothing is at one too long for the file system."""
+    try:
+        return Path(path).exists()
+    except OSError:
+        return False
+
+
+def is_folder(path: str | Path) -> bool:
+    """Return whether `path` is a folder; one too long for the file system is none."""
+    return is_there(path) and Path(path).is_dir()
+
+
 def path_problem(path: str) -> str | None:
     """Return what is wrong with a model path as a recipe writes it; None where nothing is.
 
@@ -18,9 +45,9 @@ def path_problem(path: str) -> str | None:
     looks_local = path.startswith(("/", "~", ".")) or path.count("/") > 1
     if path.startswith("~"):
         return f"{path}: mergekit does not expand ~; write the whole path"
-    if looks_local and not Path(path).exists():
+    if looks_local and not is_there(path):
         return f"{path}: no such folder (the current directory is {Path.cwd()})"
-    if Path(path).exists() and _is_hub_id(path):
+    if is_there(path) and _is_hub_id(path):
         return (
             f"{path}: this folder's name could be a hub id, and mergekit asks the hub about it "
             f"after writing the weights (offline it fails there); write ./{path}"
@@ -50,7 +77,7 @@ def same_model_key(reference: Any) -> str:
 
 def _resolved(part: str) -> str:
     path, at, revision = part.partition("@")
-    return (str(Path(path).resolve()) if path and Path(path).exists() else path) + at + revision
+    return (str(Path(path).resolve()) if path and is_there(path) else path) + at + revision
 
 
 def named_models(template: Mapping[str, Any]) -> Iterator[str]:

@@ -6,16 +6,13 @@ error, and so is a tag that stands for anything but plain values (``!!python/...
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from layerswap_method.errors import InputError, first_line
-
-_MERGE = "tag:yaml.org,2002:merge"
-"""Of the key ``<<``: YAML puts the keys of the block that it names in its place."""
 
 
 def read_yaml(path: Path, *, tags: Collection[str] = ()) -> Any:
@@ -48,13 +45,9 @@ def parse_yaml(text: str, where: str, *, tags: Collection[str] = ()) -> Any:
     Raises:
         InputError: as `read_yaml` does.
     """
+    problems: list[str] = []
     try:
-        loader = _loader(tags)(text)
-        node = loader.get_single_node()
-        problems = [] if node is None else [*_problems(loader, node, set())]
-        if problems:
-            raise InputError.from_problems(where, problems)
-        return None if node is None else loader.construct_document(node)
+        content = _StrictLoader(text, tags, problems).get_single_data()
     except yaml.MarkedYAMLError as error:
         said = ", ".join(each for each in (error.context, error.problem) if each)
         line = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
@@ -63,52 +56,41 @@ def parse_yaml(text: str, where: str, *, tags: Collection[str] = ()) -> Any:
         raise InputError(f"{where}: cannot be read: {first_line(error)}") from error
     except RecursionError:
         raise InputError(f"{where}: cannot be read: its blocks are nested too deeply") from None
+    if problems:
+        raise InputError.from_problems(where, problems)
+    return content
 
 
-def _loader(tags: Collection[str]) -> type[yaml.SafeLoader]:
-    class Loader(yaml.SafeLoader):
-        """A safe loader that knows `tags` too."""
+class _StrictLoader(yaml.SafeLoader):
+    """A safe loader that notes every key that stands twice in one block, and unknown tags."""
 
-    for tag in tags:
-        Loader.add_constructor(tag, lambda loader, node: loader.construct_scalar(node))  # type: ignore[arg-type]
-    return Loader
+    def __init__(self, text: str, tags: Collection[str], problems: list[str]) -> None:
+        super().__init__(text)
+        scalars = dict.fromkeys(tags, yaml.SafeLoader.construct_scalar)
+        known: dict[Any, Any] = {**self.yaml_constructors, None: _StrictLoader._refuse, **scalars}
+        self.yaml_constructors = known  # type: ignore[misc]
+        self._problems = problems
+        self._seen: set[int] = set()
 
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Put the keys of ``<<`` in their place, as YAML does; before that, look at its own."""
+        names = [] if id(node) in self._seen else [name for name, _ in node.value]
+        self._seen.add(id(node))
+        lines: dict[Any, int] = {}
+        for name in names:
+            if not isinstance(name, yaml.ScalarNode):
+                continue
+            merges = name.tag == "tag:yaml.org,2002:merge"
+            key = "<<" if merges else self.construct_object(name)  # 1 and 0x1 are one
+            line = name.start_mark.line + 1
+            if key in lines:
+                self._problems.append(
+                    f"line {line} has the key {name.value!r} again (first in line {lines[key]}), "
+                    "and YAML keeps only the last: drop one of them"
+                )
+            lines.setdefault(key, line)
+        super().flatten_mapping(node)
 
-def _problems(loader: yaml.SafeLoader, node: yaml.Node, seen: set[int]) -> Iterator[str]:
-    """Yield every key that stands twice in one block, and every unknown tag, from `node` down."""
-    if id(node) in seen:  # an alias: `*name`
-        return
-    seen.add(id(node))
-    if not _is_known(loader, node):
-        tag = node.tag.replace("tag:yaml.org,2002:", "!!")
-        yield f"line {_line(node)}: the tag {tag} is not read here; write plain values"
-    elif isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            yield from _problems(loader, item, seen)
-    elif isinstance(node, yaml.MappingNode):
-        yield from _repeated(loader, node)
-        for pair in node.value:
-            for part in pair:
-                yield from _problems(loader, part, seen)
-
-
-def _repeated(loader: yaml.SafeLoader, block: yaml.MappingNode) -> Iterator[str]:
-    lines: dict[Any, int] = {}
-    for name, _ in block.value:
-        if not isinstance(name, yaml.ScalarNode) or not _is_known(loader, name):
-            continue
-        key = "<<" if name.tag == _MERGE else loader.construct_object(name)  # 1 and 0x1 are one
-        if key in lines:
-            yield (
-                f"line {_line(name)} has the key {name.value!r} again (first in line "
-                f"{lines[key]}), and YAML keeps only the last: drop one of them"
-            )
-        lines.setdefault(key, _line(name))
-
-
-def _is_known(loader: yaml.SafeLoader, node: yaml.Node) -> bool:
-    return node.tag == _MERGE or node.tag in loader.yaml_constructors
-
-
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
+    def _refuse(self, node: yaml.Node) -> None:
+        tag, line = node.tag.replace("tag:yaml.org,2002:", "!!"), node.start_mark.line + 1
+        self._problems.append(f"line {line}: the tag {tag} is not read here; write plain values")

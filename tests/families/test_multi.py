@@ -83,6 +83,6 @@ def test_a_wrong_later_recipe_says_so_without_a_traceback(experts: Any, tmp_path
     listed[1]["parameters"]["bottom_layers"] = 9
     result = run_multi(listed, tmp_path)
     assert result.exit_code == 2
-    assert "9 + 2 = 11 is more than the model's 6 layers" in result.output
+    assert "9 + 2 + 0 + 1 = 12 is more than the model's 6 layers" in result.output
     assert "Traceback" not in result.output
     assert not (tmp_path / "final").exists()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from layerswap_method.errors import LayerSwapError
 from tests.standins.merging import merge, recipe, roles
 from tests.standins.oracle import READERS, Swap, assert_same, expected, stored
 from tests.standins.zoo import LAYERS
@@ -75,18 +76,15 @@ def plan_in_memory(planner: Any) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("family", ["llama", "mixtral", "mistral3_vl"])
-@pytest.mark.parametrize("top", [{}, {"dtype": "float32"}], ids=["stored", "float32"])
-def test_in_memory(family: str, top: dict[str, Any], experts: Any) -> None:
-    import torch
+def merged_in_memory(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the tensors of a recipe that mergekit's own planner plans: the kernel works alone."""
     from mergekit.architecture import get_architecture_info
     from mergekit.config import MergeConfiguration
     from mergekit.graph import Executor
     from mergekit.options import MergeOptions
     from mergekit.plan import MergePlanner
 
-    given = experts(family)
-    config = MergeConfiguration.model_validate(recipe(roles(given), SWAP.parameters(), **top))
+    config = MergeConfiguration.model_validate(document)
     options = MergeOptions(quiet=True)
     planner = MergePlanner(
         config,
@@ -94,15 +92,75 @@ def test_in_memory(family: str, top: dict[str, Any], experts: Any) -> None:
         options=options,
         out_model_config=config.base_model.config(),
     )
-    targets = plan_in_memory(planner)
-    merged = {
+    return {
         task.weight_info.name: tensor
-        for task, tensor in Executor(targets, "cpu", "cpu").run(quiet=True)
+        for task, tensor in Executor(plan_in_memory(planner), "cpu", "cpu").run(quiet=True)
         if tensor is not None
     }
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "mixtral", "opt", "mistral3_vl", "qwen3_vl"])
+@pytest.mark.parametrize("non_layer", ["average", "base"])
+def test_the_kernel_alone_gives_the_same_tensors(family: str, non_layer: str, experts: Any) -> None:
+    given = experts(family)
+    swap = Swap(LAYERS, non_layer=non_layer)
+    merged = merged_in_memory(recipe(roles(given), swap.parameters(), given.base))
     read = READERS.get(family, stored)
-    dtype = torch.float32 if top else None
-    assert_same(merged, expected(SWAP, read(given.task), read(given.language), dtype=dtype))
+    assert_same(merged, expected(swap, read(given.task), read(given.language), read(given.base)))
+
+
+def test_the_kernel_alone_in_another_dtype(experts: Any) -> None:
+    import torch
+
+    given = experts("llama")
+    merged = merged_in_memory(recipe(roles(given), SWAP.parameters(), dtype="float32"))
+    wanted = expected(SWAP, stored(given.task), stored(given.language), dtype=torch.float32)
+    assert_same(merged, wanted)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"weighting": "magnitude"}, "measured before a merge of whole checkpoints"),
+        ({"placement": "delta_share"}, "placement: delta_share is laid out before a merge"),
+        ({"placement": "middle"}, "placement: middle is laid out before a merge"),
+    ],
+)
+def test_the_kernel_alone_refuses_what_it_cannot_know(
+    parameters: dict[str, Any], message: str, experts: Any
+) -> None:
+    given = experts("llama")
+    with pytest.raises(ValueError, match=message):
+        merged_in_memory(recipe(roles(given), parameters, given.base))
+
+
+def test_the_kernel_alone_reverts_layers(experts: Any) -> None:
+    given = experts("llama")
+    document = {
+        "merge_method": "delta_revert",
+        "models": [{"model": str(given.task)}],
+        "base_model": str(given.base),
+        "parameters": {"bottom_layers": 1, "revert_modules": "norm"},
+    }
+    task, base = stored(given.task), stored(given.base)
+    back = {name for name in task if "layers.0." in name or "layernorm" in name}
+    assert 0 < len(back) < len(task)
+    wanted = {name: (base if name in back else task)[name] for name in task}
+    assert_same(merged_in_memory(document), wanted)
+
+
+def test_a_planner_of_another_mergekit_is_refused(
+    experts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mergekit.plan import MergePlanner
+
+    monkeypatch.setattr(MergePlanner, "plan_tensor", lambda self, weight, more: None)
+    with pytest.raises(
+        LayerSwapError, match=r"MergePlanner\.plan_tensor is not the one of"
+    ) as info:
+        merge(recipe(roles(experts("llama")), SWAP.parameters()), tmp_path / "new" / "merged")
+    assert info.value.exit_code == 1
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_recipe_read_twice_gives_the_same_merge(experts: Any, tmp_path: Path) -> None:

@@ -1,18 +1,11 @@
-"""Which expert each tensor of a recipe comes from; and the kernel on hand-made groups."""
+"""Which expert each tensor of a recipe comes from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import pytest
-import torch
 
-from layerswap_method.algorithm.coefficients import needed_roles
 from layerswap_method.algorithm.tensor_names import layer_part, outside_decoder, split_layer
-from layerswap_method.errors import InputError
 from layerswap_method.layer_swap.spec import LayerSwapSpec
-from layerswap_method.mergekit_plugin.layer_swap_kernel import build_method
 
 
 @pytest.mark.parametrize(
@@ -100,85 +93,3 @@ def test_a_layer_beyond_the_plan_is_refused() -> None:
     spec = LayerSwapSpec()
     with pytest.raises(ValueError, match=r"layer 32 is not in 0\.\.31"):
         spec.named_source("model.layers.32.mlp.up_proj.weight", spec.plan(32))
-
-
-def test_only_the_roles_with_a_weight_are_read() -> None:
-    assert needed_roles("average", LayerSwapSpec()) == ("task", "language")
-    assert needed_roles("average", LayerSwapSpec(task_weight=0)) == ("language",)
-    assert needed_roles("language", LayerSwapSpec(task_weight=0)) == ("language",)
-    assert needed_roles("base", LayerSwapSpec()) == ()
-
-
-@dataclass(frozen=True)
-class Model:
-    """An input as the kernel knows it: hashable, with a config."""
-
-    name: str
-    num_layers: int = 8
-
-    def config(self) -> Any:
-        from transformers import LlamaConfig
-
-        return LlamaConfig(num_hidden_layers=self.num_layers)
-
-
-TASK, LANGUAGE, BASE = Model("task"), Model("language"), Model("base")
-VALUES = {TASK: 1.0, LANGUAGE: 3.0, BASE: 7.0}
-
-
-def run_kernel(name: str | None, *models: Model, **parameters: Any) -> float:
-    from mergekit.merge_methods.base import TensorEntry, TensorGroup, TensorMetadata
-
-    group = TensorGroup(
-        tuple(TensorEntry(m, torch.full((2, 3), VALUES[m]), is_base=m is BASE) for m in models),
-        TensorMetadata(name=name),
-    )
-    role = {TASK: "task", LANGUAGE: "language", BASE: None}
-    (result,) = build_method()(
-        [group], parameters={"role": {m: role[m] for m in models}, **parameters}
-    )
-    assert len(set(result.flatten().tolist())) == 1
-    return float(result[0, 0])
-
-
-@pytest.mark.parametrize(("layer", "value"), [(0, 3.0), (1, 3.0), (2, 2.0), (3, 1.0), (7, 3.0)])
-def test_the_kernel_alone_reads_the_layer_off_the_name(layer: int, value: float) -> None:
-    name = NAMES["mlp"].format(layer)
-    assert run_kernel(name, TASK, LANGUAGE, BASE, **SWAP) == value
-
-
-def test_the_kernel_alone_outside_the_layers() -> None:
-    assert run_kernel("lm_head.weight", TASK, LANGUAGE) == 2.0
-    assert run_kernel("lm_head.weight", TASK, LANGUAGE, BASE, non_layer="base") == 7.0
-    tower = "vision_tower.encoder.layers.0.mlp.fc1.weight"
-    assert run_kernel(tower, TASK, LANGUAGE, non_layer="task") == 1.0
-
-
-def test_weights_reach_the_kernel() -> None:
-    assert run_kernel("lm_head.weight", TASK, LANGUAGE, task_weight=3.0) == 1.5
-    assert run_kernel("lm_head.weight", TASK, LANGUAGE, language_weight=0.0) == 1.0
-
-
-def test_the_planned_source_wins_over_the_name() -> None:
-    name = NAMES["mlp"].format(0)
-    assert run_kernel(name, TASK, LANGUAGE, layer_swap_source="task") == 1.0
-
-
-def test_the_kernel_says_what_it_lacks() -> None:
-    with pytest.raises(InputError, match="no language expert holds this tensor"):
-        run_kernel("lm_head.weight", TASK)
-    with pytest.raises(InputError, match="the base model does not hold this tensor"):
-        run_kernel("lm_head.weight", TASK, LANGUAGE, non_layer="base")
-    with pytest.raises(InputError, match="needs the tensor's name"):
-        run_kernel(None, TASK, LANGUAGE)
-    with pytest.raises(InputError, match=r"9 \+ 2 = 11 is more than the model's 8 layers"):
-        run_kernel(NAMES["mlp"].format(0), TASK, LANGUAGE, bottom_layers=9)
-
-
-def test_the_method_says_who_it_is() -> None:
-    spec = build_method().spec
-    assert spec.name == "layer_swap"
-    assert spec.reference_url == "https://arxiv.org/abs/2410.01335"
-    names = {parameter.name for parameter in spec.parameters}
-    planner_only = {"layer_swap_source", "layer_swap_dtype", "layer_swap_plan"}
-    assert names == {"role", "weight", *planner_only, *LayerSwapSpec.model_fields}

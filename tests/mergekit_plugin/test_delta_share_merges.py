@@ -199,11 +199,3 @@ def test_an_expert_without_a_change_has_no_shares(
     document = recipe(tuned, {})
     document["models"][0]["model"] = str(still)
     refused(merge(document), f"the layers of {still} are equal to those of {tuned['base']}")
-
-
-def test_slices_are_refused(tuned: dict[str, Path], merge: Merge) -> None:
-    document = recipe(tuned, {})
-    models = document.pop("models")
-    sources = [{**entry, "layer_range": [0, NUM_LAYERS]} for entry in models]
-    document["slices"] = [{"sources": sources}]
-    refused(merge(document), "placement: delta_share compares the layers of whole models")

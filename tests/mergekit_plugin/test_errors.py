@@ -335,25 +335,6 @@ def test_nearest_names_and_lists_of_problems() -> None:
     assert nested == "there: 2 problems\n  - here: 2 problems\n      - a\n      - b\n  - c"
 
 
-def test_settings_in_slices_that_this_method_does_not_read(experts: Experts, merge: Merge) -> None:
-    sources = [{**model, "layer_range": [0, 8]} for model in experts.recipe()["models"]]
-    recipe = experts.recipe(
-        slices=[
-            {
-                "sources": sources,
-                "base_model": str(experts.task),
-                "parameters": {"bottom_layers": 1},
-            }
-        ]
-    )
-    del recipe["models"]
-    refused(
-        merge(recipe),
-        f"slices[0].base_model is {experts.task}: layer_swap has one base",
-        "slices[0].parameters: bottom_layers: move them to the recipe's top parameters:",
-    )
-
-
 def test_the_first_line_of_an_error_that_says_nothing_is_its_type() -> None:
     assert first_line(ValueError("one\ntwo")) == "one"
     assert first_line(OSError(" \n")) == "OSError"

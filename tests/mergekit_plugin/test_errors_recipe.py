@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.mergekit_plugin.conftest import Experts, Merge, save_llama
-from tests.mergekit_plugin.test_errors import LANGUAGE, TASK, refused, with_models
+from tests.mergekit_plugin.test_errors import LANGUAGE, refused, with_models
 
 
 @pytest.mark.parametrize("name", ["task_weight", "language_weight"])
@@ -98,26 +98,21 @@ def test_one_model_in_both_roles_however_it_is_written(
         )
 
 
-def test_keys_under_modules(experts: Experts, merge: Merge) -> None:
+@pytest.mark.parametrize("key", ["slices", "modules"])
+def test_layers_stay_in_their_place(experts: Experts, merge: Merge, key: str) -> None:
     recipe = experts.recipe()
     models = recipe.pop("models")
-    models[0]["wieght"] = 2
-    recipe["modules"] = {"default": {"foo": 1, "models": models}}
-    refused(
-        merge(recipe),
-        "modules.default has the unknown key 'foo', which mergekit ignores",
-        "modules.default.models[0] has the unknown key 'wieght', which mergekit ignores",
-    )
-    sources = [
-        {"model": str(experts.task), "layer_range": [0, 8], "parameters": TASK, "rol": 1},
-        {"model": str(experts.language), "layer_range": [0, 8], "parameters": LANGUAGE},
+    sources = [{**model, "layer_range": [0, 8]} for model in models]
+    recipe[key] = {"slices": [{"sources": sources}], "modules": {"default": {"models": models}}}[
+        key
     ]
-    recipe["modules"] = {"default": {"slices": [{"sources": sources, "paramters": {}}]}}
+    result = merge(recipe)
     refused(
-        merge(recipe),
-        "modules.default.slices[0] has the unknown key 'paramters'",
-        "modules.default.slices[0].sources[0] has the unknown key 'rol'",
+        result,
+        "layer_swap recipe: layer_swap keeps every layer in its place; write models: in place of "
+        f"{key}:",
     )
+    assert "problems" not in result.output
 
 
 def test_a_key_that_is_a_number(experts: Experts, merge: Merge) -> None:
@@ -130,7 +125,7 @@ def test_a_key_that_is_a_number(experts: Experts, merge: Merge) -> None:
     [
         ({"placement": "layers", "language_layers": "0-99999999999"}, "no model has 100000 layers"),
         ({"placement": "layers", "language_layers": "1-２"}, "is neither a layer nor a range"),
-        ({"placement": "middle", "bottom_transition": 30000000}, "7 + 30000000 + 0 = 30000007"),
+        ({"placement": "middle", "bottom_transition": 30000000}, "5 + 2 + 30000000 + 0 = 30000007"),
     ],
 )
 def test_layers_that_cannot_be(

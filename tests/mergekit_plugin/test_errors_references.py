@@ -10,6 +10,8 @@ import pytest
 from mergekit.card import is_hf
 from safetensors.torch import save_file
 
+from layerswap_method.errors import InputError
+from layerswap_method.output import check_output
 from layerswap_method.recipe.references import path_problem, same_model_key
 from tests.mergekit_plugin.conftest import Experts, Merge
 from tests.mergekit_plugin.test_errors import refused
@@ -92,3 +94,18 @@ def test_the_cause_of_an_error_that_takes_two_lines(
         "its weights cannot be had: RuntimeError: Error(s) in loading state_dict" in result.output
     )
     assert "size mismatch for base_model.model.model.layers.0" in result.output
+
+
+def test_a_name_too_long_for_a_file(experts: Experts, merge: Merge, tmp_path: Path) -> None:
+    long = "x" * 300
+    recipe = experts.recipe()
+    for name, message in (
+        (f"./{long}", f"./{long}: no such folder"),
+        (long, f"{long}: its config cannot be loaded"),
+        (f"{experts.base}+/{long}", f"/{long}: no such folder"),
+    ):
+        recipe["models"][0]["model"] = name
+        refused(merge(recipe, "--lora-merge-cache", str(tmp_path / "cache")), message)
+    assert same_model_key(long) == long
+    with pytest.raises(InputError, match="File name too long; give another"):
+        check_output(tmp_path / long, [])

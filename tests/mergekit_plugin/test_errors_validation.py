@@ -33,7 +33,7 @@ CASES = [
     ({"models": 3}, "models is 3; it must be a list"),
     ({"models": [3, None]}, "models[0] is 3; it must be a block of names and values"),
     ({"models": [3, None]}, "models[1] is empty; write a value or drop the line"),
-    ({"models": [{"parameters": {}}]}, "models[0] lacks model"),
+    ({"models": [{"parameters": {}}]}, "models[0].model is missing"),
     (model(model=3), "models[0].model is 3; it must be a model's folder or hub id"),
     (model(model="c++x"), "c++x: mergekit reads + as MODEL+ADAPTER"),
     (model(model="a@b@c"), "a@b@c: mergekit reads @ as PATH@REVISION"),

@@ -255,18 +255,6 @@ def test_aligned_vocabularies_are_compared_as_stored_and_that_is_said(
     assert found == pytest.approx(wanted, rel=2e-6)
 
 
-def test_slices_have_the_weights_of_whole_models(tuned: Tuned, merge: Merge) -> None:
-    whole = tuned.recipe({"bottom_layers": 1, "top_layers": 1, "bottom_transition": 2})
-    merged = stored(merge(whole).folder)
-    models = whole.pop("models")
-    whole["slices"] = [
-        {"sources": [{**entry, "layer_range": part} for entry in models]}
-        for part in ([0, 3], [3, 8])
-    ]
-    sliced = stored(merge(whole).folder)
-    assert all(torch.equal(merged[name], tensor) for name, tensor in sliced.items())
-
-
 def test_a_base_that_is_an_expert_is_refused(tuned: Tuned, merge: Merge) -> None:
     recipe = tuned.recipe({}, base_model=str(tuned.math))
     message = f"base_model {tuned.math} is also the task expert; weighting: magnitude measures"
@@ -321,18 +309,6 @@ def test_other_vocabularies_are_refused_whether_aligned_or_not(
         {}, tokenizer={"source": "base"}
     )
     refused(merge(recipe), "have different vocabularies: ", "resize_token_embeddings")
-
-
-def test_without_run_merge_nothing_is_taken_for_uniform(tuned: Tuned) -> None:
-    from mergekit.config import MergeConfiguration
-
-    from layerswap_method.errors import InputError
-    from layerswap_method.layer_swap.recipe import read_measured
-
-    for parameters in ({}, {"weighting": "uniform", "placement": "delta_share"}):
-        config = MergeConfiguration.model_validate(tuned.recipe(parameters))
-        with pytest.raises(InputError, match="measured before a merge by mergekit-yaml"):
-            read_measured(config)
 
 
 def test_the_base_may_be_stored_in_another_dtype(

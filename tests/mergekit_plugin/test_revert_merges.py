@@ -320,21 +320,3 @@ def test_a_row_that_is_not_finite(
     save_file(tensors, damaged / "model.safetensors", metadata={"format": "pt"})
     result = merge(recipe(damaged, experts, {"threshold": 1.0e-3}))
     refused(result, "model.layers.1.mlp.up_proj.weight: a row's mean change is not finite")
-
-
-def test_a_planner_without_run_merge_says_what_to_use(expert: Path, experts: Experts) -> None:
-    """As mergekit-evolve plans: no check of ours has run, so no threshold is known."""
-    from mergekit.architecture import get_architecture_info
-    from mergekit.config import MergeConfiguration
-    from mergekit.options import MergeOptions
-    from mergekit.plan import MergePlanner
-
-    from layerswap_method.errors import InputError
-
-    document = recipe(expert, experts, {"keep_fraction": 0.5})
-    config = MergeConfiguration.model_validate(document)
-    options = MergeOptions()
-    out_config = config.base_model.config()
-    planner = MergePlanner(config, get_architecture_info(config, options), options, out_config)
-    with pytest.raises(InputError, match="measured before a merge by mergekit-yaml"):
-        planner.plan_to_disk(str(experts.root / "never"))

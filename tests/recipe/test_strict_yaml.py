@@ -39,7 +39,7 @@ def test_every_key_that_stands_twice_is_named_with_both_lines() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["1: a\n0x1: b", "1: a\ntrue: b", "a: {b: 1, b: 1}", "x: [{a: 1, a: 2}]", "? {a: 1, a: 2}"],
+    ["1: a\n0x1: b", "1: a\ntrue: b", "a: {b: 1, b: 1}", "x: [{a: 1, a: 2}]"],
 )
 def test_keys_that_python_takes_for_one_are_one(text: str) -> None:
     with pytest.raises(InputError, match="again"):

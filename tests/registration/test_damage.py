@@ -10,7 +10,7 @@ from tests.registration.environment import Environment
 
 METHODS = """
 import logging, warnings
-import mergekit.merge, mergekit.plan
+import mergekit.merge
 from mergekit import merge_methods
 names = {method.spec.name for method in merge_methods.registered_methods()}
 print("linear" in names, bool({"layer_swap", "delta_revert"} & names))
@@ -51,24 +51,11 @@ def hook_of_another_version(package: Path) -> None:
     (package / "_hook.py").write_text("CALLBACKS = {}\n")
 
 
-def delete_registration(package: Path) -> None:
-    (package / "registration.py").unlink()
+def break_plugin(package: Path, file: str, text: str) -> None:
+    (package / "mergekit_plugin" / file).write_text(text)
 
 
-def method_cannot_be_imported(package: Path) -> None:
-    (package / "method.py").write_text("import a_library_that_is_not_installed\n")
-
-
-def planner_cannot_be_imported(package: Path) -> None:
-    (package / "planner.py").write_text("raise RuntimeError('half written')\n")
-
-
-def revert_cannot_be_imported(package: Path) -> None:
-    (package / "revert" / "method.py").write_text("raise OSError('cut short')\n")
-
-
-def preflight_fails(package: Path) -> None:
-    (package / "preflight.py").write_text("raise KeyError('run_merge')\n")
+NOT_INSTALLED = "import a_library_that_is_not_installed"
 
 
 @pytest.mark.slow
@@ -105,20 +92,20 @@ def test_with_only_the_pth_left_mergekit_has_its_own_methods(with_wheel: Environ
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("damage", "reason"),
+    ("file", "text", "reason"),
     [
-        (delete_registration, "cannot import name 'registration'"),
-        (method_cannot_be_imported, "a_library_that_is_not_installed"),
-        (planner_cannot_be_imported, "RuntimeError: half written"),
-        (preflight_fails, "KeyError: 'run_merge'"),
-        (revert_cannot_be_imported, "OSError: cut short"),
+        ("register.py", "", "has no attribute 'on_config'"),
+        ("layer_swap_kernel.py", NOT_INSTALLED, "a_library_that_is_not_installed"),
+        ("planner.py", "raise RuntimeError('half written')", "RuntimeError: half written"),
+        ("layer_swap_merge.py", "raise KeyError('run_merge')", "KeyError: 'run_merge'"),
+        ("delta_revert_kernel.py", "raise OSError('cut short')", "OSError: cut short"),
     ],
 )
 def test_damage_behind_the_hook_is_one_warning(
-    with_wheel: Environment, damage: Callable[[Path], None], reason: str
+    with_wheel: Environment, file: str, text: str, reason: str
 ) -> None:
     """And methods of which a part is missing are withdrawn, not left half working."""
-    damage(with_wheel.site_packages / "layerswap_method")
+    break_plugin(with_wheel.site_packages / "layerswap_method", file, text)
     done = with_wheel.code(METHODS)
 
     assert done.stdout.split() == ["True", "False"]
@@ -129,7 +116,8 @@ def test_damage_behind_the_hook_is_one_warning(
 def test_after_damage_register_raises_and_mergekit_says_its_own_error(
     with_wheel: Environment, recipe: Path
 ) -> None:
-    method_cannot_be_imported(with_wheel.site_packages / "layerswap_method")
+    package = with_wheel.site_packages / "layerswap_method"
+    break_plugin(package, "layer_swap_kernel.py", NOT_INSTALLED)
     register = "import mergekit.merge, layerswap_method; layerswap_method.register()"
     done = with_wheel.code(register, check=False)
     assert done.returncode == 1

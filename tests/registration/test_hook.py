@@ -19,7 +19,6 @@ from layerswap_method.mergekit_plugin import register as registration
 WATCHED = [
     "mergekit.config",
     "mergekit.merge_methods.registry",
-    "mergekit.plan",
     "mergekit.merge",
 ]
 
@@ -80,7 +79,7 @@ def test_other_modules_are_not_looked_at() -> None:
     finder = next(found for found in sys.meta_path if type(found) is _hook.LayerSwapFinder)
     for name in ("json", "mergekit", "mergekit.common", "layerswap_method", "no_such_module"):
         assert finder.find_spec(name) is None
-    assert _hook.LayerSwapFinder().find_spec("mergekit.plan") is None  # it is on no path
+    assert _hook.LayerSwapFinder().find_spec("mergekit.merge") is None  # it is on no path
 
 
 def test_two_such_hooks_do_not_ask_each_other_for_ever() -> None:
@@ -96,7 +95,7 @@ def test_two_such_hooks_do_not_ask_each_other_for_ever() -> None:
     package = importlib.import_module("mergekit").__path__
     sys.meta_path.insert(0, asking)
     try:
-        assert asking.find_spec("mergekit.plan", package).name == "mergekit.plan"
+        assert asking.find_spec("mergekit.merge", package).name == "mergekit.merge"
     finally:
         sys.meta_path.remove(asking)
 
@@ -105,24 +104,24 @@ def test_walking_mergekit_finds_the_watched_modules() -> None:
     import mergekit
 
     found = {info.name for info in pkgutil.iter_modules(mergekit.__path__, "mergekit.")}
-    assert {"mergekit.plan", "mergekit.merge", "mergekit.merge_methods"} <= found
+    assert {"mergekit.merge", "mergekit.merge_methods"} <= found
 
 
 @pytest.mark.slow
 def test_reloaded_modules_know_layer_swap_again() -> None:
     out = run(
         """
-import importlib, inspect, mergekit.merge, mergekit.plan
+import importlib, mergekit.merge
 from mergekit import merge_methods
 from mergekit.merge_methods import registry
-for module in (registry, mergekit.plan, mergekit.merge):
+for module in (registry, mergekit.merge):
     importlib.reload(module)
 print(merge_methods.get("layer_swap") is registry.get("layer_swap"))
-for function in (mergekit.plan.MergePlanner.plan_layer, mergekit.merge.run_merge):
-    print(hasattr(function, "__wrapped__"), hasattr(function.__wrapped__, "__wrapped__"))
+function = mergekit.merge.run_merge
+print(hasattr(function, "__wrapped__"), hasattr(function.__wrapped__, "__wrapped__"))
 """
     )
-    assert out.split() == ["True", "True", "False", "True", "False"]
+    assert out.split() == ["True", "True", "False"]
 
 
 @pytest.mark.slow
@@ -178,9 +177,9 @@ with zipfile.ZipFile(r"{tmp_path}/mergekit.zip", "w") as archive:
 del sys.modules["mergekit"]
 sys.path.insert(0, r"{tmp_path}/mergekit.zip")
 from mergekit.merge_methods import registry
-import mergekit.plan
+import mergekit.merge
 print(type(registry.__loader__).__name__, registry.get("layer_swap").spec.name)
-print(hasattr(mergekit.plan.MergePlanner.plan_layer, "__wrapped__"))
+print(hasattr(mergekit.merge.run_merge, "__wrapped__"))
 """
     )
     assert out.split() == ["zipimporter", "layer_swap", "True"]

@@ -6,14 +6,14 @@ for all, so scores of different models are paired as real ones are.
 
 import itertools
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ablations.report.design import ROLES
+from ablations.report.design import RECIPE_ROLES
 from ablations.runner.records import (
     CellHead,
     Failure,
@@ -29,7 +29,7 @@ from ablations.scoring.records import Sample, TaskScore
 from ablations.statistics.bootstrap import bootstrap
 from ablations.statistics.corpus import CORPUS_METRICS, corpus_metric
 from ablations.statistics.intervals import mean_stderr, wilson_interval
-from ablations.study.schema import Study
+from ablations.study.schema import BASELINE_ROLES, Setting, Study
 from layerswap_method.layer_swap.placements import build_plan
 
 NUM_LAYERS = 8
@@ -57,23 +57,28 @@ Ability = Callable[[Point, str], float]
 
 def points_of(study: Study) -> list[Point]:
     codes = study.experts.languages()
-    pairs = list(itertools.product(study.experts.task, study.experts.language_names()))
-    points = []
+    points: dict[str, Point] = {}
     for kind in study.baseline:
-        roles = ROLES.get(kind, ("task", "language"))
-        for task, language in pairs:
-            experts = {r: n for r, n in (("task", task), ("language", language)) if r in roles}
-            label = " ".join([kind, *experts.values()])
-            code = codes.get(experts.get("language", ""))
-            if all(point.label != label for point in points):
-                points.append(Point(kind, {}, experts, code, label))
-    if study.recipe is not None:
-        for setting, (task, language) in itertools.product(study.settings(), pairs):
-            experts = {"task": task, "language": language, "base": "base"}
+        for setting in study.settings():
+            for experts in _pairs(study, setting, BASELINE_ROLES[kind]):
+                label = " ".join([kind, *(experts.get(r, "") for r in ("task", "language"))])
+                code = codes.get(experts.get("language", ""))
+                point = Point(kind, {}, experts, code, " ".join(label.split()))
+                points.setdefault(point.label, point)
+    for setting in study.settings() if study.recipe is not None else ():
+        for experts in _pairs(study, setting, RECIPE_ROLES):
+            pair = f"{experts['task']}+{experts['language']}"
             values = (f"{name}={value}" for name, value in setting.items())
-            label = " ".join([f"{task}+{language}", *values])
-            points.append(Point("recipe", setting, experts, codes.get(language), label))
-    return points
+            label = " ".join([pair, *values])
+            code = codes.get(experts["language"])
+            points[label] = Point("recipe", setting, experts, code, label)
+    return list(points.values())
+
+
+def _pairs(study: Study, setting: Setting, roles: Sequence[str]) -> list[dict[str, str]]:
+    pools = study.pools(setting)
+    names = itertools.product(*(pools.names(role) for role in roles))
+    return [dict(zip(roles, each, strict=True)) for each in names]
 
 
 def tasks_of(study: Study, point: Point) -> list[str]:

@@ -65,7 +65,7 @@ def test_an_adapter_is_streamed_as_mergekit_would_merge_it(tmp_path: Path, model
         out=tmp_path / "cold",
         backend="hf",
         materialize=True,
-        only="kind=language_expert|recipe",
+        only=("kind=language_expert", "kind=recipe"),
     )
     assert not run_study(study, options).summary.failed
     cells = records.load_run(tmp_path / "live").cells

@@ -148,12 +148,12 @@ def test_a_folder_with_other_things_is_refused(tmp_path: Path, experts: Path) ->
 
 def test_only_chooses_cells_and_says_when_there_is_none(tmp_path: Path, experts: Path) -> None:
     study = str(write_yaml(tmp_path / "small.yml", study_document()))
-    options = RunOptions(experts=experts, backend="hf", only="kind=recipe,bottom_layers=1")
+    options = RunOptions(experts=experts, backend="hf", only=("kind=recipe", "bottom_layers=1"))
     text = dry_run(study, options)
     assert "2 cells (" in text
     assert "cost: 2 evaluations for 2 cells" in text
     with pytest.raises(InputError, match="no cell of the study is like that"):
-        dry_run(study, RunOptions(experts=experts, backend="hf", only="bottom_layers=7"))
+        dry_run(study, RunOptions(experts=experts, backend="hf", only=("bottom_layers=7",)))
 
 
 INTERRUPTIBLE = """

@@ -5,16 +5,23 @@ from pathlib import Path
 import pytest
 
 from ablations.models.find import find_expert
-from ablations.study.experts import read_experts_file
-from ablations.study.files import find_study, load_study, read_study
+from ablations.study.experts import find_experts_file, read_experts_file
+from ablations.study.files import STUDIES, find_study, read_study
+from ablations.study.schema import Study
 from layerswap_method.errors import InputError
 from tests.standins.studies import study_document, write_yaml
 
 
+def load_study(path: Path) -> Study:
+    found = read_study(path)
+    assert found.study is not None
+    assert not found.problems
+    return found.study
+
+
 def problems_of(tmp_path: Path, **changes: object) -> str:
-    with pytest.raises(InputError) as caught:
-        load_study(write_yaml(tmp_path / "study.yml", study_document(**changes)))
-    return caught.value.message
+    found = read_study(write_yaml(tmp_path / "study.yml", study_document(**changes)))
+    return InputError.from_problems(str(found.path), found.problems).message
 
 
 def test_a_grid_is_crossed_and_a_list_is_taken_as_it_is(tmp_path: Path) -> None:
@@ -141,9 +148,21 @@ def test_a_folder_is_no_study_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert find_study("layer_count").name == "layer_count.yml"
 
 
+def test_an_experts_file_is_found_by_its_path_or_its_shipped_name(tmp_path: Path) -> None:
+    assert find_experts_file("pocket") == STUDIES / "experts" / "pocket.yml"
+    own = write_yaml(tmp_path / "mine.yml", {"math": "x"})
+    assert find_experts_file(str(own)) == own
+    with pytest.raises(InputError) as caught:
+        find_experts_file("pockett")
+    assert caught.value.message == (
+        "pockett: no such experts file, and none of that name is shipped; did you mean 'pocket'?; "
+        "shipped are llama_8b, pocket"
+    )
+
+
 def test_an_experts_file_may_be_the_bare_mapping(tmp_path: Path) -> None:
     file = read_experts_file(write_yaml(tmp_path / "a.yml", {"math": "x", "swahili": "y"}))
-    assert file.experts == {"math": "x", "swahili": "y"}
+    assert file.references() == {"math": "x", "swahili": "y"}
 
 
 def test_an_experts_file_names_unknown_keys(tmp_path: Path) -> None:
@@ -176,6 +195,8 @@ def test_an_experts_file_that_is_none_says_why(tmp_path: Path, text: str, messag
         ({"train": {"steps": 3}}, "is to be trained"),
         (["x"], "write a folder, a hub id, or base"),
         ("", "write a folder"),
+        ("x" * 300, "no such folder"),
+        ("runs/" + "x" * 300 + "/y", "no such folder"),
     ],
 )
 def test_an_expert_that_cannot_be_found_says_why(reference: object, message: str) -> None:

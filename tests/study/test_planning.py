@@ -270,40 +270,24 @@ def test_one_cell_is_no_cells(tmp_path: Path, experts: Path) -> None:
     assert "merges that cannot be streamed into an engine: 1 (ties); mergekit-yaml" in text
 
 
-def test_the_cost_knows_the_dtype_of_every_cell(
+def test_a_study_runs_all_of_its_models_in_one_dtype(
     tmp_path: Path, models: Path, experts: Path
 ) -> None:
     setting = yaml.safe_load(experts.read_text())
-    for seed, name in enumerate(("base", "math")):
-        folder = write_expert(tmp_path / name, seed, dtype=torch.float16)
-        setting["experts"][name] = str(folder)
+    folder = write_expert(tmp_path / "base", 0, dtype=torch.float16)
+    setting["experts"]["base"] = str(folder)
     mixed = write_yaml(tmp_path / "mixed.yml", setting)
-    found = plan(tmp_path, mixed, baseline=["base", "language_expert", "task_expert", "ties"])
-    text = describe_plan(found, materialize=False, jobs=1)
-    starts = "4 (one for each change of dtype: float16, float32)"
-    assert f"engine starts: {starts}; loads into a live engine: 8" in text
+    found = plan(tmp_path, mixed, baseline=["base", "task_expert", "ties"])
+    assert found.options.dtype == found.study.evaluate.options.dtype == "float16"
+    text = describe_plan(found, materialize=False, jobs=2)
+    assert "on hf in float16" in text
+    assert "engine starts: 2; loads into a live engine: 7" in text
     size = 4 * found.num_weights / 1000  # written in the recipe's float32
     assert f"checkpoints written by mergekit: 1 ({size:.1f} kB in all" in text
-    text = describe_plan(found, materialize=False, jobs=2)
-    assert "engine starts: about 3 (one for each change" in text
-    text = describe_plan(found, materialize=True, jobs=1)
-    assert "engine starts: 8; loads into a live engine: 0" in text
     options = {"tasks": ["words"], "options": {"dtype": "float32"}}
-    found = plan(tmp_path, mixed, evaluate=options)  # one dtype for every model
-    text = describe_plan(found, materialize=False, jobs=1)
-    assert "engine starts: 1; loads into a live engine: 6" in text
-
-
-def test_the_cost_names_what_no_live_engine_takes(tmp_path: Path, other_generation: Path) -> None:
-    found = plan(tmp_path, other_generation, baseline=["base", "task_expert", "soup"])
-    text = describe_plan(found, materialize=False, jobs=1)
-    assert "engine starts: 4; loads into a live engine: 5" in text
-    assert "checkpoints written by mergekit: 1 (" in text  # the soup; its donor is the task expert
-    assert "2 cells not through the live engine, each in a fresh one: its generation_config" in text
-    assert "not through" not in describe_plan(found, materialize=True, jobs=1)
-    (tmp_path / "math" / "tokenizer.json").write_text("{")
-    text = describe_plan(found, materialize=False, jobs=1)  # a cell that fails is no cost
-    assert "cost: 7 evaluations for 7 cells" in text
+    other = plan(tmp_path, mixed, evaluate=options)
+    assert other.options.dtype == "float32"
+    assert not {c.score_key for c in found.cells} & {c.score_key for c in other.cells}
 
 
 MODELS = [{"model": "task"}, {"model": "language"}]
@@ -313,7 +297,7 @@ RECIPES = [
     ({"models": None}, "layer_swap recipe: it needs models:, slices: or modules:"),
     ({"models": "task"}, "layer_swap recipe: models is 'task'; it must be a list"),
     ({"models": ["task", "language"]}, "models[1] is 'language'; it must be a block of names"),
-    ({"models": None, "slices": SLICES}, "recipe lists models:, without slices: or modules:"),
+    ({"models": None, "slices": SLICES}, "its place; write models: in place of slices:"),
     ({"parameters": [1]}, "layer_swap recipe: parameters is [1]; it must be a block of names"),
     ({"dtype": 16}, "layer_swap recipe: dtype is 16; it must be text"),
     ({"tokenizer": "base"}, "layer_swap recipe: tokenizer is 'base'; it must be a block"),
@@ -338,6 +322,16 @@ def test_a_recipe_that_mergekit_cannot_take_is_told_by_the_plan(
     recipe = {**study_document()["recipe"], **changes}
     recipe = {key: value for key, value in recipe.items() if value is not None}
     assert message in problems(tmp_path, experts, recipe=recipe, vary={"out_dtype": ["float32"]})
+
+
+@pytest.mark.parametrize("method", ["layer_swap", "linear"])
+def test_a_model_that_is_no_text_says_what_to_write(
+    tmp_path: Path, experts: Path, method: str
+) -> None:
+    nested = {"model": {"path": "task"}}
+    recipe = study_document()["recipe"] | {"merge_method": method, "models": [{"model": nested}]}
+    told = problems(tmp_path, experts, recipe=recipe, vary=None)
+    assert "model is {'model': {'path': 'task'}}; write task, language, base or the name" in told
 
 
 def test_a_model_of_the_recipe_that_is_no_expert_says_what_to_write(
@@ -387,7 +381,7 @@ def test_a_wrong_choice_of_cells_is_told_before_weights_are_read(
     cache = tmp_path / "run" / "fingerprints.json"
     for only in ("bottom_layer=1", "bottom_layers=7", "nonsense"):
         with pytest.raises(InputError, match="--only"):
-            plan_study(file, experts, backend="hf", cache=cache, only=only)
+            plan_study(file, experts, backend="hf", cache=cache, only=[only])
     assert not cache.parent.exists()
-    plan_study(file, experts, backend="hf", cache=cache, only="bottom_layers=1")
+    plan_study(file, experts, backend="hf", cache=cache, only=["bottom_layers=1"])
     assert cache.is_file()

@@ -1,78 +1,65 @@
-"""The expression of --only."""
+"""The conditions of --only."""
+
+from dataclasses import replace
 
 import pytest
 
-from ablations.study.selection import check_selection, parse_selection
+from ablations.study.selection import selected
 from layerswap_method.errors import InputError
+from tests.runner.fakes import make_cells
 
+(BASE, *RECIPES) = make_cells(4)
 CELLS = [
-    {"kind": "base", "label": "base"},
-    {"kind": "recipe", "bottom_layers": 0, "placement": "outer", "on": True},
-    {"kind": "recipe", "bottom_layers": 3, "placement": "middle", "on": False},
-    {"kind": "recipe", "bottom_layers": 10, "placement": "outer", "on": False},
+    replace(BASE, kind="base", label="base", values={}),
+    *(
+        replace(cell, label=f"r{count}", values={"bottom_layers": count, "placement": place})
+        for cell, count, place in zip(
+            RECIPES, (0, 3, 10), ("outer", "middle", "outer"), strict=True
+        )
+    ),
 ]
-KNOWN = {name for cell in CELLS for name in cell}
 
 
 @pytest.mark.parametrize(
-    ("text", "chosen"),
+    ("only", "chosen"),
     [
-        ("kind=base", [0]),
-        ("kind=recipe", [1, 2, 3]),
-        ("bottom_layers=0|10", [1, 3]),
-        ("bottom_layers<10,placement=outer", [1]),
-        ("bottom_layers >= 3", [2, 3]),
-        ("placement!=outer", [2]),
-        ("on=true", [1]),
+        ([], ["base", "r0", "r3", "r10"]),
+        (["kind=base"], ["base"]),
+        (["kind=recipe", "placement=OUTER"], ["r0", "r10"]),
+        (["bottom_layers=0", " bottom_layers = 10", "placement=outer"], ["r0", "r10"]),
+        (["label=r3"], ["r3"]),
+        (["task=math", "kind=base"], ["base"]),
     ],
 )
-def test_conditions(text: str, chosen: list[int]) -> None:
-    holds = parse_selection(text, KNOWN)
-    assert [index for index, cell in enumerate(CELLS) if holds(cell)] == chosen
+def test_values_of_a_name_are_alternatives_and_names_must_all_fit(
+    only: list[str], chosen: list[str]
+) -> None:
+    assert [cell.label for cell in selected(CELLS, only)] == chosen
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("only", "message"),
     [
-        ("", "--only is empty"),
-        ("bottom", "is no condition"),
-        ("bottom_layer=3", "did you mean 'bottom_layers'"),
-        ("bottom_layers<many", "is no number"),
+        ("", "--only : write NAME=VALUE; names: task, language,"),
+        ("bottom", "write NAME=VALUE"),
+        ("bottom_layer=3", "no cell has 'bottom_layer'; did you mean 'bottom_layers'?"),
+        ("kind=recip", "like that; did you mean 'recipe'? kind: base, recipe"),
+        ("bottom_layers=7", "no cell of the study is like that; bottom_layers: 0, 3, 10"),
     ],
 )
-def test_faults(text: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        parse_selection(text, KNOWN)
-
-
-def test_an_expression_can_be_checked_before_keys_are_known() -> None:
-    cells = [{**cell, "key": ""} for cell in CELLS]
-    check_selection("kind=base", cells)
-    check_selection("kind=base,key=35e26cc1", cells)  # what only the key decides
-    with pytest.raises(InputError, match="no cell of the study is like that"):
-        check_selection("bottom_layers=7", cells)
-    with pytest.raises(InputError, match="did you mean 'kind'"):
-        check_selection("kid=base", cells)
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("kind=recip", "like that; did you mean 'recipe'? kind is base, recipe"),
-        ("bottom_layers=1|7", "like that; bottom_layers is 0, 3, 10"),
-        ("kind=recipe, bottom_layers > 10", "like that; bottom_layers is 0, 3, 10"),
-        ("on=treu,kind=base", "like that; did you mean 'True'? on is True, False"),
-        ("kind=base,bottom_layers=0", "each condition holds for some cell, all of them for none"),
-    ],
-)
-def test_no_cell_chosen_says_what_there_is(text: str, told: str) -> None:
+def test_a_name_or_value_that_no_cell_has_is_said_with_what_there_is(
+    only: str, message: str
+) -> None:
     with pytest.raises(InputError) as caught:
-        check_selection(text, CELLS)
-    assert caught.value.message.startswith(f"--only {text}: no cell of the study is like that")
-    assert caught.value.message.endswith(told)
+        selected(CELLS, [only])
+    assert message in caught.value.message
 
 
-def test_many_values_are_not_all_told() -> None:
-    cells = [{"seed": number} for number in range(15)]
-    with pytest.raises(InputError, match=r"seed is 0, 1, .*, 11 or one of 3 more$"):
-        check_selection("seed=99", cells)
+def test_conditions_that_no_cell_fits_together_are_refused() -> None:
+    with pytest.raises(InputError, match="some cells fit each condition, but none fits all"):
+        selected(CELLS, ["kind=base", "bottom_layers=0"])
+
+
+def test_an_error_does_not_list_hundreds_of_values() -> None:
+    with pytest.raises(InputError, match=r"11 or one of 3 more$"):
+        selected(make_cells(15), ["bottom_layers=99"])

@@ -7,9 +7,10 @@ import yaml
 
 from ablations.cli import main
 from ablations.study.experts import read_experts_file
-from ablations.study.files import STUDIES, load_study
+from ablations.study.files import STUDIES
 from ablations.study.schema import Study
 from tests.standins.studies import write_expert, write_tasks
+from tests.study.test_files import load_study
 
 FILES = sorted(path for path in STUDIES.rglob("*.yml") if path.parent.name != "experts")
 EXPERTS = sorted((STUDIES / "experts").rglob("*.yml"))
@@ -73,6 +74,19 @@ def test_a_dry_run_lists_cells_and_writes_nothing(
     assert load_study(path).question in result.output
     assert "cost: " in result.output
     assert sorted(pocket.rglob("*")) == before
+
+
+def test_shipped_experts_are_taken_by_name(pocket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from click.testing import CliRunner
+
+    monkeypatch.chdir(pocket)
+    arguments = ["run", "layer_count", "--backend", "hf", "--dry-run", "--experts"]
+    result = CliRunner().invoke(main, [*arguments, "pocket"])
+    assert result.exit_code == 0, result.output
+    assert "\n  math: " in result.output
+    result = CliRunner().invoke(main, [*arguments, "pokcet"])
+    assert result.exit_code == 2
+    assert "did you mean 'pocket'?; shipped are llama_8b, pocket" in result.output
 
 
 def test_the_layer_counts_are_those_of_the_paper() -> None:

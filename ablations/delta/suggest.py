@@ -18,6 +18,7 @@ from ablations.delta.suggest_rule import Suggestion, suggest_swap
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
 from ablations.models.find import Expert, find_expert
 from ablations.models.fit import compatibility_report
+from layerswap_method.checkpoints.stored import DTYPES, FLOATS
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.layer_swap.placements import build_plan
 from layerswap_method.layer_swap.spec import LayerSwapSpec
@@ -26,8 +27,6 @@ from layerswap_method.recipe.references import path_problem
 if TYPE_CHECKING:
     from layerswap_method.checkpoints.model_files import StreamInput
     from layerswap_method.layer_swap.measure import UnitShare
-
-_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ def find_models(task: Sequence[str], language: Sequence[str], base: str) -> Mode
     num_layers = checkpoints[0].num_layers
     if num_layers is None:
         raise InputError(f"the config of {base} does not say how many layers it has")
-    stored = {dtype for each in checkpoints for dtype in each.dtypes.values()}
+    stored = {tensor.dtype for each in checkpoints for tensor in each.tensors.values()}
     return Models(
         task=tuple(found[name] for name in found if name.startswith("task")),
         language=tuple(found[name] for name in found if name.startswith("language")),
@@ -264,10 +263,10 @@ def _for_recipe(reference: str) -> str:
 
 
 def _widest(stored: set[str]) -> str:
-    kinds = [dtype for dtype in _DTYPES if dtype in stored]
+    kinds = [dtype for dtype in FLOATS if dtype in stored]
     if {"F16", "BF16"} <= set(kinds):  # neither holds the other
         return "float64" if "F64" in kinds else "float32"
-    return _DTYPES[kinds[0]] if kinds else "float32"
+    return DTYPES[kinds[0]].torch_name or "float32" if kinds else "float32"
 
 
 def _cache_option(models: Models) -> str:

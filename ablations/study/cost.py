@@ -15,8 +15,8 @@ from ablations.engines.donor import differences
 from ablations.study.cells import Cell
 from ablations.study.planning import StudyPlan
 from ablations.study.streams import engine_options, unmerged
+from layerswap_method.checkpoints.spans import torch_dtype
 from layerswap_method.merge_stream import can_stream, donor
-from layerswap_method.stream.read import torch_dtype
 from layerswap_method.stream.weight_stream import checkpoint_stream
 
 

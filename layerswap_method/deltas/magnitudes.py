@@ -8,14 +8,20 @@ of two tensors, element by element, and their order is set by the tensor's shape
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 
 import torch
 
 from layerswap_method.deltas.pair import DeltaPair, not_finite
-from layerswap_method.deltas.passes import Segment, lines_of_block, run_pass, runs_of
+from layerswap_method.deltas.passes import (
+    Segment,
+    blocks_of,
+    lines_of_block,
+    run_pass,
+    runs_of,
+    segments_of,
+)
 from layerswap_method.deltas.rows import RowLayout, row_layout
 from layerswap_method.errors import InputError
 
@@ -51,28 +57,40 @@ def row_mav(expert: torch.Tensor, base: torch.Tensor, axis: int | None) -> torch
         torch.set_num_threads(threads)
 
 
-def row_mavs(pair: DeltaPair, names: Sequence[str]) -> Iterator[tuple[str, torch.Tensor]]:
+def row_mavs(pair: DeltaPair, names: Iterable[str]) -> Generator[tuple[str, torch.Tensor]]:
     """Yield name and `row_mav` of tensors, read once in blocks, by all of torch's threads.
 
     An adapter's change is added in float32: of a copy that it was merged into, the values would
     be others.
 
+    Args:
+        pair: the expert and its base.
+        names: tensors; taken as they are needed. Those without values come last.
+
     Raises:
-        InputError: as `DeltaPair.read`.
+        InputError: for files that are gone, cut short, or were written anew.
     """
+    empty = []
+
+    def with_values() -> Iterator[str]:
+        for name in names:
+            if segments_of(pair, name):
+                yield name
+            else:
+                empty.append(name)
 
     def sums(segment: Segment) -> torch.Tensor:
-        return _sums((block.delta for block in pair.blocks(segment)), pair.layout(segment.name))
+        return _sums((block.delta for block in blocks_of(pair, segment)), pair.layout(segment.name))
 
-    left = {name: len(pair.segments(name)) for name in names}
     parts: list[tuple[int, torch.Tensor]] = []
-    with closing(run_pass((pair,), names, sums)) as results:
+    with closing(run_pass((pair,), with_values(), sums)) as results:
         for segment, found in results:
             parts.append((segment.start, found))
-            if len(parts) == left[segment.name]:
-                yield segment.name, _means(parts, pair.layout(segment.name))
+            layout = pair.layout(segment.name)
+            if segment.stop == layout.matrices * layout.lines:
+                yield segment.name, _means(parts, layout)
                 parts = []
-    for name in (name for name, count in left.items() if not count):
+    for name in empty:
         yield name, _means([], pair.layout(name))
 
 
@@ -131,24 +149,15 @@ def mean_row_mav(
         progress: yields the names it is given, and may count them for a bar.
 
     Raises:
-        InputError: as `DeltaPair.read`, or for weights that are not finite.
+        InputError: as `row_mavs`, or for weights that are not finite.
     """
     total, count = 0.0, 0
-
-    def absolute(segment: Segment) -> float:
-        # A tensor's rows are equally long, so the sum of their means is the sum of all its values
-        # over the length of a row.
-        return math.fsum(float(block.delta.abs_().sum()) for block in pair.blocks(segment))
-
-    with closing(run_pass((pair,), progress(pair.names), absolute)) as parts:
-        for segment, values in parts:
-            if not math.isfinite(values):
-                raise not_finite(pair, segment.name)
-            layout = pair.layout(segment.name)
-            length = layout.lines if layout.across else layout.columns
-            total += values / length
-            if segment.start == 0:
-                count += layout.features
+    with closing(row_mavs(pair, progress(pair.names))) as found:
+        for name, mavs in found:
+            if not bool(mavs.isfinite().all()):
+                raise not_finite(pair, name)
+            total += float(mavs.double().sum())
+            count += len(mavs)
     if not count:
         raise InputError(f"{pair.expert} and {pair.base} hold no weights in common")
     return total / count

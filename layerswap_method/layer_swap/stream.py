@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from layerswap_method.algorithm.coefficients import source_terms
-from layerswap_method.algorithm.plan import LayerPlan, TensorSource
+from layerswap_method.algorithm.plan import TensorSource
 from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.errors import InputError
 from layerswap_method.layer_swap.spec import LayerSwapSpec
+from layerswap_method.stream.mix import TensorMix
 from layerswap_method.stream.weight_stream import WeightStream, copy_mix, read_models, weight_names
-
-if TYPE_CHECKING:
-    pass
 
 
 def layer_swap_stream(
@@ -39,11 +36,8 @@ def layer_swap_stream(
             not fit each other, layer counts that do not fit the model, a base that the experts
             were not trained from.
     """
-    from layerswap_method.stream.mix import TensorMix
-
     models = read_models([*inputs, base])
-    first = models[0].checkpoint
-    num_layers = first.depth()
+    num_layers = models[0].checkpoint.depth()
     plan, record, given_weights = None, None, [given.weight for given in inputs]
     if spec.needs_deltas:
         from layerswap_method.layer_swap.measure import measure
@@ -55,14 +49,14 @@ def layer_swap_stream(
         spec = measured.weights.applied_to(spec)
     try:
         plan = plan or spec.plan(num_layers)
+        sources = {name: spec.named_source(name, plan) for name in weight_names(models)}
     except ValueError as error:
         raise InputError(f"layer_swap: {error}") from error
     roles = [*(given.role for given in inputs), None]
     weights = [*given_weights, 0.0]
     is_base = [*(False for _ in inputs), True]
 
-    def mix(name: str) -> TensorMix:
-        source = _source(spec, name, plan)
+    def mix(name: str, source: TensorSource) -> TensorMix:
         terms = source_terms(name, source, spec, roles=roles, weights=weights, is_base=is_base)
         used = [
             (models[i], coefficient)
@@ -82,17 +76,9 @@ def layer_swap_stream(
         )
 
     return WeightStream(
-        weight_names(first),
-        mix,
+        {name: mix(name, source) for name, source in sources.items()},
         donor=base.folder,
         model_dtype=out_dtype or dtype or models[-1].config_dtype,
         description=f"layer_swap of {', '.join(given.name for given in inputs)}",
         measured=record,
     )
-
-
-def _source(spec: LayerSwapSpec, name: str, plan: LayerPlan) -> TensorSource:
-    try:
-        return spec.named_source(name, plan)
-    except ValueError as error:
-        raise InputError(f"layer_swap: {error}") from error

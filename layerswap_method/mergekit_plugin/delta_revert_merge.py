@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from layerswap_method.delta_revert.recipe import RevertRecipe, read_revert_recipe, reverted_layers
 from layerswap_method.delta_revert.report import _announcement, _outcome
 from layerswap_method.delta_revert.spec import NAME
-from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.api import recipe_fields
 from layerswap_method.mergekit_plugin.checks import MergeInputs, check_checkpoints, read_inputs
 from layerswap_method.mergekit_plugin.delta_revert_kernel import start_tally
@@ -35,7 +34,6 @@ def prepare(
     recipe = read_revert_recipe(merge_config, document, known=recipe_fields())
     references = [recipe.expert, recipe.base_model]
     inputs = read_inputs(NAME, references, merge_config, options, out)
-    _check_vocabularies(inputs)
     check_checkpoints(NAME, inputs, merge_config, options)
     num_layers = inputs.checkpoints[1].depth()
     layers = reverted_layers(recipe.spec, num_layers)
@@ -50,23 +48,6 @@ def prepare(
         plan_file=REVERT_PLAN_FILE,
         outcome=lambda: _outcome(recipe, layers, num_layers, threshold, tally),
     )
-
-
-def _check_vocabularies(inputs: MergeInputs) -> None:
-    """Refuse vocabularies that differ: mergekit could cut or align them, rows could not be.
-
-    Comes before the checks that any merge needs, whose advice is a `tokenizer:` of the recipe.
-    """
-    expert, base = inputs.checkpoints
-    for name, shape in expert.shapes.items():
-        other = base.shapes.get(name, shape)
-        counts_tokens = shape[:1] == (expert.vocab_size,) or other[:1] == (base.vocab_size,)
-        if counts_tokens and other != shape and len(shape) == 2 and other[1:] == shape[1:]:
-            raise InputError(
-                f"delta_revert recipe: {name} is {list(shape)} in {expert.name} and "
-                f"{list(other)} in {base.name}; rows are compared one by one: give the "
-                "base with the expert's vocabulary (load it, resize_token_embeddings, save it)"
-            )
 
 
 def _threshold(recipe: RevertRecipe, inputs: MergeInputs) -> float | None:

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.api import forget_loaders
+from layerswap_method.stream.read import read_mix
 from layerswap_method.stream.weight_stream import checkpoint_stream
 from tests.standins.merging import merge, recipe
 from tests.standins.oracle import assert_same, stored
@@ -122,8 +123,11 @@ def test_a_base_stored_in_two_dtypes_is_cast_to_one(
     save_file(mixed, file, metadata={"format": "pt"})
     adapter = make_adapter(base)
     check_unmerged(base, adapter, tmp_path)
-    assert checkpoint_stream(base, adapter).read("model.norm.weight").dtype == torch.bfloat16
-    assert checkpoint_stream(base).read("model.norm.weight").dtype == torch.float32
+    assert (
+        read_mix(checkpoint_stream(base, adapter).mixes["model.norm.weight"]).dtype
+        == torch.bfloat16
+    )
+    assert read_mix(checkpoint_stream(base).mixes["model.norm.weight"]).dtype == torch.float32
 
 
 @pytest.mark.parametrize(
@@ -164,7 +168,7 @@ def test_layer_swap_of_adapters(
         assert_same(dict(stream_of(document).tensors()), stored(out))
     stream = stream_of(recipe(models, parameters, base))
     plain = checkpoint_stream(base)
-    same = [name for name in plain.names if stream.mix(name) == plain.mix(name)]
+    same = [name for name in plain.names if stream.mixes[name] == plain.mixes[name]]
     # What neither adapter touches and no average rounds is the base's own tensor.
     assert "model.layers.0.self_attn.k_proj.weight" in same
     assert "model.layers.0.self_attn.q_proj.weight" not in same

@@ -150,20 +150,20 @@ def test_equal_weights_have_equal_mixes(experts: Any) -> None:
     nothing = {"bottom_layers": 0, "top_layers": 0, "non_layer": "task"}
     for dtype in (None, "bfloat16"):
         document = recipe(roles(given), nothing, given.base) | ({"dtype": dtype} if dtype else {})
-        assert stream_of(document).mixes() == plain.mixes()
+        assert stream_of(document).mixes == plain.mixes
     rounded = stream_of(recipe(roles(given), nothing, given.base, dtype="float32"))
     some = stream_of(recipe(roles(given), {**nothing, "bottom_layers": 1}, given.base))
     for name in plain.names:
-        assert rounded.mix(name) != plain.mix(name)
-        assert (some.mix(name) != plain.mix(name)) == name.startswith("model.layers.0.")
-    assert len({stream.mix(plain.names[0]) for stream in (plain, rounded, some)}) == 2
+        assert rounded.mixes[name] != plain.mixes[name]
+        assert (some.mixes[name] != plain.mixes[name]) == name.startswith("model.layers.0.")
+    assert len({stream.mixes[plain.names[0]] for stream in (plain, rounded, some)}) == 2
 
 
 def test_a_mix_survives_the_way_to_another_process(experts: Any) -> None:
     given = experts("qwen2")
     stream = stream_of(recipe(roles(given), PARAMETERS[2], given.base))
-    mixes = mixes_from_json(mixes_to_json(stream.mixes()))
-    assert mixes == stream.mixes()
+    mixes = mixes_from_json(mixes_to_json(stream.mixes))
+    assert mixes == stream.mixes
     assert_same({name: read_mix(mix) for name, mix in mixes.items()}, tensors(stream))
 
 
@@ -173,11 +173,11 @@ def test_a_file_written_anew_is_not_read(experts: Any, tmp_path: Path) -> None:
     file = folder / "model.safetensors"
     save_file({name: tensor + 1 for name, tensor in load_file(file).items()}, file)
     with pytest.raises(InputError, match="written anew"):
-        stream.read(stream.names[0])
-    assert checkpoint_stream(folder).mix(stream.names[0]) != stream.mix(stream.names[0])
+        read_mix(stream.mixes[stream.names[0]])
+    assert checkpoint_stream(folder).mixes[stream.names[0]] != stream.mixes[stream.names[0]]
     file.unlink()
     with pytest.raises(InputError, match="gone: No such file"):
-        stream.read(stream.names[0])
+        read_mix(stream.mixes[stream.names[0]])
 
 
 def test_experts_that_do_not_fit(experts: Any, tmp_path: Path) -> None:

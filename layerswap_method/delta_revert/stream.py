@@ -20,6 +20,7 @@ from layerswap_method.stream.weight_stream import (
     copy_mix,
     read_models,
     weight_names,
+    written,
 )
 
 if TYPE_CHECKING:
@@ -69,10 +70,13 @@ def revert_stream(
             rows = row_layout(shape, axis).features
             tally.tensors[name] = Kept.whole(rows, math.prod(shape), stays=rule != "base")
             return copy_mix(theirs if rule == "base" else ours, name, dtype, out_dtype)
-        compared = name if name in measured.mavs else ours.stored_name(name)
+        # A tied head that only one of them stores has the embedding's rows.
+        places = (name, ours.stored_name(name), theirs.stored_name(name))
+        compared = next((each for each in places if each in measured.mavs), name)
+        is_stored_alike = places[1] == places[2] and ours.dtype(name) == theirs.dtype(name)
         stays = measured.stays(compared, threshold)
         tally.tensors[name] = kept = Kept.of(stays, math.prod(shape))
-        if kept.kept_rows in (0, kept.rows) and ours.dtype(name) == theirs.dtype(name):
+        if kept.kept_rows in (0, kept.rows) and is_stored_alike:
             return copy_mix(ours if kept.kept_rows else theirs, name, dtype, out_dtype)
         return TensorMix(
             terms=((ours.origin(name), 1.0), (theirs.origin(name), 1.0)),
@@ -82,7 +86,7 @@ def revert_stream(
             out_dtype=out_dtype,
         )
 
-    mixes = {name: mix(name) for name in weight_names(models)}
+    mixes = written({name: mix(name) for name in weight_names(models)})
     kept = tally.total().record()
     return WeightStream(
         mixes,

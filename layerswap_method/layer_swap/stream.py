@@ -10,7 +10,13 @@ from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.errors import InputError
 from layerswap_method.layer_swap.spec import LayerSwapSpec
 from layerswap_method.stream.mix import TensorMix
-from layerswap_method.stream.weight_stream import WeightStream, copy_mix, read_models, weight_names
+from layerswap_method.stream.weight_stream import (
+    WeightStream,
+    copy_mix,
+    read_models,
+    weight_names,
+    written,
+)
 
 
 def layer_swap_stream(
@@ -76,7 +82,7 @@ def layer_swap_stream(
         )
 
     return WeightStream(
-        {name: mix(name, source) for name, source in sources.items()},
+        written({name: mix(name, source) for name, source in sources.items()}),
         donor=base.folder,
         model_dtype=out_dtype or dtype or models[-1].config_dtype,
         description=f"layer_swap of {', '.join(given.name for given in inputs)}",

@@ -181,11 +181,16 @@ def copy_mix(
     return TensorMix(terms=((model.origin(name), 1.0),), dtype=steps[0], out_dtype=steps[1])
 
 
-def weight_names(models: Sequence[StreamModel]) -> tuple[str, ...]:
-    """Return the tensors that a merge writes, in the order of the first model's files.
+def written(mixes: Mapping[str, TensorMix]) -> dict[str, TensorMix]:
+    """Return the mixes that mergekit would write.
 
-    As in mergekit, a tied output embedding is written where one of the models stores it.
+    It leaves out a tied output embedding that is stored by none of the models it is made of.
     """
+    return {n: mix for n, mix in mixes.items() if any(o.name == n for o, _ in mix.terms)}
+
+
+def weight_names(models: Sequence[StreamModel]) -> tuple[str, ...]:
+    """Return the tensors that any of the models stores, in the order of the first one's files."""
     names = dict.fromkeys(models[0].checkpoint.tensors)
     heads = [model.checkpoint.head for model in models]
     names |= dict.fromkeys(head for head in heads if head is not None)

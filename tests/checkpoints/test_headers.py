@@ -39,9 +39,7 @@ def accepted(content: bytes, file: Path) -> bool:
     file.write_bytes(content)
     try:
         found = read_header(file)
-    except InputError as error:
-        assert str(file) in error.message
-        assert error.message.endswith("; get it again")
+    except InputError:
         return False
     theirs = dict(deserialize(content))
     assert list(found) == sorted(theirs)
@@ -103,6 +101,8 @@ def test_every_dtype_has_its_size(dtype: str, tmp_path: Path) -> None:
 )
 def test_what_lies_is_refused(header: Any, tmp_path: Path) -> None:
     refused_by_both(packed(header), tmp_path / "file")
+    with pytest.raises(InputError, match=r"file: is damaged \(.*\); get it again"):
+        read_header(tmp_path / "file")
 
 
 @pytest.mark.parametrize("size", [0, 7, 8, 20, 8 + LENGTH, len(GOOD) - 1])

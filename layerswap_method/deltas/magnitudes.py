@@ -8,7 +8,8 @@ of two tensors, element by element, and their order is set by the tensor's shape
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 
 import torch
@@ -57,41 +58,30 @@ def row_mav(expert: torch.Tensor, base: torch.Tensor, axis: int | None) -> torch
         torch.set_num_threads(threads)
 
 
-def row_mavs(pair: DeltaPair, names: Iterable[str]) -> Generator[tuple[str, torch.Tensor]]:
+def row_mavs(pair: DeltaPair, names: Sequence[str]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield name and `row_mav` of tensors, read once in blocks, by all of torch's threads.
 
     An adapter's change is added in float32: of a copy that it was merged into, the values would
     be others.
 
-    Args:
-        pair: the expert and its base.
-        names: tensors; taken as they are needed. Those without values come last.
-
     Raises:
         InputError: for files that are gone, cut short, or were written anew.
     """
-    empty = []
-
-    def with_values() -> Iterator[str]:
-        for name in names:
-            if segments_of(pair, name):
-                yield name
-            else:
-                empty.append(name)
 
     def sums(segment: Segment) -> torch.Tensor:
         return _sums((block.delta for block in blocks_of(pair, segment)), pair.layout(segment.name))
 
     parts: list[tuple[int, torch.Tensor]] = []
-    with closing(run_pass((pair,), with_values(), sums)) as results:
+    with closing(run_pass((pair,), names, sums)) as results:
         for segment, found in results:
             parts.append((segment.start, found))
             layout = pair.layout(segment.name)
             if segment.stop == layout.matrices * layout.lines:
                 yield segment.name, _means(parts, layout)
                 parts = []
-    for name in empty:
-        yield name, _means([], pair.layout(name))
+    for name in names:
+        if not segments_of(pair, name):
+            yield name, _means([], pair.layout(name))
 
 
 def _sums(deltas: Iterable[torch.Tensor], layout: RowLayout) -> torch.Tensor:
@@ -152,12 +142,20 @@ def mean_row_mav(
         InputError: as `row_mavs`, or for weights that are not finite.
     """
     total, count = 0.0, 0
-    with closing(row_mavs(pair, progress(pair.names))) as found:
-        for name, mavs in found:
-            if not bool(mavs.isfinite().all()):
-                raise not_finite(pair, name)
-            total += float(mavs.double().sum())
-            count += len(mavs)
+
+    def absolute(segment: Segment) -> float:
+        # A tensor's rows are equally long, so the sum of their means is the sum of all its values
+        # over the length of a row. `row_mavs` takes nearly twice the time.
+        return math.fsum(float(block.delta.abs_().sum()) for block in blocks_of(pair, segment))
+
+    with closing(run_pass((pair,), progress(pair.names), absolute)) as parts:
+        for segment, values in parts:
+            if not math.isfinite(values):
+                raise not_finite(pair, segment.name)
+            layout = pair.layout(segment.name)
+            total += values / (layout.lines if layout.across else layout.columns)
+            if segment.start == 0:
+                count += layout.features
     if not count:
         raise InputError(f"{pair.expert} and {pair.base} hold no weights in common")
     return total / count

@@ -18,6 +18,7 @@ from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.api import forget_loaders
 from layerswap_method.stream.read import read_mix
 from layerswap_method.stream.weight_stream import checkpoint_stream
+from tests.checkpoints.test_compatible import with_head
 from tests.standins.merging import merge, recipe
 from tests.standins.oracle import assert_same, stored
 from tests.standins.streams import stream_of
@@ -149,6 +150,25 @@ def test_every_layout(
     base = experts(family, dtype=torch.float32).base
     adapter = make_adapter(base, target_modules=targets, fan_in_fan_out=family == "gpt2")
     assert len(check_unmerged(base, adapter, tmp_path)) == changed
+
+
+def test_rows_of_an_adapter_on_a_base_that_stores_its_tied_head(
+    experts: Any, make_adapter: MakeAdapter, tmp_path: Path
+) -> None:
+    """The copy that mergekit merges it into holds no head, so its rows count once."""
+    base = with_head(experts("llama_tied", dtype=torch.float32).base, tmp_path / "base")
+    document = {
+        "merge_method": "delta_revert",
+        "models": [{"model": f"{base}+{make_adapter(base, lora_alpha=1)}"}],
+        "base_model": str(base),
+        "parameters": {"keep_fraction": 0.02},
+    }
+    out = merge(document, tmp_path / "out", lora_merge_cache=str(tmp_path / "cache"))
+    plan = json.loads((out / "delta_revert_plan.json").read_text(encoding="utf-8"))
+    stream = stream_of(document)
+    assert_same(dict(stream.tensors()), stored(out))
+    assert stream.measured is not None
+    assert stream.measured["threshold"] == plan["threshold"] > 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

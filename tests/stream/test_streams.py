@@ -9,10 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
 from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.errors import InputError
 from layerswap_method.layer_swap.spec import LayerSwapSpec
 from layerswap_method.layer_swap.stream import layer_swap_stream
+from layerswap_method.stream import weight_stream
 from layerswap_method.stream.mix import mixes_from_json, mixes_to_json
 from layerswap_method.stream.read import read_mix
 from layerswap_method.stream.weight_stream import WeightStream, checkpoint_stream, linear_stream
@@ -134,6 +136,27 @@ def test_linear(
         ],
     }
     check(document | ({"dtype": dtype} if dtype else {}), tmp_path / "merged")
+
+
+def test_a_folder_that_is_listed_twice_keeps_both_weights(
+    experts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = experts("llama")
+    read: list[str] = []
+
+    def counting(name: str, path: Path) -> Checkpoint:
+        read.append(name)
+        return read_checkpoint(name, path)
+
+    monkeypatch.setattr(weight_stream, "read_checkpoint", counting)
+    inputs = [
+        StreamInput(name, folder, weight=weight)
+        for name, folder, weight in (("a", given.task, 0.2), ("b", given.base, 0.5))
+    ]
+    stream = linear_stream([*inputs, StreamInput("a again", given.task, weight=0.3)])
+    assert read == ["a", "b"]
+    for mix in stream.mixes.values():
+        assert [weight for _, weight in mix.terms] == [0.2, 0.5, 0.3]
 
 
 def test_passthrough_and_shards(experts: Any, tmp_path: Path) -> None:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import IO, Any
 
 import torch
 
-from layerswap_method.checkpoints.stored import WRITTEN_ANEW, StoredTensor
+from layerswap_method.checkpoints.stored import StoredTensor, open_stored
 from layerswap_method.errors import InputError
 
 
@@ -29,23 +27,6 @@ def torch_dtype(name: str) -> torch.dtype:
     if not isinstance(found, torch.dtype):
         raise InputError(f"{name!r} is no dtype of torch")
     return found
-
-
-@contextmanager
-def open_stored(tensor: StoredTensor) -> Iterator[IO[bytes]]:
-    """Yield the tensor's file, unbuffered.
-
-    Raises:
-        InputError: if it is gone, or was written anew since the header was read.
-    """
-    try:
-        opened = tensor.file.open("rb", buffering=0)
-    except OSError as error:
-        raise InputError(f"{tensor.file}: the weights are gone: {error.strerror}") from error
-    with opened:
-        if os.fstat(opened.fileno()).st_mtime_ns != tensor.stamp:
-            raise InputError(f"{tensor.file}: {WRITTEN_ANEW}")
-        yield opened
 
 
 def read_span(opened: IO[bytes], tensor: StoredTensor, start: int, buffer: torch.Tensor) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from layerswap_method.errors import InputError, LayerSwapError
 
@@ -148,14 +149,31 @@ def stored_tensor(file: Path, stamp: int, name: str) -> StoredTensor:
         LayerSwapError: if the tensor is not in it.
     """
     if file_stamp(file) != stamp:
-        raise InputError(f"{file}: {WRITTEN_ANEW}")
+        raise InputError(f"{file}: {_WRITTEN_ANEW}")
     found = _header(file, stamp).get(name)
     if found is None:
         raise LayerSwapError(f"{file}: {name} cannot be read: it is not in the file")
     return found
 
 
-WRITTEN_ANEW = "the weights were written anew while they were in use"
+_WRITTEN_ANEW = "the weights were written anew while they were in use"
+
+
+@contextmanager
+def open_stored(tensor: StoredTensor) -> Iterator[IO[bytes]]:
+    """Yield the tensor's file, unbuffered.
+
+    Raises:
+        InputError: if it is gone, or was written anew since the header was read.
+    """
+    try:
+        opened = tensor.file.open("rb", buffering=0)
+    except OSError as error:
+        raise InputError(f"{tensor.file}: the weights are gone: {error.strerror}") from error
+    with opened:
+        if os.fstat(opened.fileno()).st_mtime_ns != tensor.stamp:
+            raise InputError(f"{tensor.file}: {_WRITTEN_ANEW}")
+        yield opened
 
 
 def file_stamp(file: Path) -> int:

@@ -18,8 +18,8 @@ from typing import TypeVar
 
 import torch
 
-from layerswap_method.checkpoints.spans import open_stored, read_span, torch_dtype
-from layerswap_method.checkpoints.stored import StoredTensor
+from layerswap_method.checkpoints.spans import read_span, torch_dtype
+from layerswap_method.checkpoints.stored import StoredTensor, open_stored
 from layerswap_method.deltas.pair import DeltaPair
 from layerswap_method.deltas.rows import RowLayout
 

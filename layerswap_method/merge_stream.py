@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ablations.models.find import Expert
-from ablations.study.documents import DELTA_REVERT, LAYER_SWAP
-from layerswap_method.checkpoints.model_files import StreamInput
+from layerswap_method.checkpoints.model_files import ModelFiles, StreamInput
+from layerswap_method.delta_revert.spec import NAME as DELTA_REVERT
 from layerswap_method.delta_revert.spec import RevertSpec
 from layerswap_method.delta_revert.stream import revert_stream
+from layerswap_method.layer_swap.spec import NAME as LAYER_SWAP
 from layerswap_method.layer_swap.spec import LayerSwapSpec
 from layerswap_method.layer_swap.stream import layer_swap_stream
 from layerswap_method.recipe.references import named_models
@@ -48,12 +48,12 @@ def needs_deltas(merge: Mapping[str, Any]) -> bool:
     return merge["merge_method"] == LAYER_SWAP and LayerSwapSpec(**parameters).needs_deltas
 
 
-def stream_of(merge: Mapping[str, Any], experts: Mapping[str, Expert]) -> WeightStream:
+def stream_of(merge: Mapping[str, Any], experts: Mapping[str, ModelFiles]) -> WeightStream:
     """Return the stream of a recipe that `can_stream`.
 
     Args:
         merge: the recipe.
-        experts: reference, as the recipe writes it -> expert.
+        experts: reference, as the recipe writes it -> where the model is.
 
     Raises:
         InputError: where an expert cannot be read, or its adapter cannot be streamed.
@@ -75,7 +75,7 @@ def stream_of(merge: Mapping[str, Any], experts: Mapping[str, Expert]) -> Weight
     return layer_swap_stream(spec, with_role, base, **dtypes)
 
 
-def _input(expert: Expert, entry: Mapping[str, Any]) -> StreamInput:
+def _input(expert: ModelFiles, entry: Mapping[str, Any]) -> StreamInput:
     parameters = entry.get("parameters") or {}
     return StreamInput(
         name=expert.name,

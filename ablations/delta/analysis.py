@@ -22,9 +22,8 @@ from ablations.delta.profile import DeltaProfile
 from ablations.drawing.canvas import HINT, can_draw
 from ablations.drawing.grid import Grid
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
-from ablations.models.find import Expert, find_expert
+from ablations.models.find import find_expert
 from ablations.paper.published import published_grid
-from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.deltas.open_pair import open_pair
 from layerswap_method.errors import InputError
 
@@ -126,7 +125,7 @@ def analyse(
     labels = label_all(experts)
     parent = find_expert(Path(base).name or base, {Path(base).name or base: base}, download=True)
     pairs = [
-        open_pair(_input(find_expert(label, {label: given}, download=True)), _input(parent))
+        open_pair(find_expert(label, {label: given}, download=True), parent)
         for label, given in zip(labels, experts, strict=True)
     ]
     first = pairs[0]
@@ -253,10 +252,6 @@ def table(profile: DeltaProfile) -> str:
     for layer, values in enumerate(grid.values):
         writer.writerow([layer, *("" if value != value else f"{value:.9g}" for value in values)])
     return file.getvalue()
-
-
-def _input(expert: Expert) -> StreamInput:
-    return StreamInput(name=expert.name, folder=expert.folder, adapter=expert.adapter)
 
 
 def _folders(found: Analysis, out: Path) -> list[Path]:

@@ -22,7 +22,7 @@ from ablations.machine.whole_files import check_place, told_if_unwritable, write
 from ablations.models.find import Expert, find_expert
 from ablations.models.fit import compatibility_report
 from layerswap_method.checkpoints.model_files import StreamInput
-from layerswap_method.checkpoints.spans import DTYPES
+from layerswap_method.checkpoints.stored import DTYPES
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.layer_swap.drawing import draw_plan
 from layerswap_method.layer_swap.measure import UnitShare, measure
@@ -126,8 +126,9 @@ def find_models(task: Sequence[str], language: Sequence[str], base: str) -> Mode
     num_layers = checkpoints[0].num_layers
     if num_layers is None:
         raise InputError(f"the config of {base} does not say how many layers it has")
-    stored = {dtype for each in checkpoints for dtype in each.dtypes.values()} & DTYPES.keys()
-    dtypes = [getattr(torch, DTYPES[dtype]) for dtype in stored]
+    stored = {tensor.dtype for each in checkpoints for tensor in each.tensors.values()}
+    known = [DTYPES[dtype].torch_name for dtype in stored]
+    dtypes = [getattr(torch, each) for each in known if each is not None]
     widest = functools.reduce(torch.promote_types, dtypes, torch.bool)
     base_input, *others = (
         StreamInput(name, each.folder, role=name.split()[0], adapter=each.adapter)

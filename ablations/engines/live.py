@@ -99,7 +99,7 @@ class LiveEvaluator:
         if self._lm is None:
             _check_tied(self._base)
             self._lm = self._engine.start(self._base.donor, self._options)
-            self._loaded = dict(self._base.mixes())
+            self._loaded = dict(self._base.mixes)
             try:
                 self._engine.check(self._base.names)
             except SwapFailed as error:
@@ -117,12 +117,12 @@ class LiveEvaluator:
         self._check(stream)
         start_s = self.start()
         started = time.perf_counter()
-        changed = [name for name in stream.names if self._loaded.get(name) != stream.mix(name)]
+        changed = [name for name in stream.names if self._loaded.get(name) != stream.mixes[name]]
         try:
             sent = self._engine.expand(changed, stream.names)
             if missing := set(changed) - set(sent):
                 raise SwapFailed(f"{len(missing)} changed tensors would not be loaded: {missing}")
-            mixes = {name: stream.mix(name) for name in sent}
+            mixes = {name: stream.mixes[name] for name in sent}
             read = self._load(mixes) if mixes else 0
             self._engine.forget()
         except Exception as error:

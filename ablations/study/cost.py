@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ablations.study.cells import Cell
 from ablations.study.planning import StudyPlan
 from ablations.study.streams import unmerged
+from layerswap_method.checkpoints.spans import torch_dtype
 from layerswap_method.merge_stream import can_stream
-from layerswap_method.stream.read import torch_dtype
 
 
 @dataclass(frozen=True)

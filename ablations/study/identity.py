@@ -209,7 +209,7 @@ def weights_identity(
         return by_recipe
     tensors = {}
     for name in sorted(stream.names):
-        mix = stream.mix(name)
+        mix = stream.mixes[name]
         terms = [[*_origin(origin, contents), share] for origin, share in mix.terms]
         tensors[name] = [terms, mix.model_dump(mode="json", exclude={"terms"})]
     return {"donated": contents.donated[stream.donor], "tensors": tensors}

@@ -1,33 +1,30 @@
-"""Whether checkpoints can be merged, and why not. Knows headers and configurations."""
+"""Whether checkpoints can be merged, and why not. Knows headers and configurations.
+
+Every way to merge asks here: through mergekit, as a stream, for the change of an expert from its
+base. So a pair that one of them takes is one that the others take.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 
-from layerswap_method.checkpoints.config import _HEADS
-from layerswap_method.checkpoints.headers import (
-    _FLOATS,
-    _SHOWN,
-    Checkpoint,
-    _more,
-    is_buffer,
-    name_list,
-)
+from layerswap_method.checkpoints.headers import Checkpoint, is_buffer, is_head, name_list
+from layerswap_method.checkpoints.stored import FLOATS
 
 
 def own_problems(checkpoint: Checkpoint) -> Iterator[str]:
     """Yield what keeps this one checkpoint from being merged at all."""
     odd = sorted(
         {
-            dtype
-            for name, dtype in checkpoint.dtypes.items()
-            if dtype not in _FLOATS and len(checkpoint.shapes[name]) > 1 and not is_buffer(name)
+            tensor.dtype
+            for name, tensor in checkpoint.tensors.items()
+            if tensor.dtype not in FLOATS and len(tensor.shape) > 1 and not is_buffer(name)
         }
     )
-    if checkpoint.quantization is not None:
+    if checkpoint.config.quantization is not None:
         yield (
-            f"{checkpoint.name} is quantised ({checkpoint.quantization}); averages of quantised "
-            "weights mean nothing: use the unquantised checkpoint"
+            f"{checkpoint.name} is quantised ({checkpoint.config.quantization}); averages of "
+            "quantised weights mean nothing: use the unquantised checkpoint"
         )
     elif odd:
         yield (
@@ -36,12 +33,23 @@ def own_problems(checkpoint: Checkpoint) -> Iterator[str]:
         )
 
 
+def ties(checkpoint: Checkpoint, *others: Checkpoint) -> bool:
+    """Return whether input and output embeddings are one tensor in a checkpoint.
+
+    Where its config does not say it, the default of the model's class holds, which is that of the
+    others: it ties nothing if all of them store an output embedding.
+    """
+    if checkpoint.config.tie_word_embeddings is not None:
+        return checkpoint.config.tie_word_embeddings
+    return not all(each.head for each in (checkpoint, *others))
+
+
 def pair_problems(
     first: Checkpoint,
     other: Checkpoint,
     *,
-    vocabulary: Collection[str] = (),
     aligned: bool = False,
+    by_row: bool = False,
     allow_architectures: bool = False,
 ) -> Iterator[str]:
     """Yield why `other` cannot be merged with `first`; nothing where it can.
@@ -49,53 +57,51 @@ def pair_problems(
     Args:
         first: the checkpoint compared with.
         other: the checkpoint compared.
-        vocabulary: names of the tensors whose first axis counts tokens.
         aligned: the recipe aligns vocabularies (``tokenizer:``), so their rows may differ.
+        by_row: rows are compared one by one, which no alignment can mend: `aligned` is not asked.
         allow_architectures: the user said ``--allow-crimes``: class names may differ.
     """
     pair = f"{first.name} and {other.name}"
     if first.architecture != other.architecture and not allow_architectures:
         yield (
             f"{pair} have different architectures ({first.architecture}, {other.architecture}); "
-            "layer swapping needs experts of one pretrained parent"
+            f"{_PARENT}"
         )
         return
     if first.num_layers != other.num_layers:
         yield (
             f"{pair} have different depths ({first.num_layers} and {other.num_layers} layers); "
-            "layer swapping needs experts of one pretrained parent"
+            f"{_PARENT}"
         )
         return
-    if first.tied != other.tied:
-        tied, untied = (first, other) if first.tied else (other, first)
+    is_tied = ties(first, other)
+    if is_tied != ties(other, first):
+        tied, untied = (first, other) if is_tied else (other, first)
         yield (
             f"{tied.name} ties its output embedding to the input embedding and {untied.name} does "
             "not; untie the first (set tie_word_embeddings: false and save with a copy of the "
-            "embedding as lm_head) or use experts of one kind"
+            "embedding as lm_head) or use models of one kind"
         )
         return
     differing = [
-        name
-        for name, shape in first.shapes.items()
-        if name in other.shapes and other.shapes[name] != shape
+        name for name, shape in first.shapes.items() if other.shapes.get(name, shape) != shape
     ]
-    rows = [name for name in differing if name in vocabulary]
-    shapes = [name for name in differing if name not in vocabulary]
-    if rows and not aligned:
+    rows = [name for name in differing if _counts_tokens(name, first, other)]
+    shapes = [name for name in differing if name not in rows]
+    if rows and (by_row or not aligned):
         yield (
-            f"{pair} have different vocabularies: {_shape_list(rows, first, other)}; add "
-            "tokenizer: {source: base} (or union) so that mergekit aligns the tokens"
+            f"{pair} have different vocabularies: {_shape_list(rows, first, other)}; "
+            f"{_ONE_VOCABULARY if by_row else _ALIGN}"
         )
     if shapes:
         yield f"{pair} have different shapes: {_shape_list(shapes, first, other)}"
     for holder, lacking in ((first, other), (other, first)):
         missing = [
             name
-            for name in holder.shapes
-            if name not in lacking.shapes
+            for name in holder.tensors
+            if name not in lacking.tensors
             and not is_buffer(name)
-            # A tied output embedding may be stored twice or once.
-            and not (first.tied and name in vocabulary)
+            and not (is_tied and is_head(name))  # may be stored twice or once
         ]
         if missing:
             yield (
@@ -104,32 +110,22 @@ def pair_problems(
             )
 
 
-def _shape_list(names: list[str], first: Checkpoint, other: Checkpoint) -> str:
-    listed = ", ".join(
-        f"{name} {list(first.shapes[name])} against {list(other.shapes[name])}"
-        for name in names[:_SHOWN]
+_PARENT = "merging needs models of one pretrained parent"
+_ALIGN = "add tokenizer: {source: base} (or union) so that mergekit aligns the tokens"
+_ONE_VOCABULARY = (
+    "rows are compared one by one: give the base with the expert's vocabulary (load the base, "
+    "resize_token_embeddings, save it)"
+)
+
+
+def _counts_tokens(name: str, *checkpoints: Checkpoint) -> bool:
+    """Return whether a tensor's first axis counts tokens, and the other axes are the same."""
+    one, other = (checkpoint.shapes[name] for checkpoint in checkpoints)
+    sizes = {checkpoint.config.vocab_size for checkpoint in checkpoints}
+    return one[1:] == other[1:] and bool({*one[:1], *other[:1]} & sizes)
+
+
+def _shape_list(names: Sequence[str], first: Checkpoint, other: Checkpoint) -> str:
+    return name_list(
+        [f"{name} {list(first.shapes[name])} against {list(other.shapes[name])}" for name in names]
     )
-    return listed + _more(names)
-
-
-def pairing_problems(expert: Checkpoint, base: Checkpoint) -> Iterator[str]:
-    """Yield why a delta of the two cannot be had; nothing where it can."""
-    for side in (base, expert):
-        yield from own_problems(side)
-    rows = [
-        name
-        for name, shape in base.shapes.items()
-        if (other := expert.shapes.get(name, shape)) != shape
-        and len(shape) == 2
-        and other[1:] == shape[1:]
-        and (shape[0] == base.vocab_size or other[0] == expert.vocab_size)
-    ]
-    for name in rows[:1]:
-        yield (
-            f"{expert.name} and {base.name} have different vocabularies: {name} has "
-            f"{expert.shapes[name][0]} and {base.shapes[name][0]} rows; a delta needs the base "
-            "with the expert's vocabulary (load the base, resize_token_embeddings, save it)"
-        )
-    copies = [name for name in (*base.shapes, *expert.shapes) if name.endswith(_HEADS)]
-    for problem in pair_problems(base, expert, vocabulary=[*rows, *copies], aligned=True):
-        yield problem.replace("layer swapping needs experts of", "an expert and its base are of")

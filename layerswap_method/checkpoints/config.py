@@ -1,26 +1,25 @@
-"""Whether two checkpoints are an expert and its base, as far as headers and config.json say.
+"""The one reader of ``config.json``. Knows the fields of transformers' configs; not transformers.
 
-Knows the fields of ``config.json``; not transformers. Its config classes cost seconds and 200 MB
-to import (transformers 5 imports half of itself for one of them), for a handful of fields.
+Its config classes cost seconds and 200 MB to import (transformers 5 imports half of itself for one
+of them), for a handful of fields. What a config leaves out is None here: what holds then depends on
+the model's class, and the files tell (`compatible`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from layerswap_method.errors import InputError
+from layerswap_method.frozen import Frozen
 
 _TEXT = ("text_config", "llm_config", "language_config")
 _DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-_HEADS = ("lm_head.weight", "embed_out.weight")
 
 
-@dataclass(frozen=True)
-class RawConfig:
+class ModelConfig(Frozen):
     """What a ``config.json`` says, under the names of transformers."""
 
     model_type: str
@@ -29,8 +28,8 @@ class RawConfig:
     text_type: str
     """Of its text model; `model_type` where there is no other."""
 
-    architectures: tuple[str, ...]
-    """Class names."""
+    architecture: str
+    """The first class name, such as `LlamaForCausalLM`; `unknown` where there is none."""
 
     num_hidden_layers: int | None
     """Decoder layers."""
@@ -39,13 +38,16 @@ class RawConfig:
     """Rows of the embedding."""
 
     tie_word_embeddings: bool | None
-    """Whether input and output embeddings are one tensor; None where the default holds."""
+    """Whether input and output embeddings are one tensor."""
 
-    quantization_config: Mapping[str, Any] | None
-    """None for plain weights."""
+    quantization: str | None
+    """The quantisation method (`?` where it has no name); None for plain weights."""
+
+    dtype: str | None
+    """torch dtype that engines compute in, such as `bfloat16`."""
 
 
-def read_config(name: str, folder: Path) -> RawConfig:
+def read_config(name: str, folder: Path) -> ModelConfig:
     """Return the config of the checkpoint in `folder`.
 
     Raises:
@@ -53,22 +55,34 @@ def read_config(name: str, folder: Path) -> RawConfig:
     """
     try:
         document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        if not isinstance(document, dict) or not isinstance(document.get("model_type"), str):
+            raise ValueError("config.json names no model_type")
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{name}: {folder}: no readable config: {error}") from error
-    if not isinstance(document, dict) or not isinstance(document.get("model_type"), str):
-        raise InputError(f"{name}: {folder}: no readable config: config.json names no model_type")
     text = next((document[k] for k in _TEXT if isinstance(document.get(k), dict)), document)
 
-    def first(kind: type, *keys: str) -> Any:
+    def stated(kind: type, *keys: str) -> list[Any]:
         values = (part.get(key) for key in keys for part in (text, document))
-        return next((v for v in values if isinstance(v, kind)), None)
+        return [value for value in values if type(value) is kind]
 
-    return RawConfig(
+    ties = stated(bool, "tie_word_embeddings")
+    quantization = next(iter(stated(dict, "quantization_config")), None)
+    return ModelConfig(
         model_type=document["model_type"],
-        text_type=first(str, "model_type"),
-        architectures=tuple(document.get("architectures") or ()),
-        num_hidden_layers=first(int, *_DEPTH),
-        vocab_size=first(int, "vocab_size"),
-        tie_word_embeddings=first(bool, "tie_word_embeddings"),
-        quantization_config=first(dict, "quantization_config"),
+        text_type=stated(str, "model_type")[0],
+        architecture=_first_name(document.get("architectures")),
+        num_hidden_layers=next(iter(stated(int, *_DEPTH)), None),
+        vocab_size=next(iter(stated(int, "vocab_size")), None),
+        tie_word_embeddings=any(ties) if ties else None,
+        quantization=None if quantization is None else str(quantization.get("quant_method", "?")),
+        dtype=_dtype(document),
     )
+
+
+def _first_name(names: Any) -> str:
+    return str(names[0]) if isinstance(names, list) and names else "unknown"
+
+
+def _dtype(document: Mapping[str, Any]) -> str | None:
+    found = next((document[k] for k in ("dtype", "torch_dtype") if document.get(k)), None)
+    return found.removeprefix("torch.") if isinstance(found, str) and found != "auto" else None

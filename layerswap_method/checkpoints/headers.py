@@ -1,22 +1,26 @@
-"""Facts of checkpoints on disk and whether two of them can be merged layer by layer.
+"""One checkpoint: its config and every stored tensor. Knows files; reads no tensor data.
 
-Knows safetensors headers and config fields; reads no tensor data. Not mergekit, not recipes.
+Not mergekit, not recipes, not adapters.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from layerswap_method.errors import InputError, first_line
+from layerswap_method.algorithm.tensor_names import decoder_layer
+from layerswap_method.checkpoints.config import ModelConfig, read_config
+from layerswap_method.checkpoints.stored import StoredTensor, read_header
+from layerswap_method.errors import InputError
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
-_FLOATS = ("BF16", "F16", "F32", "F64")
-"""What weights may be stored as; integers and smaller floats are quantised."""
+_HEADS = ("lm_head.weight", "embed_out.weight")
+_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
+"""How the names of output and input embeddings end."""
 
 _SHOWN = 3
 """Tensors named in one message."""
@@ -32,101 +36,80 @@ class Checkpoint:
     path: Path
     """The folder on this machine."""
 
-    architecture: str
-    """The class in the config, such as `LlamaForCausalLM`."""
+    config: ModelConfig
+    """What its ``config.json`` says."""
 
-    num_layers: int | None
-    """Decoder layers; None where the config has no such field."""
+    tensors: Mapping[str, StoredTensor] = field(repr=False)
+    """Tensor name -> place, in the order of the files."""
 
-    vocab_size: int | None
-    """Rows of the embedding, as the config says."""
+    @property
+    def architecture(self) -> str:
+        """Return the class in the config, such as `LlamaForCausalLM`."""
+        return self.config.architecture
 
-    tied: bool
-    """Whether input and output embeddings are one tensor."""
+    @cached_property
+    def num_layers(self) -> int | None:
+        """Return the decoder layers: as the config says, else as the tensors' names say."""
+        stored = (decoder_layer(name) for name in self.tensors)
+        counted = max((layer + 1 for layer in stored if layer is not None), default=None)
+        return self.config.num_hidden_layers or counted
 
-    quantization: str | None
-    """The quantisation method in the config; None for plain weights."""
+    @cached_property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Return tensor name -> shape."""
+        return {name: tensor.shape for name, tensor in self.tensors.items()}
 
-    shapes: Mapping[str, tuple[int, ...]] = field(repr=False)
-    """Tensor name -> shape."""
+    @cached_property
+    def head(self) -> str | None:
+        """Return the name of the stored output embedding; None where none is stored."""
+        return next((name for name in self.tensors if name.endswith(_HEADS)), None)
 
-    dtypes: Mapping[str, str] = field(repr=False)
-    """Tensor name -> dtype as safetensors writes it, such as `BF16`."""
-
-    files: Mapping[str, Path] = field(default_factory=dict, repr=False)
-    """Tensor name -> the file that holds it."""
+    @cached_property
+    def embedding(self) -> str | None:
+        """Return the name of the stored input embedding; None where its name is not known."""
+        return next((name for name in self.tensors if name.endswith(_EMBEDDINGS)), None)
 
     def depth(self) -> int:
         """Return `num_layers`.
 
         Raises:
-            InputError: where the config does not say it.
+            InputError: where neither config nor names say it.
         """
         if self.num_layers is None:
             raise InputError(f"{self.name}: its config does not say how many layers it has")
         return self.num_layers
 
 
-def read_config(name: str, folder: Path) -> Any:
-    """Return the transformers config of the checkpoint in `folder`.
-
-    Raises:
-        InputError: with `name`, where there is none that transformers can read.
-    """
-    from transformers import AutoConfig
-
-    try:
-        return AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{name}: {folder}: no readable config: {first_line(error)}") from error
-
-
-def read_checkpoint(name: str, path: Path, config: Any) -> Checkpoint:
+def read_checkpoint(name: str, path: Path) -> Checkpoint:
     """Return the facts of the checkpoint in folder `path`.
 
     Args:
         name: how the recipe names it, for messages.
-        path: the folder with `model.safetensors` or its index.
-        config: its transformers config.
+        path: the folder with ``config.json`` and `model.safetensors` or its index.
 
     Raises:
-        InputError: for a folder without safetensors (pickle-only or empty), or a shard that the
-            index names but that is missing, damaged, or lacks a tensor that the index places
-            there.
+        InputError: for a folder without a config or without safetensors (pickle-only or empty), or
+            a shard that the index names but that is missing, damaged, or lacks a tensor that the
+            index places there.
     """
-    shapes: dict[str, tuple[int, ...]] = {}
-    dtypes: dict[str, str] = {}
-    files: dict[str, Path] = {}
+    config = read_config(name, path)
+    tensors: dict[str, StoredTensor] = {}
     for shard, listed in _shards(name, path):
-        header = {key: (dtype, shape) for key, dtype, shape in _header(name, shard)}
+        header = read_header(shard, f"{name}: {shard.name}")
         absent = [key for key in listed or () if key not in header]
         if absent:
             raise InputError(
                 f"{name}: {_INDEX} names {len(absent)} tensors that {shard.name} does not hold: "
                 f"{name_list(absent)}; download the checkpoint again"
             )
-        for key, (dtype, shape) in header.items():
-            if listed is None or key in listed:  # mergekit sees no others
-                shapes[key], dtypes[key], files[key] = shape, dtype, shard
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    quantization = getattr(config, "quantization_config", None)
-    if quantization is not None and not isinstance(quantization, dict):
-        quantization = quantization.to_dict()
-    return Checkpoint(
-        name=name,
-        path=path,
-        architecture=(getattr(config, "architectures", None) or ["unknown"])[0],
-        num_layers=getattr(text, "num_hidden_layers", None),
-        vocab_size=getattr(text, "vocab_size", None),
-        tied=bool(
-            getattr(config, "tie_word_embeddings", None)
-            or getattr(text, "tie_word_embeddings", False)
-        ),
-        quantization=None if quantization is None else str(quantization.get("quant_method", "?")),
-        shapes=shapes,
-        dtypes=dtypes,
-        files=files,
-    )
+        # mergekit sees no tensors that the index does not list
+        tensors |= {key: at for key, at in header.items() if listed is None or key in listed}
+    return Checkpoint(name, path, config, tensors)
+
+
+def is_head(name: str) -> bool:
+    """Return whether a tensor is the output embedding, which may be tied to the input's."""
+    return name.endswith(_HEADS)
 
 
 def is_buffer(name: str) -> bool:
@@ -136,13 +119,10 @@ def is_buffer(name: str) -> bool:
     )
 
 
-def name_list(names: list[str]) -> str:
+def name_list(names: Sequence[str]) -> str:
     """Return the first few names and how many more there are."""
-    return ", ".join(names[:_SHOWN]) + _more(names)
-
-
-def _more(names: list[str]) -> str:
-    return f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def _shards(name: str, path: Path) -> list[tuple[Path, set[str] | None]]:
@@ -194,15 +174,3 @@ def _weight_map(name: str, index: Path) -> dict[str, str]:
                 "again"
             )
     return found
-
-
-def _header(name: str, shard: Path) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(str(shard), framework="pt") as opened:
-            for key in opened.keys():  # noqa: SIM118 - safe_open is no mapping
-                part = opened.get_slice(key)
-                yield key, part.get_dtype(), tuple(part.get_shape())
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{name}: {shard.name} is damaged ({error}); get it again") from error

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from layerswap_method.checkpoints.headers import name_list
-from layerswap_method.checkpoints.spans import file_stamp
+from layerswap_method.checkpoints.headers import Checkpoint, name_list
+from layerswap_method.checkpoints.stored import StoredTensor, read_header
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 
@@ -43,27 +43,22 @@ def check_readable(adapter: Path) -> None:
         InputError: where one of them is missing or damaged.
     """
     _read_config(adapter)
-    _read_shapes(adapter, adapter / _WEIGHTS)
+    _read_tensors(adapter)
 
 
-def read_changes(
-    adapter: Path, shapes: Mapping[str, tuple[int, ...]], model_type: str
-) -> dict[str, LowRankChange]:
+def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
     """Return tensor name -> change, for the tensors that the adapter changes.
 
     Args:
         adapter: folder with ``adapter_config.json`` and ``adapter_model.safetensors``.
-        shapes: tensor name -> shape of the base checkpoint.
-        model_type: of the base's config.
+        base: the checkpoint that it changes.
 
     Raises:
         InputError: for an adapter that is damaged, of an unsupported kind, or of another model.
     """
     config = _read_config(adapter)
     _check_config(adapter, config)
-    file = (adapter / _WEIGHTS).resolve()
-    stored = _read_shapes(adapter, file)
-    stamp = file_stamp(file)
+    stored = _read_tensors(adapter)
     changes: dict[str, LowRankChange] = {}
     for name in stored:
         found = re.fullmatch(rf"{re.escape(_PREFIX)}(.+)\.(lora_A\.weight|lora_embedding_A)", name)
@@ -73,12 +68,16 @@ def read_changes(
         up = f"{_PREFIX}{module}.{kind.replace('_A', '_B')}"
         rank = _pattern(config.get("rank_pattern"), module, config["r"])
         alpha = _pattern(config.get("alpha_pattern"), module, config["lora_alpha"])
-        transposed = kind == "lora_embedding_A" or model_type in _CONV1D
+        transposed = kind == "lora_embedding_A" or base.config.model_type in _CONV1D
         target = f"{module}.weight"
-        _check_change(adapter, target, shapes, stored[name], stored.get(up), rank, transposed)
+        if up not in stored:
+            raise InputError(f"{adapter}: {target} has lora_A and no lora_B")
+        _check_change(
+            adapter, target, base.shapes, stored[name].shape, stored[up].shape, rank, transposed
+        )
         changes[target] = LowRankChange(
-            file=file,
-            stamp=stamp,
+            file=stored[name].file,
+            stamp=stored[name].stamp,
             down=name,
             up=up,
             scaling=alpha / (math.sqrt(rank) if config.get("use_rslora") else rank),
@@ -128,20 +127,13 @@ def _check_config(adapter: Path, config: Mapping[str, Any]) -> None:
         )
 
 
-def _read_shapes(adapter: Path, file: Path) -> dict[str, tuple[int, ...]]:
-    from safetensors import SafetensorError, safe_open
-
-    if not file.is_file():
+def _read_tensors(adapter: Path) -> dict[str, StoredTensor]:
+    if not (adapter / _WEIGHTS).is_file():
         raise InputError(
             f"{adapter}: no {_WEIGHTS} (a pickled adapter_model.bin is not loaded: it can run "
             "code); save the adapter again with safe_serialization=True"
         )
-    try:
-        with safe_open(str(file), framework="pt") as opened:
-            names = list(opened.keys())
-            return {name: tuple(opened.get_slice(name).get_shape()) for name in names}
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{file}: is damaged ({error}); get it again") from error
+    return read_header(adapter / _WEIGHTS)
 
 
 def _pattern(patterns: Mapping[str, Any] | None, module: str, default: Any) -> Any:
@@ -157,7 +149,7 @@ def _check_change(
     target: str,
     shapes: Mapping[str, tuple[int, ...]],
     down: tuple[int, ...],
-    up: tuple[int, ...] | None,
+    up: tuple[int, ...],
     rank: int,
     transposed: bool,
 ) -> None:
@@ -166,8 +158,6 @@ def _check_change(
             f"{adapter}: the adapter changes {target}, which its base does not hold under that "
             f"name (another model, or a tied output embedding); {_HOW}"
         )
-    if up is None:
-        raise InputError(f"{adapter}: {target} has lora_A and no lora_B")
     if len(down) != 2 or len(up) != 2 or down[0] != rank or up[1] != rank:
         raise InputError(
             f"{adapter}: {target}: lora_A {list(down)} and lora_B {list(up)} are not of the "

@@ -4,6 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+
+class ModelFiles(Protocol):
+    """One model on this machine."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    @property
+    def folder(self) -> Path:
+        """The checkpoint."""
+
+    @property
+    def adapter(self) -> Path | None:
+        """A LoRA adapter on top of the checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -24,3 +41,8 @@ class StreamInput:
 
     adapter: Path | None = None
     """A LoRA adapter on top of the checkpoint."""
+
+    @property
+    def files(self) -> tuple[Path, Path | None]:
+        """Return what is read: folder and adapter, whatever the model is called."""
+        return self.folder, self.adapter

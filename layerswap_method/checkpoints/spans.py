@@ -1,4 +1,4 @@
-"""Spans of a stored tensor, read without mapping the file. Knows safetensors' layout only.
+"""Spans of a stored tensor, read without mapping the file. Knows places of bytes and torch.
 
 `safe_open` maps files: what was read stays in the resident set of the process until it ends, and
 a page fault costs more than a read into a buffer that is still in the processor's cache. Whoever
@@ -7,87 +7,26 @@ streams whole checkpoints reads spans instead.
 
 from __future__ import annotations
 
-import json
+import math
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import torch
 
+from layerswap_method.checkpoints.stored import StoredTensor, open_stored
 from layerswap_method.errors import InputError
 
 
-@dataclass(frozen=True)
-class StoredTensor:
-    """Where the bytes of one tensor are."""
-
-    file: Path
-    """The safetensors file."""
-
-    stamp: int
-    """When that file was last written, in ns."""
-
-    offset: int
-    """First byte of the tensor in the file."""
-
-    shape: tuple[int, ...]
-    """Its shape."""
-
-    dtype: torch.dtype
-    """Its dtype in the file."""
-
-    @property
-    def itemsize(self) -> int:
-        """Return the bytes of one value."""
-        return self.dtype.itemsize
-
-
-def stored_tensors(file: Path) -> dict[str, StoredTensor]:
-    """Return tensor name -> place, for a file whose header safetensors accepts.
-
-    Tensors of a dtype that torch has no plain name for (packed ones) are left out.
+def torch_dtype(name: str) -> torch.dtype:
+    """Return the dtype that torch has under `name`.
 
     Raises:
-        InputError: if the file is gone or its header no longer reads.
+        InputError: if it has none.
     """
-    stamp = file_stamp(file)
-    try:
-        with file.open("rb") as opened:
-            length = int.from_bytes(opened.read(8), "little")
-            header = json.loads(opened.read(length))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: is damaged ({error}); get it again") from error
-    return {
-        name: StoredTensor(
-            file=file,
-            stamp=stamp,
-            offset=8 + length + entry["data_offsets"][0],
-            shape=tuple(entry["shape"]),
-            dtype=getattr(torch, DTYPES[entry["dtype"]]),
-        )
-        for name, entry in header.items()
-        if name != "__metadata__" and entry["dtype"] in DTYPES
-    }
-
-
-@contextmanager
-def open_stored(tensor: StoredTensor) -> Iterator[IO[bytes]]:
-    """Yield the tensor's file, unbuffered.
-
-    Raises:
-        InputError: if it is gone, or was written anew since the header was read.
-    """
-    try:
-        opened = tensor.file.open("rb", buffering=0)
-    except OSError as error:
-        raise InputError(f"{tensor.file}: the weights are gone: {error.strerror}") from error
-    with opened:
-        if os.fstat(opened.fileno()).st_mtime_ns != tensor.stamp:
-            raise InputError(f"{tensor.file}: the weights were written anew while they were in use")
-        yield opened
+    found: Any = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise InputError(f"{name!r} is no dtype of torch")
+    return found
 
 
 def read_span(opened: IO[bytes], tensor: StoredTensor, start: int, buffer: torch.Tensor) -> None:
@@ -116,28 +55,18 @@ def read_span(opened: IO[bytes], tensor: StoredTensor, start: int, buffer: torch
         raise InputError(f"{tensor.file}: cannot be read: {error.strerror}") from error
 
 
-DTYPES: Mapping[str, str] = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U8": "uint8",
-    "BOOL": "bool",
-}
-"""Name of a dtype in safetensors -> in torch."""
+def read_rows(tensor: StoredTensor, rows: slice = slice(None)) -> torch.Tensor:
+    """Return rows (numbers of the first dimension, in steps of 1) of a tensor, as stored.
 
-
-def file_stamp(file: Path) -> int:
-    """Return when a file was last written, in ns.
+    The memory is the caller's. A tensor of no dimensions has one row and is returned as such.
 
     Raises:
-        InputError: if it is gone.
+        InputError: if the file is gone, cut short, or was written anew, or for a packed dtype.
     """
-    try:
-        return file.stat().st_mtime_ns
-    except OSError as error:
-        raise InputError(f"{file}: the weights are gone: {error.strerror}") from error
+    count, *rest = tensor.shape or (1,)
+    start, stop, _ = rows.indices(count)
+    width = math.prod(rest)
+    flat = torch.empty((stop - start) * width, dtype=torch_dtype(tensor.torch_name))
+    with open_stored(tensor) as opened:
+        read_span(opened, tensor, start * width, flat)
+    return flat.view(stop - start, *rest)

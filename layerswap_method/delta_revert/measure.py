@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from layerswap_method.checkpoints.spans import read_rows
 from layerswap_method.delta_revert.rows import keep_threshold, rows_that_stay
+from layerswap_method.deltas.known import known
 from layerswap_method.deltas.magnitudes import row_mav, row_mavs
 from layerswap_method.deltas.pair import DeltaPair, not_finite
 from layerswap_method.errors import InputError
@@ -21,9 +23,6 @@ if TYPE_CHECKING:
     import torch
 
     from layerswap_method.delta_revert.spec import RevertSpec
-
-_PAIRS = 4
-"""Experts whose rows are remembered: of an 8B model they are 5 MB."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +69,6 @@ class MeasuredRows:
             raise not_finite(self.pair, name) from error
 
 
-_known: dict[object, Mapping[str, torch.Tensor]] = {}
-
-
 def measure_rows(pair: DeltaPair, merged: Mapping[str, TensorOrigin] | None = None) -> MeasuredRows:
     """Return how far the rows of an expert moved; reads both checkpoints, unless it is known.
 
@@ -85,19 +81,14 @@ def measure_rows(pair: DeltaPair, merged: Mapping[str, TensorOrigin] | None = No
     Raises:
         InputError: for files that are gone, cut short, or were written anew.
     """
-    merged = merged or {}
-    key = (pair.identity, frozenset(merged.items()))
-    if key not in _known:
-        found = dict(row_mavs(pair, [name for name in pair.names if name not in merged]))
-        for name in (name for name in pair.names if name in merged):
-            stored = TensorOrigin(
-                file=pair.base_tensors[name].file, stamp=pair.base_tensors[name].stamp, name=name
-            )
-            ours, theirs = (
-                read_mix(TensorMix(terms=((origin, 1.0),))) for origin in (merged[name], stored)
-            )
-            found[name] = row_mav(ours, theirs, pair.axis(name))
-        while len(_known) >= _PAIRS:
-            del _known[next(iter(_known))]
-        _known[key] = {name: found[name] for name in pair.names}
-    return MeasuredRows(pair, _known[key])
+    changed = merged or {}
+
+    def measured() -> dict[str, torch.Tensor]:
+        found = dict(row_mavs(pair, [name for name in pair.names if name not in changed]))
+        for name in (name for name in pair.names if name in changed):
+            ours = read_mix(TensorMix(terms=((changed[name], 1.0),)))
+            found[name] = row_mav(ours, read_rows(pair.base_tensors[name]), pair.axis(name))
+        return {name: found[name] for name in pair.names}
+
+    key = ("rows", pair.identity, frozenset(changed.items()))
+    return MeasuredRows(pair, known(key, measured))

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 from layerswap_method.algorithm.tensor_names import decoder_layer
 from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.delta_revert.recipe import reverted_layers
+from layerswap_method.deltas.rows import input_axis, row_layout
+from layerswap_method.stream.mix import RowChoice, TensorMix
 from layerswap_method.stream.weight_stream import (
     StreamModel,
     WeightStream,
     copy_mix,
     read_models,
     weight_names,
+    written,
 )
 
 if TYPE_CHECKING:
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
 
     from layerswap_method.delta_revert.measure import MeasuredRows
     from layerswap_method.delta_revert.spec import RevertSpec
-    from layerswap_method.stream.mix import RowChoice, TensorMix
 
 
 def revert_stream(
@@ -53,9 +55,8 @@ def revert_stream(
             is not the expert's or has an adapter, and changes that are not finite.
     """
     from layerswap_method.delta_revert.rows import Kept, Tally
-    from layerswap_method.stream.mix import TensorMix
 
-    ours, theirs = read_models([expert, base])
+    models = ours, theirs = read_models([expert, base])
     layers = reverted_layers(spec, theirs.checkpoint.depth())
     measured = _measure(ours, theirs) if spec.by_row else None
     threshold = None if measured is None else measured.threshold(spec)
@@ -63,28 +64,32 @@ def revert_stream(
 
     def mix(name: str) -> TensorMix:
         rule = spec.rule(name, decoder_layer(name), layers)
-        weights = math.prod(ours.checkpoint.shapes[name])
+        shape = ours.stored(name).shape
         if measured is None or threshold is None or rule != "rows":
-            kept = Kept.whole(theirs.rows(name), weights, stays=rule != "base")
-            tally.tensors[name] = kept
+            axis = input_axis(name, len(shape), theirs.checkpoint.config.text_type)
+            rows = row_layout(shape, axis).features
+            tally.tensors[name] = Kept.whole(rows, math.prod(shape), stays=rule != "base")
             return copy_mix(theirs if rule == "base" else ours, name, dtype, out_dtype)
-        stays = measured.stays(name, threshold)
-        tally.tensors[name] = kept = Kept.of(stays, weights)
-        if kept.kept_rows in (0, kept.rows) and ours.dtype(name) == theirs.dtype(name):
+        # A tied head that only one of them stores has the embedding's rows.
+        places = (name, ours.stored_name(name), theirs.stored_name(name))
+        compared = next((each for each in places if each in measured.mavs), name)
+        is_stored_alike = places[1] == places[2] and ours.dtype(name) == theirs.dtype(name)
+        stays = measured.stays(compared, threshold)
+        tally.tensors[name] = kept = Kept.of(stays, math.prod(shape))
+        if kept.kept_rows in (0, kept.rows) and is_stored_alike:
             return copy_mix(ours if kept.kept_rows else theirs, name, dtype, out_dtype)
         return TensorMix(
             terms=((ours.origin(name), 1.0), (theirs.origin(name), 1.0)),
-            rows=_choice(stays, measured.pair.axis(name)),
+            rows=RowChoice(first=_packed(stays), axis=measured.pair.axis(compared)),
             # Compared as stored, rounded after: mergekit does not round on loading here.
             dtype=dtype,
             out_dtype=out_dtype,
         )
 
-    mixes = {name: mix(name) for name in weight_names(ours.checkpoint)}
+    mixes = written({name: mix(name) for name in weight_names(models)})
     kept = tally.total().record()
     return WeightStream(
-        tuple(mixes),
-        mixes.__getitem__,
+        mixes,
         donor=base.folder,
         model_dtype=out_dtype or dtype or theirs.config_dtype,
         description=f"delta_revert of {expert.name}",
@@ -106,9 +111,7 @@ def _measure(ours: StreamModel, theirs: StreamModel) -> MeasuredRows:
     return measure_rows(pair, changed)
 
 
-def _choice(stays: torch.Tensor, axis: int | None) -> RowChoice:
+def _packed(stays: torch.Tensor) -> str:
     import numpy as np
 
-    from layerswap_method.stream.mix import RowChoice
-
-    return RowChoice(first=np.packbits(stays.numpy()).tobytes().hex(), axis=axis)
+    return np.packbits(stays.numpy()).tobytes().hex()

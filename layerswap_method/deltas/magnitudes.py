@@ -15,7 +15,14 @@ from contextlib import closing
 import torch
 
 from layerswap_method.deltas.pair import DeltaPair, not_finite
-from layerswap_method.deltas.passes import Segment, lines_of_block, run_pass, runs_of
+from layerswap_method.deltas.passes import (
+    Segment,
+    blocks_of,
+    lines_of_block,
+    run_pass,
+    runs_of,
+    segments_of,
+)
 from layerswap_method.deltas.rows import RowLayout, row_layout
 from layerswap_method.errors import InputError
 
@@ -58,22 +65,23 @@ def row_mavs(pair: DeltaPair, names: Sequence[str]) -> Iterator[tuple[str, torch
     be others.
 
     Raises:
-        InputError: as `DeltaPair.read`.
+        InputError: for files that are gone, cut short, or were written anew.
     """
 
     def sums(segment: Segment) -> torch.Tensor:
-        return _sums((block.delta for block in pair.blocks(segment)), pair.layout(segment.name))
+        return _sums((block.delta for block in blocks_of(pair, segment)), pair.layout(segment.name))
 
-    left = {name: len(pair.segments(name)) for name in names}
     parts: list[tuple[int, torch.Tensor]] = []
     with closing(run_pass((pair,), names, sums)) as results:
         for segment, found in results:
             parts.append((segment.start, found))
-            if len(parts) == left[segment.name]:
-                yield segment.name, _means(parts, pair.layout(segment.name))
+            layout = pair.layout(segment.name)
+            if segment.stop == layout.matrices * layout.lines:
+                yield segment.name, _means(parts, layout)
                 parts = []
-    for name in (name for name, count in left.items() if not count):
-        yield name, _means([], pair.layout(name))
+    for name in names:
+        if not segments_of(pair, name):
+            yield name, _means([], pair.layout(name))
 
 
 def _sums(deltas: Iterable[torch.Tensor], layout: RowLayout) -> torch.Tensor:
@@ -131,22 +139,21 @@ def mean_row_mav(
         progress: yields the names it is given, and may count them for a bar.
 
     Raises:
-        InputError: as `DeltaPair.read`, or for weights that are not finite.
+        InputError: as `row_mavs`, or for weights that are not finite.
     """
     total, count = 0.0, 0
 
     def absolute(segment: Segment) -> float:
         # A tensor's rows are equally long, so the sum of their means is the sum of all its values
-        # over the length of a row.
-        return math.fsum(float(block.delta.abs_().sum()) for block in pair.blocks(segment))
+        # over the length of a row. `row_mavs` takes nearly twice the time.
+        return math.fsum(float(block.delta.abs_().sum()) for block in blocks_of(pair, segment))
 
     with closing(run_pass((pair,), progress(pair.names), absolute)) as parts:
         for segment, values in parts:
             if not math.isfinite(values):
                 raise not_finite(pair, segment.name)
             layout = pair.layout(segment.name)
-            length = layout.lines if layout.across else layout.columns
-            total += values / length
+            total += values / (layout.lines if layout.across else layout.columns)
             if segment.start == 0:
                 count += layout.features
     if not count:

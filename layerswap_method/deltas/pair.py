@@ -8,22 +8,18 @@ in float32 and not rounded to the checkpoint's dtype: a merged bf16 copy would h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from layerswap_method.checkpoints.lora import LowRankChange
-from layerswap_method.checkpoints.spans import StoredTensor, open_stored, read_span, stored_tensors
-from layerswap_method.deltas.passes import Block, Segment, read_blocks, segments_of
+from layerswap_method.checkpoints.spans import read_rows, torch_dtype
+from layerswap_method.checkpoints.stored import StoredTensor, stored_tensor
 from layerswap_method.deltas.rows import RowLayout, input_axis, row_layout
 from layerswap_method.errors import InputError
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,9 @@ class DeltaPair:
 
     def expert_dtype(self, name: str) -> torch.dtype | None:
         """Return the dtype that the expert was rounded to; None where an adapter is added."""
-        return None if name in self.changes else self.expert_tensors[name].dtype
+        if name in self.changes:
+            return None
+        return torch_dtype(self.expert_tensors[name].torch_name)
 
     def grid_dtype(self, name: str) -> torch.dtype | None:
         """Return the 16-bit dtype that the expert was rounded to; None for a wider one."""
@@ -81,36 +79,6 @@ class DeltaPair:
         """Return how the tensor's rows run."""
         return row_layout(self.shape(name), self.axis(name))
 
-    def read(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (delta, base) of one whole tensor, both float32, in its shape.
-
-        Raises:
-            InputError: if a file is gone, cut short, or was written anew since the pair was
-                opened.
-        """
-        shape = self.shape(name)
-        deltas, bases = [], []
-        for segment in self.segments(name):
-            for block in self.blocks(segment):
-                deltas.append(block.delta.clone())
-                bases.append(block.wide_base.clone())
-        if not deltas:
-            return torch.zeros(shape), torch.zeros(shape)
-        return torch.cat(deltas).reshape(shape), torch.cat(bases).reshape(shape)
-
-    def segments(self, name: str) -> list[Segment]:
-        """Return the tensor's lines in runs that are worth a task of their own."""
-        return segments_of(self, name)
-
-    def blocks(self, segment: Segment) -> Iterator[Block]:
-        """Yield the blocks of a segment in order; each one's memory is that of the one before.
-
-        Raises:
-            InputError: as `read`.
-        """
-        for (block,) in read_blocks((self,), segment):
-            yield block
-
     def change_factors(self, name: str) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return an adapter's change of a tensor as (left, right), float32; None for no change.
 
@@ -119,8 +87,10 @@ class DeltaPair:
         change = self.changes.get(name)
         if change is None:
             return None
-        stored = self._adapter_tensors[change.file]
-        down, up = (_read_whole(stored[key]).float() for key in (change.down, change.up))
+        down, up = (
+            read_rows(stored_tensor(change.file, change.stamp, key)).float()
+            for key in (change.down, change.up)
+        )
         up = up * change.scaling
         return (down.T, up.T.contiguous()) if change.transposed else (up, down)
 
@@ -132,16 +102,11 @@ class DeltaPair:
         # Names and rows follow from the configs as well, and files may be links of several models.
         return (self.model_type, self.names, *stored, frozenset(self.changes.items()))
 
-    @cached_property
-    def _adapter_tensors(self) -> Mapping[Path, Mapping[str, StoredTensor]]:
-        files = dict.fromkeys(change.file for change in self.changes.values())
-        return {file: stored_tensors(file) for file in files}
-
 
 def not_finite(pair: DeltaPair, name: str) -> InputError:
     """Return the error for a tensor whose delta is not finite: whose fault it is and how much."""
     for side, tensor in ((pair.expert, pair.expert_tensors), (pair.base, pair.base_tensors)):
-        values = _read_whole(tensor[name])
+        values = read_rows(tensor[name])
         if bad := int((~torch.isfinite(values)).sum()):
             return InputError(
                 f"{side}: {bad} of {values.numel()} values of {name} are NaN or infinite; the "
@@ -153,10 +118,3 @@ def not_finite(pair: DeltaPair, name: str) -> InputError:
         f"{pair.expert}: {name} holds values whose squares leave float32's range; the checkpoint "
         "is damaged or its training diverged"
     )
-
-
-def _read_whole(tensor: StoredTensor) -> torch.Tensor:
-    values = torch.empty(tensor.shape, dtype=tensor.dtype)
-    with open_stored(tensor) as opened:
-        read_span(opened, tensor, 0, values.view(-1))
-    return values

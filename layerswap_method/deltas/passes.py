@@ -14,15 +14,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 
-from layerswap_method.checkpoints.spans import StoredTensor, open_stored, read_span
-
-if TYPE_CHECKING:
-    from layerswap_method.deltas.pair import DeltaPair
-    from layerswap_method.deltas.rows import RowLayout
+from layerswap_method.checkpoints.spans import read_span, torch_dtype
+from layerswap_method.checkpoints.stored import StoredTensor, open_stored
+from layerswap_method.deltas.pair import DeltaPair
+from layerswap_method.deltas.rows import RowLayout
 
 BLOCK = 1 << 17
 """Values of a block, about: small enough that what is computed from it stays in the caches."""
@@ -130,13 +129,25 @@ def read_blocks(pairs: Sequence[DeltaPair], segment: Segment) -> Iterator[tuple[
             yield buffers.blocks
 
 
+def blocks_of(pair: DeltaPair, segment: Segment) -> Iterator[Block]:
+    """Yield the blocks of a segment of one pair; each one's memory is that of the one before.
+
+    Raises:
+        InputError: as `read_blocks`.
+    """
+    for (block,) in read_blocks((pair,), segment):
+        yield block
+
+
 class _Buffers:
     """The memory of the blocks of a segment: what is read, its base in float32, the deltas."""
 
     def __init__(self, places: Sequence[StoredTensor], lines: int, columns: int) -> None:
         """Make room for so many lines of the base (the first place) and of every expert."""
         size, shape = lines * columns, (lines, columns)
-        self.raw = {place: torch.empty(size, dtype=place.dtype) for place in places}
+        self.raw = {
+            place: torch.empty(size, dtype=torch_dtype(place.torch_name)) for place in places
+        }
         base = self.raw[places[0]].view(shape)
         self.is_widened = base.dtype != torch.float32
         self.wide = torch.empty(shape) if self.is_widened else base

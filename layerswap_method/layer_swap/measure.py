@@ -9,17 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from layerswap_method.algorithm.plan import MODULES, ROLES, LayerPlan, Source
 from layerswap_method.algorithm.tensor_names import decoder_layer, is_norm, layer_part
+from layerswap_method.deltas.known import known
 from layerswap_method.deltas.magnitudes import mean_row_mav
 from layerswap_method.deltas.open_pair import open_pair
 from layerswap_method.deltas.pair import DeltaPair, not_finite
-from layerswap_method.deltas.passes import Segment, read_blocks, run_pass
+from layerswap_method.deltas.passes import Segment, blocks_of, read_blocks, run_pass, segments_of
 from layerswap_method.errors import InputError
 from layerswap_method.layer_swap.delta_share import (
     DeltaUnit,
@@ -119,14 +119,14 @@ def measure(
             cannot be read.
     """
     used = [expert for expert in experts if expert.weight != 0]
-    pairs = {_key(expert): _open(spec, expert, base) for expert in used}
+    pairs = {expert.files: _open(spec, expert, base) for expert in used}
     weights = Weights(
         tuple(expert.weight for expert in experts), spec.task_weight, spec.language_weight
     )
     mavs: tuple[float | None, ...] = ()
     if spec.weighting == "magnitude":
         found = {key: _mean_change(pair, progress) for key, pair in pairs.items()}
-        mavs = tuple(found.get(_key(expert)) if expert.weight else None for expert in experts)
+        mavs = tuple(found.get(expert.files) if expert.weight else None for expert in experts)
         weights = magnitude_weights(
             [str(expert.role) for expert in experts],
             weights.models,
@@ -138,7 +138,7 @@ def measure(
         return Measured(spec, tuple(experts), base, mavs, weights)
     soups = {
         role: [
-            (pairs[_key(expert)], weight / total)
+            (pairs[expert.files], weight / total)
             for expert, weight in zip(experts, weights.models, strict=True)
             if expert.role == role and weight
         ]
@@ -157,10 +157,6 @@ def _totals(experts: Sequence[StreamInput], weights: Sequence[float]) -> dict[st
     }
 
 
-def _key(expert: StreamInput) -> tuple[Path, Path | None]:
-    return expert.folder, expert.adapter
-
-
 def _open(spec: LayerSwapSpec, expert: StreamInput, base: StreamInput) -> DeltaPair:
     what = "placement: delta_share" if spec.placement == "delta_share" else "weighting: magnitude"
     try:
@@ -169,34 +165,17 @@ def _open(spec: LayerSwapSpec, expert: StreamInput, base: StreamInput) -> DeltaP
         raise InputError(f"{what} needs the experts' base_model: {error.message}") from error
 
 
-_known: dict[object, Any] = {}
-"""Mean changes and norms of this process, under the files (with their dates) they came from."""
-
-_MOST = 256
-"""Of them are kept; the norms of an 8B model's tensors are 20 kB."""
-
-
-def _once(key: object, measure_it: Callable[[], Any]) -> Any:
-    """Return what is known under `key`, measured now where nothing is."""
-    if key not in _known:
-        found = measure_it()
-        while len(_known) >= _MOST:
-            del _known[next(iter(_known))]
-        _known[key] = found
-    return _known[key]
-
-
 def _mean_change(pair: DeltaPair, progress: Progress) -> float:
-    key = ("mean change", pair.identity)
-    change = _once(
-        key, lambda: mean_row_mav(pair, lambda names: progress(f"change of {pair.expert}", names))
-    )
+    def measured() -> float:
+        return mean_row_mav(pair, lambda names: progress(f"change of {pair.expert}", names))
+
+    change = known(("mean change", pair.identity), measured)
     if change == 0:
         raise InputError(
             f"{pair.expert} is equal to {pair.base}: its change is 0, which has no inverse to be a "
             f"weight; {_ADVICE}"
         )
-    return float(change)
+    return change
 
 
 def _shared_out(
@@ -212,11 +191,10 @@ def _shared_out(
         (role, tuple((pair.identity, share) for pair, share in soup))
         for role, soup in soups.items()
     )
-    key = ("norms", soups_key)
-    found_norms = _once(key, lambda: _relative_norms(soups, names, progress))
+    measured = known(("norms", soups_key), lambda: _relative_norms(soups, names, progress))
     shares = {}
     for role, soup in soups.items():
-        norms = found_norms[role]
+        norms = measured[role]
         moved = [
             unit_norm([norms[name] for name in each], spec.delta_unit) for each in units.values()
         ]
@@ -305,5 +283,11 @@ def _relative_norms(
 
 
 def _not_finite(pairs: Sequence[DeltaPair], name: str) -> InputError:
-    faulty = [pair for pair in pairs if not bool(torch.isfinite(pair.read(name)[0]).all())]
-    return not_finite((faulty or list(pairs))[0], name)
+    faulty = (
+        pair
+        for pair in pairs
+        for segment in segments_of(pair, name)
+        for block in blocks_of(pair, segment)
+        if not bool(block.delta.isfinite().all())
+    )
+    return not_finite(next(faulty, pairs[0]), name)

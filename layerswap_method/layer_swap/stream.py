@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from layerswap_method.algorithm.coefficients import Input, source_terms
+from layerswap_method.algorithm.plan import TensorSource
 from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.errors import InputError
 from layerswap_method.layer_swap.spec import LayerSwapSpec
-from layerswap_method.stream.weight_stream import WeightStream, copy_mix, read_models, weight_names
+from layerswap_method.stream.mix import TensorMix
+from layerswap_method.stream.weight_stream import (
+    WeightStream,
+    copy_mix,
+    read_models,
+    weight_names,
+    written,
+)
 
 
 def layer_swap_stream(
@@ -34,11 +42,8 @@ def layer_swap_stream(
             not fit each other, layer counts that do not fit the model, a base that the experts
             were not trained from.
     """
-    from layerswap_method.stream.mix import TensorMix
-
     models = read_models([*inputs, base])
-    first = models[0].checkpoint
-    num_layers = first.depth()
+    num_layers = models[0].checkpoint.depth()
     plan, record, given_weights = None, None, [given.weight for given in inputs]
     if spec.needs_deltas:
         from layerswap_method.layer_swap.measure import measure
@@ -50,6 +55,7 @@ def layer_swap_stream(
         spec = measured.weights.applied_to(spec)
     try:
         plan = plan or spec.plan(num_layers)
+        sources = {name: spec.named_source(name, plan) for name in weight_names(models)}
     except ValueError as error:
         raise InputError(f"layer_swap: {error}") from error
     given_inputs = [
@@ -57,9 +63,8 @@ def layer_swap_stream(
         Input(is_base=True),
     ]
 
-    def mix(name: str) -> TensorMix:
+    def mix(name: str, source: TensorSource) -> TensorMix:
         try:
-            source = spec.named_source(name, plan)
             terms = source_terms(name, source, given_inputs, spec.side_weights)
         except ValueError as error:
             raise InputError(f"layer_swap: {error}") from error
@@ -81,8 +86,7 @@ def layer_swap_stream(
         )
 
     return WeightStream(
-        weight_names(first),
-        mix,
+        written({name: mix(name, source) for name, source in sources.items()}),
         donor=base.folder,
         model_dtype=out_dtype or dtype or models[-1].config_dtype,
         description=f"layer_swap of {', '.join(given.name for given in inputs)}",

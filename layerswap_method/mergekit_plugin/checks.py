@@ -12,12 +12,12 @@ from typing import Any
 
 from layerswap_method.checkpoints.compatible import own_problems, pair_problems
 from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
+from layerswap_method.delta_revert.spec import NAME as DELTA_REVERT
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.mergekit_plugin.definitions import (
     decoder_module,
     definition_problems,
     find_architecture,
-    vocabulary_tensors,
 )
 from layerswap_method.mergekit_plugin.folders import (
     has_tokenizer,
@@ -61,17 +61,14 @@ def read_configs(
 
 
 def read_checkpoints(
-    references: Sequence[Any], configs: Mapping[str, Any], options: Any, out: Path | None
+    references: Sequence[Any], options: Any, out: Path | None
 ) -> tuple[Checkpoint, ...]:
     """Return the headers of every model; fetches checkpoints and merges adapters.
 
     Raises:
         InputError: where one cannot be had or read, or lies where the output is to be.
     """
-    checkpoints = tuple(
-        read_checkpoint(str(ref), local_folder(ref, options), configs[str(ref)])
-        for ref in references
-    )
+    checkpoints = tuple(read_checkpoint(str(ref), local_folder(ref, options)) for ref in references)
     if out is not None:
         check_output(out, [checkpoint.path for checkpoint in checkpoints])
     return checkpoints
@@ -94,13 +91,12 @@ def check_checkpoints(
     arch = None
     if options.allow_crimes or len({c.architecture for c in checkpoints}) == 1:
         arch = find_architecture(method, merge_config, options, configs[first.name], first.name)
-    vocabulary = () if arch is None else vocabulary_tensors(arch, configs[first.name])
     aligned = merge_config.tokenizer is not None or merge_config.tokenizer_source is not None
     for other in checkpoints[1:]:
         problems += pair_problems(
             first,
             other,
-            vocabulary=vocabulary,
+            by_row=method == DELTA_REVERT,
             aligned=aligned or options.unsafe_truncate_embeddings,
             allow_architectures=options.allow_crimes,
         )
@@ -111,7 +107,7 @@ def check_checkpoints(
                 problems += definition_problems(arch, configs[checkpoint.name], checkpoint)
     if problems:
         raise InputError.from_problems(f"{method} recipe", problems)
-    dtypes = {c.name: sorted(set(c.dtypes.values())) for c in checkpoints}
+    dtypes = {c.name: sorted({tensor.dtype for tensor in c.tensors.values()}) for c in checkpoints}
     if len({tuple(found) for found in dtypes.values()}) > 1 and merge_config.dtype is None:
         LOG.warning(
             "the checkpoints have different dtypes (%s): each copied tensor keeps its own; "

@@ -79,11 +79,6 @@ def decoder_module(arch_info: Any) -> str:
     )
 
 
-def vocabulary_tensors(arch: Any, config: Any) -> set[str]:
-    """Return the names of the tensors with an axis that counts tokens."""
-    return {w.name for w in arch.all_weights(config) if w.vocabulary_axis is not None}
-
-
 def definition_problems(arch: Any, config: Any, checkpoint: Checkpoint) -> Iterator[str]:
     """Yield what mergekit's definition asks for in vain, or would leave out of the output."""
     weights = arch.all_weights(config)
@@ -109,7 +104,8 @@ def definition_problems(arch: Any, config: Any, checkpoint: Checkpoint) -> Itera
             f"this checkpoint with any method ({reason})"
         )
         return
-    if not checkpoint.tied:
+    # A config that does not say it means the default of its class, which transformers knows.
+    if not any(getattr(c, "tie_word_embeddings", None) for c in (config, config.get_text_config())):
         yield from _untied_problems(weights, made, checkpoint)
     # mergekit skips an optional weight that is not stored under its own name.
     wanted = {weight.name for weight in weights if not weight.optional}

@@ -15,7 +15,6 @@ from layerswap_method.delta_revert.recipe import RevertRecipe, read_revert_recip
 from layerswap_method.delta_revert.report import log_lines, outcome, plan_record
 from layerswap_method.delta_revert.rows import Tally
 from layerswap_method.delta_revert.spec import NAME
-from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.checks import (
     check_checkpoints,
     read_checkpoints,
@@ -37,8 +36,7 @@ def prepare(
     recipe = read_revert_recipe(merge_config, document)
     references = [recipe.expert, recipe.base_model]
     configs = read_configs(NAME, references, merge_config, options, out)
-    checkpoints = read_checkpoints(references, configs, options, out)
-    _check_vocabularies(*checkpoints)
+    checkpoints = read_checkpoints(references, options, out)
     check_checkpoints(NAME, checkpoints, configs, merge_config, options)
     num_layers = checkpoints[1].depth()
     layers = reverted_layers(recipe.spec, num_layers)
@@ -52,22 +50,6 @@ def prepare(
         plan_file=REVERT_PLAN_FILE,
         outcome=lambda: outcome(recipe.spec, record, tally),
     )
-
-
-def _check_vocabularies(expert: Checkpoint, base: Checkpoint) -> None:
-    """Refuse vocabularies that differ: mergekit could cut or align them, rows could not be.
-
-    Comes before the checks that any merge needs, whose advice is a `tokenizer:` of the recipe.
-    """
-    for name, shape in expert.shapes.items():
-        other = base.shapes.get(name, shape)
-        counts_tokens = shape[:1] == (expert.vocab_size,) or other[:1] == (base.vocab_size,)
-        if counts_tokens and other != shape and len(shape) == 2 and other[1:] == shape[1:]:
-            raise InputError(
-                f"delta_revert recipe: {name} is {list(shape)} in {expert.name} and "
-                f"{list(other)} in {base.name}; rows are compared one by one: give the "
-                "base with the expert's vocabulary (load it, resize_token_embeddings, save it)"
-            )
 
 
 def _threshold(recipe: RevertRecipe, checkpoints: Sequence[Checkpoint]) -> float | None:

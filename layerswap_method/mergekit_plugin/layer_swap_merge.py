@@ -92,7 +92,7 @@ def check(
     references = _references(recipe, merge_config)
     configs = read_configs(NAME, references, merge_config, options, out)
     plan = None if spec.placement == "delta_share" else _plan(recipe, references[0], configs)
-    checkpoints = read_checkpoints(references, configs, options, out)
+    checkpoints = read_checkpoints(references, options, out)
     check_checkpoints(NAME, checkpoints, configs, merge_config, options)
     _check_swap_modules(recipe, checkpoints[0])
     measured = _measure(recipe, options, checkpoints[0]) if spec.needs_deltas else None

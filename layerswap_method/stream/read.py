@@ -6,26 +6,17 @@ changed in place at the price of one block, not of a second copy of its largest 
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 
 from layerswap_method.algorithm.average import weighted_average
 from layerswap_method.checkpoints.lora import LowRankChange
-from layerswap_method.checkpoints.spans import (
-    StoredTensor,
-    file_stamp,
-    open_stored,
-    read_span,
-    stored_tensors,
-)
+from layerswap_method.checkpoints.spans import read_rows, torch_dtype
+from layerswap_method.checkpoints.stored import stored_tensor
 from layerswap_method.deltas.rows import row_layout, spread_rows
-from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.stream.mix import RowChoice, TensorMix, TensorOrigin
 
 _BLOCK = 1 << 18
@@ -34,9 +25,6 @@ _BLOCK = 1 << 18
 _ALIGNED = 64
 """Blocks begin at multiples of so many rows: vector code then sees the same lanes as in the
 whole tensor, and a block is bit for bit a part of it."""
-
-_HEADERS = 64
-"""Files whose headers are remembered."""
 
 
 class MixReader:
@@ -119,14 +107,14 @@ class _Term:
     """One stored tensor as it enters a mix: cast, and with an adapter's change."""
 
     def __init__(self, origin: TensorOrigin) -> None:
-        self._stored = _place(origin.file, origin.stamp, origin.name)
+        self._stored = stored_tensor(origin.file, origin.stamp, origin.name)
         self._change = origin.change
         self._delta: torch.Tensor | None = None
         self.shape = self._stored.shape
-        self.dtype = self._stored.dtype if origin.dtype is None else torch_dtype(origin.dtype)
+        self.dtype = torch_dtype(origin.dtype or self._stored.torch_name)
 
     def rows(self, start: int, stop: int) -> torch.Tensor:
-        tensor = _read(self._stored, start, stop).to(self.dtype)
+        tensor = read_rows(self._stored, slice(start, stop)).to(self.dtype)
         if self._change is None:
             return tensor
         if self._delta is None:  # whole: of a part of the rows, a product may round otherwise
@@ -147,49 +135,21 @@ def _delta(change: LowRankChange, compute: torch.dtype) -> torch.Tensor:
 
     The adapter is brought to `compute`; the sum with the weight is then rounded once.
     """
-    places = [_place(change.file, change.stamp, name) for name in (change.down, change.up)]
-    down, up = (_read(place, 0, place.shape[0]).to(compute) for place in places)
+    down, up = (
+        read_rows(stored_tensor(change.file, change.stamp, name)).to(compute)
+        for name in (change.down, change.up)
+    )
     delta = up @ down
     return (delta.T if change.transposed else delta) * change.scaling
-
-
-def _read(stored: StoredTensor, start: int, stop: int) -> torch.Tensor:
-    """Return rows of a stored tensor, in memory of their own."""
-    rest = stored.shape[1:]
-    width = math.prod(rest)
-    flat = torch.empty((stop - start) * width, dtype=stored.dtype)
-    with open_stored(stored) as opened:
-        read_span(opened, stored, start * width, flat)
-    return flat.view(stop - start, *rest)
-
-
-def _place(file: Path, stamp: int, name: str) -> StoredTensor:
-    if file_stamp(file) != stamp:
-        raise InputError(f"{file}: the weights were written anew while they were in use")
-    found = _header(file, stamp).get(name)
-    if found is None:
-        raise LayerSwapError(f"{file}: {name} cannot be read: it is not in the file")
-    return found
-
-
-@functools.lru_cache(maxsize=_HEADERS)
-def _header(file: Path, stamp: int) -> Mapping[str, StoredTensor]:
-    """Return the tensors of the file as it was written at `stamp`."""
-    del stamp  # another one is another header
-    return stored_tensors(file)
 
 
 def read_mix(mix: TensorMix) -> torch.Tensor:
     """Return the tensor on CPU, bit-identical to the one mergekit writes; it is the caller's.
 
-    `layerswap_method.stream.read` reads it in pieces.
-
     Raises:
         InputError: if a file is gone, cut short, or was written anew since the mix was made.
         LayerSwapError: if a tensor is not in its file.
     """
-    from layerswap_method.stream.read import MixReader
-
     return MixReader(mix).read()
 
 
@@ -223,18 +183,6 @@ def combine(
         out = None if mix.dtype is None else torch_dtype(mix.dtype)
         result = weighted_average(tensors, coefficients, mix.divisor, out)
     return result if mix.out_dtype is None else result.to(torch_dtype(mix.out_dtype))
-
-
-def torch_dtype(name: str) -> torch.dtype:
-    """Return the dtype that torch has under `name`.
-
-    Raises:
-        InputError: if it has none.
-    """
-    found: Any = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise InputError(f"{name!r} is no dtype of torch")
-    return found
 
 
 def _linear(tensors: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:

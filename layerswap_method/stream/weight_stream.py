@@ -1,88 +1,66 @@
 """A merged model as a stream of tensors, made from the experts' files without a merged copy.
 
-Knows files, specs and plans; not engines, not mergekit. Every tensor is bit-identical to the one
-that `mergekit-yaml` writes for the same recipe. Vocabularies are not aligned here: experts must
-hold the same tensors in the same shapes (recipes with ``tokenizer:`` go through mergekit), under
-the names in their files.
+Knows files and mixes; not engines, not mergekit, not the parameters of a method. Every tensor is
+bit-identical to the one that `mergekit-yaml` writes for the same recipe. Vocabularies are not
+aligned here: experts must hold the same tensors in the same shapes (recipes with ``tokenizer:`` go
+through mergekit), under the names in their files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from layerswap_method.checkpoints.compatible import own_problems, pair_problems
-from layerswap_method.checkpoints.headers import Checkpoint, is_buffer, read_checkpoint, read_config
+from layerswap_method.checkpoints.compatible import own_problems, pair_problems, ties
+from layerswap_method.checkpoints.headers import Checkpoint, is_buffer, is_head, read_checkpoint
+from layerswap_method.checkpoints.lora import LowRankChange, read_changes
 from layerswap_method.checkpoints.model_files import StreamInput
+from layerswap_method.checkpoints.stored import FLOATS, StoredTensor
 from layerswap_method.errors import InputError
+from layerswap_method.stream.mix import TensorMix, TensorOrigin
 
 if TYPE_CHECKING:
     import torch
 
-    from layerswap_method.checkpoints.lora import LowRankChange
-    from layerswap_method.stream.mix import TensorMix, TensorOrigin
 
-
+@dataclass(frozen=True)
 class WeightStream:
     """The tensors of one model, each made when it is asked for."""
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        mix: Callable[[str], TensorMix],
-        *,
-        donor: Path,
-        model_dtype: str | None,
-        description: str,
-        measured: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Keep what makes the tensors.
+    mixes: Mapping[str, TensorMix] = field(repr=False)
+    """Every tensor's name -> content: equal mixes are equal bytes."""
 
-        Args:
-            names: every tensor, in the order of the first expert's files.
-            mix: name -> content.
-            donor: folder whose config and tokenizer the merged model has.
-            model_dtype: torch dtype that the merged model's config states; None where none.
-            description: the model in words, for records.
-            measured: what was measured of the experts' changes to make it, for records.
-        """
-        self.names = tuple(names)
-        self.donor = donor
-        self.model_dtype = model_dtype
-        self.description = description
-        self.measured = measured
-        self._mixes = {name: mix(name) for name in names}
+    donor: Path
+    """The folder whose config and tokenizer the merged model has."""
 
-    def mix(self, name: str) -> TensorMix:
-        """Return the content of one tensor: equal mixes are equal bytes.
+    model_dtype: str | None
+    """torch dtype that the merged model's config states; None where none."""
 
-        Raises:
-            KeyError: for a name that the model does not have.
-        """
-        return self._mixes[name]
+    description: str
+    """The model in words, for records."""
 
-    def mixes(self) -> Mapping[str, TensorMix]:
-        """Return tensor name -> content."""
-        return dict(self._mixes)
+    measured: Mapping[str, Any] | None = None
+    """What was measured of the experts' changes to make it, for records."""
 
-    def read(self, name: str) -> torch.Tensor:
-        """Return one tensor on CPU, bit-identical to what `mergekit-yaml` writes.
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return every tensor's name, in the order of the first expert's files."""
+        return tuple(self.mixes)
 
-        It is the caller's.
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield name and tensor, on CPU, bit-identical to what `mergekit-yaml` writes.
+
+        One is in memory at a time if the caller keeps none.
 
         Raises:
             InputError: if a file is gone, cut short, or was written anew since the stream was made.
         """
         from layerswap_method.stream.read import read_mix
 
-        return read_mix(self.mix(name))
-
-    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield every tensor; one is in memory at a time if the caller keeps none."""
-        for name in self.names:
-            yield name, self.read(name)
+        for name, mix in self.mixes.items():
+            yield name, read_mix(mix)
 
 
 @dataclass(frozen=True)
@@ -90,11 +68,28 @@ class StreamModel:
     """A checkpoint with its adapter, as far as headers say."""
 
     given: StreamInput
+    """What the recipe says of it."""
+
     checkpoint: Checkpoint
-    config_dtype: str | None
-    stamps: Mapping[Path, int]
+    """Its checkpoint, without the adapter."""
+
     changes: Mapping[str, LowRankChange]
-    model_type: str
+    """Tensor name -> what the adapter adds; empty without one."""
+
+    @property
+    def config_dtype(self) -> str | None:
+        """Return the torch dtype in which an engine runs the model: the config's, or the stored."""
+        return self.checkpoint.config.dtype or self._first_float
+
+    def stored(self, name: str) -> StoredTensor:
+        """Return the place of a tensor; of a tied output embedding, that of what it is tied to."""
+        return self.checkpoint.tensors[self.stored_name(name)]
+
+    def stored_name(self, name: str) -> str:
+        """Return the name under which the model stores a tensor."""
+        checkpoint = self.checkpoint
+        is_tied = is_head(name) and name not in checkpoint.tensors
+        return checkpoint.embedding if is_tied and checkpoint.embedding is not None else name
 
     def origin(self, name: str) -> TensorOrigin:
         """Return where the tensor `name` comes from.
@@ -102,41 +97,25 @@ class StreamModel:
         mergekit merges an adapter into a model that transformers loaded in one dtype: that of the
         first stored tensor, whatever the config says (mergekit asks for ``torch_dtype=None``).
         """
-        from layerswap_method.stream.mix import TensorOrigin
-
-        file = self.checkpoint.files[name]
-        stored, cast = self.stored_dtype(name), None
-        if self.given.adapter is not None and stored.startswith(_FLOAT):
-            first = _first_float(self.checkpoint)
-            cast = first if first != stored else None
+        stored, cast = self.stored(name), None
+        if self.given.adapter is not None and stored.dtype in FLOATS:
+            cast = self._first_float if self._first_float != stored.torch_name else None
         return TensorOrigin(
-            file=file.resolve(),
-            stamp=self.stamps[file],
-            name=name,
+            file=stored.file,
+            stamp=stored.stamp,
+            name=self.stored_name(name),
             dtype=cast,
-            change=self.changes.get(name),
+            change=self.changes.get(self.stored_name(name)),
         )
-
-    def stored_dtype(self, name: str) -> str:
-        """Return the torch dtype in the file."""
-        from layerswap_method.checkpoints.spans import DTYPES
-
-        stored = self.checkpoint.dtypes[name]
-        return DTYPES.get(stored, stored)
 
     def dtype(self, name: str) -> str:
         """Return the torch dtype of the tensor as it enters a mix."""
-        return self.origin(name).dtype or self.stored_dtype(name)
+        return self.origin(name).dtype or self.stored(name).torch_name
 
-    def rows(self, name: str) -> int:
-        """Return the number of its rows, one an input feature."""
-        from layerswap_method.deltas.rows import input_axis, row_layout
-
-        shape = self.checkpoint.shapes[name]
-        return row_layout(shape, input_axis(name, len(shape), self.model_type)).features
-
-
-_FLOAT = ("float", "bfloat")
+    @property
+    def _first_float(self) -> str | None:
+        tensors = self.checkpoint.tensors.values()
+        return next((each.torch_name for each in tensors if each.dtype in FLOATS), None)
 
 
 def checkpoint_stream(
@@ -150,10 +129,9 @@ def checkpoint_stream(
     Raises:
         InputError: for files or an adapter that cannot be read.
     """
-    (model,) = read_models([StreamInput(str(folder), folder, adapter=adapter)])
+    (model,) = models = read_models([StreamInput(str(folder), folder, adapter=adapter)])
     return WeightStream(
-        weight_names(model.checkpoint),
-        lambda name: copy_mix(model, name, dtype, out_dtype),
+        {name: copy_mix(model, name, dtype, out_dtype) for name in weight_names(models)},
         donor=folder,
         model_dtype=out_dtype or dtype or model.config_dtype,
         description=str(folder) if adapter is None else f"{folder}+{adapter}",
@@ -172,29 +150,29 @@ def linear_stream(
         InputError: for files that cannot be read, models that do not fit each other, or weights
             that sum to 0.
     """
-    from layerswap_method.stream.mix import TensorMix
-
     if sum(given.weight for given in inputs) == 0:
         raise InputError("linear: the weights sum to 0")
     models = read_models(inputs)
     return WeightStream(
-        weight_names(models[0].checkpoint),
-        lambda name: TensorMix(
-            terms=tuple((model.origin(name), model.given.weight) for model in models),
-            load_dtype=dtype,
-            out_dtype=out_dtype,
-            rule="linear",
-        ),
+        {
+            name: TensorMix(
+                terms=tuple((model.origin(name), model.given.weight) for model in models),
+                load_dtype=dtype,
+                out_dtype=out_dtype,
+                rule="linear",
+            )
+            for name in weight_names(models)
+        },
         donor=inputs[0].folder,
         model_dtype=out_dtype or dtype or models[0].config_dtype,
         description=f"linear of {', '.join(given.name for given in inputs)}",
     )
 
 
-def copy_mix(model: StreamModel, name: str, dtype: str | None, out_dtype: str | None) -> TensorMix:
-    """Return the mix of one tensor as it is; a cast to its own dtype is none."""
-    from layerswap_method.stream.mix import TensorMix
-
+def copy_mix(
+    model: StreamModel, name: str, dtype: str | None, out_dtype: str | None = None
+) -> TensorMix:
+    """Return the tensor of one model as it is; a cast to its own dtype is none."""
     steps = []
     current = model.dtype(name)
     for wanted in (dtype, out_dtype):
@@ -203,56 +181,48 @@ def copy_mix(model: StreamModel, name: str, dtype: str | None, out_dtype: str | 
     return TensorMix(terms=((model.origin(name), 1.0),), dtype=steps[0], out_dtype=steps[1])
 
 
-def weight_names(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return the tensors that a merge writes, in the order of the files."""
-    return tuple(name for name in checkpoint.shapes if not is_buffer(name))
+def written(mixes: Mapping[str, TensorMix]) -> dict[str, TensorMix]:
+    """Return the mixes that mergekit would write.
+
+    It leaves out a tied output embedding that is stored by none of the models it is made of.
+    """
+    return {n: mix for n, mix in mixes.items() if any(o.name == n for o, _ in mix.terms)}
+
+
+def weight_names(models: Sequence[StreamModel]) -> tuple[str, ...]:
+    """Return the tensors that any of the models stores, in the order of the first one's files."""
+    names = dict.fromkeys(models[0].checkpoint.tensors)
+    heads = [model.checkpoint.head for model in models]
+    names |= dict.fromkeys(head for head in heads if head is not None)
+    return tuple(name for name in names if not is_buffer(name))
 
 
 def read_models(inputs: Sequence[StreamInput]) -> list[StreamModel]:
-    """Return the headers of every input, checked against each other.
+    """Return the headers of every input, checked against each other; a folder is read once.
 
     Raises:
         InputError: with every problem of the first kind found.
     """
     known: dict[tuple[Path, Path | None], StreamModel] = {}
     for given in inputs:
-        known.setdefault((given.folder, given.adapter), _read_model(given))
-    models = list(known.values())
-    problems = [problem for model in models for problem in own_problems(model.checkpoint)]
-    for other in models[1:]:
-        problems += pair_problems(models[0].checkpoint, other.checkpoint)
+        if given.files not in known:
+            known[given.files] = _read_model(given)
+    checkpoints = [model.checkpoint for model in known.values()]
+    problems = [problem for each in checkpoints for problem in own_problems(each)]
+    for other in checkpoints[1:]:
+        problems += pair_problems(checkpoints[0], other)
     if problems:
         raise InputError.from_problems("weight stream", problems)
-    return [known[given.folder, given.adapter] for given in inputs]
+    return [replace(known[given.files], given=given) for given in inputs]
 
 
 def _read_model(given: StreamInput) -> StreamModel:
-    from layerswap_method.checkpoints.lora import read_changes
-    from layerswap_method.checkpoints.spans import file_stamp
-
-    config = read_config(given.name, given.folder)
-    checkpoint = read_checkpoint(given.name, given.folder, config)
-    changes: Mapping[str, LowRankChange] = {}
-    if given.adapter is not None:
-        changes = read_changes(given.adapter, checkpoint.shapes, config.model_type)
-    return StreamModel(
-        given=given,
-        checkpoint=checkpoint,
-        config_dtype=_config_dtype(config, checkpoint),
-        stamps={file: file_stamp(file) for file in dict.fromkeys(checkpoint.files.values())},
-        changes=changes,
-        model_type=str(config.get_text_config().model_type),
-    )
-
-
-def _config_dtype(config: Any, checkpoint: Checkpoint) -> str | None:
-    """Return the torch dtype in which an engine runs the model: the config's, or the stored."""
-    stated = getattr(config, "dtype", None)
-    return _first_float(checkpoint) if stated is None else str(stated).removeprefix("torch.")
-
-
-def _first_float(checkpoint: Checkpoint) -> str | None:
-    from layerswap_method.checkpoints.spans import DTYPES
-
-    stored = (DTYPES.get(dtype, dtype) for dtype in checkpoint.dtypes.values())
-    return next((dtype for dtype in stored if dtype.startswith(_FLOAT)), None)
+    checkpoint = read_checkpoint(given.name, given.folder)
+    if given.adapter is None:
+        return StreamModel(given, checkpoint, {})
+    changes = read_changes(given.adapter, checkpoint)
+    if ties(checkpoint) and checkpoint.head is not None:
+        # The copy that mergekit merges an adapter into is saved without a tied head.
+        left = {name: at for name, at in checkpoint.tensors.items() if not is_head(name)}
+        checkpoint = replace(checkpoint, tensors=left)
+    return StreamModel(given, checkpoint, changes)

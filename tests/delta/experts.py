@@ -10,6 +10,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from layerswap_method.checkpoints.model_files import StreamInput
+from layerswap_method.deltas.open_pair import open_pair
+from layerswap_method.deltas.pair import DeltaPair
 from tests.standins.zoo import make_model
 
 Edit = Callable[[str, torch.Tensor], torch.Tensor]
@@ -45,6 +48,12 @@ def fine_tuned(
         return changed.to(dtype or tensor.dtype)
 
     return rewritten(base, to, edit)
+
+
+def pair_of(expert: Path, base: Path, adapter: Path | None = None) -> DeltaPair:
+    """Open an expert beside its base, each called as its folder."""
+    sides = (StreamInput(expert.name, expert, adapter=adapter), StreamInput(base.name, base))
+    return open_pair(*sides)
 
 
 def family_pair(family: str, folder: Path, dtype: torch.dtype = torch.float32) -> tuple[Path, Path]:

@@ -11,11 +11,10 @@ import torch
 import transformers
 
 from ablations.delta.analysis import analyse
-from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.deltas.magnitudes import mean_row_mav
-from layerswap_method.deltas.open_pair import open_pair
+from layerswap_method.deltas.passes import blocks_of, segments_of
 from tests.delta import by_hand
-from tests.delta.experts import fine_tuned
+from tests.delta.experts import fine_tuned, pair_of
 from tests.standins.zoo import make_model
 
 TARGETS = {"llama": ["q_proj", "v_proj", "down_proj"], "gpt2": ["c_attn", "c_proj"]}
@@ -62,7 +61,7 @@ def test_the_change_is_peft_s_and_is_not_rounded(
         assert tensor.share_on_grid is None or tensor.name not in changed
     assert "adapter" in found.dtypes
     every = np.concatenate([by_hand.rows(n, ours[n] - theirs[n], family) for n in theirs])
-    pair = open_pair(StreamInput("expert", base, adapter=adapter), base)
+    pair = pair_of(base, base, adapter)
     assert mean_row_mav(pair) == pytest.approx(every.mean(), rel=1e-3)
 
 
@@ -73,10 +72,9 @@ def test_an_adapter_on_another_checkpoint_than_the_base(tmp_path: Path) -> None:
     change = {
         name: values - theirs[name] for name, values in by_hand.read(tmp_path / "merged").items()
     }
-    pair = open_pair(StreamInput("expert", tuned, adapter=adapter), base)
+    pair = pair_of(tuned, base, adapter)
     for name in pair.names:
-        delta, weight = pair.read(name)
-        np.testing.assert_allclose(
-            delta.numpy(), ours[name] - theirs[name] + change[name], atol=2e-7
-        )
-        np.testing.assert_array_equal(weight.numpy(), theirs[name])
+        blocks = (block for s in segments_of(pair, name) for block in blocks_of(pair, s))
+        delta = torch.cat([block.delta.clone() for block in blocks]).view(pair.shape(name))
+        wanted = ours[name] - theirs[name] + change[name]
+        np.testing.assert_allclose(delta.numpy(), wanted, atol=2e-7)

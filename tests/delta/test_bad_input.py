@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import threading
@@ -17,9 +16,8 @@ from safetensors.torch import load_file, save_file
 from ablations.cli import main
 from ablations.delta.measure import read_changes
 from layerswap_method.deltas.magnitudes import mean_row_mav
-from layerswap_method.deltas.open_pair import open_pair
 from layerswap_method.errors import InputError
-from tests.delta.experts import fine_tuned, rewritten
+from tests.delta.experts import fine_tuned, pair_of, rewritten
 from tests.standins.zoo import make_model
 
 FILE = "model.safetensors"
@@ -70,51 +68,6 @@ def test_a_tensor_that_the_expert_lacks(base: Path, expert: Path, tmp_path: Path
     refused(expert, base, tmp_path / "out", f"expert lacks 1 tensors that base has: {NAME}")
 
 
-def test_a_tensor_that_the_base_lacks(base: Path, expert: Path, tmp_path: Path) -> None:
-    poor = edit_file(Path(shutil.copytree(base, tmp_path / "poor")), without)
-    refused(expert, poor, tmp_path / "out", f"poor lacks 1 tensors that expert has: {NAME}")
-
-
-def test_another_shape(base: Path, expert: Path, tmp_path: Path) -> None:
-    edit_file(expert, lambda tensors: {**tensors, NAME: tensors[NAME][:, :8].contiguous()})
-    refused(
-        expert,
-        base,
-        tmp_path / "out",
-        f"base and expert have different shapes: {NAME} [24, 16] against [24, 8]",
-    )
-
-
-def test_another_vocabulary(base: Path, tmp_path: Path) -> None:
-    def grown(name: str, tensor: torch.Tensor) -> torch.Tensor:
-        return torch.cat([tensor, tensor[:4]]) if tensor.shape[0] == 96 else tensor
-
-    expert = rewritten(base, tmp_path / "expert", grown)
-    config = json.loads((expert / "config.json").read_text(encoding="utf-8"))
-    (expert / "config.json").write_text(json.dumps({**config, "vocab_size": 100}), "utf-8")
-    refused(
-        expert,
-        base,
-        tmp_path / "out",
-        "expert and base have different vocabularies",
-        "has 100 and 96 rows",
-        "resize_token_embeddings",
-    )
-
-
-def test_another_depth_and_another_architecture(base: Path, tmp_path: Path) -> None:
-    deep = make_model("llama", tmp_path / "deep", 1, num_hidden_layers=7)
-    refused(
-        deep,
-        base,
-        tmp_path / "out",
-        "different depths (6 and 7 layers)",
-        "of one pretrained parent",
-    )
-    other = make_model("mistral", tmp_path / "other", 1)
-    refused(other, base, tmp_path / "out", "(LlamaForCausalLM, MistralForCausalLM)")
-
-
 def test_a_base_that_is_not_the_base(base: Path, tmp_path: Path) -> None:
     other = make_model("llama", tmp_path / "other", 5)
     message = refused(
@@ -126,19 +79,12 @@ def test_a_base_that_is_not_the_base(base: Path, tmp_path: Path) -> None:
     )
     (ratio,) = [word for word in message.split() if word.startswith("1.")]
     assert float(ratio) == pytest.approx(2**0.5, abs=0.1)
-    assert mean_row_mav(open_pair(other, base, allow_unrelated=True)) > 0.05
 
 
-@pytest.mark.parametrize("size", [0, 5, 300, -10])
-def test_a_truncated_file(size: int, base: Path, expert: Path, tmp_path: Path) -> None:
+def test_a_truncated_file(base: Path, expert: Path, tmp_path: Path) -> None:
     content = (expert / FILE).read_bytes()
-    (expert / FILE).write_bytes(content[:size])
+    (expert / FILE).write_bytes(content[:-10])
     refused(expert, base, tmp_path / "out", "expert: model.safetensors is damaged", "get it again")
-
-
-def test_a_shard_of_noise(base: Path, expert: Path, tmp_path: Path) -> None:
-    (expert / FILE).write_bytes(b"\xff" * 4000)
-    refused(expert, base, tmp_path / "out", "expert: model.safetensors is damaged")
 
 
 def test_a_missing_shard(tmp_path: Path) -> None:
@@ -151,7 +97,7 @@ def test_a_missing_shard(tmp_path: Path) -> None:
 
 
 def test_a_file_that_shrinks_while_it_is_read(base: Path, expert: Path) -> None:
-    pair = open_pair(expert, base)
+    pair = pair_of(expert, base)
     stamp = (expert / FILE).stat().st_mtime_ns
     content = (expert / FILE).read_bytes()
     (expert / FILE).write_bytes(content[:-10])
@@ -183,7 +129,7 @@ def test_weights_that_are_no_numbers(
         tmp_path / "out",
         f"{side}: 2 of 384 values of {NAME} are NaN or infinite",
     )
-    pair = open_pair(sides["expert"], sides["base"], allow_unrelated=True)
+    pair = pair_of(sides["expert"], sides["base"])
     with pytest.raises(InputError, match=f"{side}: 2 of 384 values") as raised:
         mean_row_mav(pair)
     with pytest.raises(InputError, match=f"{side}: 2 of 384 values") as also_raised:

@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from ablations.delta.analysis import analyse
 from ablations.delta.profile import DeltaProfile
 from layerswap_method.deltas.magnitudes import mean_row_mav
-from layerswap_method.deltas.open_pair import open_pair
+from layerswap_method.deltas.passes import segments_of
 from tests.delta import by_hand
-from tests.delta.experts import family_pair, fine_tuned
+from tests.delta.experts import family_pair, fine_tuned, pair_of
 from tests.standins.oracle import READERS
 from tests.standins.zoo import FAMILIES, LAYERS, make_model
 
@@ -40,7 +40,7 @@ def assert_agrees(found: DeltaProfile, expert: Path, base: Path, family: str) ->
     delta = {name: ours[name] - theirs[name] for name in theirs}
     every = np.concatenate([by_hand.rows(name, delta[name], family) for name in theirs])
     assert found.mean_row_mav == pytest.approx(every.mean(), rel=2e-6)
-    assert mean_row_mav(open_pair(expert, base)) == pytest.approx(every.mean(), rel=2e-6)
+    assert mean_row_mav(pair_of(expert, base)) == pytest.approx(every.mean(), rel=2e-6)
     norms = [math.fsum((v**2).sum() for v in side.values()) for side in (delta, theirs)]
     assert found.relative_norm == pytest.approx(math.sqrt(norms[0] / norms[1]), rel=1e-5)
 
@@ -72,7 +72,7 @@ def test_large_tensors_are_read_in_parts_and_shards(tmp_path: Path) -> None:
     base = make_model("llama", tmp_path / "base", 1, shard="8MB", **sizes)
     assert len(list(base.glob("*.safetensors"))) > 2
     expert = fine_tuned(base, tmp_path / "expert", 2)
-    assert len(open_pair(expert, base).segments("lm_head.weight")) > 1
+    assert len(segments_of(pair_of(expert, base), "lm_head.weight")) > 1
     assert_agrees(profile(expert, base), expert, base, "llama")
 
 

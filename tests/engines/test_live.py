@@ -156,7 +156,7 @@ def test_a_part_of_a_fused_module_is_noticed(study: Study, monkeypatch: pytest.M
         study.evaluator.swap(stream_of(study.world.cells["swap"]))
     study.evaluator.swap(stream_of(study.world.cells["base"]))
     name = "model.layers.1.self_attn.q_proj.weight"
-    mix = stream_of(study.world.cells["swap"]).mix(name)
+    mix = stream_of(study.world.cells["swap"]).mixes[name]
     with pytest.raises(SwapFailed, match=r"1 modules got only a part .*qkv_proj") as raised:
         engine.load({name: mix})
     assert raised.value.lasting

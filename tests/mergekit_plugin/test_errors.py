@@ -183,7 +183,7 @@ def test_a_hub_id_without_a_hub(experts: Experts, merge: Merge) -> None:
     [
         (
             {"num_hidden_layers": 6},
-            ["different depths (8 and 6 layers)", "experts of one pretrained parent"],
+            ["different depths (8 and 6 layers)", "models of one pretrained parent"],
         ),
         (
             {"vocab_size": 72},

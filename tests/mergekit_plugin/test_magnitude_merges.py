@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from layerswap_method.deltas import known
 from layerswap_method.deltas.magnitudes import mean_row_mav
 from layerswap_method.layer_swap import measure
 from tests.mergekit_plugin.conftest import NUM_LAYERS, Merge, save_llama
@@ -204,7 +205,7 @@ def test_every_expert_is_measured_once(
         return mean_row_mav(pair, *args)
 
     monkeypatch.setattr(measure, "mean_row_mav", counting)
-    monkeypatch.setattr(measure, "_known", {})
+    monkeypatch.setattr(known, "_known", {})
     merge_in_process(
         tuned.recipe({"placement": "soup"}, "math", "math_2", "swahili"), tmp_path / "a"
     )

@@ -16,7 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.api import forget_loaders
+from layerswap_method.stream.read import read_mix
 from layerswap_method.stream.weight_stream import checkpoint_stream
+from tests.checkpoints.test_compatible import with_head
 from tests.standins.merging import merge, recipe
 from tests.standins.oracle import assert_same, stored
 from tests.standins.streams import stream_of
@@ -122,8 +124,11 @@ def test_a_base_stored_in_two_dtypes_is_cast_to_one(
     save_file(mixed, file, metadata={"format": "pt"})
     adapter = make_adapter(base)
     check_unmerged(base, adapter, tmp_path)
-    assert checkpoint_stream(base, adapter).read("model.norm.weight").dtype == torch.bfloat16
-    assert checkpoint_stream(base).read("model.norm.weight").dtype == torch.float32
+    assert (
+        read_mix(checkpoint_stream(base, adapter).mixes["model.norm.weight"]).dtype
+        == torch.bfloat16
+    )
+    assert read_mix(checkpoint_stream(base).mixes["model.norm.weight"]).dtype == torch.float32
 
 
 @pytest.mark.parametrize(
@@ -147,6 +152,25 @@ def test_every_layout(
     assert len(check_unmerged(base, adapter, tmp_path)) == changed
 
 
+def test_rows_of_an_adapter_on_a_base_that_stores_its_tied_head(
+    experts: Any, make_adapter: MakeAdapter, tmp_path: Path
+) -> None:
+    """The copy that mergekit merges it into holds no head, so its rows count once."""
+    base = with_head(experts("llama_tied", dtype=torch.float32).base, tmp_path / "base")
+    document = {
+        "merge_method": "delta_revert",
+        "models": [{"model": f"{base}+{make_adapter(base, lora_alpha=1)}"}],
+        "base_model": str(base),
+        "parameters": {"keep_fraction": 0.02},
+    }
+    out = merge(document, tmp_path / "out", lora_merge_cache=str(tmp_path / "cache"))
+    plan = json.loads((out / "delta_revert_plan.json").read_text(encoding="utf-8"))
+    stream = stream_of(document)
+    assert_same(dict(stream.tensors()), stored(out))
+    assert stream.measured is not None
+    assert stream.measured["threshold"] == plan["threshold"] > 0
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_layer_swap_of_adapters(
     dtype: torch.dtype, experts: Any, make_adapter: MakeAdapter, tmp_path: Path
@@ -164,7 +188,7 @@ def test_layer_swap_of_adapters(
         assert_same(dict(stream_of(document).tensors()), stored(out))
     stream = stream_of(recipe(models, parameters, base))
     plain = checkpoint_stream(base)
-    same = [name for name in plain.names if stream.mix(name) == plain.mix(name)]
+    same = [name for name in plain.names if stream.mixes[name] == plain.mixes[name]]
     # What neither adapter touches and no average rounds is the base's own tensor.
     assert "model.layers.0.self_attn.k_proj.weight" in same
     assert "model.layers.0.self_attn.q_proj.weight" not in same

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from layerswap_method.algorithm.tensor_names import split_layer
+from layerswap_method.deltas import known
 from layerswap_method.errors import InputError
-from layerswap_method.layer_swap import measure
 from tests.standins.merging import merge, recipe, roles
 from tests.standins.oracle import assert_same, stored
 from tests.standins.streams import stream_of
@@ -69,7 +69,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def check(document: dict[str, Any], out: Path, **options: Any) -> None:
     """Fail unless stream and merge agree, each having measured for itself."""
     merged = stored(merge(document, out, **options))
-    measure._known.clear()
+    known._known.clear()
     assert_same(dict(stream_of(document).tensors()), merged)
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from ablations.engines.lazy import LazyTensor
 from layerswap_method.checkpoints.lora import LowRankChange
-from layerswap_method.checkpoints.spans import file_stamp
+from layerswap_method.checkpoints.stored import file_stamp
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.stream import read as readers
 from layerswap_method.stream.mix import TensorMix, TensorOrigin

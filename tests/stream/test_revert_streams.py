@@ -13,13 +13,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from layerswap_method.delta_revert import measure
-from layerswap_method.deltas import magnitudes, passes
+from layerswap_method.deltas import known, magnitudes, passes
 from layerswap_method.deltas.magnitudes import row_mav, row_mavs
-from layerswap_method.deltas.open_pair import open_pair
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.api import forget_loaders
 from layerswap_method.stream.mix import mixes_from_json, mixes_to_json
+from layerswap_method.stream.read import read_mix
 from layerswap_method.stream.weight_stream import WeightStream, checkpoint_stream
+from tests.delta.experts import pair_of
 from tests.standins.merging import merge
 from tests.standins.oracle import assert_same, stored
 from tests.standins.streams import stream_of
@@ -106,7 +107,7 @@ def recipe(expert: Path | str, base: Path, parameters: Any, **top: Any) -> dict[
 def check(document: dict[str, Any], out: Path, **options: Any) -> WeightStream:
     """Fail unless stream and merge agree, each having measured for itself; return the stream."""
     merged = stored(merge(document, out, **options))
-    measure._known.clear()
+    known._known.clear()
     stream = stream_of(document)
     assert_same(dict(stream.tensors()), merged)
     plan = json.loads((out / "delta_revert_plan.json").read_text())
@@ -122,7 +123,7 @@ def check(document: dict[str, Any], out: Path, **options: Any) -> WeightStream:
 def test_every_way_to_select(parameters: dict[str, Any], tuned: Tuned, tmp_path: Path) -> None:
     given = tuned("llama")
     stream = check(recipe(given.expert, given.base, parameters), tmp_path / "merged")
-    chosen = [name for name in stream.names if stream.mix(name).rows is not None]
+    chosen = [name for name in stream.names if stream.mixes[name].rows is not None]
     is_mixed = parameters in (ROWS[0], *ROWS[4:6], ROWS[7])
     assert (len(chosen) > 10) == is_mixed
     if not is_mixed:
@@ -137,7 +138,7 @@ def test_every_family(family: str, tuned: Tuned, tmp_path: Path) -> None:
     given = tuned(family)
     rows = {"keep_fraction": 0.4, "top_layers": 1, "revert_modules": "norm"}
     stream = check(recipe(given.expert, given.base, rows), tmp_path / "rows")
-    assert any(stream.mix(name).rows is not None for name in stream.names)
+    assert any(stream.mixes[name].rows is not None for name in stream.names)
     whole = {"bottom_layers": 1, "revert_modules": "attention,non_layer"}
     check(recipe(given.expert, given.base, whole), tmp_path / "whole")
 
@@ -181,16 +182,19 @@ def test_an_adapter_is_compared_as_the_copy_that_mergekit_merges(
         plain = checkpoint_stream(base)
         others = [name for name in stream.names if name != changed]
         if index < 2:
-            assert stream.mix(changed).rows is not None
+            assert stream.mixes[changed].rows is not None
             assert 0 < dict(stream.measured or {})["kept"]["kept_rows"] < 24
-        assert stream.mix(changed) != plain.mix(changed) or index == 2
-        assert all(torch.equal(stream.read(name), plain.read(name)) for name in others)
+        assert stream.mixes[changed] != plain.mixes[changed] or index == 2
+        assert all(
+            torch.equal(read_mix(stream.mixes[name]), read_mix(plain.mixes[name]))
+            for name in others
+        )
 
 
 def test_the_kernel_and_the_pass_get_the_same_bits(tuned: Tuned) -> None:
     for family in ("llama", "gpt2", "mixtral", "qwen3_vl"):
         given = tuned(family)
-        pair = open_pair(given.expert, given.base)
+        pair = pair_of(given.expert, given.base)
         ours, theirs = stored(given.expert), stored(given.base)
         found = dict(row_mavs(pair, pair.names))
         assert set(found) == set(pair.names)
@@ -227,12 +231,12 @@ def test_one_pass_serves_a_whole_study(tuned: Tuned, monkeypatch: pytest.MonkeyP
         return magnitudes.row_mavs(pair, names)
 
     monkeypatch.setattr(measure, "row_mavs", counting)
-    measure._known.clear()
+    known._known.clear()
     streams = [stream_of(recipe(given.expert, given.base, each)) for each in ROWS]
     assert sorted(read) == sorted(streams[0].names)
     again = stream_of(recipe(given.expert, given.base, ROWS[4]))
-    assert again.mixes() == streams[4].mixes()
-    assert again.mixes() != streams[5].mixes()
+    assert again.mixes == streams[4].mixes
+    assert again.mixes != streams[5].mixes
     assert len(read) == len(streams[0].names)
     # A file that was written anew is read anew.
     (given.expert / "model.safetensors").touch()
@@ -250,14 +254,14 @@ def test_what_is_one_sides_is_that_sides_own(tuned: Tuned) -> None:
         ({"keep_fraction": 0.0}, base),
     ]:
         stream = stream_of(recipe(given.expert, given.base, parameters))
-        assert stream.mixes() == side.mixes()
+        assert stream.mixes == side.mixes
         assert stream.donor == given.base
 
 
 def test_rows_survive_the_way_to_another_process(tuned: Tuned) -> None:
     given = tuned("phi3")
     stream = stream_of(recipe(given.expert, given.base, ROWS[7]))
-    assert mixes_from_json(mixes_to_json(stream.mixes())) == stream.mixes()
+    assert mixes_from_json(mixes_to_json(stream.mixes)) == stream.mixes
 
 
 def test_what_is_refused(tuned: Tuned, tmp_path: Path) -> None:

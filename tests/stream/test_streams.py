@@ -9,10 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
 from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.errors import InputError
 from layerswap_method.layer_swap.spec import LayerSwapSpec
 from layerswap_method.layer_swap.stream import layer_swap_stream
+from layerswap_method.stream import weight_stream
 from layerswap_method.stream.mix import mixes_from_json, mixes_to_json
 from layerswap_method.stream.read import read_mix
 from layerswap_method.stream.weight_stream import WeightStream, checkpoint_stream, linear_stream
@@ -136,6 +138,27 @@ def test_linear(
     check(document | ({"dtype": dtype} if dtype else {}), tmp_path / "merged")
 
 
+def test_a_folder_that_is_listed_twice_keeps_both_weights(
+    experts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = experts("llama")
+    read: list[str] = []
+
+    def counting(name: str, path: Path) -> Checkpoint:
+        read.append(name)
+        return read_checkpoint(name, path)
+
+    monkeypatch.setattr(weight_stream, "read_checkpoint", counting)
+    inputs = [
+        StreamInput(name, folder, weight=weight)
+        for name, folder, weight in (("a", given.task, 0.2), ("b", given.base, 0.5))
+    ]
+    stream = linear_stream([*inputs, StreamInput("a again", given.task, weight=0.3)])
+    assert read == ["a", "b"]
+    for mix in stream.mixes.values():
+        assert [weight for _, weight in mix.terms] == [0.2, 0.5, 0.3]
+
+
 def test_passthrough_and_shards(experts: Any, tmp_path: Path) -> None:
     folder = experts("qwen2", shard="4KB").task
     assert len(list(folder.glob("*.safetensors"))) > 3
@@ -150,20 +173,20 @@ def test_equal_weights_have_equal_mixes(experts: Any) -> None:
     nothing = {"bottom_layers": 0, "top_layers": 0, "non_layer": "task"}
     for dtype in (None, "bfloat16"):
         document = recipe(roles(given), nothing, given.base) | ({"dtype": dtype} if dtype else {})
-        assert stream_of(document).mixes() == plain.mixes()
+        assert stream_of(document).mixes == plain.mixes
     rounded = stream_of(recipe(roles(given), nothing, given.base, dtype="float32"))
     some = stream_of(recipe(roles(given), {**nothing, "bottom_layers": 1}, given.base))
     for name in plain.names:
-        assert rounded.mix(name) != plain.mix(name)
-        assert (some.mix(name) != plain.mix(name)) == name.startswith("model.layers.0.")
-    assert len({stream.mix(plain.names[0]) for stream in (plain, rounded, some)}) == 2
+        assert rounded.mixes[name] != plain.mixes[name]
+        assert (some.mixes[name] != plain.mixes[name]) == name.startswith("model.layers.0.")
+    assert len({stream.mixes[plain.names[0]] for stream in (plain, rounded, some)}) == 2
 
 
 def test_a_mix_survives_the_way_to_another_process(experts: Any) -> None:
     given = experts("qwen2")
     stream = stream_of(recipe(roles(given), PARAMETERS[2], given.base))
-    mixes = mixes_from_json(mixes_to_json(stream.mixes()))
-    assert mixes == stream.mixes()
+    mixes = mixes_from_json(mixes_to_json(stream.mixes))
+    assert mixes == stream.mixes
     assert_same({name: read_mix(mix) for name, mix in mixes.items()}, tensors(stream))
 
 
@@ -173,11 +196,11 @@ def test_a_file_written_anew_is_not_read(experts: Any, tmp_path: Path) -> None:
     file = folder / "model.safetensors"
     save_file({name: tensor + 1 for name, tensor in load_file(file).items()}, file)
     with pytest.raises(InputError, match="written anew"):
-        stream.read(stream.names[0])
-    assert checkpoint_stream(folder).mix(stream.names[0]) != stream.mix(stream.names[0])
+        read_mix(stream.mixes[stream.names[0]])
+    assert checkpoint_stream(folder).mixes[stream.names[0]] != stream.mixes[stream.names[0]]
     file.unlink()
     with pytest.raises(InputError, match="gone: No such file"):
-        stream.read(stream.names[0])
+        read_mix(stream.mixes[stream.names[0]])
 
 
 def test_experts_that_do_not_fit(experts: Any, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 from ablations.engines.options import EngineOptions
+from ablations.sandbox.programs import Isolation
 from ablations.scoring.records import Seed
 from layerswap_method.frozen import Frozen
 
@@ -92,6 +93,9 @@ class Evaluate(Frozen):
 
     allow_code_execution: StrictBool = False
     """Whether tasks that run generated programs (``mbpp``) are asked; else they are skipped."""
+
+    code_isolation: Isolation = "bwrap"
+    """What holds those programs: ``bwrap``, or ``none`` where the container is the sandbox."""
 
     limit: int | None = Field(default=None, ge=1)
     """Items per task, from the first; None asks all."""

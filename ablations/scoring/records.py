@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from ablations.sandbox.programs import Isolation, ProgramVerdict
+from ablations.sandbox.programs import Isolation
+from ablations.sandbox.watch import ProgramVerdict
 from ablations.statistics.intervals import Interval
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError, nearest

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from ablations.sandbox.programs import (
     Isolation,
-    ProgramVerdict,
     RunCode,
     find_isolation,
     run_program,
 )
+from ablations.sandbox.watch import ProgramVerdict
 from ablations.tasks.code import extract_code, tested_names
 from ablations.tasks.data import Source, make_dataset, read_rows
 from layerswap_method.errors import InputError

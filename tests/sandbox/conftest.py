@@ -12,7 +12,8 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from ablations.sandbox.programs import ProgramVerdict, probe, run_program
+from ablations.sandbox.programs import probe, run_program
+from ablations.sandbox.watch import ProgramVerdict
 
 Run = Callable[..., ProgramVerdict]
 

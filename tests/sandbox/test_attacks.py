@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 from ablations.sandbox import programs
-from ablations.sandbox.programs import ProgramVerdict, code_isolation, run_program
+from ablations.sandbox.programs import code_isolation, run_program
+from ablations.sandbox.watch import ProgramVerdict
 from layerswap_method.errors import InputError
 from tests.sandbox.conftest import Run, processes_marked, something_else
 from tests.waiting import wait_until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ablations.sandbox.programs import ProgramVerdict
+from ablations.sandbox.watch import ProgramVerdict
 from tests.sandbox.conftest import Run
 
 

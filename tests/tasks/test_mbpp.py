@@ -13,7 +13,7 @@ import yaml
 
 from ablations.evaluate.store import read_evaluation, write_evaluation
 from ablations.sandbox import programs as sandbox
-from ablations.sandbox.programs import ProgramVerdict
+from ablations.sandbox.watch import ProgramVerdict
 from ablations.scoring.records import Evaluation
 from ablations.tasks import mbpp
 from ablations.tasks.generate import TASKS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -93,4 +92,3 @@ def test_key_follows_content_and_sources(tmp_path: Path) -> None:
     assert key != content_key({"steps": 2}, [source])
     source.write_text("a = 2\n")
     assert key != content_key({"steps": 1}, [source])
-    assert json.dumps(key)

@@ -49,12 +49,6 @@ LABEL = "share of input features with MAV above the threshold"
 """What the published numbers are."""
 
 
-def published_sources() -> dict[str, Any]:
-    """Return what is said of the data: paper, source, model, thresholds, suspect values."""
-    document = _document()
-    return {key: document[key] for key in document if key not in ("experts", "columns")}
-
-
 def _document() -> dict[str, Any]:
     text = (files("ablations.paper") / "grids.json").read_text(encoding="utf-8")
     document: dict[str, Any] = json.loads(text)

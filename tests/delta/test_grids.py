@@ -2,6 +2,7 @@
 
 import json
 import math
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from ablations.delta.grids import pearson, rank_correlation, resample_layers, spearman
 from ablations.drawing.grid import Grid
-from ablations.paper.published_grids import published_grid, published_names, published_sources
+from ablations.paper.published_grids import published_grid, published_names
 from layerswap_method.errors import InputError
 
 SHARED = Path(__file__).parents[3] / "shared" / "paper" / "delta_figures.json"
@@ -142,7 +143,7 @@ def test_all_published_values_but_the_suspects_are_shares_of_input_features() ->
             # Printed with six decimals.
             if abs(value * rows - round(value * rows)) > 0.5e-6 * rows + 1e-9:
                 found.add((name, layer, grid.columns[column], value))
-    suspects = published_sources()["suspect"]
+    suspects = json.loads((files("ablations.paper") / "grids.json").read_text())["suspect"]
     assert found == {(s["name"], s["layer"], s["column"], s["value"]) for s in suspects}
     assert len(found) == 6
 

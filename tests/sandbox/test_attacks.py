@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+import pydantic
 import pytest
 
 from ablations.sandbox import programs
@@ -132,6 +133,40 @@ class TestOutside:
                 pass
         """
         assert run(source, "assert done == [], done") == PASSED
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="the other tests run as such a user")
+    def test_programs_of_an_ordinary_user_are_held_as_well(self):
+        """Root and others are held in two ways; a checkout and Python that all may read is needed."""
+        source = """
+import ctypes, os, threading, time
+libc, started = ctypes.CDLL(None), 0
+assert libc.unshare(0x10000000 | 0x40000000) == libc.chroot(b".") == -1
+assert libc.mount(b"tmpfs", b".", b"tmpfs", 0, None) == -1
+assert os.listdir("/work") == [] and not os.path.exists("/etc/passwd")
+try:
+    for _ in range(100):
+        threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+        started += 1
+except RuntimeError:
+    pass
+assert started < 50
+"""
+        limits = "time_s=5, memory_bytes=4 << 30, output_bytes=1000"
+        script = (
+            f"from ablations.sandbox.programs import *\nprint(run_program({source!r}, {limits}))"
+        )
+        folders = [str(Path(programs.__file__).parents[2]), str(Path(pydantic.__file__).parents[1])]
+        found = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(folders)}
+        nobody = {"user": 65534, "group": 65534, "extra_groups": [], "env": found, "cwd": "/"}
+        python = f"/usr/bin/python3.{sys.version_info.minor}"
+        try:
+            subprocess.run([python, "-B", "-c", "import pydantic, ablations"], check=True, **nobody)
+        except (OSError, subprocess.CalledProcessError):
+            pytest.skip(f"nobody cannot use {python} with this checkout")
+        done = subprocess.run(
+            [python, "-B", "-c", script], stdout=subprocess.PIPE, text=True, check=True, **nobody
+        )
+        assert done.stdout == "status='passed' detail=''\n"
 
 
 class TestLimits:

@@ -136,7 +136,7 @@ class TestOutside:
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="the other tests run as such a user")
     def test_programs_of_an_ordinary_user_are_held_as_well(self):
-        """Root and others are held in two ways; a checkout and Python that all may read is needed."""
+        """They are held in another way than those of root; needs what everybody may read."""
         source = """
 import ctypes, os, threading, time
 libc, started = ctypes.CDLL(None), 0

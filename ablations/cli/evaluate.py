@@ -8,7 +8,12 @@ from typing import Any
 import click
 
 from ablations.cli.log import show_log
-from ablations.cli.options import allow_code_option, backend_option, data_dir_option
+from ablations.cli.options import (
+    allow_code_option,
+    backend_option,
+    code_isolation_option,
+    data_dir_option,
+)
 
 
 def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -43,6 +48,7 @@ def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[st
     "and --max-model-len in its name]",
 )
 @allow_code_option
+@code_isolation_option
 @click.option(
     "--dtype",
     type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
@@ -77,4 +83,5 @@ def evaluate(
 
     show_log()
     options = EngineOptions(dtype=dtype, batch_size=batch_size, max_model_len=max_model_len)
-    click.echo(evaluate_model(model, SuiteRequest(options=options, **asked), out).report())
+    given = {name: value for name, value in asked.items() if value is not None}
+    click.echo(evaluate_model(model, SuiteRequest(options=options, **given), out).report())

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
+from typing import TextIO
 
 
-def show_log(level: int = logging.INFO) -> None:
-    """Write what this package says to stderr, above any progress bar.
+def show_log(
+    level: int = logging.INFO, *, stream: TextIO | None = None, with_seconds: bool = False
+) -> None:
+    """Write what this package says of its progress, above any bar, and nobody else's chatter.
 
     Args:
         level: what is said; pass ``logging.WARNING`` where a bar tells the rest.
+        stream: where to; None for stderr.
+        with_seconds: whether each message begins with the seconds since now.
     """
     from tqdm import tqdm
+
+    started = time.monotonic()
 
     class Handler(logging.Handler):
         """Writes above the bar."""
 
         def emit(self, record: logging.LogRecord) -> None:
-            tqdm.write(self.format(record), file=sys.stderr)
+            before = f"{time.monotonic() - started:6.1f} s  " if with_seconds else ""
+            tqdm.write(before + self.format(record), file=stream or sys.stderr)
 
     logger = logging.getLogger("ablations")
     logger.handlers = [Handler()]

@@ -39,3 +39,10 @@ allow_code_option = click.option(
     is_flag=True,
     help="Run the programs that models write (MBPP), held in a sandbox; else it is skipped.",
 )
+
+code_isolation_option = click.option(
+    "--code-isolation",
+    type=click.Choice(["bwrap", "none"]),
+    help="What holds those programs. Choose none only where this container is the sandbox.  "
+    "[default: bwrap]",
+)

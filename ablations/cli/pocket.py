@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import click
+
+from ablations.cli.log import show_log
 
 
 @click.group()
@@ -38,7 +39,7 @@ def build(out: Path, preset: str, seed: int, expert_seeds: int | None, force: bo
     from ablations.pocket.build import build_pocket
     from ablations.pocket.config import PocketConfig
 
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    show_log()
     changes = {} if expert_seeds is None else {"expert_seeds": tuple(range(expert_seeds))}
     config = PocketConfig.preset(preset, seed=seed, **changes)  # type: ignore[arg-type]
     paths = build_pocket(out, config, force=force)

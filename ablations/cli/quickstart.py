@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import sys
-import time
 from pathlib import Path
 from typing import Literal
 
 import click
 
+from ablations.cli.log import show_log
 from ablations.cli.options import backend_option
 
 
@@ -52,32 +51,11 @@ def quickstart(
 
     Needs no GPU, no weights and no network. What is finished is not done again.
     """
-    _show_log()
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
+    show_log(stream=sys.stdout, with_seconds=True)
     from ablations.pocket.config import PocketConfig
     from ablations.quickstart import run_quickstart
 
     config = PocketConfig.preset(preset)
     result = run_quickstart(out, pocket=pocket, backend=backend, limit=limit, config=config)
     click.echo(f"\n{result.report(shutil.get_terminal_size((100, 24)).columns)}")
-
-
-class _SinceStart(logging.Formatter):
-    """Puts the seconds since it was made before each message."""
-
-    def __init__(self) -> None:
-        super().__init__("%(message)s")
-        self._started = time.monotonic()
-
-    def format(self, record: logging.LogRecord) -> str:
-        return f"{time.monotonic() - self._started:6.1f} s  {super().format(record)}"
-
-
-def _show_log() -> None:
-    """Write what this package says of its progress to stdout, and nobody else's chatter."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(_SinceStart())
-    logger = logging.getLogger("ablations")
-    logger.handlers = [handler]
-    logger.setLevel(logging.INFO)
-    logger.propagate = False

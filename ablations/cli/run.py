@@ -10,7 +10,12 @@ from typing import Any
 import click
 
 from ablations.cli.log import show_log
-from ablations.cli.options import allow_code_option, backend_option, data_dir_option
+from ablations.cli.options import (
+    allow_code_option,
+    backend_option,
+    code_isolation_option,
+    data_dir_option,
+)
 
 
 @click.command()
@@ -54,6 +59,7 @@ from ablations.cli.options import allow_code_option, backend_option, data_dir_op
 )
 @data_dir_option
 @allow_code_option
+@code_isolation_option
 def run(study: str, dry_run: bool, **options: Any) -> None:
     """Merge and evaluate every cell of STUDY: a file, or a shipped study such as layer_count.
 

@@ -22,7 +22,7 @@ from ablations.delta.profile import DeltaProfile
 from ablations.drawing.canvas import HINT, can_draw
 from ablations.drawing.grid import Grid
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
-from ablations.models.find import find_expert
+from ablations.models.find import find_model
 from ablations.paper.published import published_grid
 from layerswap_method.deltas.open_pair import open_pair
 from layerswap_method.errors import InputError
@@ -123,9 +123,9 @@ def analyse(
         InputError: as `delta`.
     """
     labels = label_all(experts)
-    parent = find_expert(Path(base).name or base, {Path(base).name or base: base}, download=True)
+    parent = find_model(base, name=Path(base).name)
     pairs = [
-        open_pair(find_expert(label, {label: given}, download=True), parent)
+        open_pair(find_model(given, name=label), parent)
         for label, given in zip(labels, experts, strict=True)
     ]
     first = pairs[0]

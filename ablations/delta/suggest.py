@@ -19,7 +19,7 @@ import yaml
 from ablations.delta.suggest_rule import Suggestion, suggest_swap
 from ablations.drawing.text_table import text_table
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
-from ablations.models.find import Expert, find_expert
+from ablations.models.find import Expert, find_model
 from ablations.models.fit import compatibility_report
 from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.checkpoints.stored import DTYPES
@@ -112,7 +112,7 @@ def find_models(task: Sequence[str], language: Sequence[str], base: str) -> Mode
             problems.append(f"{reference} is named twice; an expert plays one role, once")
     for name, reference in _named(task, language, base):
         try:
-            found[name] = find_expert(name, {name: reference}, download=True)
+            found[name] = find_model(reference, name=name)
             given[name] = _for_recipe(reference)
         except InputError as error:
             problems.append(error.message)

@@ -7,11 +7,12 @@ them: two versions of it write the same settings in different words.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from ablations.machine.fingerprint import hash_file
 
 _TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json"),
@@ -89,4 +90,4 @@ def _tokenizer(folder: Path) -> dict[str, Any]:
 
 
 def _digest(path: Path) -> str | None:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+    return hash_file(path) if path.is_file() else None

@@ -21,7 +21,7 @@ from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.engines.task_choice import Choice, choose_tasks
 from ablations.engines.watched import WatchedHf, WatchedVllm
 from ablations.models.context import Checkpoint, check_context, locate
-from ablations.sandbox.programs import find_isolation
+from ablations.sandbox.programs import code_isolation, find_isolation
 from ablations.scoring import outcomes
 from ablations.scoring.observed import code_notes, language_notes, prompt_notes
 from ablations.scoring.read_lm_eval import read_samples, read_scores
@@ -186,7 +186,7 @@ def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backe
             skipped=skipped,
         )
     outcomes.forget(lm)
-    with _quietly():
+    with _quietly(), code_isolation(request.code_isolation):
         raw = simple_evaluate(
             model=lm,
             tasks=tasks,
@@ -218,7 +218,7 @@ def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backe
             *outcomes.notes_on(went),
             *language_notes(raw["configs"]),
             *prompt_notes(raw["configs"]),
-            *code_notes(raw["configs"]),
+            *code_notes(raw["configs"], request.code_isolation),
         ),
     )
 
@@ -233,7 +233,8 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
     manager = _task_manager(request)
     choice = _choose(manager, request)
     if choice.runs_code:
-        find_isolation()  # where there is none, before the model has answered for an hour
+        # Where there is none, that is said before the model has answered for an hour.
+        find_isolation(request.code_isolation)
     tasks: list[Any] = []
     for name in choice.asked:
         try:

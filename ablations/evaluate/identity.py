@@ -63,7 +63,9 @@ def task_fingerprints(
         },
     }
     for task in tasks:
-        asked = request.of(task).model_dump(mode="json", exclude={"include_path", "data_dir"})
+        asked = request.of(task).model_dump(
+            mode="json", exclude={"include_path", "data_dir", "code_isolation"}
+        )
         data = None if request.data_dir is None else _data_hash(request.data_dir, task)
         yield task.name, fingerprint_of(**shared, request=asked, data=data)
 

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from ablations.engines.lm_eval_backend import loaded, run_tasks
 from ablations.evaluate.request import SuiteRequest
-from ablations.models.context import locate
-from ablations.models.find import Expert, find_expert
+from ablations.models.find import Expert
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from layerswap_method.errors import LayerSwapError
-from layerswap_method.recipe.references import is_folder
-
-
-def find_model(model: str) -> Expert:
-    """Return a model, and its adapter if it has one; fetches what the hub has."""
-    base, plus, _ = (model, "", "") if is_folder(model) else model.partition("+")
-    folder = Path(locate(base))
-    if is_folder(folder) and not plus:
-        return Expert(model, folder)
-    return find_expert(model, {model: model}, download=True)
 
 
 @contextmanager

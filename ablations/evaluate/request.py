@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import Field
 
 from ablations.engines.options import BackendChoice, EngineOptions
+from ablations.sandbox.programs import Isolation
 from ablations.scoring.records import EvaluationRequest, Seed
 from ablations.tasks.catalog import Task
 from layerswap_method.frozen import Frozen
@@ -39,6 +40,9 @@ class SuiteRequest(Frozen):
     allow_code_execution: bool = False
     """Whether generated programs may be run."""
 
+    code_isolation: Isolation = "bwrap"
+    """What holds generated programs; none where the container is the sandbox."""
+
     def of(self, task: Task) -> EvaluationRequest:
         """Return the request for one task, to be asked only if it `may_run`."""
         return EvaluationRequest(
@@ -47,6 +51,7 @@ class SuiteRequest(Frozen):
             limit=self.limit,
             seed=self.seed,
             allow_code_execution=task.executes_code,
+            code_isolation=self.code_isolation,
         )
 
     def may_run(self, task: Task) -> bool:

@@ -17,12 +17,13 @@ from ablations.engines.backends import describe_backend, resolve_backend
 from ablations.engines.lm_eval_backend import check_data
 from ablations.engines.task_choice import NEEDS_CODE_EXECUTION
 from ablations.evaluate.identity import default_folder, protocol_of, task_fingerprints
-from ablations.evaluate.model import find_model, opened
+from ablations.evaluate.model import opened
 from ablations.evaluate.request import SuiteRequest
 from ablations.evaluate.results_file import FILE, add_results, read_results
 from ablations.evaluate.store import read_evaluation, write_evaluation
 from ablations.evaluate.table5 import render_table5
 from ablations.machine.whole_files import check_place, told_if_unwritable
+from ablations.models.find import find_model
 from ablations.scoring.records import Backend, Evaluation
 from ablations.tasks.catalog import Task, choose, list_tasks
 from layerswap_method.recipe.references import is_folder

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from ablations.machine.json_lines import read_lines
 from ablations.machine.whole_files import replaced_folder
 from ablations.scoring.records import Evaluation, Sample
 
@@ -47,7 +48,7 @@ def read_evaluation(folder: Path, *, fingerprint: str) -> Evaluation | None:
         samples = [
             Sample.model_validate_json(line)
             for task in head["sampled_tasks"]
-            for line in _lines(folder / _samples_file(task))
+            for _, line in read_lines(folder / _samples_file(task))
         ]
         return Evaluation.model_validate({**head["evaluation"], "samples": samples})
     except (OSError, ValueError, KeyError, ValidationError):
@@ -57,8 +58,3 @@ def read_evaluation(folder: Path, *, fingerprint: str) -> Evaluation | None:
 
 def _samples_file(task: str) -> str:
     return f"samples_{task.replace('/', '_')}.jsonl"
-
-
-def _lines(path: Path) -> list[str]:
-    # Not `splitlines`: it also splits at U+2028 and its like, which JSON leaves as they are.
-    return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-_CHUNK_BYTES = 1 << 20
 _CHECKPOINT_FILES = (
     "*.safetensors",
     "*.bin",
@@ -68,13 +67,11 @@ def fingerprint_files(folder: Path, paths: set[Path]) -> str:
     for path in sorted(paths):
         if path.is_file():
             name = path.relative_to(folder).as_posix()
-            whole.update(f"{name}\0{_file_hash(path)}\n".encode())
+            whole.update(f"{name}\0{hash_file(path)}\n".encode())
     return whole.hexdigest()
 
 
-def _file_hash(path: Path) -> str:
-    digest = hashlib.sha256()
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file, as hexadecimal digits."""
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -62,6 +62,21 @@ def find_expert(name: str, known: Mapping[str, Any], *, download: bool) -> Exper
         raise InputError(
             f"expert {name!r} is {reference!r}; write a folder, a hub id, or base+adapter"
         )
+    return find_model(reference, name=name, download=download)
+
+
+def find_model(reference: str, *, name: str | None = None, download: bool = True) -> Expert:
+    """Return the model of a reference: a folder, a hub id, or either with a LoRA adapter.
+
+    Args:
+        reference: as a user writes it.
+        name: of the expert in a study; None for the reference itself.
+        download: whether a hub id may be downloaded; else it must be in the local cache.
+
+    Raises:
+        InputError: where it is not there; with what to do.
+    """
+    name = name or reference
     if is_folder(reference):  # a folder whose name holds a plus sign
         return Expert(name, Path(reference).resolve(), source=str(Path(reference).resolve()))
     # A reference that ends in its name has no name of its own: it came without an experts file.
@@ -86,7 +101,7 @@ def here(expert: Expert) -> Expert:
     folders = [expert.folder, *([expert.adapter] if expert.adapter is not None else [])]
     if all(folder.is_dir() for folder in folders):
         return expert
-    return find_expert(expert.name, {expert.name: expert.source}, download=True)
+    return find_model(expert.source, name=expert.name)
 
 
 def _source(text: str, folder: Path) -> str:
@@ -105,8 +120,10 @@ def _locate(text: str, who: str, *, download: bool) -> Path:
     is_hub_id = text.count("/") == 1 and not text.startswith((".", "/", "~"))
     if not is_hub_id or is_folder(path.parent):
         pocket = "; layerswap pocket build trains the pocket experts" if "pocket" in text else ""
+        siblings = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
         raise InputError(
-            f"{who}{text}: no such folder (the current directory is {Path.cwd()}){pocket}"
+            f"{who}{text}: no such folder{nearest(path.name, siblings)} "
+            f"(the current directory is {Path.cwd()}){pocket}"
         )
     from huggingface_hub import snapshot_download
 

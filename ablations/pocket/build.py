@@ -14,16 +14,15 @@ real experts.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import json
 import logging
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ablations.machine.locks import try_claim
+from ablations.machine.whole_files import write_text
 from ablations.pocket.config import PocketConfig
 from ablations.pocket.curriculum import Job, Role
 from ablations.pocket.jobs import run_jobs
@@ -60,10 +59,6 @@ class PocketPaths:
     """The language expert of the first expert seed."""
     tasks_dir: Path
     """lm-eval's `include_path`."""
-
-    def experts(self, index: int) -> tuple[Path, Path]:
-        """Return the math and the language expert of the `index`-th expert seed."""
-        return self.root / expert_name("task", index), self.root / expert_name("language", index)
 
 
 def expert_name(role: Role, index: int) -> str:
@@ -107,19 +102,6 @@ def _tasks_stage(root: Path, config: PocketConfig) -> Stage:
     return Stage(folder, content_key(content, sources))
 
 
-@contextlib.contextmanager
-def _lock(root: Path) -> Iterator[None]:
-    """Hold `root` against a second build at the same time."""
-    import fcntl
-
-    with (root / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"another build is writing to {root}; wait for it to end") from None
-        yield
-
-
 def build_pocket(
     out: Path = DEFAULT_OUT,
     config: PocketConfig | None = None,
@@ -147,7 +129,10 @@ def build_pocket(
     for stage in stages:
         check_replaceable(stage)
     root.mkdir(parents=True, exist_ok=True)
-    with _lock(root):
+    claim = try_claim(root, ".lock")
+    if claim is None:
+        raise InputError(f"another build is writing to {root}; wait for it to end")
+    try:
         remove_partial(root)
         missing = [stage for stage in stages if force or not is_done(stage)]
         if progress:
@@ -162,6 +147,8 @@ def build_pocket(
             write_stage(tasks, lambda folder: _fill_tasks(folder, tasks.folder, config))
         if missing or not (root / "pocket.json").exists():
             _write_summary(root, config, stages)
+    finally:
+        claim.release()
     return PocketPaths(root, root / "base", root / "task", root / "language", tasks.folder)
 
 
@@ -177,6 +164,4 @@ def _write_summary(root: Path, config: PocketConfig, stages: list[Stage]) -> Non
         "versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
         "stages": {stage.name: read_manifest(stage.folder) for stage in stages},
     }
-    fresh = root / f".pocket.json.{os.getpid()}"
-    fresh.write_text(json.dumps(summary, indent=2) + "\n")
-    fresh.rename(root / "pocket.json")
+    write_text(root / "pocket.json", json.dumps(summary, indent=2) + "\n")

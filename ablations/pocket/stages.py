@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable
@@ -16,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ablations.machine.fingerprint import hash_file
+from ablations.machine.whole_files import replaced_folder
 from layerswap_method.errors import InputError
-from layerswap_method.output import give_folder_mode
 
 MANIFEST = "pocket_stage.json"
 
@@ -46,7 +46,7 @@ def content_key(content: Any, sources: Iterable[Path]) -> str:
 def hash_files(folder: Path) -> dict[str, str]:
     """Return relative path → SHA-256 of every file below `folder`, the manifest left out."""
     return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        path.relative_to(folder).as_posix(): hash_file(path)
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != MANIFEST
     }
@@ -78,7 +78,7 @@ def check_replaceable(stage: Stage) -> None:
 
 def remove_partial(root: Path) -> None:
     """Remove what an interrupted build left in `root`."""
-    for left in root.glob(".*.partial-*"):
+    for left in root.glob(".*.partial"):
         shutil.rmtree(left)
 
 
@@ -90,20 +90,13 @@ def write_stage(stage: Stage, fill: Callable[[Path], dict[str, Any]]) -> None:
         fill: writes the files into the folder it is given; returns what the manifest records.
     """
     started, cpu_started = time.monotonic(), time.process_time()
-    fresh = stage.folder.with_name(f".{stage.name}.partial-{os.getpid()}")
-    fresh.mkdir(parents=True)
-    record = fill(fresh)
-    manifest = {
-        "key": stage.key,
-        "duration_s": round(time.monotonic() - started, 2),
-        "cpu_s": round(time.process_time() - cpu_started, 2),
-        **record,
-        "files": hash_files(fresh),
-    }
-    (fresh / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
-    give_folder_mode(fresh)
-    old = stage.folder.with_name(f".{stage.name}.old.partial-{os.getpid()}")
-    if stage.folder.exists():
-        stage.folder.rename(old)
-    fresh.rename(stage.folder)
-    shutil.rmtree(old, ignore_errors=True)
+    with replaced_folder(stage.folder) as fresh:
+        record = fill(fresh)
+        manifest = {
+            "key": stage.key,
+            "duration_s": round(time.monotonic() - started, 2),
+            "cpu_s": round(time.process_time() - cpu_started, 2),
+            **record,
+            "files": hash_files(fresh),
+        }
+        (fresh / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")

@@ -17,16 +17,19 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from ablations.machine.locks import Claim, holder, try_claim
+from ablations.machine.locks import holder, try_claim
 from ablations.runner import records
 from ablations.runner.reuse import copy_record, finished_by_score
 from ablations.runner.work import Done, Executor, Failed, Outcome, Work
 from ablations.study.cells import Cell
 from layerswap_method.errors import LayerSwapError
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +59,7 @@ class Summary:
 @dataclass
 class _Running:
     cells: Sequence[Cell]
-    claim: Claim
+    claim: FileLock
     started: float
     tries: int = 1
 
@@ -159,7 +162,7 @@ class _Loop:
             finally:
                 claim.release()
 
-    def _claim_if_free(self, score_key: str) -> Claim | None:
+    def _claim_if_free(self, score_key: str) -> FileLock | None:
         with contextlib.suppress(OSError):
             return try_claim(self._out / LOCKS, score_key)
         return None

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+from ablations.machine.json_lines import read_lines
 from ablations.machine.whole_files import replaced_folder, write_text
 from ablations.scoring.records import Backend, Sample, TaskScore
 from ablations.study.schema import Kind, Study, Value
@@ -114,10 +115,8 @@ class CellRecord(CellHead):
             LayerSwapError: at a line that is damaged.
         """
         path = self.folder / "samples.jsonl"
-        # Not `splitlines`: it also splits at U+2028 and its like, which JSON leaves as they are.
-        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
-            if line:
-                yield _validated(Sample, line, f"{path}:{number}")
+        for number, line in read_lines(path):
+            yield _validated(Sample, line, f"{path}:{number}")
 
 
 class Failure(Frozen):

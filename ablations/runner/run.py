@@ -16,6 +16,7 @@ from ablations.runner.engines import EngineSetup
 from ablations.runner.loop import LOCKS, Summary, now, run_cells
 from ablations.runner.processes import ProcessExecutor
 from ablations.runner.work import Executor, WorkEvaluator
+from ablations.sandbox.programs import Isolation
 from ablations.study.describe import counted, describe_plan
 from ablations.study.experts import find_experts_file
 from ablations.study.files import StudyFile, find_study, read_study
@@ -65,6 +66,9 @@ class RunOptions:
 
     allow_code_execution: bool = False
     """Whether generated programs may be run, where the study does not say so."""
+
+    code_isolation: Isolation | None = None
+    """What holds generated programs; None takes what the study says."""
 
     progress: bool | None = None
     """Whether to show a bar; None shows it on a terminal only."""
@@ -172,6 +176,7 @@ def _plan(file: StudyFile, options: RunOptions, cache: Path, *, dry: bool = Fals
         dry=dry,
         data_dir=options.data_dir,
         allow_code_execution=options.allow_code_execution,
+        code_isolation=options.code_isolation,
         only=options.only,
     )
 

@@ -1,25 +1,19 @@
 """Runs generated Python where it can do no harm, and says whether its tests have passed.
 
-Knows processes and verdicts; neither tasks nor models. The inside is `ablations.sandbox`.
+Knows processes and verdicts; neither tasks nor models. The inside is `ablations.sandbox.worker`.
 
 A program runs in a fresh ``python -I -S`` (standard library only) with nothing in its environment,
-nothing on its standard input, an empty working folder that is removed afterwards, and limits on
-CPU time, wall time, memory, output, file size, open files, processes; it and all it has started
-are ended together, daemons too. What holds it is the kernel, in one of two ways:
+nothing on its standard input, an empty working folder, and limits on CPU time, wall time, memory,
+output, file size, open files, processes. `bwrap` (bubblewrap) holds it in namespaces: no network,
+no other process and no other file exists for it than a read-only Python and its folder. All it
+has started ends with it, and it ends with the evaluation.
 
-``namespaces``  no network, no other process and no other file exists for it: it sees a read-only
-                Python and its working folder. Where user namespaces are allowed, or for root.
-``seccomp``     for containers that forbid those (Docker's default does). No sockets, no signals
-                to other processes; with Landlock (Linux 5.13) no file outside Python and the
-                folder is read or written. Without Landlock it can read and write whatever the
-                user can; the description says so. Root runs it as ``nobody``.
-
-Where neither works (not Linux, or neither x86_64 nor aarch64), nothing is run. Blocking
-sockets inside the interpreter would be no third way: one line of ctypes undoes it.
+Where bwrap does not work, nothing is run, unless the user chooses the isolation ``none`` because
+his container is the sandbox: then there are the limits, and nothing else.
 
 Not protected: memory and CPU time are limited per process, of which there may be 16; a hole in
 the kernel; and, in one process with the code they test, the tests themselves against a program
-written to deceive this very harness (see `jail.worker`).
+written to deceive this very harness (see `worker`).
 """
 
 from __future__ import annotations
@@ -27,50 +21,50 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import logging
 import math
 import os
+import platform
+import random
+import secrets
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextvars import ContextVar
+from io import FileIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from ablations.sandbox.verdict import ProgramVerdict
+from ablations.sandbox.watch import ProgramVerdict, Watch
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.frozen import Frozen
 
-logger = logging.getLogger(__name__)
+Isolation = Literal["bwrap", "none"]
 
-IsolationName = Literal["namespaces", "seccomp"]
+MAX_PROCESSES = 16
+"""Processes and threads of one program."""
+
+_WORKER = Path(__file__).with_name("worker.py")
+_READABLE = (
+    *("/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64", "/nix/store"),
+    *("/usr/share/zoneinfo", "/etc/ld.so.cache"),
+)
+"""Where shared libraries are on the distributions; those that exist are shown."""
+
+_ROOT = "/inside"
+"""Where root has the same once more: its worker makes that the root."""
+
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+_FOLDER_BYTES = 64 << 20
+_LEAST_MEMORY = 128 << 20
+_USERS = range(61184, 65520)
+"""Numbers that no distribution gives to a user: the kernel counts processes by user."""
 
 _WALL_PER_CPU = 3.0
 """Wall time per CPU time: a busy machine should not turn a pass into a timeout."""
 
-_START_S = 60.0
-"""Seconds after its wall time in which a program's supervisor must have answered."""
-
-_LOOK_S = 1.0
-"""How long one look for the answer takes. Looks are counted: see `jail.supervisor`."""
-
-_NEEDED_TO_START = ("LD_LIBRARY_PATH",)
-"""Of the environment, for Pythons that find their own library by it. The program sees nothing."""
-
-_LEAST_MEMORY = 128 << 20
-_WHERE = "sandbox ({}): "
-
-_BOOT = (
-    "import sys; sys.path.insert(0, {root!r}); "
-    "from ablations.sandbox.supervisor import main; del sys.path[0]; main()"
-)
-
-
-class ProgramResult(ProgramVerdict):
-    """What came of one program, and what it said."""
-
-    output: str = ""
-    """The first 2000 bytes that it printed, as text."""
+_chosen: ContextVar[Isolation] = ContextVar("isolation", default="bwrap")
 
 
 class RunCode(str):
@@ -81,139 +75,69 @@ class RunCode(str):
 
     verdict: ProgramVerdict
 
-    def __new__(cls, code: str, result: ProgramVerdict) -> RunCode:
-        """Return `code` with the verdict of its `result`."""
+    def __new__(cls, code: str, verdict: ProgramVerdict) -> RunCode:
+        """Return `code` with its `verdict`."""
         made = super().__new__(cls, code)
-        made.verdict = ProgramVerdict(status=result.status, detail=result.detail)
+        made.verdict = verdict
         return made
 
 
-class Isolation(Frozen):
-    """How programs are held on this machine."""
-
-    name: IsolationName
-    """See the module."""
-
-    restricts_files: bool
-    """Whether files outside the working folder and Python are out of reach."""
-
-    reason: str = ""
-    """Why it is not a better one; empty where it is the best."""
-
-    def describe(self) -> str:
-        """Return what protects this machine, and what does not, in one sentence."""
-        if self.name == "namespaces":
-            return (
-                "generated code runs in namespaces of its own: no network, no files, no processes"
-            )
-        files = (
-            "no files but Python's and its folder (Landlock)"
-            if self.restricts_files
-            else "but it CAN READ AND WRITE every file that this user can (no Landlock here)"
-        )
-        return (
-            f"generated code runs under seccomp: no sockets, no signals to others, {files}; "
-            f"nothing better because of {self.reason}"
-        )
+@contextlib.contextmanager
+def code_isolation(isolation: Isolation) -> Iterator[None]:
+    """Have programs held by `isolation` while the body runs (in this thread)."""
+    token = _chosen.set(isolation)
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
 
 
-def run_program(
-    source: str,
-    *,
-    tests: str = "",
-    time_s: float,
-    memory_bytes: int,
-    output_bytes: int,
-    isolation: Isolation | None = None,
-) -> ProgramResult:
-    """Run `source`, then `tests` in the same module, and return whether both came to their end.
-
-    May be called from several threads at once. Nothing of it is left when it returns.
+def find_isolation(isolation: Isolation | None = None) -> Isolation:
+    """Return what holds programs, proven to work.
 
     Args:
-        source: Python that is not trusted. Runs as a module that is not ``__main__``.
-        tests: Python that is (assertions). Compiled before `source` runs.
-        time_s: CPU seconds, rounded up to whole ones; three times that of wall time, in which
-            a machine that stands still does not count.
-        memory_bytes: address space of each of its processes, 128 MiB or more.
-        output_bytes: printed in all, and size of each file.
-        isolation: how it is held; None for the best there is.
+        isolation: what is to hold them; None for what `code_isolation` says.
 
     Raises:
-        InputError: when this machine can hold no program (see the module).
-        LayerSwapError: when the sandbox itself fails.
-        ValueError: for a limit out of its range, or tests that are no Python.
+        InputError: when it is bwrap and that does not work here.
     """
-    if not time_s > 0 or memory_bytes < _LEAST_MEMORY or output_bytes < 1:
-        raise ValueError(
-            f"time_s={time_s}, memory_bytes={memory_bytes}, output_bytes={output_bytes}: "
-            f"needed are > 0, >= {_LEAST_MEMORY}, >= 1"
+    isolation = isolation or _chosen.get()
+    if isolation == "bwrap" and (failure := probe()) is not None:
+        raise InputError(
+            f"generated code cannot be held on this machine ({failure}), so none is run; install "
+            "bubblewrap (bwrap 0.8 or newer) where Linux allows user namespaces, or use "
+            "--code-isolation none if this container is the sandbox"
         )
-    compile(tests, "<tests>", "exec", dont_inherit=True)
-    held = isolation or find_isolation()
-    verdict = _serve(
-        {
-            "source": source,
-            "tests": tests,
-            "time_s": time_s,
-            "wall_s": time_s * _WALL_PER_CPU,
-            "memory_bytes": memory_bytes,
-            "output_bytes": output_bytes,
-            "isolation": held.name,
-            "restrict_files": held.restricts_files,
-        }
-    )
-    if "error" in verdict:
-        raise LayerSwapError(f"{_WHERE.format(held.name)}{verdict['error']}")
-    return ProgramResult.model_validate(verdict)
+    return isolation
+
+
+def describe_isolation(isolation: Isolation) -> str:
+    """Return the Python of the programs and what holds them, in one line."""
+    words = {
+        "bwrap": "generated code runs under bwrap: no network, no files, no processes",
+        "none": "generated code runs WITHOUT ISOLATION, limits apart (--code-isolation none)",
+    }
+    return f"Python {platform.python_version()}: {words[isolation]}"
 
 
 @functools.cache
-def find_isolation() -> Isolation:
-    """Return the best way to hold a program here, found by trying each on a known program.
+def probe() -> str | None:
+    """Return why bwrap does not hold a program on this machine, or None if it does.
 
-    That program must be able to import what programs import, and must fail to reach a socket that
+    The program must be able to import what programs import, and must fail to reach a socket that
     this process listens on.
-
-    Raises:
-        InputError: naming what each way lacks.
     """
-    reasons: list[str] = []
-    for name, restricts_files in (("namespaces", True), ("seccomp", True), ("seccomp", False)):
-        found = Isolation(name=name, restricts_files=restricts_files, reason="; ".join(reasons))
-        failure = probe(found)
-        if failure is None:
-            level = logging.INFO if restricts_files else logging.WARNING
-            logger.log(level, "%s", found.describe())
-            return found
-        reasons.append(
-            f"{name}{' with Landlock' * (name == 'seccomp' and restricts_files)}: {failure}"
-        )
-    listed = "\n".join(f"  - {reason}" for reason in reasons)
-    raise InputError(
-        "generated code cannot be held on this machine, so none is run:\n"
-        f"{listed}\n"
-        "Run it on Linux (x86_64 or aarch64), outside a container or in one that allows seccomp."
-    )
-
-
-def probe(isolation: Isolation) -> str | None:
-    """Return why `isolation` does not hold a program on this machine, or None if it does."""
-    if not sys.platform.startswith("linux"):
-        return f"this is {sys.platform}, and needed is Linux"
+    if shutil.which("bwrap") is None:
+        return "there is no bwrap"
     with socket.create_server(("127.0.0.1", 0)) as listener:
         source = _PROBE.format(port=listener.getsockname()[1])
         try:
-            result = run_program(
-                source,
-                time_s=10,
-                memory_bytes=512 << 20,
-                output_bytes=1 << 16,
-                isolation=isolation,
+            verdict = run_program(
+                source, time_s=10, memory_bytes=1 << 29, output_bytes=1 << 16, isolation="bwrap"
             )
         except LayerSwapError as error:
-            return error.message.removeprefix(_WHERE.format(isolation.name))
-    return None if result.status == "passed" else f"{result.status}: {result.detail}"
+            return error.message
+    return None if verdict.status == "passed" else f"{verdict.status}: {verdict.detail}"
 
 
 _PROBE = """
@@ -229,57 +153,122 @@ assert not os.environ and os.listdir() == []
 """
 
 
-def _serve(request: dict[str, Any]) -> dict[str, Any]:
-    """Hand the request to a fresh supervisor and return its verdict."""
-    boot = _BOOT.format(root=str(Path(__file__).parents[2]))
-    with (
-        tempfile.TemporaryDirectory(prefix="layerswap-", ignore_cleanup_errors=True) as folder,
-        tempfile.TemporaryFile() as asked,
-    ):
-        asked.write(json.dumps(request | {"folder": folder}).encode())
+def run_program(
+    source: str,
+    *,
+    tests: str = "",
+    time_s: float,
+    memory_bytes: int,
+    output_bytes: int,
+    isolation: Isolation | None = None,
+) -> ProgramVerdict:
+    """Run `source`, then `tests` in the same module, and return whether both came to their end.
+
+    May be called from several threads at once. Nothing of it is left when it returns.
+
+    Args:
+        source: Python that is not trusted. Runs as a module that is not ``__main__``.
+        tests: Python that is (assertions). Compiled before `source` runs.
+        time_s: CPU seconds, rounded up to whole ones; three times that of wall time, in which
+            a machine that stands still does not count.
+        memory_bytes: address space of each of its processes, 128 MiB or more.
+        output_bytes: printed in all, and size of each file.
+        isolation: what holds it; None for `find_isolation`.
+
+    Raises:
+        InputError: when nothing can hold it on this machine.
+        LayerSwapError: when the sandbox itself fails.
+        ValueError: for a limit out of its range, or tests that are no Python.
+    """
+    if not time_s > 0 or memory_bytes < _LEAST_MEMORY or output_bytes < 1:
+        raise ValueError(
+            f"time_s={time_s}, memory_bytes={memory_bytes}, output_bytes={output_bytes}: "
+            f"needed are > 0, >= {_LEAST_MEMORY}, >= 1"
+        )
+    compile(tests, "<tests>", "exec", dont_inherit=True)
+    held = (isolation or find_isolation()) == "bwrap"
+    cpu_s = math.ceil(time_s)
+    limits = {
+        "RLIMIT_CPU": (cpu_s, cpu_s + 1),  # a signal, and the end a second later
+        "RLIMIT_AS": (memory_bytes,) * 2,
+        "RLIMIT_FSIZE": (output_bytes,) * 2,
+        "RLIMIT_NOFILE": (64, 64),
+        "RLIMIT_CORE": (0, 0),
+        "RLIMIT_MSGQUEUE": (0, 0),
+        # Outside of bwrap, this would count every process of the user.
+        **({"RLIMIT_NPROC": (MAX_PROCESSES,) * 2} if held else {}),
+    }
+    # bwrap gives root no user namespace: then the worker becomes this user.
+    user = random.SystemRandom().choice(_USERS) if held and os.geteuid() == 0 else None
+    request = {"source": source, "tests": tests, "limits": limits, "root": _ROOT, "user": user}
+    nonce = secrets.token_bytes(32)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="layerswap-"))
+        asked = stack.enter_context(tempfile.TemporaryFile())
+        asked.write(json.dumps(request).encode())
         asked.seek(0)
-        supervisor = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-u", "-c", boot],
+        (output, output_end), (proof, proof_end), (challenge_end, challenge) = (
+            _open_pipe(stack) for _ in range(3)
+        )
+        challenge.write(nonce)
+        ends = (challenge_end.fileno(), proof_end.fileno())
+        program = subprocess.Popen(
+            [*(_bwrap(as_root=user is not None) if held else ()), *_python(*ends)],
             stdin=asked,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd="/",
-            env={name: os.environ[name] for name in _NEEDED_TO_START if name in os.environ},
+            stdout=output_end,
+            stderr=output_end,
+            pass_fds=ends,
+            cwd="/" if held else folder,
+            # Some Pythons find their own library by it. The program sees nothing of it.
+            env={key: os.environ[key] for key in ("LD_LIBRARY_PATH",) if key in os.environ},
             start_new_session=True,
         )
+        output_end.close()
+        proof_end.close()
+        watch = Watch(program, output, proof, output_bytes, held)
         try:
-            said = _wait_for_answer(supervisor, request["wall_s"] + _START_S)
+            watch.follow(time_s * _WALL_PER_CPU)
         finally:
-            _end(supervisor)
-    if said is None:
-        return {"error": "no verdict came in time"}
-    answer, complaint = said
-    try:
-        return dict(json.loads(answer))
-    except ValueError:
-        words = complaint.decode("utf-8", errors="replace").strip().splitlines()
-        return {"error": words[-1] if words else f"exit code {supervisor.returncode}"}
+            watch.end_all()
+    return watch.verdict(nonce, time_s)
 
 
-def _wait_for_answer(
-    supervisor: subprocess.Popen[bytes], seconds: float
-) -> tuple[bytes, bytes] | None:
-    """Return what a supervisor writes to its two streams; None if that takes too long."""
-    for _ in range(math.ceil(seconds / _LOOK_S)):
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return supervisor.communicate(timeout=_LOOK_S)
-    return None
+def _open_pipe(stack: contextlib.ExitStack) -> tuple[FileIO, FileIO]:
+    """Return the reading and the writing end of a new pipe, which `stack` closes."""
+    read, write = os.pipe()
+    return stack.enter_context(FileIO(read)), stack.enter_context(FileIO(write, "w"))
 
 
-def _end(supervisor: subprocess.Popen[bytes]) -> None:
-    """End a supervisor; asked to, it ends what it watches."""
-    if supervisor.poll() is None:
-        supervisor.terminate()
-        try:
-            supervisor.wait(5)
-        except subprocess.TimeoutExpired:
-            supervisor.kill()
-            supervisor.wait()
-    for pipe in (supervisor.stdout, supervisor.stderr):
-        if pipe is not None:
-            pipe.close()
+def _python(*ends: int) -> list[str]:
+    """Return the command of the worker, which is given the two pipes."""
+    text = _WORKER.read_text(encoding="utf-8")
+    return [os.path.realpath(sys.executable), "-I", "-S", "-u", "-c", text, *map(str, ends)]
+
+
+def _bwrap(*, as_root: bool) -> list[str]:
+    """Return bwrap's command up to the program, with an empty `/work` that can be written to."""
+    python = Path(sys.executable).resolve()
+    own = [str(python), *(f"{root}/lib" for root in (python.parents[1], sys.base_prefix))]
+    namespaces = ["ipc", "pid", "net", "uts", *([] if as_root else ["user"])]
+    command = [
+        shutil.which("bwrap") or "bwrap",
+        "--die-with-parent",
+        "--new-session",
+        "--cap-drop",
+        "ALL",
+    ]
+    command += [f"--unshare-{each}" for each in namespaces]
+    if as_root:
+        for right in ("SETUID", "SETGID", "SYS_CHROOT"):  # gone when the worker changes its user
+            command += ["--cap-add", f"CAP_{right}"]
+    else:
+        command += ["--disable-userns"]
+    inside = _ROOT if as_root else ""
+    for root in dict.fromkeys(("", inside)):
+        for path in dict.fromkeys((*_READABLE, *own, *_DEVICES)):
+            for above in reversed(Path(f"{root}{path}").parents[:-1]):
+                command += ["--dir", str(above)]  # bwrap's own would be closed to other users
+            kind = "--dev-bind-try" if path in _DEVICES else "--ro-bind-try"
+            command += [kind, path, f"{root}{path}"]
+    command += ["--perms", "0777", "--size", str(_FOLDER_BYTES), "--tmpfs", f"{inside}/work"]
+    return [*command, "--chdir", f"{inside}/work", "--remount-ro", "/", "--"]

@@ -6,11 +6,10 @@ went; asks no model.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ablations.sandbox.programs import find_isolation
+from ablations.sandbox.programs import Isolation, describe_isolation
 from ablations.scoring.language_id import is_in_language, why_not_judged
 from ablations.scoring.outcomes import Key, Outcome
 
@@ -65,11 +64,11 @@ def prompt_notes(configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return notes
 
 
-def code_notes(configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def code_notes(configs: Mapping[str, Mapping[str, Any]], isolation: Isolation) -> list[str]:
     """Return how generated code was held, if any ran, and by which Python."""
     if not any(config.get("unsafe_code") for config in configs.values()):
         return []
-    return [f"Python {platform.python_version()}: {find_isolation().describe()}"]
+    return [describe_isolation(isolation)]
 
 
 class Observer:

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from ablations.sandbox.verdict import ProgramVerdict
+from ablations.sandbox.programs import Isolation
+from ablations.sandbox.watch import ProgramVerdict
 from ablations.statistics.intervals import Interval
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError, nearest
@@ -118,6 +119,9 @@ class EvaluationRequest(Frozen):
 
     allow_code_execution: bool = False
     """Whether tasks that execute generated code are asked; they are skipped otherwise."""
+
+    code_isolation: Isolation = "bwrap"
+    """What holds generated code: bwrap, or nothing where the container is the sandbox."""
 
     limit: int | None = Field(default=None, ge=1)
     """Items per task, from the first; None asks all."""

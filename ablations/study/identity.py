@@ -157,7 +157,9 @@ def identified(
         weights = fingerprint_of(weights=weights_identity(cell.merge, experts, contents, versions))
         score = fingerprint_of(
             weights=weights,
-            request=cell.request.model_dump(mode="json", exclude={"include_path", "data_dir"}),
+            request=cell.request.model_dump(
+                mode="json", exclude={"include_path", "data_dir", "code_isolation"}
+            ),
             tasks=folders[folder],
             data=folders.get(cell.request.data_dir),
             backend=backend,

@@ -19,6 +19,7 @@ from ablations.engines.lm_eval_backend import check_data, check_tasks
 from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.models.find import Expert, find_expert
 from ablations.models.fit import compatibility_report
+from ablations.sandbox.programs import Isolation
 from ablations.scoring.records import Backend, EvaluationRequest
 from ablations.study.cells import Cell, Expansion, expand
 from ablations.study.checks import (
@@ -104,6 +105,7 @@ def plan_study(
     dry: bool = False,
     data_dir: Path | None = None,
     allow_code_execution: bool = False,
+    code_isolation: Isolation | None = None,
     only: Sequence[str] = (),
 ) -> StudyPlan:
     """Return the plan of a study, after every check that can be made without running it.
@@ -116,6 +118,7 @@ def plan_study(
         dry: whether to download no expert, read no weights or data and write nothing.
         data_dir: data of the tasks, in place of what the study says.
         allow_code_execution: whether to run generated programs, as well as the study says.
+        code_isolation: what holds those, in place of what the study says.
         only: which cells are to be run, checked here; the plan has all of them.
 
     Raises:
@@ -125,7 +128,12 @@ def plan_study(
     if file.study is None:
         raise InputError.from_problems(str(file.path), problems)
     study, named = _with_experts(file, file.study, experts_file, problems)
-    study = _with_protocol(study, data_dir, allow_code_execution, problems)
+    said = {
+        "data_dir": None if data_dir is None else str(data_dir),
+        "allow_code_execution": allow_code_execution or None,
+        "code_isolation": code_isolation,
+    }
+    study = _with_protocol(study, said, problems)
     problems += study_problems(study, tuple(configuration_type().model_fields))
     experts = _find_experts(study, named, problems, download=not dry)
     chosen, skipped = _backend(backend, study, problems, is_complete=named is not None)
@@ -212,15 +220,9 @@ def _find_experts(
     return experts
 
 
-def _with_protocol(
-    study: Study, data_dir: Path | None, allow_code_execution: bool, problems: list[str]
-) -> Study:
+def _with_protocol(study: Study, said: dict[str, Any], problems: list[str]) -> Study:
     """Return the study with the tasks of its benchmarks and what the command line says of them."""
-    changes: dict[str, Any] = {}
-    if data_dir is not None:
-        changes["data_dir"] = str(data_dir)
-    if allow_code_execution:
-        changes["allow_code_execution"] = True
+    changes = {name: value for name, value in said.items() if value is not None}
     study = study.model_copy(update={"evaluate": study.evaluate.model_copy(update=changes)})
     try:
         return with_benchmarks(study)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 from ablations.engines.options import EngineOptions
+from ablations.sandbox.programs import Isolation
 from ablations.scoring.records import Seed
 from layerswap_method.frozen import Frozen
 
@@ -120,6 +121,9 @@ class Evaluate(Frozen):
 
     allow_code_execution: StrictBool = False
     """Whether tasks that run generated programs (``mbpp``) are asked; else they are skipped."""
+
+    code_isolation: Isolation = "bwrap"
+    """What holds those programs: ``bwrap``, or ``none`` where the container is the sandbox."""
 
     limit: int | None = Field(default=None, ge=1)
     """Items per task, from the first; None asks all."""

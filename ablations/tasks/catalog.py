@@ -1,16 +1,17 @@
-"""The shipped tasks by benchmark and language: protocol and source. Reads their files, runs none.
+"""The shipped tasks by benchmark and language: protocol and source. Needs no lm-eval.
 
-Knows how a task file is written (YAML with ``include`` and ``!function``), and needs no lm-eval.
+Knows what the task files are made of: the templates, and the table that `generate` writes from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ablations.drawing.text_table import text_table
-from ablations.tasks.languages import load_languages
+from ablations.tasks.benchmarks import BENCHMARKS
+from ablations.tasks.languages import Language, load_languages
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.frozen import Frozen
 from layerswap_method.recipe.strict_yaml import read_yaml
@@ -93,26 +94,17 @@ class Task(Frozen):
         return ", ".join(parts)
 
 
-def list_tasks(folder: Path = SHIPPED_TASKS) -> tuple[Task, ...]:
-    """Return every task below `folder` that this project wrote, in the order of Table 5."""
+def list_tasks() -> tuple[Task, ...]:
+    """Return every shipped task, in the order of Table 5."""
     languages = load_languages()
-    tasks = []
-    for path in sorted(folder.rglob("*.yaml")):
-        content = _read(path)
-        metadata = content.get("metadata") or {}
-        if isinstance(content.get("task"), str) and metadata.get("benchmark") in TITLES:
-            tasks.append(_task(content, metadata, languages))
-    benchmarks, known = list(TITLES), [*_ORDER, *languages]
-    return tuple(
-        sorted(
-            tasks,
-            key=lambda task: (
-                benchmarks.index(task.benchmark),
-                known.index(task.language),
-                not task.name.startswith(f"{PREFIX}{task.benchmark}_en-"),
-            ),
-        )
-    )
+    known = [*_ORDER, *languages]
+    found: list[Task] = []
+    for benchmark, tasks in BENCHMARKS.items():
+        template = read_yaml(SHIPPED_TASKS / f"_{benchmark}.yaml", tags=["!function"])
+        # As lm-eval has it: what a task says by itself wins.
+        own = [_task(template | content, languages) for content in tasks(languages)]
+        found += sorted(own, key=lambda task: known.index(task.language))
+    return tuple(found)
 
 
 def describe_tasks(tasks: Sequence[Task]) -> str:
@@ -166,7 +158,8 @@ def choose(
     return tuple(chosen)
 
 
-def _task(content: dict[str, Any], metadata: dict[str, Any], languages: Any) -> Task:
+def _task(content: dict[str, Any], languages: Mapping[str, Language]) -> Task:
+    metadata = content["metadata"]
     benchmark, target = metadata["benchmark"], metadata["language"]
     source = metadata.get("source_language")
     language = source if source is not None and target == "en" else target
@@ -189,15 +182,3 @@ def _task(content: dict[str, Any], metadata: dict[str, Any], languages: Any) -> 
         source=content["dataset_path"],
         configs=options.get("configs") or {},
     )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Return a task file with what it includes, as lm-eval reads it: the file's own keys win."""
-    content = read_yaml(path, tags=["!function"])
-    if not isinstance(content, dict):
-        return {}
-    included: dict[str, Any] = {}
-    names = content.pop("include", [])
-    for name in names if isinstance(names, list) else [names]:
-        included |= _read(path.parent / name)
-    return {**included, **content}

@@ -1,16 +1,15 @@
 """Prompts of Belebele and MMLU, and MMLU's examples: the first five of the item's own subject.
 
 The prompts are functions because lm-eval compiles a template at every use: 84,000 times for MMLU,
-three minutes instead of four seconds. lm-eval loads this module while it reads the task files, so
-its sampler is there already. It is taken from there, because lm-eval has one home in this project
-(`ablations.evaluation`).
+three minutes instead of four seconds. lm-eval loads this module while it reads the task files.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from lm_eval.api.samplers import ContextSampler
 
 
 def write_belebele(item: Mapping[str, Any]) -> str:
@@ -44,7 +43,7 @@ def _of_split(items: Any, split: str) -> Any:
     return items.select([index for index, each in enumerate(items["split"]) if each == split])
 
 
-class FirstOfSubject(sys.modules["lm_eval.api.samplers"].ContextSampler):  # type: ignore[misc]
+class FirstOfSubject(ContextSampler):  # type: ignore[misc]
     """lm-eval's `first_n`, within the subject of the item that is asked."""
 
     def sample(

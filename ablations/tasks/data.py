@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ablations.machine.json_lines import read_lines
 from ablations.tasks.numbers import read_number
 from layerswap_method.errors import InputError, describe_error, nearest
 from layerswap_method.frozen import Frozen
@@ -276,14 +277,11 @@ def _find_file(source: Source, language: str, split: str, data_dir: Path) -> Pat
 
 def _from_file(path: Path) -> list[Row]:
     try:
-        text = path.read_text(encoding="utf-8")
+        lines = list(read_lines(path))
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {describe_error(error)}") from error
     rows = []
-    # Not `splitlines`: it also splits at U+2028 and its like, which JSON leaves as they are.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
+    for number, line in lines:
         try:
             row = json.loads(line)
         except ValueError as error:

@@ -6,6 +6,7 @@ at once and so can run several at a time; the metric then reads what came of the
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,8 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablations.sandbox.programs import RunCode, find_isolation, run_program
-from ablations.sandbox.verdict import ProgramVerdict
+from ablations.sandbox.programs import (
+    Isolation,
+    RunCode,
+    find_isolation,
+    run_program,
+)
+from ablations.sandbox.watch import ProgramVerdict
 from ablations.tasks.code import extract_code, tested_names
 from ablations.tasks.data import Source, make_dataset, read_rows
 from layerswap_method.errors import InputError
@@ -114,11 +120,12 @@ def run_answers(
     """
     from tqdm import tqdm
 
-    find_isolation()
+    isolation = find_isolation()
     at_once = max(1, min(os.cpu_count() or 1, _MAX_AT_ONCE))
     logger.info("running %d generated programs, %d at a time", len(items), at_once)
     with ThreadPoolExecutor(at_once) as pool:
-        ran = pool.map(_run_answer, [given[0] for given in answers], items)
+        firsts = [given[0] for given in answers]
+        ran = pool.map(_run_answer, firsts, items, itertools.repeat(isolation))
         return list(tqdm(ran, total=len(items), desc="programs", unit="program"))
 
 
@@ -128,7 +135,7 @@ def score(item: Mapping[str, Any], results: Sequence[RunCode]) -> dict[str, floa
     return {"pass@1": float(program.verdict.status == "passed")}
 
 
-def _run_answer(answer: str, item: Mapping[str, Any]) -> RunCode:
+def _run_answer(answer: str, item: Mapping[str, Any], isolation: Isolation) -> RunCode:
     # The code that sets tests up follows the program, whose classes it may use.
     tests = "\n".join([item["test_setup_code"], *item["test_list"]])
     code = extract_code(answer, tested_names([tests]))
@@ -140,5 +147,6 @@ def _run_answer(answer: str, item: Mapping[str, Any]) -> RunCode:
         time_s=TIME_S,
         memory_bytes=MEMORY_BYTES,
         output_bytes=OUTPUT_BYTES,
+        isolation=isolation,
     )
     return RunCode(code, result)

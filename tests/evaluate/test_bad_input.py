@@ -27,7 +27,7 @@ def test_everything_that_is_missing_is_said_before_a_model_is_loaded(
 
 
 def test_models_that_are_not_there_are_said(expert: Path, data: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such checkpoint folder; did you mean 'task'"):
+    with pytest.raises(InputError, match="no such folder; did you mean 'task'"):
         ask(expert.with_name("tasc"), data, tmp_path)
     with pytest.raises(InputError, match=r"^nobody/nothing cannot be had"):
         ask(Path("nobody/nothing"), data, tmp_path)

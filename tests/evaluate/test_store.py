@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from ablations.evaluate.store import read_evaluation, write_evaluation
-from ablations.sandbox.verdict import ProgramVerdict
+from ablations.sandbox.watch import ProgramVerdict
 from ablations.scoring.records import Evaluation, Sample, TaskScore
 from ablations.statistics.intervals import Interval
 

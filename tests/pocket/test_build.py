@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from ablations.machine.locks import try_claim
 from ablations.pocket.build import PocketPaths, build_pocket
 from ablations.pocket.config import PocketConfig
 from ablations.pocket.stages import hash_files, read_manifest
@@ -101,7 +102,7 @@ def test_damaged_and_missing_stages_are_rebuilt_alone(
     before = written_at(copied)
     weights = copied / "task" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
-    (copied / ".language.partial-1").mkdir()
+    (copied / ".language.1.partial").mkdir()
     shutil.rmtree(copied / "language")
     with caplog.at_level(logging.INFO):
         build_pocket(copied, TINY, progress=True)
@@ -110,7 +111,7 @@ def test_damaged_and_missing_stages_are_rebuilt_alone(
     after = written_at(copied)
     assert after["base"] == before["base"]
     assert after["task"] != before["task"]
-    assert not list(copied.glob(".*.partial-*"))
+    assert not list(copied.glob(".*.partial"))
     for name in MODELS:
         assert hash_files(copied / name) == hash_files(tiny_pocket.root / name)
 
@@ -145,20 +146,19 @@ def test_training_ends_when_the_build_is_killed(tmp_path: Path) -> None:
     )
     paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     parent = subprocess.Popen([sys.executable, script], env={**os.environ, "PYTHONPATH": paths})
-    partial = wait_until(
-        lambda: next((tmp_path / "pocket").glob(".base.partial-*"), None), running=parent
-    )
-    trainer = psutil.Process(int(partial.name.rpartition("-")[2]))
-    assert trainer.pid != parent.pid
+    root = tmp_path / "pocket"
+    wait_until(lambda: next(root.glob(".base.*.partial/base"), None), running=parent)
+    family = psutil.Process(parent.pid).children(recursive=True)
+    assert family
     parent.kill()
     parent.wait()
-    wait_for_end([trainer])
+    wait_for_end(family)
 
 
 def test_two_builds_at_once_are_refused(copied: Path) -> None:
-    import fcntl
-
-    with (copied / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(InputError, match="another build is writing to"):
-            build_pocket(copied, TINY, progress=False)
+    claim = try_claim(copied, ".lock")
+    assert claim is not None
+    with pytest.raises(InputError, match="another build is writing to"):
+        build_pocket(copied, TINY, progress=False)
+    claim.release()
+    build_pocket(copied, TINY, progress=False)

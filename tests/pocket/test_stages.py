@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,8 @@ def test_interrupted_writing_leaves_the_old_stage_and_is_cleaned_up(stage: Stage
         write_stage(Stage(stage.folder, "new"), fail)
     assert is_done(stage)
     root = stage.folder.parent
-    assert len(list(root.iterdir())) == 2
+    assert [path.name for path in root.iterdir()] == ["base"]
+    (root / ".base.killed.partial" / "base").mkdir(parents=True)
     remove_partial(root)
     assert [path.name for path in root.iterdir()] == ["base"]
 
@@ -93,4 +93,3 @@ def test_key_follows_content_and_sources(tmp_path: Path) -> None:
     assert key != content_key({"steps": 2}, [source])
     source.write_text("a = 2\n")
     assert key != content_key({"steps": 1}, [source])
-    assert json.dumps(key)

@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import logging
+import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ablations.machine.locks import try_claim
+from ablations.machine.locks import holder, try_claim
 from ablations.runner import records
 from ablations.runner.loop import LOCKS, run_cells
 from ablations.runner.work import InProcessExecutor, Work
@@ -177,7 +179,7 @@ def test_two_runners_share_a_folder_and_do_nothing_twice(tmp_path: Path) -> None
 def test_a_claim_is_held_against_everyone_until_released(tmp_path: Path) -> None:
     claim = try_claim(tmp_path, "s000")
     assert try_claim(tmp_path, "s000") is None
-    assert json.loads((tmp_path / "s000").read_text())["pid"] > 0
+    assert holder(tmp_path, "s000") == f"process {os.getpid()} on {socket.gethostname()}"
     claim.release()
     again = try_claim(tmp_path, "s000")
     assert again is not None

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ablations.sandbox.programs import ProgramResult
-from tests.sandbox.conftest import (
-    Run,
-)
+from ablations.sandbox.watch import ProgramVerdict
+from tests.sandbox.conftest import Run
 
 
 class TestVerdicts:
-    def test_code_that_meets_its_tests_passes(self, run_once: Run):
+    def test_code_that_meets_its_tests_passes(self, run: Run):
         source = """
             from dataclasses import dataclass
             from collections import Counter
@@ -23,21 +21,13 @@ class TestVerdicts:
             if __name__ == "__main__":
                 print(input("a word: "))
         """
-        result = run_once(source, "assert count('aab')['a'] == 2\nassert Pair(3) == Pair(3)")
-        assert result == ProgramResult(status="passed", detail="")
+        result = run(source, "assert count('aab')['a'] == 2\nassert Pair(3) == Pair(3)")
+        assert result == ProgramVerdict(status="passed", detail="")
 
-    def test_a_failure_names_the_test_and_the_reason(self, run_once: Run):
-        result = run_once(
-            "def double(x): return x + x", "assert double(2) == 4\nassert double(0) == 1"
-        )
+    def test_a_failure_names_the_test_and_the_reason(self, run: Run):
+        result = run("def double(x): return x + x", "assert double(2) == 4\nassert double(0) == 1")
         assert result.status == "failed"
         assert result.detail == "AssertionError at `assert double(0) == 1`"
-
-    def test_output_comes_back(self, run_once: Run):
-        assert (
-            run_once("print('one'); import sys; print('two', file=sys.stderr)").output
-            == "one\ntwo\n"
-        )
 
     @pytest.mark.parametrize(
         ("source", "detail"),
@@ -50,15 +40,15 @@ class TestVerdicts:
             ("def f(): return f()\nf()", "RecursionError: maximum recursion depth exceeded"),
         ],
     )
-    def test_what_cannot_run_says_why(self, run_once: Run, source: str, detail: str):
-        result = run_once(source, "assert True")
+    def test_what_cannot_run_says_why(self, run: Run, source: str, detail: str):
+        result = run(source, "assert True")
         assert (result.status, result.detail) == ("failed", detail)
 
     @pytest.mark.parametrize(
         "source", ["x = '\0'", "x = '\ud800'", "(" * 5000, "-" * 100_000 + "1"]
     )
-    def test_text_that_is_no_source_is_a_failure(self, run_once: Run, source: str):
-        assert run_once(source, "assert True").status in ("failed", "memory")
+    def test_text_that_is_no_source_is_a_failure(self, run: Run, source: str):
+        assert run(source, "assert True").status in ("failed", "memory")
 
     @pytest.mark.parametrize(
         ("message", "detail"),
@@ -71,13 +61,13 @@ class TestVerdicts:
         ],
     )
     def test_the_reason_is_one_line_that_can_be_printed_and_compared(
-        self, run_once: Run, message: str, detail: str
+        self, run: Run, message: str, detail: str
     ):
-        assert run_once(f"raise ValueError({message})").detail == detail
+        assert run(f"raise ValueError({message})").detail == detail
 
-    def test_an_exception_that_cannot_be_described_is_a_failure(self, run_once: Run):
+    def test_an_exception_that_cannot_be_described_is_a_failure(self, run: Run):
         source = "class E(Exception):\n    def __str__(self): raise SystemExit(0)\nraise E"
-        assert run_once(source).detail == "an exception that cannot be described"
+        assert run(source).detail == "an exception that cannot be described"
 
 
 class TestFalsePasses:
@@ -105,10 +95,10 @@ class TestFalsePasses:
             "x = '''",
         ],
     )
-    def test_no_way_around_the_tests_is_a_pass(self, run_once: Run, source: str):
-        assert run_once(source, "assert 1 == 2\nx = 3").status == "failed"
+    def test_no_way_around_the_tests_is_a_pass(self, run: Run, source: str):
+        assert run(source, "assert 1 == 2\nx = 3").status == "failed"
 
-    def test_the_proof_is_in_no_variable_while_the_program_runs(self, run_once: Run):
+    def test_the_proof_is_in_no_variable_while_the_program_runs(self, run: Run):
         source = """
             import gc, sys
             frame, values = sys._getframe(), gc.get_objects()
@@ -116,10 +106,10 @@ class TestFalsePasses:
                 values += frame.f_locals.values()
             found = [each for each in values if isinstance(each, bytes) and len(each) == 32]
         """
-        assert run_once(source, "assert found == []").status == "passed"
+        assert run(source, "assert found == []").status == "passed"
 
-    def test_leaving_in_the_midst_of_the_tests_is_no_pass(self, run_once: Run):
+    def test_leaving_in_the_midst_of_the_tests_is_no_pass(self, run: Run):
         source = "import os\ndef f(x): os._exit(0)"
-        result = run_once(source, "assert f(1) == 2")
+        result = run(source, "assert f(1) == 2")
         assert result.status == "failed"
         assert result.detail == "left with exit code 0 before its end"

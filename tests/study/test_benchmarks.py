@@ -76,6 +76,13 @@ def test_code_is_run_only_when_study_or_command_line_allows_it(
         allowed = _plan(tmp_path, shipped, {**evaluate, **said}, **options)
         assert skipped not in allowed.notes
         assert all(cell.request.allow_code_execution for cell in allowed.cells)
+        assert {cell.request.code_isolation for cell in allowed.cells} == {"bwrap"}
+    # How programs are held is no part of what identifies a score.
+    for options in ({"code_isolation": "none"}, {}):
+        said = {"allow_code_execution": True} | ({} if options else {"code_isolation": "none"})
+        unheld = _plan(tmp_path, shipped, {**evaluate, **said}, **options)
+        assert {cell.request.code_isolation for cell in unheld.cells} == {"none"}
+        assert [cell.key for cell in unheld.cells] == [cell.key for cell in allowed.cells]
     message = _problem(tmp_path, shipped, {**evaluate, "benchmarks": ["mbpp"]})
     assert "every task of the study is skipped: needs --allow-code-execution" in message
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ablations.models.find import find_expert
+from ablations.models.find import find_expert, find_model
 from ablations.study.experts import find_experts_file, read_experts_file
 from ablations.study.files import STUDIES, find_study, read_study
 from ablations.study.schema import Study
@@ -213,13 +213,13 @@ def test_a_file_in_place_of_a_folder_names_the_folder(tmp_path: Path) -> None:
     told = f"{weights}: is a file; write its folder, {weights.parent}"
     assert caught.value.message == f"expert 'math': {told}"
     with pytest.raises(InputError) as caught:  # as `layerswap delta --base` asks
-        find_expert(weights.name, {weights.name: str(weights)}, download=False)
+        find_model(str(weights), download=False)
     assert caught.value.message == told
 
 
 def test_what_came_without_an_experts_file_is_not_called_an_expert() -> None:
     with pytest.raises(InputError, match=r"^some-org/some-model cannot be had"):
-        find_expert("some-model", {"some-model": "some-org/some-model"}, download=False)
+        find_model("some-org/some-model", download=False)
     with pytest.raises(InputError, match=r"^expert 'math': some-org/some-model cannot be had"):
         find_expert("math", {"math": "some-org/some-model"}, download=False)
 

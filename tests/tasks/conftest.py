@@ -36,7 +36,7 @@ def ask(
     *,
     data_dir: Path = DATA,
     include_path: Path = TASKS,
-    allow_code_execution: bool = False,
+    **options: Any,
 ) -> Evaluation:
     """Evaluate a model that answers with `say`."""
     from lm_eval.api.instance import Instance
@@ -62,7 +62,7 @@ def ask(
         tasks=tasks,
         include_path=include_path,
         data_dir=data_dir,
-        allow_code_execution=allow_code_execution,
+        **options,
     )
     return run_tasks(Scripted(), request, model="scripted", backend="hf")
 

@@ -36,7 +36,8 @@ def test_the_list_says_what_lm_eval_reads() -> None:
         assert task.name == config.task
         assert task.num_fewshot == config.num_fewshot
         assert task.max_gen_toks == (config.generation_kwargs or {}).get("max_gen_toks")
-        assert list(task.metrics) == list(theirs._metric_fn_list or task.metrics)
+        metrics = [each["metric"] for each in config.metric_list]
+        assert list(task.metrics) == [getattr(each, "__name__", each) for each in metrics]
         assert task.source == config.dataset_path
         assert task.executes_code == bool(config.unsafe_code)
 

@@ -13,8 +13,8 @@ import yaml
 
 from ablations.evaluate.store import read_evaluation, write_evaluation
 from ablations.sandbox import programs as sandbox
-from ablations.sandbox.verdict import ProgramVerdict
-from ablations.scoring.records import Evaluation, EvaluationRequest
+from ablations.sandbox.watch import ProgramVerdict
+from ablations.scoring.records import Evaluation
 from ablations.tasks import mbpp
 from ablations.tasks.generate import TASKS
 from layerswap_method.errors import InputError
@@ -26,11 +26,7 @@ PROMPTS = Path(__file__).parent / "prompts"
 GOLD = {row["task_id"]: row["code"] for row in read_jsonl(DATA / "mbpp" / "en_test.jsonl")}
 
 needs_sandbox = pytest.mark.skipif(
-    all(
-        sandbox.probe(sandbox.Isolation(name=name, restricts_files=restricts)) is not None
-        for name, restricts in (("namespaces", True), ("seccomp", True), ("seccomp", False))
-    ),
-    reason="this machine can hold no generated program",
+    sandbox.probe() is not None, reason=f"this machine can hold no program: {sandbox.probe()}"
 )
 
 
@@ -104,8 +100,10 @@ class TestScores:
         answers = {11: "while True: pass", 12: "print('x' * 2000)", 510: "x = [0] * (1 << 40)"}
         evaluation = run(lambda task, item: answers[item["task_id"]], NAMES[-1:])
         empty = run(lambda task, item: " ", NAMES[-1:])
-        assert [each.program for each in (*evaluation.samples, empty.samples[0])] == [
-            ProgramVerdict(status="timeout", detail="used its 1 s of CPU time"),
+        slow, *others = (each.program for each in (*evaluation.samples, empty.samples[0]))
+        assert slow is not None
+        assert slow.status == "timeout"
+        assert others == [
             ProgramVerdict(status="output", detail="wrote more than 1000 bytes"),
             ProgramVerdict(status="memory", detail="MemoryError"),
             ProgramVerdict(status="failed", detail="there is no code in the answer"),
@@ -119,24 +117,26 @@ class TestScores:
             f"layerswap_mbpp_{language}: prompts are in 'en', for want of a translation"
             for language in ("bn", "sw", "te")
         ]
-        assert held.startswith(f"Python {platform.python_version()}: generated code runs ")
-
-    def test_no_switch_of_another_library_is_needed(self, right: Evaluation) -> None:
-        assert "HF_ALLOW_CODE_EVAL" not in os.environ
-        assert scores_of(right)
+        assert held.startswith(f"Python {platform.python_version()}: generated code runs under")
+        assert held.endswith(" bwrap: no network, no files, no processes")
 
     def test_a_machine_that_holds_no_program_runs_none(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sandbox, "probe", lambda isolation: "not here")
-        sandbox.find_isolation.cache_clear()
+        monkeypatch.setenv("PATH", "/nowhere")
+        sandbox.probe.cache_clear()
 
         def refuse(task: str, item: Mapping[str, Any]) -> str:
             raise AssertionError("the model was asked")
 
         with pytest.raises(InputError, match="cannot be held on this machine"):
             run(refuse, NAMES[:1])
-        sandbox.find_isolation.cache_clear()
+        sandbox.probe.cache_clear()
+
+    def test_without_isolation_the_record_says_so(self) -> None:
+        unheld = run(gold, NAMES[-1:], code_isolation="none")
+        assert scores_of(unheld) == {NAMES[-1]: 1.0}
+        assert unheld.notes[-1].endswith("WITHOUT ISOLATION, limits apart (--code-isolation none)")
 
 
 class TestConsent:
@@ -261,7 +261,3 @@ class TestData:
     def test_a_missing_column_is_named(self) -> None:
         with pytest.raises(InputError, match="no column 'text_ja'; did you mean 'text_jpn'"):
             self.load(DATA, column="text_ja")
-
-
-def test_requests_do_not_allow_code_by_themselves() -> None:
-    assert EvaluationRequest(tasks=NAMES, include_path=TASKS).allow_code_execution is False

@@ -1,0 +1,106 @@
+"""Imports run down the floors only, in no circle, and every module stands in a folder."""
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FLOORS = {
+    "ablations": "cli > hub > report > runner evaluate > study train > engines"
+    " > scoring delta gallery > tasks pocket models paper > statistics sandbox drawing machine",
+    "layerswap_method": "_hook > merge > adapter_swap merge_stream > mergekit_plugin"
+    " > layer_swap delta_revert harmonize > stream > deltas > checkpoints recipe output"
+    " > errors frozen algorithm",
+}
+ALLOWED = ("layerswap_method.mergekit_plugin.register", "layerswap_method._hook")
+"""What Python calls at start-up and the methods' registration call each other."""
+
+
+def _modules(package: str) -> dict[str, Path]:
+    found = {}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = {package: _modules(package) for package in FLOORS}
+EVERY = MODULES["ablations"] | MODULES["layerswap_method"]
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """Yield the modules of ours that a file imports, but for those that only types need."""
+    waiting: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += node.orelse
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in EVERY)
+        elif isinstance(node, ast.ImportFrom) and node.module in EVERY:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in EVERY else node.module for name in names)
+        waiting += ast.iter_child_nodes(node)
+
+
+IMPORTS = {
+    name: {
+        other
+        for other in _imports(path)
+        # A package gives its version to all, which is no room of it.
+        if other not in (name, "layerswap_method") and (name, other) != ALLOWED
+    }
+    for name, path in EVERY.items()
+}
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_every_module_has_a_floor(package: str) -> None:
+    rooms = set(FLOORS[package].replace(">", " ").split())
+    loose = {name for name in MODULES[package] if "." in name and name.split(".")[1] not in rooms}
+    assert loose == set()
+    files = [name for name, path in MODULES[package].items() if path.parent == ROOT / package]
+    assert len(MODULES[package]) > 3 * len(files)
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_imports_run_down_only(package: str) -> None:
+    floor = {
+        room: number
+        for number, rooms in enumerate(FLOORS[package].split(" > "))
+        for room in rooms.split()
+    }
+    up = []
+    for name in MODULES[package]:
+        for other in IMPORTS[name]:
+            mine, theirs = name.split(".")[1:2], other.split(".")[1:2]
+            if other.split(".")[0] != package:
+                if package == "layerswap_method":
+                    up.append(f"{name} -> {other}")
+            elif mine and theirs and floor.get(theirs[0], 99) < floor.get(mine[0], -1):
+                up.append(f"{name} -> {other}")
+    assert up == []
+
+
+def test_no_import_leads_back() -> None:
+    assert len(IMPORTS) > 100
+    try:
+        TopologicalSorter(IMPORTS).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_no_two_rooms_lean_on_each_other() -> None:
+    rooms: dict[str, set[str]] = {}
+    for name, others in IMPORTS.items():
+        mine = ".".join(name.split(".")[:2])
+        theirs = {".".join(other.split(".")[:2]) for other in others}
+        rooms.setdefault(mine, set()).update(theirs - {mine})
+    try:
+        TopologicalSorter(rooms).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -9,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import layerswap_method
 from ablations.engines.options import BackendChoice
+from ablations.machine.fingerprint import fingerprint_code
 from ablations.machine.locks import try_claim
 from ablations.runner import records
 from ablations.runner.engines import EngineSetup
@@ -18,6 +21,7 @@ from ablations.runner.processes import ProcessExecutor
 from ablations.runner.work import Executor, WorkEvaluator
 from ablations.study.cells import Cell
 from ablations.study.describe import counted, describe_plan
+from ablations.study.experts import ExpertsFile
 from ablations.study.files import StudyFile, find_study, read_study
 from ablations.study.planning import StudyPlan, plan_study
 from ablations.study.selection import nothing_selected, parse_selection
@@ -28,6 +32,9 @@ logger = logging.getLogger(__name__)
 ExecutorName = Literal["local", "ray"]
 """Where cells run."""
 
+_CODE = (Path(layerswap_method.__file__).parent, Path(__file__).parent.parent)
+"""Packages whose hash a record tells, as provenance: it decides nothing."""
+
 _FINGERPRINTS = ".fingerprints.json"
 _WORK = ".work"
 
@@ -36,8 +43,8 @@ _WORK = ".work"
 class RunOptions:
     """What the command line says besides the study."""
 
-    experts: Path | None = None
-    """The experts file; None takes the study's own."""
+    experts: Path | ExpertsFile | None = None
+    """The experts file, or its content; None takes the study's own."""
 
     out: Path | None = None
     """The run folder; None is ``runs/NAME``."""
@@ -88,7 +95,6 @@ class RunResult:
         done = self.summary
         parts = [f"{counted(len(done.evaluated), 'cell')} evaluated"]
         parts += [f"{len(done.before)} finished before"] if done.before else []
-        parts += [f"{len(done.reused)} with scores that were here"] if done.reused else []
         lines = [f"{self.out}: {', '.join(parts)}, {len(done.failed)} failed"]
         lines += [f"  failed: {label}: {error}" for label, error in done.failed.items()]
         if done.failed:
@@ -108,21 +114,17 @@ def dry_run(study: str, options: RunOptions) -> str:
     Raises:
         InputError: with every problem of the study, or for a folder that is another's.
     """
-    file = read_study(find_study(study))
-    name = None if file.study is None else file.study.name
-    out = (options.out or default_out(name or "study")).absolute()
-    if name is not None:
-        _check_folder(out, name, dry=True)
-    cache = out / _FINGERPRINTS
-    plan = _plan(file, options, cache, dry=True)
-    finished = {cell.key for cell in plan.cells if records.is_finished(out, cell.key)}
-    selected = {cell.key for cell in _selected(plan, options.only)}
+    file, out = _opened(study, options)
+    if file.study is not None:
+        check_folder(out, file.study.name, dry=True)
+    plan = _plan(file, options, out / _FINGERPRINTS, dry=True)
+    keys = {key for cell in plan.cells for key in cell.score_keys.values()}
     return describe_plan(
         plan,
         materialize=options.materialize,
         jobs=options.jobs or 1,
-        selected=selected,
-        finished=finished,
+        selected={cell.label for cell in _selected(plan, options.only)},
+        finished={key for key in keys if records.is_finished(out, key)},
     )
 
 
@@ -132,14 +134,20 @@ def run_study(study: str, options: RunOptions) -> RunResult:
     Raises:
         InputError: with every problem of the study, or for a folder that is another's.
     """
-    file = read_study(find_study(study))
-    name = None if file.study is None else file.study.name
-    out = (options.out or default_out(name or "study")).absolute()
-    if name is not None:
-        _check_folder(out, name)
+    file, out = _opened(study, options)
+    if file.study is not None:
+        check_folder(out, file.study.name)
     logger.info("planning %s", file.path)
-    cache = out / _FINGERPRINTS
-    plan = _plan(file, options, cache)
+    return run_file(file, out, options)
+
+
+def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
+    """Run a study as it was read in the folder `out`, which `check_folder` has let pass.
+
+    Raises:
+        InputError: with every problem of the study.
+    """
+    plan = _plan(file, options, out / _FINGERPRINTS)
     for note in plan.notes:
         logger.info("  note: %s", note)
     cells = _selected(plan, options.only)
@@ -149,17 +157,35 @@ def run_study(study: str, options: RunOptions) -> RunResult:
     setup = EngineSetup.of(plan, out / _WORK, materialize=options.materialize)
     executor = _executor(setup, options)
     provenance = {
+        "study": plan.study.name,
         "experts": {name: expert.reference for name, expert in plan.experts.items()},
         "plan_versions": dict(plan.versions),
+        "code": {package.name: fingerprint_code(package)[:12] for package in _CODE},
     }
     try:
-        summary = run_cells(out, cells, executor, provenance=provenance, progress=options.progress)
+        summary = run_cells(
+            out,
+            cells,
+            executor,
+            protocol=plan.protocol,
+            provenance=provenance,
+            progress=options.progress,
+        )
     except KeyboardInterrupt:
-        logger.warning("interrupted: finished cells stay; the same command goes on with the rest")
+        logger.warning("interrupted: finished tasks stay; the same command goes on with the rest")
         raise
     finally:
         executor.close()
+        with contextlib.suppress(OSError, LayerSwapError):  # the records say it all the same
+            records.write_results(out)
     return RunResult(out, summary, len(records.load_run(out).unfinished))
+
+
+def _opened(study: str, options: RunOptions) -> tuple[StudyFile, Path]:
+    """Return a study as far as it can be read, and its run folder."""
+    file = read_study(find_study(study))
+    name = "study" if file.study is None else file.study.name
+    return file, (options.out or default_out(name)).absolute()
 
 
 def _plan(file: StudyFile, options: RunOptions, cache: Path, *, dry: bool = False) -> StudyPlan:
@@ -199,7 +225,7 @@ def _selected(plan: StudyPlan, only: str | None) -> list[Cell]:
     return chosen
 
 
-def _check_folder(out: Path, name: str, *, dry: bool = False) -> None:
+def check_folder(out: Path, name: str, *, dry: bool = False) -> None:
     """Check that `out` may hold a run of the study `name`; if `dry`, it need not be writable.
 
     Raises:
@@ -219,6 +245,8 @@ def _check_folder(out: Path, name: str, *, dry: bool = False) -> None:
             f"{out}: holds a run of the study {head.study.name!r}, not of {name!r}; choose "
             "another --out"
         )
+    if head is None and (out / records.RESULTS_FILE).is_file():
+        raise records.other_schema(out / records.RESULTS_FILE, 1)
     if head is None and out.is_dir():
         found = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
         if found:
@@ -233,8 +261,9 @@ def _write_run_file(out: Path, plan: StudyPlan) -> None:
         study=plan.study,
         question=plan.study.question,
         experts={name: expert.reference for name, expert in plan.experts.items()},
-        cells=tuple(records.PlannedCell(key=c.key, label=c.label) for c in plan.cells),
+        cells=tuple(records.PlannedCell.of(cell) for cell in plan.cells),
         num_layers=plan.num_layers,
+        protocol=plan.protocol,
         notes=plan.notes,
         created=now() if known is None else known.created,
         versions=dict(plan.versions),

@@ -68,11 +68,11 @@ class Cell:
     weights_key: str = ""
     """See `ablations.study.identity`; empty until identified."""
 
-    score_key: str = ""
-    """As above."""
+    score_keys: Mapping[str, str] = field(default_factory=dict)
+    """Task -> key of its record; empty until identified."""
 
-    key: str = ""
-    """As above."""
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """Task that the study names and that is not asked -> why."""
 
     def facts(self) -> dict[str, Scalar]:
         """Return what ``--only`` can ask of the cell."""
@@ -82,7 +82,6 @@ class Cell:
             **({} if self.language is None else {"language_code": self.language}),
             "kind": self.kind,
             "label": self.label,
-            "key": self.key,
         }
 
 

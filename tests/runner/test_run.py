@@ -172,7 +172,7 @@ def test_an_interrupt_says_that_the_same_command_goes_on(tmp_path: Path, experts
     words = ["run", study, "--experts", str(experts), "--out", str(out), "--backend", "hf"]
     command = [sys.executable, "-c", INTERRUPTIBLE, *words]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
-        wait_until(lambda: any(out.glob("cells/[!.]*")), running=process)
+        wait_until(lambda: any(out.glob("records/[!.]*")), running=process)
         process.send_signal(signal.SIGINT)
         _, told = process.communicate()
     assert process.returncode == 1, told

@@ -125,7 +125,7 @@ class _Loop:
         for cell in cells:
             model = self._models.setdefault(cell.weights_key, _Model())
             model.cells.append(cell)
-            for item in _items(cell):
+            for item in items_of(cell):
                 model.items.setdefault(item.score_key, item)
         self._waiting = list(self._models)
         self._running: dict[str, _Running] = {}
@@ -307,7 +307,8 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _items(cell: Cell) -> Iterator[Work]:
+def items_of(cell: Cell) -> Iterator[Work]:
+    """Yield an item for every task of an identified cell."""
     for task, key in cell.score_keys.items():
         request = cell.request.model_copy(update={"tasks": (task,)})
         yield Work(key, cell.weights_key, cell.label, cell.merge, request)

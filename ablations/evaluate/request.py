@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import Field
 
 from ablations.engines.options import BackendChoice, EngineOptions
-from ablations.scoring.records import EvaluationRequest, Seed
+from ablations.scoring.records import Seed
 from ablations.tasks.catalog import Task
 from layerswap_method.frozen import Frozen
 
@@ -38,16 +38,6 @@ class SuiteRequest(Frozen):
 
     allow_code_execution: bool = False
     """Whether generated programs may be run."""
-
-    def of(self, task: Task) -> EvaluationRequest:
-        """Return the request for one task, to be asked only if it `may_run`."""
-        return EvaluationRequest(
-            tasks=(task.name,),
-            data_dir=self.data_dir,
-            limit=self.limit,
-            seed=self.seed,
-            allow_code_execution=task.executes_code,
-        )
 
     def may_run(self, task: Task) -> bool:
         """Return whether the task executes no code, or may."""

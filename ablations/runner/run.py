@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -225,8 +225,14 @@ def _selected(plan: StudyPlan, only: str | None) -> list[Cell]:
     return chosen
 
 
-def check_folder(out: Path, name: str, *, dry: bool = False) -> None:
-    """Check that `out` may hold a run of the study `name`; if `dry`, it need not be writable.
+def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str] = ()) -> None:
+    """Check that `out` may hold a run of the study `name`.
+
+    Args:
+        out: the run folder to be.
+        name: of the study.
+        dry: whether it need not be writable.
+        own: what may stand in a folder without a run.
 
     Raises:
         InputError: when it holds something else, or cannot be a folder.
@@ -248,7 +254,8 @@ def check_folder(out: Path, name: str, *, dry: bool = False) -> None:
     if head is None and (out / records.RESULTS_FILE).is_file():
         raise records.other_schema(out / records.RESULTS_FILE, 1)
     if head is None and out.is_dir():
-        found = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
+        found = sorted({path.name for path in out.iterdir()} - set(own))
+        found = [name for name in found if not name.startswith(".")]
         if found:
             raise InputError(
                 f"{out}: is not empty ({found[0]}) and holds no run; choose another --out"

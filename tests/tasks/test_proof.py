@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from ablations.evaluate.store import read_evaluation, write_evaluation
 from ablations.scoring.records import Evaluation
 from tests.tasks.conftest import CHOSEN, DATA, GENERATED, OURS, ask, gold, perturbed, task_names
 
@@ -115,8 +114,7 @@ def test_records_say_what_was_asked_said_and_read(right: Evaluation, tmp_path: P
     assert len(strict.prompt_hash) == len(strict.doc_hash) == 64
     (pair,) = [s for s in right.samples_of("layerswap_flores_en-ja") if s.doc_id == 1]
     assert pair.values["bleu"] == ("1998年、その町の人口はおよそ12,500人でした。",) * 2
-    write_evaluation(tmp_path / "records", right, fingerprint="f")
-    assert read_evaluation(tmp_path / "records", fingerprint="f") == right
+    assert Evaluation.model_validate_json(right.model_dump_json()) == right
 
 
 def test_two_runs_ask_the_same(right: Evaluation) -> None:

@@ -78,7 +78,7 @@ class TestScores:
 
         assert scores_of(run(leave, NAMES[-1:])) == {NAMES[-1]: 0.0}
 
-    def test_each_item_has_its_own_verdict(self, tmp_path: Path) -> None:
+    def test_each_item_has_its_own_verdict(self) -> None:
         def some(task: str, item: Mapping[str, Any]) -> str:
             return (perturbed if item["task_id"] == 12 else gold)(task, item)
 

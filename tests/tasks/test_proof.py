@@ -1,7 +1,6 @@
 """Every task, on hand-written data: gold answers score 1, wrong ones 0, and nothing is lost."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,7 +104,7 @@ def test_choices_are_compared_by_the_likelihood_of_their_letters(right: Evaluati
         assert [response[0] for response in sample.responses].count(0.0) == 1
 
 
-def test_records_say_what_was_asked_said_and_read(right: Evaluation, tmp_path: Path) -> None:
+def test_records_say_what_was_asked_said_and_read(right: Evaluation) -> None:
     (strict, *_) = right.samples_of("layerswap_mgsm_bn")
     assert (strict.filter, strict.doc_id, strict.target) == ("strict-match", 0, "32")
     assert strict.responses == (" 1 + 1 = 2. উত্তর হল 32.",)

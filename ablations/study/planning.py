@@ -18,6 +18,7 @@ import layerswap_method
 from ablations.engines.backends import backend_versions, resolve_backend
 from ablations.engines.lm_eval_backend import check_data, check_tasks
 from ablations.engines.options import BackendChoice, EngineOptions
+from ablations.engines.task_choice import Choice
 from ablations.models.find import Expert, find_expert
 from ablations.models.fit import compatibility_report
 from ablations.scoring.records import Backend, EvaluationRequest
@@ -155,7 +156,7 @@ def plan_study(
             problems += _selection_problems(only, expansion)
     if problems or chosen is None:
         raise InputError.from_problems(str(file.path), problems)
-    expansion.cells = [_with_single_tasks(cell) for cell in expansion.cells]
+    expansion.cells = list(_with_single_tasks(expansion.cells))
     if not dry and task_folder(study) == SHIPPED_TASKS:
         _check_data(expansion.cells)
     versions = {
@@ -300,11 +301,15 @@ def _check_data(cells: list[Cell]) -> None:
     check_data(first.model_copy(update={"tasks": (name,)}) for name in names)
 
 
-def _with_single_tasks(cell: Cell) -> Cell:
-    """Return the cell with groups and tags of its request taken apart: a task has a record."""
-    choice = check_tasks(cell.request)
-    request = cell.request.model_copy(update={"tasks": choice.asked})
-    return dataclasses.replace(cell, request=request, skipped=choice.skipped)
+def _with_single_tasks(cells: Iterable[Cell]) -> Iterator[Cell]:
+    """Yield the cells with groups and tags of their requests taken apart: a task has a record."""
+    known: dict[EvaluationRequest, Choice] = {}
+    for cell in cells:
+        if cell.request not in known:
+            known[cell.request] = check_tasks(cell.request)
+        choice = known[cell.request]
+        request = cell.request.model_copy(update={"tasks": choice.asked})
+        yield dataclasses.replace(cell, request=request, skipped=choice.skipped)
 
 
 def _adapter_problems(experts: Iterable[Expert]) -> Iterator[str]:

@@ -48,9 +48,6 @@ class Summary:
     failed: dict[str, str] = field(default_factory=dict)
     """Label -> error."""
 
-    tasks: int = 0
-    """Evaluations that were made: a task asked of a model."""
-
 
 @dataclass
 class _Model:
@@ -207,8 +204,8 @@ class _Loop:
             running.tries += 1
             self._executor.submit(work)
             return
-        now_, running.tries = time.monotonic(), 1
-        total, running.started = now_ - running.started, now_
+        ended = time.monotonic()
+        total, running.started, running.tries = ended - running.started, ended, 1
         running.left.remove(work)
         failed = self._write(running.model, work, outcome, total)
         if failed is not None and failed.of_model:
@@ -234,7 +231,6 @@ class _Loop:
             self._fail(model, work, outcome)
             return outcome
         model.done.add(work.score_key)
-        self._summary.tasks += 1
         logger.info("  %s: %s evaluated in %.1f s", work.label, work.task, total)
         self._bar.update()
         return None

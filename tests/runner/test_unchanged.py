@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -81,3 +82,30 @@ def test_words_change_nothing_and_a_task_only_itself(
     assert left() == (
         "cost: 3 evaluations for 4 cells, on hf  tasks: layerswap_mgsm_sw; items a task: 2"
     )
+
+
+def test_a_task_a_language_or_a_baseline_is_asked_alone(tmp_path: Path, experts: Path) -> None:
+    out = tmp_path / "run"
+
+    def asked(**changes: Any) -> set[tuple[str, str]]:
+        """Return label and task of what a study asks beyond those before."""
+        pools = {"task": ["math"], "language": {"sw": ["swahili"]}}
+        tasks = {"tasks": ["words"], "languages": {"sw": ["words_sw"]}}
+        whole = {"experts": pools, "evaluate": tasks, "baseline": ["base"], "vary": None, **changes}
+        study = write_yaml(tmp_path / "study.yml", study_document(**whole))
+        cells = plan_study(read_study(study), experts, backend="hf").cells
+        names = {key: (c.label, task) for c in cells for task, key in c.score_keys.items()}
+        evaluator = FakeEvaluator()
+        run_cells(out, cells, InProcess(evaluator), progress=False)
+        return {names[key] for key in evaluator.seen}
+
+    first = {("base", "words"), ("base", "words_sw"), ("recipe", "words"), ("recipe", "words_sw")}
+    assert asked() == first
+    assert asked() == set()
+    assert asked(baseline=["base", "soup"]) == {("soup", "words"), ("soup", "words_sw")}
+    more = {"tasks": ["words", "words_te"], "languages": {"sw": ["words_sw"]}}
+    assert asked(evaluate=more) == {("base", "words_te"), ("recipe", "words_te")}
+    pools = {"task": ["math"], "language": {"sw": ["swahili"], "te": ["telugu"]}}
+    languages = {"tasks": ["words"], "languages": {"sw": ["words_sw"], "te": ["words_te"]}}
+    telugu = "math+telugu"
+    assert asked(experts=pools, evaluate=languages) == {(telugu, "words"), (telugu, "words_te")}

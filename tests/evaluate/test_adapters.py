@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ablations.engines import vllm_engine
-from ablations.evaluate import SuiteResult
+from ablations.evaluate.run import SuiteResult
 from ablations.machine.mergekit_program import merge
 from layerswap_method.errors import InputError
 from tests.evaluate.conftest import ask, samples_of

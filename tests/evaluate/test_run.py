@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ablations.evaluate import SuiteRequest, SuiteResult
-from ablations.evaluate.run import default_folder
+from ablations.evaluate.request import SuiteRequest
+from ablations.evaluate.run import SuiteResult, default_folder
 from tests.engines.conftest import write_model
 from tests.evaluate.conftest import ask, samples_of
 from tests.tasks.conftest import DATA

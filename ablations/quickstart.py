@@ -1,12 +1,11 @@
 """From nothing to merged and evaluated models: the order of the steps and what is kept of them.
 
-Knows the pocket testbed, the merge program and the evaluator; how each works is theirs.
+Knows the pocket testbed, the merge program and the runner of studies; how each works is theirs.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import logging
 import time
 from collections.abc import Iterator, Mapping
@@ -15,24 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import layerswap_method
-from ablations.engines.backends import backend_versions, describe_backend, resolve_backend
-from ablations.engines.lm_eval_backend import CheckpointEvaluator
-from ablations.engines.options import BackendChoice, EngineOptions, Evaluator
-from ablations.evaluate.store import read_evaluation, write_evaluation
+from ablations.engines.backends import describe_backend, resolve_backend
+from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.evaluate.table import render_table
 from ablations.gallery.find import find_recipe, redirect_recipe
-from ablations.machine.fingerprint import (
-    fingerprint_checkpoint,
-    fingerprint_code,
-    fingerprint_folder,
-    fingerprint_of,
-)
+from ablations.machine.fingerprint import fingerprint_checkpoint, fingerprint_of
 from ablations.machine.mergekit_program import merge
-from ablations.machine.whole_files import write_text
 from ablations.pocket.build import PocketPaths, build_pocket
 from ablations.pocket.config import PocketConfig
-from ablations.scoring.records import Evaluation, EvaluationRequest
+from ablations.runner.records import RESULTS_FILE, load_run
+from ablations.runner.run import RunOptions, check_folder, run_file
+from ablations.scoring.records import Evaluation
+from ablations.study.experts import ExpertsFile
+from ablations.study.files import StudyFile
+from ablations.study.schema import Evaluate, Pools, Study
 from layerswap_method.algorithm.plan import LayerPlan
+from layerswap_method.errors import LayerSwapError
 from layerswap_method.layer_swap.drawing import draw_plan
 from layerswap_method.layer_swap.report import read_plan
 
@@ -51,8 +48,11 @@ TASKS = (
     "pocket_comprehension_sw",
     "pocket_facts_sw",
 )
-SCHEMA_VERSION = 1
+_NAME = "quickstart"
 _MERGES = {"soup": "pocket/soup.yml", "layer swap": "pocket/layer_swap.yml"}
+_FOLDERS = ("merged", "recipes")
+"""What is in the run folder before the study is run."""
+
 _OPTIONS = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
 """The pocket models are tiny: room is left for whatever else runs on the machine."""
 
@@ -90,8 +90,8 @@ class QuickstartResult:
         percent = "" if level is None else f" with {100 * level.level:.0f} % intervals"
         return (
             f"Percent{percent}; the target language is sw:\n\n{table}\n\n{drawn}{READING}\n"
-            f"Scores: {self.out / 'results.json'}; one record per item: "
-            f"{self.out / 'evaluations'}\n\n{NEXT}"
+            f"Scores: {self.out / RESULTS_FILE}; one record per item: "
+            f"{self.out / 'records' / 'KEY' / 'samples.jsonl'}\n\n{NEXT}"
         )
 
 
@@ -119,6 +119,7 @@ def run_quickstart(
         LayerSwapError: when a step fails; InputError when the user can mend it.
     """
     chosen = resolve_backend(backend)
+    check_folder(out, _NAME, own=_FOLDERS)
     with _step("1/3", f"pocket experts in {pocket} (minutes the first time, on two cores)"):
         paths = build_pocket(pocket, config)
     with _step("2/3", "merges, by mergekit-yaml"):
@@ -129,21 +130,36 @@ def run_quickstart(
         "language expert": paths.language,
         **merged,
     }
-    request = EvaluationRequest(tasks=TASKS, include_path=paths.tasks_dir, limit=limit)
     with _step(
         "3/3", f"evaluation by lm-eval, up to {limit} items a task, on {describe_backend(chosen)}"
     ):
-        evaluator = CheckpointEvaluator(chosen, _OPTIONS)
-        try:
-            evaluations = {
-                name: _evaluate(name, model, evaluator, request, out)
-                for name, model in models.items()
-            }
-        finally:
-            evaluator.close()
-    result = QuickstartResult(evaluations, read_plan(merged["layer swap"]), out)
-    _write_results(result, models, request)
-    return result
+        options = RunOptions(
+            experts=ExpertsFile(experts={name: str(folder) for name, folder in models.items()}),
+            backend=chosen,
+            progress=False,
+        )
+        study = StudyFile(Path(f"layerswap {_NAME}"), _study(paths, limit), ())
+        done = run_file(study, out, options).summary
+        for label in done.before:
+            logger.info("  %s: evaluated before, nothing has changed", label)
+        if done.failed:
+            raise LayerSwapError("; ".join(f"{k}: {error}" for k, error in done.failed.items()))
+    cells = {next(iter(cell.experts.values())): cell for cell in load_run(out).cells}
+    evaluations = {name: cells[name].evaluation() for name in models}
+    return QuickstartResult(evaluations, read_plan(merged["layer swap"]), out)
+
+
+def _study(paths: PocketPaths, limit: int) -> Study:
+    """Return the study of the models as they are; those that were merged are task experts too."""
+    return Study(
+        name=_NAME,
+        question="What do the pocket models score?",
+        baseline=("base", "task_expert", "language_expert"),
+        experts=Pools(base="base", task=("task expert", *_MERGES), language=("language expert",)),
+        evaluate=Evaluate(
+            tasks=TASKS, include_path=str(paths.tasks_dir), limit=limit, options=_OPTIONS
+        ),
+    )
 
 
 @contextmanager
@@ -170,7 +186,7 @@ def _merge(name: str, recipe_name: str, paths: PocketPaths, out: Path) -> Path:
         recipe=recipe.read_text(encoding="utf-8"),
         models=[fingerprint_checkpoint(each) for each in (paths.base, paths.task, paths.language)],
         versions={each: importlib.metadata.version(each) for each in ("mergekit", "torch")},
-        method=fingerprint_code(Path(layerswap_method.__file__).parent),
+        method=layerswap_method.METHOD_VERSION,
     )
     folder = out / "merged" / recipe.stem
     if merge(recipe, folder, fingerprint=fingerprint):
@@ -178,48 +194,3 @@ def _merge(name: str, recipe_name: str, paths: PocketPaths, out: Path) -> Path:
     else:
         logger.info("  %s: merged before from the same inputs, in %s", name, folder)
     return folder
-
-
-def _evaluate(
-    name: str,
-    model: Path,
-    evaluator: Evaluator[Path],
-    request: EvaluationRequest,
-    out: Path,
-) -> Evaluation:
-    """Return the evaluation of one model, from the records where its inputs are unchanged."""
-    started = time.monotonic()
-    fingerprint = fingerprint_of(
-        model=fingerprint_checkpoint(model),
-        tasks=fingerprint_folder(request.include_path),
-        request=request.model_dump(mode="json"),
-        options=_OPTIONS.model_dump(mode="json"),
-        backend=evaluator.backend,
-        versions=backend_versions(evaluator.backend),
-    )
-    folder = out / "evaluations" / name.replace(" ", "_")
-    known = read_evaluation(folder, fingerprint=fingerprint)
-    if known is not None:
-        logger.info("  %s: evaluated before, nothing has changed", name)
-        return known
-    evaluation = evaluator.evaluate(model, request)
-    write_evaluation(folder, evaluation, fingerprint=fingerprint)
-    logger.info("  %s: evaluated in %.1f s", name, time.monotonic() - started)
-    return evaluation
-
-
-def _write_results(
-    result: QuickstartResult, models: Mapping[str, Path], request: EvaluationRequest
-) -> None:
-    """Write `results.json`: every score, and the plan of the layer swap."""
-    content = {
-        "schema_version": SCHEMA_VERSION,
-        "request": request.model_dump(mode="json"),
-        "layers": None if result.plan is None else list(result.plan.sources),
-        "models": {
-            name: {"path": str(models[name]), **each.model_dump(mode="json", exclude={"samples"})}
-            for name, each in result.evaluations.items()
-        },
-    }
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    write_text(result.out / "results.json", text)

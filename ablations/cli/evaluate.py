@@ -75,11 +75,12 @@ def evaluate(
     MODEL is a folder, a hub id, or BASE+ADAPTER: either with a LoRA adapter.
 
     `layerswap tasks` lists the benchmarks. What is finished and unchanged is not asked again. The
-    table has what was asked; results.json in --out keeps the scores of earlier calls too. One
-    --out is for one model, backend, --limit, --dtype and --max-model-len.
+    table has what was asked; results.json in --out keeps the scores of earlier calls too, as far
+    as they are of the same model, backend, --limit, --dtype and --max-model-len.
     """
     from ablations.engines.options import EngineOptions
-    from ablations.evaluate import SuiteRequest, evaluate_model
+    from ablations.evaluate.request import SuiteRequest
+    from ablations.evaluate.run import evaluate_model
 
     show_log()
     options = EngineOptions(dtype=dtype, batch_size=batch_size, max_model_len=max_model_len)

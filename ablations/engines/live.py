@@ -65,7 +65,7 @@ def open_live(
 
 
 class LiveEvaluator:
-    """An `Evaluator` of `WeightStream`s. Its engine outlives them; nothing else of them stays.
+    """Evaluates `WeightStream`s. Its engine outlives them; nothing else of them stays.
 
     Greedy generations are those of a cold engine, log-likelihoods equal to rounding. Where that
     cannot be promised (other config or tokenizer, other dtype, names the engine does not know) a

@@ -10,14 +10,13 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from ablations.engines import vllm_engine
-from ablations.engines.backends import backend_versions, resolve_backend
-from ablations.engines.options import BackendChoice, EngineOptions
+from ablations.engines.backends import backend_versions
+from ablations.engines.options import EngineOptions
 from ablations.engines.task_choice import Choice, choose_tasks
 from ablations.engines.watched import WatchedHf, WatchedVllm
 from ablations.models.context import Checkpoint, check_context, locate
@@ -36,67 +35,6 @@ _CHATTY = (
     "transformers.tokenization_utils_base",
 )
 """Loggers whose warnings nobody can act on."""
-
-
-def evaluate(
-    model: Checkpoint,
-    tasks: Sequence[str],
-    *,
-    include_path: Path,
-    backend: BackendChoice = "auto",
-    limit: int | None = None,
-    seed: int = 0,
-    options: EngineOptions | None = None,
-) -> Evaluation:
-    """Evaluate one checkpoint: start an engine, run the tasks, end the engine.
-
-    Args:
-        model: a checkpoint folder, or the hub id of one in the local cache.
-        tasks: lm-eval task, group or tag names.
-        include_path: folder with their YAML files.
-        backend: ``auto`` is vLLM when it is installed, else HF; the log says which.
-        limit: items per task, from the first; None asks all.
-        seed: of few-shot sampling, generation and bootstrap.
-        options: how the model is run.
-
-    Raises:
-        InputError: for unknown tasks, a model that cannot be loaded, or a missing backend.
-    """
-    request = EvaluationRequest(
-        tasks=tuple(tasks), include_path=Path(include_path), limit=limit, seed=seed
-    )
-    evaluator = CheckpointEvaluator(backend, options)
-    try:
-        return evaluator.evaluate(model, request)
-    finally:
-        evaluator.close()
-
-
-class CheckpointEvaluator:
-    """An `Evaluator` of checkpoints on disk: a fresh engine for each, so nothing can leak."""
-
-    def __init__(self, backend: BackendChoice = "auto", options: EngineOptions | None = None):
-        """Choose the backend; nothing is started yet.
-
-        Raises:
-            InputError: when the backend is not installed.
-        """
-        self._backend = resolve_backend(backend)
-        self._options = options or EngineOptions()
-
-    @property
-    def backend(self) -> Backend:
-        """The engine that runs the models."""
-        return self._backend
-
-    def evaluate(self, model: Checkpoint, request: EvaluationRequest) -> Evaluation:
-        """Return scores and records of the checkpoint `model`."""
-        check_tasks(request)
-        with loaded(model, self._backend, self._options, request.seed) as lm:
-            return run_tasks(lm, request, model=str(model), backend=self._backend)
-
-    def close(self) -> None:
-        """Do nothing: no engine outlives its `evaluate`."""
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.sandbox.programs import Isolation
-from ablations.scoring.records import EvaluationRequest, Seed
+from ablations.scoring.records import Seed
 from ablations.tasks.catalog import Task
 from layerswap_method.frozen import Frozen
 
@@ -42,17 +42,6 @@ class SuiteRequest(Frozen):
 
     code_isolation: Isolation = "bwrap"
     """What holds generated programs; none where the container is the sandbox."""
-
-    def of(self, task: Task) -> EvaluationRequest:
-        """Return the request for one task, to be asked only if it `may_run`."""
-        return EvaluationRequest(
-            tasks=(task.name,),
-            data_dir=self.data_dir,
-            limit=self.limit,
-            seed=self.seed,
-            allow_code_execution=task.executes_code,
-            code_isolation=self.code_isolation,
-        )
 
     def may_run(self, task: Task) -> bool:
         """Return whether the task executes no code, or may."""

@@ -1,34 +1,33 @@
-"""The paper's benchmarks on one model: which tasks, what is kept, what is not asked again.
+"""The paper's benchmarks on one model: a study of one unmerged model, and its Table 5.
 
-Every task of the suite has a folder of its own below the output folder, written when it is done,
-so that a run that was stopped goes on where it was, and one more language asks only that. The
-output folder is one model's under one protocol; its `results.json` grows from call to call.
+The run folder is that of any study (`ablations.runner.records`): what is finished is not asked
+again, and one more language or benchmark asks only that.
 """
 
 from __future__ import annotations
 
-import logging
-import time
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ablations.engines.backends import describe_backend, resolve_backend
-from ablations.engines.lm_eval_backend import check_data
 from ablations.engines.task_choice import NEEDS_CODE_EXECUTION
-from ablations.evaluate.identity import default_folder, protocol_of, task_fingerprints
-from ablations.evaluate.model import opened
 from ablations.evaluate.request import SuiteRequest
-from ablations.evaluate.results_file import FILE, add_results, read_results
-from ablations.evaluate.store import read_evaluation, write_evaluation
 from ablations.evaluate.table5 import render_table5
-from ablations.machine.whole_files import check_place, told_if_unwritable
 from ablations.models.find import find_model
+from ablations.runner.records import RESULTS_FILE, load_run
+from ablations.runner.run import RunOptions, check_folder, run_file
 from ablations.scoring.records import Backend, Evaluation
+from ablations.study.experts import ExpertsFile
+from ablations.study.files import StudyFile
+from ablations.study.schema import Evaluate, Pools, Study
 from ablations.tasks.catalog import Task, choose, list_tasks
+from layerswap_method.errors import LayerSwapError
 from layerswap_method.recipe.references import is_folder
 
-logger = logging.getLogger(__name__)
+DEFAULT_OUT = Path("runs/evaluate")
+_NAME = "evaluate"
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class SuiteResult:
     """Every task that was chosen, in the order of Table 5."""
 
     evaluations: Mapping[str, Evaluation]
-    """Task name -> its evaluation."""
+    """Task name -> its evaluation, without samples."""
 
     skipped: Mapping[str, str]
     """Task name -> why it was not asked."""
@@ -54,7 +53,7 @@ class SuiteResult:
     """Other tasks that the folder has scores of, from calls before."""
 
     out: Path
-    """Folder of the records."""
+    """The run folder."""
 
     def report(self) -> str:
         """Return the table in the layout of the paper's Table 5, notes, and where records are."""
@@ -62,13 +61,13 @@ class SuiteResult:
         name = "+".join(Path(part).name if is_folder(part) else part for part in parts)
         table = render_table5(name, self.tasks, self.evaluations, self.skipped)
         if not self.evaluations:
-            return f"{table}\n\nNothing was evaluated. What was skipped: {self.out / FILE}"
+            return f"{table}\n\nNothing was evaluated."
         many = "task" if len(self.earlier) == 1 else "tasks"
         earlier = f" (and those of {len(self.earlier)} {many} of earlier calls)"
         return (
             f"{table}\n\nEvaluated by lm-eval on {describe_backend(self.backend)}.\n"
-            f"Scores{earlier if self.earlier else ''}: {self.out / FILE}; "
-            f"one record per item: {self.out}/TASK/samples_*.jsonl"
+            f"Scores{earlier if self.earlier else ''}: {self.out / RESULTS_FILE}; "
+            f"one record per item: {self.out}/records/KEY/samples.jsonl"
         )
 
 
@@ -84,56 +83,56 @@ def evaluate_model(model: str, request: SuiteRequest, out: Path | None = None) -
     Raises:
         InputError: for unknown languages or benchmarks, data that is missing (all of it in one
             message, before a model is loaded), a model that is not there, an adapter that cannot
-            be streamed, a missing backend, a folder that cannot be written, or one that holds
-            results of another model or protocol.
-        LayerSwapError: when writing fails later on, or the engine cannot take the adapter.
+            be streamed, a missing backend, or a folder that cannot be written or is another's.
+        LayerSwapError: when a task fails; what was finished before it stays.
     """
-    suite = list_tasks()
-    chosen = choose(suite, request.languages, request.benchmarks)
-    expert = find_model(model)
+    chosen = choose(list_tasks(), request.languages, request.benchmarks)
+    is_merged = find_model(model).adapter is None
     backend = resolve_backend(request.backend)
     out = default_folder(model, backend, request) if out is None else out
-    check_place(out / FILE)
-    protocol = protocol_of(expert, backend, request)
-    read_results(out, model, protocol)
-    fingerprints = dict(task_fingerprints(chosen, expert, protocol, request))
-    found: dict[str, Evaluation] = {}
-    for name, fingerprint in fingerprints.items():
-        known = read_evaluation(out / name, fingerprint=fingerprint)
-        if known is not None:
-            found[name] = known.model_copy(update={"model": model})
-            logger.info("%s: evaluated before, nothing has changed", name)
-    missing = [task for task in chosen if request.may_run(task) and task.name not in found]
-    check_data(request.of(task) for task in missing)
-    skipped = {
-        task.name: NEEDS_CODE_EXECUTION
-        for task in chosen
-        if not request.may_run(task) and task.name not in found
-    }
+    check_folder(out, _NAME)
+    asked = {task.name: task for task in chosen if request.may_run(task)}
+    skipped = {task.name: NEEDS_CODE_EXECUTION for task in chosen if task.name not in asked}
+    if not asked:
+        return SuiteResult(model, backend, chosen, {}, skipped, (), out)
+    study = Study(
+        name=_NAME,
+        question=f"What does {model} score?",
+        baseline=("base",),
+        experts=Pools(base=model, task=(model,), language=(model,)),
+        evaluate=Evaluate(
+            tasks=tuple(asked),
+            data_dir=None if request.data_dir is None else str(request.data_dir),
+            allow_code_execution=request.allow_code_execution,
+            code_isolation=request.code_isolation,
+            limit=request.limit,
+            seed=request.seed,
+            options=request.options,
+        ),
+    )
+    options = RunOptions(
+        experts=ExpertsFile(experts={model: model}),
+        backend=backend,
+        # An adapter's change is added to the base in a live engine, as in any study.
+        materialize=is_merged,
+    )
+    result = run_file(StudyFile(Path(f"layerswap {_NAME}"), study, ()), out, options)
+    if result.summary.failed:
+        raise LayerSwapError(f"{model}: {'; '.join(result.summary.failed.values())}")
+    (cell,) = load_run(out).cells
+    found = {task.task: task.evaluation.model_copy(update={"model": model}) for task in cell.tasks}
+    results = json.loads((out / RESULTS_FILE).read_text(encoding="utf-8"))
+    earlier = tuple(task for task in results["models"][cell.label]["tasks"] if task not in asked)
+    return SuiteResult(model, backend, chosen, found, skipped, earlier, out)
 
-    def so_far() -> SuiteResult:
-        ordered = {task.name: found[task.name] for task in chosen if task.name in found}
-        earlier = add_results(
-            out,
-            model,
-            protocol,
-            evaluations=ordered,
-            skipped=skipped,
-            data_dir=request.data_dir,
-            order=[task.name for task in suite],
-        )
-        return SuiteResult(model, backend, chosen, ordered, skipped, earlier, out)
 
-    with told_if_unwritable(out):
-        out.mkdir(parents=True, exist_ok=True)
-    if missing:
-        with opened(expert, model, backend, request) as ask:
-            for task in missing:
-                started = time.monotonic()
-                name = task.name
-                found[name] = ask(request.of(task)).model_copy(update={"model": model})
-                with told_if_unwritable(out / name):
-                    write_evaluation(out / name, found[name], fingerprint=fingerprints[name])
-                so_far()
-                logger.info("%s: evaluated in %.1f s", name, time.monotonic() - started)
-    return so_far()
+def default_folder(model: str, backend: Backend, request: SuiteRequest) -> Path:
+    """Return where the records go unless the user says: a folder of the model's and protocol's.
+
+    So the `results.json` of a quick look with a limit does not take the place of the whole run's:
+    what is no default is in the name.
+    """
+    options = request.options
+    asked = {"limit": request.limit, "dtype": options.dtype, "max-model-len": options.max_model_len}
+    words = [f"{name}-{value}" for name, value in asked.items() if value not in (None, "auto")]
+    return DEFAULT_OUT / model.strip("/.").replace("/", "--") / "-".join([backend, *words])

@@ -149,7 +149,8 @@ def _medians(summaries: Summaries) -> list[tuple[Group, Measure, int, float]]:
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:
-    yield "cells", f"{len(run.cells)} of {len(run.head.cells)} finished"
+    cells = len(run.head.cells)
+    yield "cells", f"{cells - len(run.unfinished)} of {cells} finished"
     yield "engine", ", ".join(sorted({cell.backend for cell in run.cells}))
     if run.head.num_layers is not None:
         yield "layers of the model", str(run.head.num_layers)

@@ -148,10 +148,10 @@ def cells_table(observations: Observations) -> Table:
 def gaps_table(observations: Observations) -> Table | None:
     """Return the cells without a record, with the reason; None where there are none."""
     run = observations.run
-    failures = {failure.key: failure for failure in run.failures}
+    failures = {failure.label: failure for failure in run.failures}
     rows = []
     for planned in run.unfinished:
-        failure = failures.get(planned.key)
+        failure = failures.get(planned.label)
         state = "not run" if failure is None else f"failed {failure.attempt}×"
         reason = "" if failure is None else failure.error
         rows.append(text_entries([planned.label, state, reason]))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ablations.report.design import Group, Model, groups, setting_key
-from ablations.runner.records import CellRecord, Run
+from ablations.runner.records import CellRecord, Run, TaskRecord
 from ablations.scoring.records import TaskScore
 from ablations.statistics.bootstrap import Mask, Statistic
 from ablations.statistics.corpus import CorpusMetric, corpus_metric
@@ -211,21 +211,27 @@ class Observations:
         return scores
 
     def _values(self, cell: CellRecord, measure: Measure) -> Mapping[Item, object]:
-        # Cells that are one model under one protocol were evaluated once.
-        if cell.score_key not in self._items:
+        if not measure.is_share:
+            return {}
+        record = next((task for task in cell.tasks if _has(task, measure)), None)
+        # Cells that are one model have one record of a task.
+        if record is not None and record.key not in self._items:
             read: dict[tuple[str, str, str], dict[Item, object]] = {}
-            for sample in cell.samples():
+            for sample in record.samples():
                 for metric, value in sample.values.items():
                     into = read.setdefault((sample.task, metric, sample.filter), {})
                     into[sample.doc_id, sample.doc_hash] = value
-            signatures = {(s.task, s.metric, s.filter): s.signature for s in cell.scores}
-            self._items[cell.score_key] = {
+            scores = record.evaluation.scores
+            signatures = {(s.task, s.metric, s.filter): s.signature for s in scores}
+            self._items[record.key] = {
                 key: _counted(values, corpus_metric(key[1], signatures.get(key)))
                 for key, values in read.items()
             }
-        if not measure.is_share:
-            return {}
-        return self._items[cell.score_key].get(_key(measure), {})
+        return {} if record is None else self._items[record.key].get(_key(measure), {})
+
+
+def _has(record: TaskRecord, measure: Measure) -> bool:
+    return any(score.task == measure.task for score in record.evaluation.scores)
 
 
 def _at(pool: Sequence[str], index: int) -> str | None:

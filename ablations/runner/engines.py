@@ -9,8 +9,8 @@ import dataclasses
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,8 @@ from ablations.engines.options import EngineOptions
 from ablations.machine.mergekit_program import read_measured
 from ablations.machine.whole_files import write_text
 from ablations.models.find import Expert, here
-from ablations.runner.work import Done, Work
-from ablations.scoring.records import Backend
+from ablations.runner.work import Done, ModelFailed, Work
+from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from ablations.study.documents import with_references
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.recipe.references import named_models
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from layerswap_method.stream.weight_stream import WeightStream
 
 logger = logging.getLogger(__name__)
+
+_Opened = tuple[Callable[[EvaluationRequest], Evaluation], Mapping[str, Any], dict[str, float]]
+"""What asks a model, how it got into its engine, and the seconds that took."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,34 +81,83 @@ class EngineSetup:
         return StudyEngine(self)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Model:
+    """A model in an engine, ready to be asked."""
+
+    weights_key: str
+    ask: Callable[[EvaluationRequest], Evaluation]
+    how: Mapping[str, Any]
+    """How its weights got there, as provenance."""
+
+    timing_s: dict[str, float]
+    """What that took; emptied once it has been said."""
+
+    held: ExitStack
+    """Ends its engine and removes its checkpoint, where they are its alone."""
+
+
 class StudyEngine:
-    """Evaluates the work items of a study; starts its engine at the first one that needs it."""
+    """Evaluates the work items of a study; starts its engine at the first one that needs it.
+
+    The model of an item stays for the next one of the same weights.
+    """
 
     def __init__(self, setup: EngineSetup):
         """Start nothing."""
         self._setup = setup
         self._is_here = False
+        self._model: _Model | None = None
         self._live: LiveEvaluator | None = None
 
     def evaluate(self, work: Work) -> Done:
         """Return the scores of a work item.
 
         Raises:
-            LayerSwapError: where experts have changed, or a merge or an evaluation fails.
+            ModelFailed: where experts have changed, or a merge fails.
+            LayerSwapError: where the evaluation fails.
         """
-        if not self._is_here:
-            self._setup, self._is_here = _on_this_machine(self._setup), True
+        try:
+            if not self._is_here:
+                self._setup, self._is_here = _on_this_machine(self._setup), True
+            self._check_experts(work)
+            model = self._opened(work)
+        except LayerSwapError as error:
+            self._close_model()
+            raise ModelFailed(error.message) from error
+        try:
+            evaluation = model.ask(work.request)
+        except BaseException:
+            self._close_model()
+            raise
         self._check_experts(work)
-        done = self._evaluate(work)
-        self._check_experts(work)
-        return done
+        timing_s = {**model.timing_s, "evaluate": evaluation.elapsed_s}
+        model.timing_s.clear()
+        return Done(evaluation, timing_s, model.how)
 
     def close(self) -> None:
-        """End the live engine, if there is one."""
+        """End every engine."""
+        self._close_model()
+        self._close_live()
+
+    def _close_live(self) -> None:
         if self._live is not None:
             self._live.close()
 
-    def _evaluate(self, work: Work) -> Done:
+    def _close_model(self) -> None:
+        model, self._model = self._model, None
+        if model is not None:
+            model.held.close()
+
+    def _opened(self, work: Work) -> _Model:
+        if self._model is None or self._model.weights_key != work.weights_key:
+            self._close_model()
+            with ExitStack() as held:
+                ask, how, timing_s = self._open(work, held)
+                self._model = _Model(work.weights_key, ask, how, timing_s, held.pop_all())
+        return self._model
+
+    def _open(self, work: Work, held: ExitStack) -> _Opened:
         from ablations.engines.errors import SwapFailed
         from layerswap_method.merge_stream import can_stream
         from layerswap_method.stream.weight_stream import checkpoint_stream
@@ -115,23 +167,28 @@ class StudyEngine:
             try:
                 stream = self._stream(work)
                 how = {"weights": "streamed", **_measured(stream.measured)}
-                return self._swapped(stream, work, how, 0.0)
+                return self._swapped(stream, how, {"merge": 0.0})
             except SwapFailed as error:
                 is_live, why = False, self._give_way(work, error)
-        with self._checkpoint(work) as (folder, merge_s):
+        with ExitStack() as while_merged:
+            folder, merge_s = while_merged.enter_context(self._checkpoint(work))
             measured = _measured(read_measured(folder))
             if is_live:
                 how = {"weights": "merged by mergekit-yaml, then streamed", **measured}
                 try:
-                    return self._swapped(checkpoint_stream(folder), work, how, merge_s)
+                    opened = self._swapped(checkpoint_stream(folder), how, {"merge": merge_s})
+                    held.enter_context(while_merged.pop_all())
+                    return opened
                 except SwapFailed as error:
                     why = self._give_way(work, error)
-            return self._cold(folder, work, {"weights": "checkpoint", **why, **measured}, merge_s)
+            held.enter_context(while_merged.pop_all())
+            how = {"weights": "checkpoint", **why, **measured}
+            return self._cold(folder, work.request.seed, held, how, merge_s)
 
     def _give_way(self, work: Work, error: SwapFailed) -> dict[str, Any]:
         """End the live engine, for two models need not fit into memory; return why."""
         logger.warning("  %s: not through the live engine: %s", work.label, error.message)
-        self.close()
+        self._close_live()
         return {"fallback": error.message}
 
     def _stream(self, work: Work) -> WeightStream:
@@ -144,41 +201,39 @@ class StudyEngine:
             raise SwapFailed(error.message) from error
 
     def _swapped(
-        self, stream: WeightStream, work: Work, how: dict[str, Any], merge_s: float
-    ) -> Done:
-        """Return the scores of the live engine.
+        self, stream: WeightStream, how: Mapping[str, Any], timing_s: dict[str, float]
+    ) -> _Opened:
+        """Put a model into the live engine.
 
         Raises:
-            SwapFailed: when the weights cannot be put into it.
+            SwapFailed: when its weights cannot be put there.
         """
         from ablations.engines.live import open_live
 
         setup = self._setup
         if self._live is None:
             self._live = open_live(setup.base.folder, setup.backend, setup.options)
-        report = self._live.swap(stream)
-        evaluation = self._live.evaluate(stream, work.request)
-        return Done(
-            evaluation,
-            {
-                "merge": merge_s,
-                "start": report.start_s,
-                "load": report.seconds,
-                "evaluate": evaluation.elapsed_s,
-            },
+        live = self._live
+        report = live.swap(stream)
+        return (
+            lambda request: live.evaluate(stream, request),
             {**how, "loaded_tensors": report.tensors, "loaded_bytes": report.bytes},
+            {**timing_s, "start": report.start_s, "load": report.seconds},
         )
 
-    def _cold(self, folder: Path, work: Work, how: dict[str, Any], merge_s: float) -> Done:
-        """Return the scores of a fresh engine on a checkpoint on disk."""
-        from ablations.engines.lm_eval_backend import CheckpointEvaluator
+    def _cold(
+        self, folder: Path, seed: int, held: ExitStack, how: Mapping[str, Any], merge_s: float
+    ) -> _Opened:
+        """Start a fresh engine on a checkpoint on disk."""
+        from ablations.engines.lm_eval_backend import loaded, run_tasks
 
-        started = time.monotonic()
-        evaluator = CheckpointEvaluator(self._setup.backend, self._setup.options)
-        evaluation = evaluator.evaluate(folder, work.request)
-        start_s = time.monotonic() - started - evaluation.elapsed_s
-        timing = {"merge": merge_s, "start": start_s, "evaluate": evaluation.elapsed_s}
-        return Done(evaluation, timing, how)
+        started, backend = time.monotonic(), self._setup.backend
+        engine = held.enter_context(loaded(folder, backend, self._setup.options, seed))
+        return (
+            lambda request: run_tasks(engine, request, model=str(folder), backend=backend),
+            how,
+            {"merge": merge_s, "start": time.monotonic() - started},
+        )
 
     @contextmanager
     def _checkpoint(self, work: Work) -> Iterator[tuple[Path, float]]:
@@ -189,18 +244,18 @@ class StudyEngine:
             return
         from ablations.machine.mergekit_program import merge
 
-        folder = self._setup.work / work.score_key
-        recipe = self._setup.work / f"{work.score_key}.yml"
+        folder = self._setup.work / work.weights_key
+        recipe = self._setup.work / f"{work.weights_key}.yml"
         adapters = any(expert.adapter is not None for expert in self._used(work))
         cache = ["--lora-merge-cache", str(self._setup.work / "adapters")]
         started = time.monotonic()
-        for left in self._setup.work.glob(f".{work.score_key}*"):  # of a runner that was killed
+        for left in self._setup.work.glob(f".{work.weights_key}*"):  # of a runner that was killed
             shutil.rmtree(left, ignore_errors=True)
         try:
             references = {ref: expert.reference for ref, expert in self._setup.experts.items()}
             document = with_references(work.merge, references)
             write_text(recipe, yaml.safe_dump(document, sort_keys=False))
-            merge(recipe, folder, fingerprint=work.score_key, options=cache if adapters else [])
+            merge(recipe, folder, fingerprint=work.weights_key, options=cache if adapters else [])
             yield folder, time.monotonic() - started
             folder.with_suffix(".log").unlink(missing_ok=True)
         finally:
@@ -228,7 +283,7 @@ class StudyEngine:
 
         for expert in self._used(work):
             for folder in (expert.folder, *([expert.adapter] if expert.adapter else [])):
-                if not any(folder.glob("*.safetensors")):
+                if not any(any(folder.glob(kind)) for kind in ("*.safetensors", "*.bin")):
                     raise LayerSwapError(
                         f"expert {expert.name!r} has disappeared: no weights in {folder} any more; "
                         "put it back and run the study again"

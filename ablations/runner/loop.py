@@ -1,8 +1,8 @@
 """The loop over the cells of a study: what is left, who does it, what is written when.
 
 Knows cells, claims, records and the executor's contract; no engine, and nothing heavy is imported.
-Only this process writes records. A cell is finished when its folder is there; whatever else was
-under way when a runner was killed is done again.
+Only this process writes records. A record is finished when its folder is there; whatever else was
+under way when a runner was killed is done again. A runner claims a model and asks it all its tasks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ from tqdm import tqdm
 
 from ablations.machine.locks import holder, try_claim
 from ablations.runner import records
-from ablations.runner.reuse import copy_record, finished_by_score
 from ablations.runner.work import Done, Executor, Failed, Outcome, Work
 from ablations.study.cells import Cell
 from layerswap_method.errors import LayerSwapError
@@ -44,10 +43,7 @@ class Summary:
     """What a call of `run_cells` has done."""
 
     evaluated: list[str] = field(default_factory=list)
-    """Labels of cells that were evaluated now (those of equal weights counted each)."""
-
-    reused: list[str] = field(default_factory=list)
-    """Labels of cells whose scores were in the folder under another name of the cell."""
+    """Labels of cells that were finished now (those of equal weights counted each)."""
 
     before: list[str] = field(default_factory=list)
     """Labels of cells that were finished before, or by another runner meanwhile."""
@@ -57,9 +53,27 @@ class Summary:
 
 
 @dataclass
+class _Model:
+    """The cells of equal weights, and what is asked of them."""
+
+    cells: list[Cell] = field(default_factory=list)
+    items: dict[str, Work] = field(default_factory=dict)
+    """Score key -> item."""
+
+    errors: dict[str, str] = field(default_factory=dict)
+    """Score key -> error."""
+
+    done: set[str] = field(default_factory=set)
+    """Score keys of what this runner has evaluated."""
+
+
+@dataclass
 class _Running:
-    cells: Sequence[Cell]
+    model: _Model
     claim: FileLock
+    left: list[Work]
+    """Items to be begun; the first one is under way."""
+
     started: float
     tries: int = 1
 
@@ -69,25 +83,27 @@ def run_cells(
     cells: Sequence[Cell],
     executor: Executor,
     *,
+    protocol: str = "",
     provenance: Mapping[str, Any] | None = None,
     progress: bool | None = None,
 ) -> Summary:
-    """Evaluate every cell that has no record yet, and write its record.
+    """Ask every task of every cell that has no record yet, and write the records.
 
-    A cell that fails is noted with its reason, and the others go on. Cells that another runner
-    works on are waited for.
+    What fails is noted with its reason, and the rest goes on. Models that another runner works on
+    are waited for.
 
     Args:
         out: the run folder.
         cells: with their keys.
         executor: where the work is done; not closed here.
+        protocol: of the records.
         provenance: goes into every record.
         progress: whether to show a bar; None shows it on a terminal only.
 
     Raises:
         InputError: for records of another schema version.
     """
-    return _Loop(out, cells, executor, provenance or {}, progress).run()
+    return _Loop(out, cells, executor, protocol, provenance or {}, progress).run()
 
 
 class _Loop:
@@ -96,26 +112,31 @@ class _Loop:
         out: Path,
         cells: Sequence[Cell],
         executor: Executor,
+        protocol: str,
         provenance: Mapping[str, Any],
         progress: bool | None,
     ):
         self._out = out
         self._executor = executor
+        self._protocol = protocol
         self._provenance = provenance
         self._summary = Summary()
-        self._groups: dict[str, list[Cell]] = {}
+        self._models: dict[str, _Model] = {}
         for cell in cells:
-            self._groups.setdefault(cell.score_key, []).append(cell)
-        self._waiting = list(self._groups)
+            model = self._models.setdefault(cell.weights_key, _Model())
+            model.cells.append(cell)
+            for item in items_of(cell):
+                model.items.setdefault(item.score_key, item)
+        self._waiting = list(self._models)
         self._running: dict[str, _Running] = {}
         self._told: set[str] = set()
         shown = None if progress is None else not progress
-        self._bar = tqdm(total=len(cells), unit="cell", disable=shown, file=sys.stderr)
+        total = sum(len(model.items) for model in self._models.values())
+        self._bar = tqdm(total=total, unit="task", disable=shown, file=sys.stderr)
 
     def run(self) -> Summary:
         try:
             self._sweep()
-            self._reuse()
             while self._waiting or self._running:
                 while len(self._running) < self._executor.slots and self._begin_one():
                     pass
@@ -128,105 +149,114 @@ class _Loop:
             for running in self._running.values():
                 running.claim.release()
             self._bar.close()
+        self._summarize()
         return self._summary
 
     def _sweep(self) -> None:
         """Remove what killed runners left half written."""
         left = {name.split(".")[1] for name in records.partial_names(self._out)}
-        for score_key, cells in self._groups.items():
-            keys = [cell.key for cell in cells if cell.key in left]
-            claim = self._claim_if_free(score_key) if keys else None
-            if claim is not None:
-                for key in keys:
-                    records.remove_partial(self._out, key)
-                claim.release()
-
-    def _reuse(self) -> None:
-        """Give cells the scores that are here under another name: equal weights and protocol."""
-        known = finished_by_score(self._out)
-        for score_key, cells in self._groups.items():
-            source = known.get(score_key)
-            missing = [cell for cell in cells if not _is_whole(self._out, cell.key)]
-            if source is None or not missing:
-                continue
-            claim = self._claim_if_free(score_key)
-            if claim is None:
-                continue
-            try:
-                for cell in missing:
-                    copy_record(self._out, source, cell)
-                    self._summary.reused.append(cell.label)
-                    self._skip(1)
-            except (OSError, LayerSwapError) as error:  # then they are evaluated
-                logger.warning("  %s: cannot be copied: %s", cells[0].label, error)
-            finally:
-                claim.release()
-
-    def _claim_if_free(self, score_key: str) -> FileLock | None:
-        with contextlib.suppress(OSError):
-            return try_claim(self._out / LOCKS, score_key)
-        return None
+        for weights_key, model in self._models.items():
+            keys = [key for key in model.items if key in left]
+            with contextlib.suppress(OSError):
+                claim = try_claim(self._out / LOCKS, weights_key) if keys else None
+                if claim is not None:
+                    for key in keys:
+                        records.remove_partial(self._out, key)
+                    claim.release()
 
     def _begin_one(self) -> bool:
-        """Claim and submit the next item that is free; False where there is none now."""
-        for score_key in list(self._waiting):
-            cells = self._groups[score_key]
-            if all(_is_whole(self._out, cell.key) for cell in cells):
-                self._waiting.remove(score_key)
-                new = [c.label for c in cells if c.label not in self._summary.reused]
-                self._summary.before += new
-                self._skip(len(new))
+        """Claim the next model that is free and begin its first task; False if there is none."""
+        for weights_key in list(self._waiting):
+            model = self._models[weights_key]
+            if not self._missing(model):
+                self._waiting.remove(weights_key)
+                self._skip(len(model.items))
                 continue
             try:
-                claim = try_claim(self._out / LOCKS, score_key)
+                claim = try_claim(self._out / LOCKS, weights_key)
             except OSError as error:
-                self._waiting.remove(score_key)
-                for cell in cells:
-                    self._fail(cell, Failed(f"it cannot be claimed: {error}"))
+                self._waiting.remove(weights_key)
+                for item in model.items.values():
+                    self._fail(model, item, Failed(f"it cannot be claimed: {error}"))
                 return True
             if claim is None:
-                if score_key not in self._told:
-                    self._told.add(score_key)
-                    who = holder(self._out / LOCKS, score_key)
-                    logger.info("  %s: %s works on it", cells[0].label, who)
+                if weights_key not in self._told:
+                    self._told.add(weights_key)
+                    who = holder(self._out / LOCKS, weights_key)
+                    logger.info("  %s: %s works on it", model.cells[0].label, who)
                 continue
-            if all(_is_whole(self._out, cell.key) for cell in cells):  # finished just now
+            left = self._missing(model)
+            if not left:  # finished just now
                 claim.release()
                 continue
-            self._waiting.remove(score_key)
-            self._running[score_key] = _Running(cells, claim, time.monotonic())
-            self._bar.set_postfix_str(cells[0].label)
-            self._executor.submit(_work(cells[0]))
+            self._waiting.remove(weights_key)
+            self._skip(len(model.items) - len(left))
+            self._running[weights_key] = _Running(model, claim, left, time.monotonic())
+            self._bar.set_postfix_str(model.cells[0].label)
+            self._executor.submit(left[0])
             return True
         return False
 
+    def _missing(self, model: _Model) -> list[Work]:
+        return [item for key, item in model.items.items() if not _is_whole(self._out, key)]
+
     def _end(self, work: Work, outcome: Outcome) -> None:
-        running = self._running[work.score_key]
+        running = self._running[work.weights_key]
         if isinstance(outcome, Failed) and outcome.lost and running.tries < _TRIES_WHEN_LOST:
             logger.info("  %s: %s; it is tried elsewhere", work.label, outcome.error)
             running.tries += 1
             self._executor.submit(work)
             return
-        del self._running[work.score_key]
-        total = time.monotonic() - running.started
-        try:
-            for cell in running.cells:
-                self._write(cell, running.cells[0], outcome, total)
-        finally:
-            running.claim.release()
+        ended = time.monotonic()
+        total, running.started, running.tries = ended - running.started, ended, 1
+        running.left.remove(work)
+        failed = self._write(running.model, work, outcome, total)
+        if failed is not None and failed.of_model:
+            for item in running.left:
+                self._fail(running.model, item, failed)
+            running.left.clear()
+        if running.left:
+            self._executor.submit(running.left[0])
+            return
+        del self._running[work.weights_key]
+        running.claim.release()
 
-    def _write(self, cell: Cell, first: Cell, outcome: Outcome, total: float) -> None:
+    def _write(self, model: _Model, work: Work, outcome: Outcome, total: float) -> Failed | None:
+        """Write the record; return why there is none."""
         if isinstance(outcome, Done):
             try:
-                self._write_record(cell, first, outcome, total)
+                records.write_record(
+                    self._out, self._record(work, outcome, total), dict(work.merge)
+                )
             except OSError as error:
                 outcome = Failed(f"its record cannot be written: {error}")
         if isinstance(outcome, Failed):
-            self._fail(cell, outcome)
-        else:
-            self._summary.evaluated.append(cell.label)
-            logger.info("  %s: %.1f s", cell.label, total)
-            self._bar.update()
+            self._fail(model, work, outcome)
+            return outcome
+        model.done.add(work.score_key)
+        logger.info("  %s: %s evaluated in %.1f s", work.label, work.task, total)
+        self._bar.update()
+        return None
+
+    def _record(self, work: Work, done: Done, total: float) -> records.TaskRecord:
+        provenance = {
+            **self._provenance,
+            **done.provenance,
+            "request": work.request.model_dump(mode="json"),
+            "finished": now(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+        }
+        return records.TaskRecord(
+            key=work.score_key,
+            weights_key=work.weights_key,
+            protocol=self._protocol,
+            task=work.task,
+            label=work.label,
+            evaluation=done.evaluation,
+            timing_s={**done.timing_s, "total": total},
+            provenance=provenance,
+        )
 
     def _skip(self, count: int) -> None:
         """Move the bar without a say in the time that is left."""
@@ -235,59 +265,40 @@ class _Loop:
             self._bar.n += count
             self._bar.refresh()
 
-    def _fail(self, cell: Cell, outcome: Failed) -> None:
-        self._summary.failed[cell.label] = outcome.error
-        logger.warning("  %s failed: %s", cell.label, outcome.error)
-        self._note_failure(cell, outcome)
-        self._bar.update()
-
-    def _write_record(self, cell: Cell, first: Cell, done: Done, total: float) -> None:
-        evaluation = done.evaluation
-        provenance = {
-            **self._provenance,
-            **done.provenance,
-            "study": cell.study,
-            "request": cell.request.model_dump(mode="json"),
-            "versions": evaluation.versions,
-            "task_versions": evaluation.task_versions,
-            "num_fewshot": evaluation.num_fewshot,
-            "finished": now(),
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-        }
-        if cell.key != first.key:
-            provenance["evaluated_as"] = first.label
-        head = records.CellHead(
-            key=cell.key,
-            weights_key=cell.weights_key,
-            score_key=cell.score_key,
-            label=cell.label,
-            values=dict(cell.values),
-            experts=dict(cell.experts),
-            language=cell.language,
-            kind=cell.kind,
-            plan=None if cell.plan is None else cell.plan.sources,
-            backend=evaluation.backend,
-            timing_s={**done.timing_s, "total": total},
-            provenance=provenance,
-            skipped=evaluation.skipped,
-            notes=evaluation.notes,
-        )
-        merge = dict(cell.merge)
-        records.write_cell(self._out, head, merge, evaluation.scores, evaluation.samples)
-
-    def _note_failure(self, cell: Cell, outcome: Failed) -> None:
+    def _fail(self, model: _Model, item: Work, outcome: Failed) -> None:
+        model.errors[item.score_key] = outcome.error
+        logger.warning("  %s: %s failed: %s", item.label, item.task, outcome.error)
         with contextlib.suppress(OSError):  # a full disk: the summary says it all the same
-            known = records.read_failure(self._out, cell.key)
+            known = records.read_failure(self._out, item.score_key)
             failure = records.Failure(
-                key=cell.key,
-                label=cell.label,
+                key=item.score_key,
+                task=item.task,
+                label=item.label,
                 error=outcome.error,
                 details=outcome.details,
                 when=now(),
                 attempt=1 if known is None else known.attempt + 1,
             )
             records.write_failure(self._out, failure)
+        self._bar.update()
+
+    def _summarize(self) -> None:
+        """Say of every cell what became of it."""
+        for model in self._models.values():
+            for cell in model.cells:
+                failed: dict[str, list[str]] = {}
+                for task, key in cell.score_keys.items():
+                    if key in model.errors:
+                        failed.setdefault(model.errors[key], []).append(task)
+                if failed:
+                    self._summary.failed[cell.label] = "; ".join(
+                        f"{', '.join(tasks)}: {error}" if len(cell.score_keys) > 1 else error
+                        for error, tasks in failed.items()
+                    )
+                elif model.done & set(cell.score_keys.values()):
+                    self._summary.evaluated.append(cell.label)
+                else:
+                    self._summary.before.append(cell.label)
 
 
 def now() -> str:
@@ -295,23 +306,21 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _work(cell: Cell) -> Work:
-    return Work(
-        score_key=cell.score_key,
-        label=cell.label,
-        merge=cell.merge,
-        request=cell.request,
-    )
+def items_of(cell: Cell) -> Iterator[Work]:
+    """Yield an item for every task of an identified cell."""
+    for task, key in cell.score_keys.items():
+        request = cell.request.model_copy(update={"tasks": (task,)})
+        yield Work(key, cell.weights_key, cell.label, cell.merge, request)
 
 
 def _is_whole(out: Path, key: str) -> bool:
-    """Return whether a cell has a record that can be read; a damaged one is as good as none."""
+    """Return whether there is a record that can be read; a damaged one is as good as none."""
     if not records.is_finished(out, key):
         return False
     try:
-        return records.read_cell(out, key) is not None
+        return records.read_record(out, key) is not None
     except LayerSwapError as error:
         if error.exit_code == 2:  # another schema version
             raise
-        logger.warning("%s; the cell is evaluated again", error.message)
+        logger.warning("%s; the task is asked again", error.message)
         return False

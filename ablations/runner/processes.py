@@ -31,6 +31,8 @@ class _Worker:
     process: SpawnProcess
     pipe: Connection
     work: Work | None = None
+    last: str = ""
+    """Of the weights that its evaluator holds."""
 
 
 class ProcessExecutor:
@@ -55,16 +57,16 @@ class ProcessExecutor:
 
     def submit(self, work: Work) -> None:
         """Hand the item to an idle process, starting one if there is none."""
-        for place in range(self._jobs):
-            worker = self._workers.get(place)
-            if worker is None or worker.work is None:
-                break
+        free = [p for p in range(self._jobs) if p not in self._workers or not self._workers[p].work]
+        held = (p for p in free if p in self._workers and self._workers[p].last == work.weights_key)
+        place = next(held, free[0])
+        worker = self._workers.get(place)
         if worker is not None and not worker.process.is_alive():  # ended while idle
             self._remove(place)
             worker = None
         if worker is None:
             worker = self._workers[place] = self._start(place)
-        worker.work = work
+        worker.work, worker.last = work, work.weights_key
         with contextlib.suppress(OSError):  # it ended just now; `collect` finds out how
             worker.pipe.send(work)
 
@@ -82,7 +84,8 @@ class ProcessExecutor:
                 outcome = pipe.recv()
             except (EOFError, OSError):
                 worker.process.join(_GRACE_S)
-                outcome = Failed(f"the engine's process {_ending(worker.process.exitcode)}")
+                ending = _ending(worker.process.exitcode)
+                outcome = Failed(f"the engine's process {ending}", of_model=True)
                 self._remove(place)
             if worker.work is not None:
                 ended.append((worker.work, outcome))

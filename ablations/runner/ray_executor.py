@@ -35,6 +35,9 @@ class _Actor:
     work: Work | None = None
     """The item; None while it starts or is idle."""
 
+    last: str = ""
+    """Of the weights that its evaluator holds."""
+
     ready: bool = False
     """Whether it has started. An actor that the cluster has no room for yet gets no item."""
 
@@ -131,10 +134,13 @@ class RayExecutor:
         return ended
 
     def _dispatch(self) -> None:
-        for actor in self._actors:
-            if self._queue and actor.ready and actor.pending is None:
-                actor.work = self._queue.pop(0)
-                actor.pending = actor.handle.evaluate.remote(actor.work)
+        idle = [actor for actor in self._actors if actor.ready and actor.pending is None]
+        while self._queue and idle:
+            work = self._queue.pop(0)
+            actor = next((each for each in idle if each.last == work.weights_key), idle[0])
+            idle.remove(actor)
+            actor.work, actor.last = work, work.weights_key
+            actor.pending = actor.handle.evaluate.remote(work)
         starting = sum(not actor.ready for actor in self._actors)
         for _ in range(min(len(self._queue) - starting, self.slots - len(self._actors))):
             handle = self._start()

@@ -1,112 +1,80 @@
 """What a run leaves on disk, written whole and read back. Knows files; evaluates nothing.
 
-RUN/run.json               the study as resolved, its question, the planned cells in order
-RUN/cells/KEY/cell.json    what the cell is: values, experts, layer plan, engine, timing, provenance
-RUN/cells/KEY/merge.yml    the mergekit recipe that makes the same weights
-RUN/cells/KEY/scores.json  every metric and filter of every task
-RUN/cells/KEY/samples.jsonl  one record per task, filter and item
-RUN/failures/KEY.json      why a cell failed the last time
+RUN/run.json                   the study as resolved, and its cells in order: what each is, and
+                               which records it has
+RUN/records/KEY/record.json    one task asked of one model: scores, versions, timing, provenance
+RUN/records/KEY/merge.yml      the mergekit recipe that makes the model
+RUN/records/KEY/samples.jsonl  one line per filter and item
+RUN/failures/KEY.json          why that failed the last time
+RUN/results.json               all scores by cell and task, to be read
 
-The folders are the index. A cell's folder is written beside its place and renamed, so it is whole
-or absent. Records of an older protocol keep other keys; `load_run` reads the current one's only.
+A record belongs to weights, task and protocol, not to a cell: whatever asks the same has it. Its
+folder is written beside its place and renamed, so it is whole or absent. Records of an older
+protocol keep other keys; `load_run` reads the current ones only.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from ablations.machine.json_lines import read_lines
 from ablations.machine.whole_files import replaced_folder, write_text
-from ablations.scoring.records import Backend, Sample, TaskScore
+from ablations.scoring.records import Backend, Evaluation, Sample, TaskScore
+from ablations.study.cells import Cell
 from ablations.study.schema import Kind, Study, Value
 from layerswap_method.algorithm.plan import LayerPlan, Source
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.frozen import Frozen
 from layerswap_method.recipe.strict_yaml import read_yaml
 
-SCHEMA_VERSION = 1
-"""Of everything below RUN. Older ones are refused by name until there is one to convert."""
+SCHEMA_VERSION = 2
+"""Of everything below RUN. In version 1 a record was a cell with all its tasks."""
 
 RUN_FILE = "run.json"
-_SCORES = TypeAdapter(tuple[TaskScore, ...])
+RESULTS_FILE = "results.json"
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-class CellHead(Frozen):
-    """What a cell is, without its scores: the content of ``cell.json``."""
+class TaskRecord(Frozen):
+    """One task asked of one model: the content of ``record.json``."""
 
     schema_version: int = SCHEMA_VERSION
     """Of the record."""
 
     key: str
-    """Hash of everything that can change a score, and of the cell's place in the study."""
+    """Hash of everything that can change the scores; names the folder."""
 
     weights_key: str
-    """Hash of the weights: equal where two cells are one model."""
+    """Hash of the weights: equal where two records are of one model."""
 
-    score_key: str
-    """Hash of weights and protocol: cells where it is equal were evaluated once."""
+    protocol: str
+    """Hash of how the task was asked (limit, seed, engine and its options)."""
+
+    task: str
+    """lm-eval's name."""
 
     label: str
-    """The cell in words, unique in its study."""
+    """The cell that it was evaluated for, in words."""
 
-    values: dict[str, Value]
-    """What is varied, as the study gives it (before scaling to the model's depth)."""
-
-    experts: dict[str, str]
-    """Role (``task``, ``language``, ``base``) -> name of the expert."""
-
-    language: str | None = None
-    """Code of the language expert's language, where the study names one."""
-
-    kind: Kind
-    """The study's recipe, or a baseline."""
-
-    plan: tuple[Source, ...] | None
-    """Source of every layer, embedding side first; None where no layer is swapped."""
-
-    backend: Backend
-    """The engine that really ran."""
+    evaluation: Evaluation
+    """Scores, versions and notes; the samples are in a file of their own."""
 
     timing_s: dict[str, float]
     """Wall time in seconds: ``total``, and what there was of ``merge`` (by mergekit), ``start`` (of
     an engine), ``load`` (weights into the live engine) and ``evaluate``."""
 
     provenance: dict[str, Any]
-    """Versions, fingerprints, how the weights got into the engine, when and where."""
+    """Request, code, how the weights got into the engine, when and where."""
 
-    skipped: dict[str, str] = Field(default_factory=dict)
-    """Task of the request that was not asked -> why."""
-
-    notes: tuple[str, ...] = ()
-    """What a reader of the scores must know; see `Evaluation.notes`."""
-
-
-class CellRecord(CellHead):
-    """A finished cell."""
-
-    folder: Path
+    folder: Path = Field(default=Path(), exclude=True)
     """Where its files are."""
-
-    scores: tuple[TaskScore, ...]
-    """Every metric and filter of every task."""
-
-    @property
-    def layer_plan(self) -> LayerPlan | None:
-        """The plan, to draw or describe."""
-        return None if self.plan is None else LayerPlan(self.plan)
-
-    @property
-    def merge(self) -> dict[str, Any]:
-        """The mergekit recipe that makes the same weights."""
-        return dict(read_yaml(self.folder / "merge.yml"))
 
     def samples(self) -> Iterator[Sample]:
         """Yield the records of all items, as they were asked.
@@ -119,14 +87,116 @@ class CellRecord(CellHead):
             yield _validated(Sample, line, f"{path}:{number}")
 
 
+class PlannedCell(Frozen):
+    """A cell of the current plan, in the order of the study."""
+
+    label: str
+    """The cell in words, unique in its study."""
+
+    kind: Kind
+    """The study's recipe, or a baseline."""
+
+    values: dict[str, Value]
+    """What is varied, as the study gives it (before scaling to the model's depth)."""
+
+    experts: dict[str, str]
+    """Role (``task``, ``language``, ``base``) -> name of the expert."""
+
+    language: str | None = None
+    """Code of the language expert's language, where the study names one."""
+
+    plan: tuple[Source, ...] | None
+    """Source of every layer, embedding side first; None where no layer is swapped."""
+
+    weights_key: str
+    """Hash of the weights: equal where two cells are one model."""
+
+    records: dict[str, str]
+    """Task -> key of its record, in the order of the request."""
+
+    skipped: dict[str, str] = Field(default_factory=dict)
+    """Task of the request that is not asked -> why."""
+
+    @classmethod
+    def of(cls, cell: Cell) -> PlannedCell:
+        """Return an identified cell as it is written down."""
+        return cls(
+            label=cell.label,
+            kind=cell.kind,
+            values=dict(cell.values),
+            experts=dict(cell.experts),
+            language=cell.language,
+            plan=None if cell.plan is None else cell.plan.sources,
+            weights_key=cell.weights_key,
+            records=dict(cell.score_keys),
+            skipped=dict(cell.skipped),
+        )
+
+
+class CellRecord(PlannedCell):
+    """A cell with the records that it has."""
+
+    tasks: tuple[TaskRecord, ...] = Field(min_length=1)
+    """In the order of the request; all of them only if the cell is finished."""
+
+    @property
+    def scores(self) -> tuple[TaskScore, ...]:
+        """Every metric and filter of every task."""
+        return tuple(score for each in self.tasks for score in each.evaluation.scores)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the scores must know; see `Evaluation.notes`."""
+        return tuple(note for each in self.tasks for note in each.evaluation.notes)
+
+    @property
+    def backend(self) -> Backend:
+        """The engine that really ran."""
+        return self.tasks[0].evaluation.backend
+
+    @property
+    def timing_s(self) -> dict[str, float]:
+        """Seconds by step, of all tasks together."""
+        names = dict.fromkeys(name for each in self.tasks for name in each.timing_s)
+        return {name: sum(each.timing_s.get(name, 0.0) for each in self.tasks) for name in names}
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """That of the first task."""
+        return self.tasks[0].provenance
+
+    @property
+    def layer_plan(self) -> LayerPlan | None:
+        """The plan, to draw or describe."""
+        return None if self.plan is None else LayerPlan(self.plan)
+
+    @property
+    def merge(self) -> dict[str, Any]:
+        """The mergekit recipe that makes the same weights."""
+        return dict(read_yaml(self.tasks[0].folder / "merge.yml"))
+
+    def evaluation(self) -> Evaluation:
+        """Return the scores of all tasks as one evaluation, without samples."""
+        first = self.tasks[0].evaluation
+        return first.model_copy(update={"scores": self.scores, "notes": self.notes})
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the records of all items of all tasks; see `TaskRecord.samples`."""
+        for each in self.tasks:
+            yield from each.samples()
+
+
 class Failure(Frozen):
-    """Why a cell failed the last time it was tried."""
+    """Why a task of a model failed the last time it was tried."""
 
     schema_version: int = SCHEMA_VERSION
     """Of the record."""
 
     key: str
-    """The cell."""
+    """Of the record that there would be."""
+
+    task: str
+    """lm-eval's name."""
 
     label: str
     """The cell in words."""
@@ -142,16 +212,6 @@ class Failure(Frozen):
 
     attempt: int
     """1 for the first failure, then counting."""
-
-
-class PlannedCell(Frozen):
-    """A cell of the current plan, in the order of the study."""
-
-    key: str
-    """Names its folder."""
-
-    label: str
-    """In words."""
 
 
 class RunFile(Frozen):
@@ -175,6 +235,9 @@ class RunFile(Frozen):
     num_layers: int | None
     """Decoder layers of the model."""
 
+    protocol: str
+    """Hash of how tasks are asked; see `TaskRecord`."""
+
     notes: tuple[str, ...] = ()
     """What the plan had to say aloud: scaled layer counts, cells that share weights."""
 
@@ -195,10 +258,10 @@ class Run(Frozen):
     """`run.json`."""
 
     cells: tuple[CellRecord, ...]
-    """The finished cells, in the order of the study."""
+    """The cells that have a record, in the order of the study."""
 
     failures: tuple[Failure, ...]
-    """The failed ones, in the order of the study."""
+    """Of the cells that lack one: the first failure of each, in the order of the study."""
 
     @property
     def study(self) -> Study:
@@ -207,9 +270,9 @@ class Run(Frozen):
 
     @property
     def unfinished(self) -> tuple[PlannedCell, ...]:
-        """The planned cells without a record, failed ones included."""
-        done = {cell.key for cell in self.cells}
-        return tuple(cell for cell in self.head.cells if cell.key not in done)
+        """The planned cells that lack a record, failed ones included."""
+        done = {task.key for cell in self.cells for task in cell.tasks}
+        return tuple(cell for cell in self.head.cells if not done >= set(cell.records.values()))
 
 
 def load_run(path: Path) -> Run:
@@ -222,14 +285,62 @@ def load_run(path: Path) -> Run:
     head = read_run_file(path)
     if head is None:
         raise InputError(f"{path}: no {RUN_FILE} in it, so it is no run; layerswap run makes one")
-    keys = [cell.key for cell in head.cells]
-    records = (read_cell(path, key) for key in keys)
-    cells = tuple(record for record in records if record is not None)
-    done = {cell.key for cell in cells}
-    failures = (read_failure(path, key) for key in keys if key not in done)
-    return Run(
-        path=path, head=head, cells=cells, failures=tuple(f for f in failures if f is not None)
-    )
+    keys = dict.fromkeys(key for cell in head.cells for key in cell.records.values())
+    found = {key: read_record(path, key) for key in keys}
+    cells, failures = [], []
+    for cell in head.cells:
+        tasks = [task for key in cell.records.values() if (task := found[key]) is not None]
+        if tasks:
+            cells.append(CellRecord(**dict(cell), tasks=tuple(tasks)))
+        failed = (read_failure(path, k) for k in cell.records.values() if found[k] is None)
+        first = next((failure for failure in failed if failure is not None), None)
+        if first is not None:
+            failures.append(first.model_copy(update={"label": cell.label}))
+    return Run(path=path, head=head, cells=tuple(cells), failures=tuple(failures))
+
+
+def write_results(path: Path) -> None:
+    """Write `results.json`: the scores of every cell, to be read by people and scripts.
+
+    A cell has the scores of earlier calls too: those of the same weights under the same protocol.
+    """
+    run = load_run(path)
+    others: dict[str, list[TaskRecord]] = {}
+    for folder in (path / "records").glob("[!.]*"):
+        try:
+            record = read_record(path, folder.name)
+        except LayerSwapError:  # it is evaluated again when it is asked for
+            continue
+        if record is not None and record.protocol == run.head.protocol:
+            others.setdefault(record.weights_key, []).append(record)
+    models = {}
+    for cell in run.head.cells:
+        known = sorted(others.get(cell.weights_key, ()), key=lambda r: r.provenance["finished"])
+        latest = {record.task: record for record in known}
+        latest |= {record.task: record for record in known if record.key in cell.records.values()}
+        order = dict.fromkeys((*cell.records, *latest))
+        models[cell.label] = {
+            **cell.model_dump(mode="json", exclude={"label", "records", "plan"}),
+            "layers": cell.plan,
+            "tasks": {task: _result(latest[task], path) for task in order if task in latest},
+        }
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "study": run.study.name,
+        "question": run.head.question,
+        "experts": run.head.experts,
+        "models": models,
+    }
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    write_text(path / RESULTS_FILE, text)
+
+
+def _result(record: TaskRecord, path: Path) -> dict[str, Any]:
+    return {
+        **record.evaluation.model_dump(mode="json", exclude={"samples", "skipped"}),
+        "data_dir": record.provenance["request"]["data_dir"],
+        "record": record.folder.relative_to(path).as_posix(),
+    }
 
 
 def read_run_file(path: Path) -> RunFile | None:
@@ -242,64 +353,53 @@ def write_run_file(path: Path, head: RunFile) -> None:
     write_text(path / RUN_FILE, head.model_dump_json(indent=2) + "\n")
 
 
-def cell_folder(path: Path, key: str) -> Path:
-    """Return the folder of a cell's record, there or not."""
-    return path / "cells" / key
+def record_folder(path: Path, key: str) -> Path:
+    """Return the folder of a record, there or not."""
+    return path / "records" / key
 
 
 def is_finished(path: Path, key: str) -> bool:
-    """Return whether the cell has a record. Reads one directory entry."""
-    return (cell_folder(path, key) / "cell.json").is_file()
+    """Return whether there is such a record. Reads one directory entry."""
+    return (record_folder(path, key) / "record.json").is_file()
 
 
-def write_cell(
-    path: Path,
-    head: CellHead,
-    merge: dict[str, Any],
-    scores: Iterable[TaskScore],
-    samples: Iterable[Sample],
-) -> None:
-    """Write a finished cell, whole or not at all, and drop its failure."""
-    folder = cell_folder(path, head.key)
-    with replaced_folder(folder) as fresh:
-        lines = [sample.model_dump_json() + "\n" for sample in samples]
+def write_record(path: Path, record: TaskRecord, merge: dict[str, Any]) -> None:
+    """Write a record, whole or not at all, and drop its failure.
+
+    Args:
+        path: the run folder.
+        record: with its samples in `evaluation`.
+        merge: the mergekit recipe that makes the weights.
+    """
+    with replaced_folder(record_folder(path, record.key)) as fresh:
+        lines = [sample.model_dump_json() + "\n" for sample in record.evaluation.samples]
         (fresh / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
-        dumped = [score.model_dump(mode="json") for score in scores]
-        text = json.dumps(dumped, indent=2, ensure_ascii=False) + "\n"
-        (fresh / "scores.json").write_text(text, encoding="utf-8")
         text = yaml.safe_dump(merge, sort_keys=False, allow_unicode=True)
         (fresh / "merge.yml").write_text(text, encoding="utf-8")
-        text = head.model_dump_json(indent=2) + "\n"
-        (fresh / "cell.json").write_text(text, encoding="utf-8")
-    failure_path(path, head.key).unlink(missing_ok=True)
+        text = record.model_dump_json(indent=2, exclude={"evaluation": {"samples"}}) + "\n"
+        (fresh / "record.json").write_text(text, encoding="utf-8")
+    failure_path(path, record.key).unlink(missing_ok=True)
 
 
-def read_cell(path: Path, key: str) -> CellRecord | None:
-    """Return the record of a cell; None where it is not finished."""
-    folder = cell_folder(path, key)
-    head = _read(CellHead, folder / "cell.json")
-    if head is None:
-        return None
-    scores = folder / "scores.json"
-    try:
-        read = _SCORES.validate_json(scores.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise _damaged(scores, error) from error
-    return CellRecord(**dict(head), folder=folder, scores=read)
+def read_record(path: Path, key: str) -> TaskRecord | None:
+    """Return a record without its samples; None where there is none."""
+    folder = record_folder(path, key)
+    record = _read(TaskRecord, folder / "record.json")
+    return None if record is None else record.model_copy(update={"folder": folder})
 
 
 def failure_path(path: Path, key: str) -> Path:
-    """Return the file of a cell's failure, there or not."""
+    """Return the file of a failure, there or not."""
     return path / "failures" / f"{key}.json"
 
 
 def write_failure(path: Path, failure: Failure) -> None:
-    """Write why a cell failed, in place of what was written before."""
+    """Write why a task failed, in place of what was written before."""
     write_text(failure_path(path, failure.key), failure.model_dump_json(indent=2) + "\n")
 
 
 def read_failure(path: Path, key: str) -> Failure | None:
-    """Return why a cell failed the last time; None where it did not."""
+    """Return why a task failed the last time; None where it did not."""
     return _read(Failure, failure_path(path, key))
 
 
@@ -307,17 +407,27 @@ def partial_names(path: Path) -> list[str]:
     """Return names of what is half written, ``.KEY.*``: by a writer that was killed, or is not."""
     return [
         left.name
-        for pattern in ("cells/.*.partial", "failures/.*.json.*")
+        for pattern in ("records/.*.partial", "failures/.*.json.*")
         for left in path.glob(pattern)
     ]
 
 
 def remove_partial(path: Path, key: str) -> None:
-    """Remove what writers of this cell that were killed left. Call while holding the cell."""
-    for left in (path / "cells").glob(f".{key}.*.partial"):
+    """Remove what writers of this record that were killed left. Call while holding its claim."""
+    for left in (path / "records").glob(f".{key}.*.partial"):
         shutil.rmtree(left, ignore_errors=True)
     for left in (path / "failures").glob(f".{key}.json.*"):
         left.unlink(missing_ok=True)
+
+
+def other_schema(path: Path, version: object) -> InputError:
+    """Return the error for a file of another version of layerswap."""
+    is_older = isinstance(version, int) and version < SCHEMA_VERSION
+    return InputError(
+        f"{path}: written by {'an older' if is_older else 'a newer'} layerswap (schema version "
+        f"{version}, and this one reads {SCHEMA_VERSION}); it is left as it is: use the version "
+        "that wrote it, or run again in another folder (--out)"
+    )
 
 
 def _read(kind: type[_Model], path: Path) -> _Model | None:
@@ -332,11 +442,7 @@ def _read(kind: type[_Model], path: Path) -> _Model | None:
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(path, error) from error
     if version != SCHEMA_VERSION:
-        age = "older" if isinstance(version, int) and version < SCHEMA_VERSION else "newer"
-        raise InputError(
-            f"{path}: schema version {version}, {age} than the {SCHEMA_VERSION} that this version "
-            "of layerswap reads; use the version that wrote it, or another --out"
-        )
+        raise other_schema(path, version)
     return _validated(kind, text, str(path))
 
 
@@ -352,5 +458,5 @@ def _damaged(where: Path | str, error: Exception) -> LayerSwapError:
     if Path(where).name == RUN_FILE:
         return LayerSwapError(f"{told}; restore it, or choose another --out")
     return LayerSwapError(
-        f"{told}; remove its folder and run the study again: the other cells are kept"
+        f"{told}; remove its folder and run the study again: the other records are kept"
     )

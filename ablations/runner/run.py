@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import layerswap_method
 from ablations.engines.options import BackendChoice
+from ablations.machine.fingerprint import fingerprint_code
 from ablations.machine.locks import try_claim
 from ablations.runner import records
 from ablations.runner.engines import EngineSetup
@@ -18,7 +21,7 @@ from ablations.runner.processes import ProcessExecutor
 from ablations.runner.work import Executor, WorkEvaluator
 from ablations.sandbox.programs import Isolation
 from ablations.study.describe import counted, describe_plan
-from ablations.study.experts import find_experts_file
+from ablations.study.experts import ExpertsFile, find_experts_file
 from ablations.study.files import StudyFile, find_study, read_study
 from ablations.study.planning import StudyPlan, plan_study
 from ablations.study.selection import selected
@@ -29,6 +32,9 @@ logger = logging.getLogger(__name__)
 ExecutorName = Literal["local", "ray"]
 """Where cells run."""
 
+_CODE = (Path(layerswap_method.__file__).parent, Path(__file__).parent.parent)
+"""Packages whose hash a record tells, as provenance: it decides nothing."""
+
 _FINGERPRINTS = ".fingerprints.json"
 _WORK = ".work"
 
@@ -37,8 +43,9 @@ _WORK = ".work"
 class RunOptions:
     """What the command line says besides the study."""
 
-    experts: Path | str | None = None
-    """The experts file: a path, or a shipped one by its name; None takes the study's own."""
+    experts: Path | str | ExpertsFile | None = None
+    """The experts file (a path, or a shipped one by its name), or its content; None takes the
+    study's own."""
 
     out: Path | None = None
     """The run folder; None is ``runs/NAME``."""
@@ -92,7 +99,6 @@ class RunResult:
         done = self.summary
         parts = [f"{counted(len(done.evaluated), 'cell')} evaluated"]
         parts += [f"{len(done.before)} finished before"] if done.before else []
-        parts += [f"{len(done.reused)} with scores that were here"] if done.reused else []
         lines = [f"{self.out}: {', '.join(parts)}, {len(done.failed)} failed"]
         lines += [f"  failed: {label}: {error}" for label, error in done.failed.items()]
         if done.failed:
@@ -112,21 +118,17 @@ def dry_run(study: str, options: RunOptions) -> str:
     Raises:
         InputError: with every problem of the study, or for a folder that is another's.
     """
-    file = read_study(find_study(study))
-    name = None if file.study is None else file.study.name
-    out = (options.out or default_out(name or "study")).absolute()
-    if name is not None:
-        _check_folder(out, name, dry=True)
-    cache = out / _FINGERPRINTS
-    plan = _plan(file, options, cache, dry=True)
-    finished = {cell.key for cell in plan.cells if records.is_finished(out, cell.key)}
-    chosen = {cell.key for cell in selected(plan.cells, options.only)}
+    file, out = _opened(study, options)
+    if file.study is not None:
+        check_folder(out, file.study.name, dry=True)
+    plan = _plan(file, options, out / _FINGERPRINTS, dry=True)
+    keys = {key for cell in plan.cells for key in cell.score_keys.values()}
     return describe_plan(
         plan,
         materialize=options.materialize,
         jobs=options.jobs or 1,
-        selected=chosen,
-        finished=finished,
+        selected={cell.label for cell in selected(plan.cells, options.only)},
+        finished={key for key in keys if records.is_finished(out, key)},
     )
 
 
@@ -136,14 +138,20 @@ def run_study(study: str, options: RunOptions) -> RunResult:
     Raises:
         InputError: with every problem of the study, or for a folder that is another's.
     """
-    file = read_study(find_study(study))
-    name = None if file.study is None else file.study.name
-    out = (options.out or default_out(name or "study")).absolute()
-    if name is not None:
-        _check_folder(out, name)
+    file, out = _opened(study, options)
+    if file.study is not None:
+        check_folder(out, file.study.name)
     logger.info("planning %s", file.path)
-    cache = out / _FINGERPRINTS
-    plan = _plan(file, options, cache)
+    return run_file(file, out, options)
+
+
+def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
+    """Run a study as it was read in the folder `out`, which `check_folder` has let pass.
+
+    Raises:
+        InputError: with every problem of the study.
+    """
+    plan = _plan(file, options, out / _FINGERPRINTS)
     for note in plan.notes:
         logger.info("  note: %s", note)
     cells = selected(plan.cells, options.only)
@@ -153,24 +161,43 @@ def run_study(study: str, options: RunOptions) -> RunResult:
     setup = EngineSetup.of(plan, out / _WORK, materialize=options.materialize)
     executor = _executor(setup, options)
     provenance = {
+        "study": plan.study.name,
         "experts": {name: expert.reference for name, expert in plan.experts.items()},
         "plan_versions": dict(plan.versions),
         "dtype": plan.options.dtype,
+        "code": {package.name: fingerprint_code(package)[:12] for package in _CODE},
     }
     try:
-        summary = run_cells(out, cells, executor, provenance=provenance, progress=options.progress)
+        summary = run_cells(
+            out,
+            cells,
+            executor,
+            protocol=plan.protocol,
+            provenance=provenance,
+            progress=options.progress,
+        )
     except KeyboardInterrupt:
-        logger.warning("interrupted: finished cells stay; the same command goes on with the rest")
+        logger.warning("interrupted: finished tasks stay; the same command goes on with the rest")
         raise
     finally:
         executor.close()
+        with contextlib.suppress(OSError, LayerSwapError):  # the records say it all the same
+            records.write_results(out)
     return RunResult(out, summary, len(records.load_run(out).unfinished))
 
 
+def _opened(study: str, options: RunOptions) -> tuple[StudyFile, Path]:
+    """Return a study as far as it can be read, and its run folder."""
+    file = read_study(find_study(study))
+    name = "study" if file.study is None else file.study.name
+    return file, (options.out or default_out(name)).absolute()
+
+
 def _plan(file: StudyFile, options: RunOptions, cache: Path, *, dry: bool = False) -> StudyPlan:
+    given = options.experts
     return plan_study(
         file,
-        None if options.experts is None else find_experts_file(str(options.experts)),
+        find_experts_file(str(given)) if isinstance(given, (str, Path)) else given,
         backend=options.backend,
         cache=cache,
         dry=dry,
@@ -194,8 +221,14 @@ def _executor(setup: Callable[[], WorkEvaluator], options: RunOptions) -> Execut
     return ProcessExecutor(setup, options.jobs or 1)
 
 
-def _check_folder(out: Path, name: str, *, dry: bool = False) -> None:
-    """Check that `out` may hold a run of the study `name`; if `dry`, it need not be writable.
+def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str] = ()) -> None:
+    """Check that `out` may hold a run of the study `name`.
+
+    Args:
+        out: the run folder to be.
+        name: of the study.
+        dry: whether it need not be writable.
+        own: what may stand in a folder without a run.
 
     Raises:
         InputError: when it holds something else, or cannot be a folder.
@@ -214,8 +247,11 @@ def _check_folder(out: Path, name: str, *, dry: bool = False) -> None:
             f"{out}: holds a run of the study {head.study.name!r}, not of {name!r}; choose "
             "another --out"
         )
+    if head is None and (out / records.RESULTS_FILE).is_file():
+        raise records.other_schema(out / records.RESULTS_FILE, 1)
     if head is None and out.is_dir():
-        found = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
+        found = sorted({path.name for path in out.iterdir()} - set(own))
+        found = [name for name in found if not name.startswith(".")]
         if found:
             raise InputError(
                 f"{out}: is not empty ({found[0]}) and holds no run; choose another --out"
@@ -228,8 +264,9 @@ def _write_run_file(out: Path, plan: StudyPlan) -> None:
         study=plan.study,
         question=plan.study.question,
         experts={name: expert.reference for name, expert in plan.experts.items()},
-        cells=tuple(records.PlannedCell(key=c.key, label=c.label) for c in plan.cells),
+        cells=tuple(records.PlannedCell.of(cell) for cell in plan.cells),
         num_layers=plan.num_layers,
+        protocol=plan.protocol,
         notes=plan.notes,
         created=now() if known is None else known.created,
         versions=dict(plan.versions),

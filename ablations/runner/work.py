@@ -16,19 +16,27 @@ from layerswap_method.errors import LayerSwapError
 
 @dataclass(frozen=True)
 class Work:
-    """Weights to evaluate."""
+    """A task to ask of a model."""
 
     score_key: str
-    """Of the cells that will get the scores."""
+    """Of the record to be."""
+
+    weights_key: str
+    """Of the model: an evaluator keeps it for the next item that has the same."""
 
     label: str
-    """The first of those cells, in words."""
+    """The first cell that is about it, in words."""
 
     merge: Mapping[str, Any]
     """The mergekit recipe of the weights."""
 
     request: EvaluationRequest
-    """What is asked."""
+    """What is asked: a single task."""
+
+    @property
+    def task(self) -> str:
+        """The task."""
+        return self.request.tasks[0]
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,7 @@ class Done:
     """Scores and records."""
 
     timing_s: Mapping[str, float] = field(default_factory=dict)
-    """Wall time of the steps, in seconds; see `CellHead.timing_s`."""
+    """Wall time of the steps, in seconds; see `TaskRecord.timing_s`."""
 
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """How the weights got into the engine; why not the usual way, if so."""
@@ -58,8 +66,15 @@ class Failed:
     lost: bool = False
     """Whether the place where it ran went away, so that it may be tried at another."""
 
+    of_model: bool = False
+    """Whether no other task of the same model need be tried."""
+
 
 Outcome = Done | Failed
+
+
+class ModelFailed(LayerSwapError):
+    """Raised by an evaluator that has no model to ask: its experts, merge or load failed."""
 
 
 class WorkEvaluator(Protocol):
@@ -100,34 +115,7 @@ def attempt(evaluator: WorkEvaluator, work: Work) -> Outcome:
     try:
         return evaluator.evaluate(work)
     except LayerSwapError as error:
-        return Failed(error.message)
+        return Failed(error.message, of_model=isinstance(error, ModelFailed))
     except Exception as error:
         first = (str(error).strip() or "(no message)").splitlines()[0]
         return Failed(f"{type(error).__name__}: {first}", details=traceback.format_exc())
-
-
-class InProcessExecutor:
-    """Runs one item at a time in this process: for small evaluators, and for tests."""
-
-    def __init__(self, evaluator: WorkEvaluator):
-        """Take the evaluator; `close` closes it."""
-        self._evaluator = evaluator
-        self._waiting: list[Work] = []
-
-    @property
-    def slots(self) -> int:
-        """One."""
-        return 1
-
-    def submit(self, work: Work) -> None:
-        """Keep the item until `collect`."""
-        self._waiting.append(work)
-
-    def collect(self) -> Sequence[tuple[Work, Outcome]]:
-        """Evaluate what was submitted."""
-        waiting, self._waiting = self._waiting, []
-        return [(work, attempt(self._evaluator, work)) for work in waiting]
-
-    def close(self) -> None:
-        """Close the evaluator."""
-        self._evaluator.close()

@@ -145,8 +145,8 @@ class Evaluation(Frozen):
     scores: tuple[TaskScore, ...]
     """Every metric and filter of every task, in the order of the request."""
 
-    samples: tuple[Sample, ...]
-    """One record per task, filter and item."""
+    samples: tuple[Sample, ...] = ()
+    """One record per task, filter and item; in a file of their own once they are stored."""
 
     task_versions: dict[str, str]
     """Version per task, from its YAML metadata; ``""`` where it states none."""

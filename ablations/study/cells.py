@@ -77,11 +77,11 @@ class Cell:
     weights_key: str = ""
     """See `ablations.study.identity`; empty until identified."""
 
-    score_key: str = ""
-    """As above."""
+    score_keys: Mapping[str, str] = field(default_factory=dict)
+    """Task -> key of its record; empty until identified."""
 
-    key: str = ""
-    """As above."""
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """Task that the study names and that is not asked -> why."""
 
     def facts(self) -> dict[str, str]:
         """Return what ``--only`` can ask of the cell, as text."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ablations.study.cells import Cell
 from ablations.study.cost import cost_of
@@ -29,8 +29,8 @@ def describe_plan(
         plan: the plan.
         materialize: whether every merge is written to disk.
         jobs: engines at once.
-        selected: keys that ``--only`` leaves; None for all.
-        finished: keys with a record.
+        selected: labels of the cells that ``--only`` leaves; None for all.
+        finished: keys of the records that are there.
     """
     study = plan.study
     lines = [f"study {study.name}: {study.question}"]
@@ -38,32 +38,39 @@ def describe_plan(
     lines += [f"  {name}: {expert.reference}" for name, expert in plan.experts.items()]
     lines += [f"  note: {note}" for note in plan.notes]
     groups = plan.groups()
-    number = {cell.key: index for index, group in enumerate(groups, start=1) for cell in group}
-    cells = [cell for cell in plan.cells if selected is None or cell.key in selected]
+    number = {group[0].weights_key: index for index, group in enumerate(groups, start=1)}
+    cells = [cell for cell in plan.cells if selected is None or cell.label in selected]
+    done = {cell.label for cell in plan.cells if set(cell.score_keys.values()) <= set(finished)}
     width = max(len(cell.label) for cell in cells)
     lines += ["", f"{counted(len(cells), 'cell')} (layers from the input side; {_legend()}):"]
     for cell in cells:
-        done = "  finished" if cell.key in finished else ""
-        lines.append(
-            f"  {number[cell.key]:3d}  {cell.key[:8]}  {cell.label:{width}}  {_drawn(cell)}{done}"
-        )
-    chosen = {cell.key for cell in cells}
-    todo = [
-        group[0]
-        for group in groups
-        if any(cell.key in chosen for cell in group)
-        and not any(cell.key in finished for cell in group)
-    ]
-    return "\n".join([*lines, "", *_cost(plan, todo, len(cells), materialize, jobs)])
+        ended = "  finished" if cell.label in done else ""
+        place = f"{number[cell.weights_key]:3d}  {cell.weights_key[:8]}"
+        lines.append(f"  {place}  {cell.label:{width}}  {_drawn(cell)}{ended}")
+    todo: dict[str, Cell] = {}
+    for cell in cells:
+        if cell.label not in done:
+            todo.setdefault(cell.weights_key, cell)
+    left = {
+        key: task for cell in cells for task, key in cell.score_keys.items() if key not in finished
+    }
+    return "\n".join(
+        [*lines, "", *_cost(plan, [*todo.values()], left, len(cells), materialize, jobs)]
+    )
 
 
 def _cost(
-    plan: StudyPlan, todo: Sequence[Cell], cells: int, materialize: bool, jobs: int
+    plan: StudyPlan,
+    todo: Sequence[Cell],
+    left: Mapping[str, str],
+    cells: int,
+    materialize: bool,
+    jobs: int,
 ) -> list[str]:
     cost = cost_of(plan, todo, materialize=materialize, jobs=jobs)
-    requests = ", ".join(dict.fromkeys(task for cell in todo for task in cell.request.tasks))
+    requests = ", ".join(dict.fromkeys(left.values()))
     return [
-        f"cost: {counted(len(todo), 'evaluation')} for {counted(cells, 'cell')}, on "
+        f"cost: {counted(len(left), 'evaluation')} for {counted(cells, 'cell')}, on "
         f"{plan.backend} in {plan.options.dtype}",
         f"  tasks: {requests or 'none'}; items a task: {plan.study.evaluate.limit or 'all'}",
         f"  engine starts: {cost.engine_starts}; loads into a live engine: {cost.loads}",

@@ -2,9 +2,12 @@
 
 - ``weights_key``: every output tensor by the content it is made of, and config and tokenizer.
   No layer swapped and everything else from the task expert *is* the task expert.
-- ``score_key``: weights, request, task files, engine, versions. Cells that share it are evaluated
-  once; a changed protocol changes it, so that it cannot resume onto old scores.
-- ``key``: score_key and the cell's place in the study. It names the cell's folder.
+- ``score_keys``: for each task weights, protocol, the task's YAML and data, versions. It names the
+  record's folder. A changed protocol changes it, so that nothing resumes onto old scores.
+
+Code is in them as two numbers, METHOD_VERSION and SCORING_VERSION, which are raised in the change
+that alters a tensor or a score: a word in a table, a comment or a README leave every score valid.
+Of library versions those count that `backend_versions` names, and mergekit's for what it merges.
 """
 
 from __future__ import annotations
@@ -18,18 +21,15 @@ from typing import Any
 
 import layerswap_method
 from ablations.engines.options import EngineOptions
-from ablations.machine.fingerprint import (
-    fingerprint_checkpoint,
-    fingerprint_folder,
-    fingerprint_of,
-)
+from ablations.machine.fingerprint import fingerprint_checkpoint, fingerprint_of
 from ablations.machine.whole_files import write_text
 from ablations.models.find import Expert
 from ablations.scoring import SCORING_VERSION
-from ablations.scoring.records import Backend
+from ablations.scoring.records import Backend, EvaluationRequest
 from ablations.study.cells import Cell
-from ablations.study.documents import with_references
+from ablations.study.documents import DELTA_REVERT, LAYER_SWAP, with_references
 from ablations.study.streams import without_idle_rows
+from ablations.tasks.contents import TaskContents
 from layerswap_method.errors import InputError
 from layerswap_method.merge_stream import can_stream, needs_deltas, stream_of
 from layerswap_method.stream.mix import TensorOrigin
@@ -128,6 +128,16 @@ def read_contents(experts: Iterable[Expert], fingerprints: Fingerprints) -> Cont
     return Contents(references, files, donated)
 
 
+def protocol_key(request: EvaluationRequest, backend: Backend, options: EngineOptions) -> str:
+    """Return a hash of how tasks are asked: what all scores of a study have in common."""
+    memory = {"kv_cache_gib", "gpu_memory_utilization"}
+    return fingerprint_of(
+        request=request.model_dump(mode="json", include={"limit", "seed", "level"}),
+        backend=backend,
+        options=options.model_dump(mode="json", exclude=memory),
+    )[:_KEY_LENGTH]
+
+
 def identified(
     cells: Iterable[Cell],
     experts: Mapping[str, Expert],
@@ -137,46 +147,37 @@ def identified(
     options: EngineOptions,
     versions: Mapping[str, str],
 ) -> list[Cell]:
-    """Return the cells with their three keys.
+    """Return the cells with their keys.
 
     Args:
-        cells: from `expand`.
+        cells: from `expand`, their requests with single tasks.
         experts: reference, as the cells' recipes write it -> expert.
         contents: what they are made of.
         backend: the engine that will run.
         options: how it runs.
-        versions: of the packages that can change a score.
+        versions: of the packages that can change a score, and of mergekit.
     """
-    folders: dict[Path | None, str] = {}
+    tasks: dict[Any, TaskContents] = {}
+    scoring = {name: text for name, text in versions.items() if name != "mergekit"}
     found = []
     for cell in cells:
-        folder = cell.request.include_path
-        for each in (folder, cell.request.data_dir):
-            if each is not None and each not in folders:
-                folders[each] = fingerprint_folder(each)
-        weights = fingerprint_of(weights=weights_identity(cell.merge, experts, contents, versions))
-        score = fingerprint_of(
-            weights=weights,
-            request=cell.request.model_dump(
-                mode="json", exclude={"include_path", "data_dir", "code_isolation"}
-            ),
-            tasks=folders[folder],
-            data=folders.get(cell.request.data_dir),
-            backend=backend,
-            options=options.model_dump(mode="json"),
-            versions=dict(versions),
-            code=[SCORING_VERSION, layerswap_method.METHOD_VERSION],
-        )
-        place = [cell.study, cell.kind, cell.label, dict(cell.values), dict(cell.experts)]
-        key = fingerprint_of(score=score, place=place, language=cell.language)
-        found.append(
-            dataclasses.replace(
-                cell,
-                weights_key=weights[:_KEY_LENGTH],
-                score_key=score[:_KEY_LENGTH],
-                key=key[:_KEY_LENGTH],
-            )
-        )
+        places = (cell.request.include_path, cell.request.data_dir)
+        if places not in tasks:
+            tasks[places] = TaskContents(*places)
+        identity = weights_identity(cell.merge, experts, contents, versions)
+        weights = fingerprint_of(weights=identity)[:_KEY_LENGTH]
+        protocol = protocol_key(cell.request, backend, options)
+        keys = {
+            task: fingerprint_of(
+                weights=weights,
+                protocol=protocol,
+                task=[task, tasks[places].fingerprint(task)],
+                versions=scoring,
+                scoring=SCORING_VERSION,
+            )[:_KEY_LENGTH]
+            for task in cell.request.tasks
+        }
+        found.append(dataclasses.replace(cell, weights_key=weights, score_keys=keys))
     return found
 
 
@@ -198,9 +199,12 @@ def weights_identity(
         versions: of the packages that can change a merge.
     """
     merge = without_idle_rows(merge)
+    code = layerswap_method.METHOD_VERSION
+    is_ours = merge["merge_method"] in (LAYER_SWAP, DELTA_REVERT)
     by_recipe = {
         "document": with_references(merge, contents.references),
         "mergekit": versions["mergekit"],
+        "code": code if is_ours else None,
     }
     # What is measured follows from the content of experts and base, and planning reads no weights.
     if not can_stream(merge) or needs_deltas(merge):
@@ -209,12 +213,17 @@ def weights_identity(
         stream = stream_of(merge, experts)
     except InputError:  # an adapter that only mergekit can merge; the engine will say so
         return by_recipe
-    tensors = {}
+    tensors, computed = {}, False
     for name in sorted(stream.names):
         mix = stream.mixes[name]
         terms = [[*_origin(origin, contents), share] for origin, share in mix.terms]
         tensors[name] = [terms, mix.model_dump(mode="json", exclude={"terms"})]
-    return {"donated": contents.donated[stream.donor], "tensors": tensors}
+        computed |= len(mix.terms) > 1 or mix.terms[0][0].change is not None
+    return {
+        "donated": contents.donated[stream.donor],
+        "tensors": tensors,
+        "code": code if computed else None,  # a tensor that is copied is what it is
+    }
 
 
 def _origin(origin: TensorOrigin, contents: Contents) -> list[Any]:

@@ -6,9 +6,10 @@ All problems are collected; only what cannot be asked because of an earlier one 
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import layerswap_method
 from ablations.engines.backends import backend_versions, resolve_backend
 from ablations.engines.lm_eval_backend import check_data, check_tasks
 from ablations.engines.options import BackendChoice, EngineOptions
+from ablations.engines.task_choice import Choice
 from ablations.models.find import Expert, find_expert
 from ablations.models.fit import compatibility_report
 from ablations.sandbox.programs import Isolation
@@ -32,13 +34,14 @@ from ablations.study.checks import (
 )
 from ablations.study.experts import ExpertsFile, read_experts_file
 from ablations.study.files import StudyFile
-from ablations.study.identity import Fingerprints, identified, read_contents
+from ablations.study.identity import Fingerprints, identified, protocol_key, read_contents
 from ablations.study.scaling import describe_scaling
 from ablations.study.schema import Study
 from ablations.study.selection import selected
 from ablations.study.streams import engine_options
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.checkpoints.headers import Checkpoint
+from layerswap_method.checkpoints.lora import check_readable
 from layerswap_method.errors import InputError
 from layerswap_method.merge_stream import can_stream
 from layerswap_method.mergekit_plugin.api import configuration_type
@@ -72,6 +75,9 @@ class StudyPlan:
     versions: Mapping[str, str]
     """Of what can change a score."""
 
+    protocol: str
+    """`protocol_key` of all cells."""
+
     states: Mapping[str, str]
     """Folder of an expert or adapter -> `folder_state` when its content was read."""
 
@@ -89,16 +95,16 @@ class StudyPlan:
         return self.study.evaluate.options
 
     def groups(self) -> tuple[tuple[Cell, ...], ...]:
-        """Return the cells that are evaluated together: same weights, same protocol."""
+        """Return the cells that are evaluated together: those of equal weights."""
         groups: dict[str, list[Cell]] = {}
         for cell in self.cells:
-            groups.setdefault(cell.score_key, []).append(cell)
+            groups.setdefault(cell.weights_key, []).append(cell)
         return tuple(tuple(group) for group in groups.values())
 
 
 def plan_study(
     file: StudyFile,
-    experts_file: Path | None,
+    experts_file: Path | ExpertsFile | None,
     *,
     backend: BackendChoice = "auto",
     cache: Path | None = None,
@@ -112,7 +118,8 @@ def plan_study(
 
     Args:
         file: the study, as far as it could be read.
-        experts_file: names to folders; None takes the study's own `experts_file`.
+        experts_file: names to folders, or the file with them; None takes the study's own
+            `experts_file`.
         backend: what is to evaluate.
         cache: file in which fingerprints of experts are kept.
         dry: whether to download no expert, read no weights or data and write nothing.
@@ -140,25 +147,32 @@ def plan_study(
     expansion, checkpoints = Expansion(), list[Checkpoint]()
     if set(experts) == set(expert_names(study)):
         aligned = bool(study.recipe and (study.recipe.keys() & {"tokenizer", "tokenizer_source"}))
-        checkpoints, unfit = compatibility_report(list(experts.values()), aligned=aligned)
-        problems += [f"incompatible experts: {problem}" for problem in unfit]
-        if not problems and checkpoints[0].num_layers is None:
+        if study.recipe or set(study.baseline) - {"base"}:
+            checkpoints, unfit = compatibility_report(list(experts.values()), aligned=aligned)
+            problems += [f"incompatible experts: {problem}" for problem in unfit]
+        else:  # one model alone need fit no other
+            problems += _adapter_problems(experts.values())
+        if not problems and checkpoints and checkpoints[0].num_layers is None:
             problems.append(f"the config of {checkpoints[0].name} does not say how many layers")
         if not problems:
             expansion = expand(
                 study,
                 experts,
-                num_layers=checkpoints[0].num_layers or 0,
+                num_layers=_depth(checkpoints),
                 include_path=task_folder(study),
             )
             problems += expansion.problem_list()
             problems += _selection_problems(only, expansion)
     if problems or chosen is None:
         raise InputError.from_problems(str(file.path), problems)
+    expansion.cells = list(_with_single_tasks(expansion.cells))
     if not dry and task_folder(study) == SHIPPED_TASKS:
         _check_data(expansion.cells)
     study = _with_dtype(study, experts[expert_names(study)[0]])
-    versions = _versions(chosen)
+    versions = {
+        "mergekit": importlib.metadata.version("mergekit"),
+        **backend_versions(chosen),
+    }
     fingerprints = Fingerprints(cache, dry=dry)
     contents = read_contents(experts.values(), fingerprints)
     fingerprints.save()
@@ -174,10 +188,11 @@ def plan_study(
         study=study,
         cells=tuple(cells),
         experts=experts,
-        num_layers=checkpoints[0].num_layers or 0,
-        num_weights=sum(math.prod(shape) for shape in checkpoints[0].shapes.values()),
+        num_layers=_depth(checkpoints),
+        num_weights=sum(math.prod(shape) for c in checkpoints[:1] for shape in c.shapes.values()),
         backend=chosen,
-        versions=versions,
+        versions={"layerswap": layerswap_method.__version__, **versions},
+        protocol=protocol_key(cells[0].request, chosen, study.evaluate.options),
         states=fingerprints.states(),
         notes=(
             *_scaling(study, expansion, checkpoints),
@@ -189,8 +204,10 @@ def plan_study(
 
 
 def _with_experts(
-    file: StudyFile, study: Study, path: Path | None, problems: list[str]
+    file: StudyFile, study: Study, path: Path | ExpertsFile | None, problems: list[str]
 ) -> tuple[Study, ExpertsFile | None]:
+    if isinstance(path, ExpertsFile):
+        return with_experts_file(study, path), path
     if path is None and study.experts_file is not None:
         path = file.path.parent / study.experts_file
     if path is None:
@@ -296,22 +313,40 @@ def _check_data(cells: list[Cell]) -> None:
     check_data(first.model_copy(update={"tasks": (name,)}) for name in names)
 
 
-def _versions(backend: Backend) -> dict[str, str]:
-    ours = {"layerswap": layerswap_method.__version__}
-    return {**ours, "mergekit": importlib.metadata.version("mergekit"), **backend_versions(backend)}
+def _with_single_tasks(cells: Iterable[Cell]) -> Iterator[Cell]:
+    """Yield the cells with groups and tags of their requests taken apart: a task has a record."""
+    known: dict[EvaluationRequest, Choice] = {}
+    for cell in cells:
+        if cell.request not in known:
+            known[cell.request] = check_tasks(cell.request)
+        choice = known[cell.request]
+        request = cell.request.model_copy(update={"tasks": choice.asked})
+        yield dataclasses.replace(cell, request=request, skipped=choice.skipped)
+
+
+def _adapter_problems(experts: Iterable[Expert]) -> Iterator[str]:
+    for expert in experts:
+        try:
+            if expert.adapter is not None:
+                check_readable(expert.adapter)
+        except InputError as error:
+            yield error.message
+
+
+def _depth(checkpoints: list[Checkpoint]) -> int:
+    return next((each.num_layers or 0 for each in checkpoints), 0)
 
 
 def _scaling(study: Study, expansion: Expansion, checkpoints: list[Checkpoint]) -> list[str]:
     if study.reference_layers is None or not expansion.scaled:
         return []
-    num_layers = checkpoints[0].num_layers or 0
-    return [describe_scaling(expansion.scaled, study.reference_layers, num_layers)]
+    return [describe_scaling(expansion.scaled, study.reference_layers, _depth(checkpoints))]
 
 
 def _shared_weights(cells: list[Cell]) -> list[str]:
     groups: dict[str, list[str]] = {}
     for cell in cells:
-        groups.setdefault(cell.score_key, []).append(cell.label)
+        groups.setdefault(cell.weights_key, []).append(cell.label)
     return [
         f"the same weights, evaluated once: {'; '.join(labels)}"
         for labels in groups.values()
@@ -322,7 +357,7 @@ def _shared_weights(cells: list[Cell]) -> list[str]:
 def _unstreamed(cells: list[Cell]) -> list[str]:
     """Return what is merged to disk before it is evaluated, live engine or not."""
     found = {
-        cell.score_key: str(cell.merge["merge_method"])
+        cell.weights_key: str(cell.merge["merge_method"])
         for cell in cells
         if not can_stream(cell.merge)
     }

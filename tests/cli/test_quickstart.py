@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,6 @@ import pytest
 
 from ablations.machine.mergekit_program import merge, mergekit_yaml
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.layer_swap.report import read_plan
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -61,22 +61,21 @@ def test_it_says_what_it_does_and_shows_every_model(first: str) -> None:
 def test_the_table_is_what_the_records_say(first: str, where: Path) -> None:
     out = where / "runs" / "quickstart"
     results = json.loads((out / "results.json").read_text())
-    assert list(results["models"]) == ROWS
-    assert results["layers"] == ["language", "task", "task", "language"]
-    assert results["layers"] == list(read_plan(out / "merged" / "layer_swap").sources)  # type: ignore[union-attr]
+    models = {next(iter(model["experts"].values())): model for model in results["models"].values()}
+    assert set(models) == set(ROWS)
     compared = 0
-    for name, model in results["models"].items():
-        folder = out / "evaluations" / name.replace(" ", "_")
-        for score in model["scores"]:
-            lines = (folder / f"samples_{score['task']}.jsonl").read_text().splitlines()
+    for model in models.values():
+        for task in model["tasks"].values():
+            lines = (out / task["record"] / "samples.jsonl").read_text().splitlines()
             records = [json.loads(line) for line in lines]
-            values = [
-                r["values"][score["metric"]] for r in records if r["filter"] == score["filter"]
-            ]
-            assert len(values) == score["n"] == 8
-            if score["metric"] != "bleu":
-                assert sum(values) / 8 == pytest.approx(score["value"])
-                compared += 1
+            for score in task["scores"]:
+                values = [
+                    r["values"][score["metric"]] for r in records if r["filter"] == score["filter"]
+                ]
+                assert len(values) == score["n"] == 8
+                if score["metric"] != "bleu":
+                    assert sum(values) / 8 == pytest.approx(score["value"])
+                    compared += 1
     assert compared > 20
 
 
@@ -108,15 +107,16 @@ def test_nothing_finished_is_done_again(first: str, where: Path) -> None:
     assert again[again.index("Percent") :] == first[first.index("Percent") :]
 
 
-def test_a_changed_protocol_and_a_lost_model_are_done_again(first: str, where: Path) -> None:
+def test_a_changed_protocol_and_lost_results_are_done_again(first: str, where: Path) -> None:
     out = where / "runs" / "quickstart"
     shutil.rmtree(out / "merged" / "soup")
-    shutil.rmtree(out / "evaluations" / "base")
+    results = json.loads((out / "results.json").read_text())
+    shutil.rmtree(out / results["models"]["base"]["tasks"]["pocket_facts_sw"]["record"])
     again = _run(where).stdout
     assert "soup: mergekit-yaml " in again
-    # The same bytes were merged, so the soup need not be evaluated; the base must be.
+    # The same bytes were merged, so the soup need not be evaluated; the base must be, in one task.
     assert again.count("evaluated before, nothing has changed") == 4
-    assert "base: evaluated in" in again
+    assert re.findall(r"base: (\w+) evaluated in", again) == ["pocket_facts_sw"]
     other = _run(where, "--limit", "6").stdout
     assert "evaluated before" not in other
     assert "n=6" in other

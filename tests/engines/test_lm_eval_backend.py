@@ -6,15 +6,12 @@ import pytest
 
 from ablations.engines import vllm_engine
 from ablations.engines.backends import resolve_backend
-from ablations.engines.lm_eval_backend import (
-    CheckpointEvaluator,
-    check_tasks,
-    evaluate,
-)
+from ablations.engines.lm_eval_backend import check_tasks
 from ablations.engines.options import EngineOptions
 from ablations.scoring.records import Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError
 from tests.engines.conftest import write_model
+from tests.standins.cold import evaluate_cold
 
 TASKS = ("words_generate", "words_translate", "words_choose")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -26,7 +23,8 @@ def _evaluate(
     names: tuple[str, ...] = TASKS,
     limit: int | None = None,
 ) -> Evaluation:
-    return evaluate(model, names, include_path=folder, backend="hf", limit=limit)
+    request = EvaluationRequest(tasks=names, include_path=folder, limit=limit)
+    return evaluate_cold(model, request)
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +98,9 @@ def test_the_same_again_is_the_same_and_another_model_is_not(
 ) -> None:
     other = write_model(tmp_path / "other", seed=1)
     request = EvaluationRequest(tasks=TASKS, include_path=tasks)
-    evaluator = CheckpointEvaluator("hf", EngineOptions(batch_size=5))
-    first, between, again = (evaluator.evaluate(each, request) for each in (model, other, model))
-    evaluator.close()
+    options = EngineOptions(batch_size=5)
+    models = (model, other, model)
+    first, between, again = (evaluate_cold(each, request, "hf", options) for each in models)
     assert first.scores == again.scores
     assert first.samples == again.samples
     said = {sample.responses for sample in evaluation.samples_of("words_generate")}

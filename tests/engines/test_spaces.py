@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from ablations.engines import vllm_engine
-from ablations.engines.lm_eval_backend import CheckpointEvaluator
 from ablations.engines.options import EngineOptions
 from ablations.scoring.records import Evaluation, EvaluationRequest
 from tests.engines.conftest import SPECIAL, WORDS, write_model, write_tasks
+from tests.standins.cold import evaluate_cold
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 TASK = "words_generate"
@@ -53,8 +53,8 @@ def _spell(folder: Path, kind: str) -> None:
 
 def _answers(model: Path, tasks: Path, backend: str = "hf") -> Evaluation:
     options = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
-    evaluator = CheckpointEvaluator(backend, options)  # type: ignore[arg-type]
-    return evaluator.evaluate(model, EvaluationRequest(tasks=(TASK,), include_path=tasks, limit=8))
+    request = EvaluationRequest(tasks=(TASK,), include_path=tasks, limit=8)
+    return evaluate_cold(model, request, backend, options)
 
 
 @pytest.fixture(params=["words", "metaspace", "bytes"])

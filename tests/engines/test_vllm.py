@@ -6,12 +6,12 @@ import pytest
 
 from ablations.engines import vllm_engine
 from ablations.engines.backends import resolve_backend
-from ablations.engines.lm_eval_backend import CheckpointEvaluator
 from ablations.engines.options import EngineOptions
 from ablations.machine.mergekit_program import merge
 from ablations.scoring.records import Evaluation, EvaluationRequest
 from layerswap_method.errors import LayerSwapError
 from tests.engines.conftest import write_model
+from tests.standins.cold import evaluate_cold
 
 pytestmark = [
     pytest.mark.vllm,
@@ -52,9 +52,8 @@ def both(merged: Path, model: Path, tasks: Path) -> dict[str, list[Evaluation]]:
     request = EvaluationRequest(tasks=TASKS, include_path=tasks)
     found = {}
     for backend in ("hf", "vllm"):
-        evaluator = CheckpointEvaluator(backend, OPTIONS)  # type: ignore[arg-type]
-        found[backend] = [evaluator.evaluate(each, request) for each in (merged, model, merged)]
-        evaluator.close()
+        models = (merged, model, merged)
+        found[backend] = [evaluate_cold(each, request, backend, OPTIONS) for each in models]
     return found
 
 
@@ -112,7 +111,7 @@ def test_a_model_that_cannot_be_loaded_does_not_spoil_the_next(
     broken = write_model(tmp_path / "broken")
     (broken / "model.safetensors").unlink()
     request = EvaluationRequest(tasks=TASKS, include_path=tasks)
-    evaluator = CheckpointEvaluator("vllm", OPTIONS)
     with pytest.raises(LayerSwapError, match=r"vllm cannot load it: .*model weights"):
-        evaluator.evaluate(broken, request)
-    assert evaluator.evaluate(merged, request).samples == both["vllm"][0].samples
+        evaluate_cold(broken, request, "vllm", OPTIONS)
+    again = evaluate_cold(merged, request, "vllm", OPTIONS)
+    assert again.samples == both["vllm"][0].samples

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from ablations.engines.options import EngineOptions
-from ablations.evaluate import SuiteRequest, SuiteResult, evaluate_model
+from ablations.evaluate.request import SuiteRequest
+from ablations.evaluate.run import SuiteResult, evaluate_model
+from ablations.runner.records import load_run
+from ablations.scoring.records import Sample
 from tests.engines.conftest import write_model
 from tests.tasks.conftest import DATA
 
@@ -33,3 +36,9 @@ def ask(expert: Path, data: Path | None, out: Path | None, **changes: object) ->
 @pytest.fixture(scope="module")
 def first(expert: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> SuiteResult:
     return ask(expert, data, tmp_path_factory.mktemp("suite") / "out")
+
+
+def samples_of(result: SuiteResult, task: str) -> list[Sample]:
+    """Return the records of a task, as they are on disk."""
+    (cell,) = load_run(result.out).cells
+    return [sample for sample in cell.samples() if sample.task == task]

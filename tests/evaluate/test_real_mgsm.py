@@ -6,7 +6,7 @@ import pytest
 
 from ablations.engines import vllm_engine
 from ablations.pocket.build import PocketPaths
-from tests.evaluate.conftest import ask
+from tests.evaluate.conftest import ask, samples_of
 from tests.tasks.conftest import REAL_MGSM, needs_real_mgsm
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -29,17 +29,19 @@ def test_both_backends_are_asked_the_same_of_the_real_mgsm(
     tiny_pocket: PocketPaths, tmp_path: Path
 ) -> None:
     name = "layerswap_mgsm_sw"
-    hf, vllm = (
+    results = [
         ask(
             *(tiny_pocket.task, REAL_MGSM, tmp_path / backend),
             **{"languages": ("sw",), "benchmarks": ("mgsm",), "limit": 40, "backend": backend},
-        ).evaluations[name]
+        )
         for backend in ("hf", "vllm")
-    )
+    ]
+    hf, vllm = (result.evaluations[name] for result in results)
+    said = [samples_of(result, name) for result in results]
     assert (hf.backend, vllm.backend) == ("hf", "vllm")
-    assert len(hf.samples) == len(vllm.samples) == 2 * 40
+    assert len(said[0]) == len(said[1]) == 2 * 40
     assert hf.notes == vllm.notes
-    for one, other in zip(hf.samples, vllm.samples, strict=True):
+    for one, other in zip(*said, strict=True):
         assert (one.doc_id, one.prompt_hash) == (other.doc_id, other.prompt_hash)
         assert one.prompts == other.prompts
         # lm-eval has vLLM write special tokens without a space before them.

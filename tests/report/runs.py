@@ -15,17 +15,17 @@ import numpy as np
 
 from ablations.report.design import RECIPE_ROLES
 from ablations.runner.records import (
-    CellHead,
     Failure,
     PlannedCell,
     Run,
     RunFile,
+    TaskRecord,
     load_run,
-    write_cell,
     write_failure,
+    write_record,
     write_run_file,
 )
-from ablations.scoring.records import Sample, TaskScore
+from ablations.scoring.records import Evaluation, Sample, TaskScore
 from ablations.statistics.bootstrap import bootstrap
 from ablations.statistics.corpus import CORPUS_METRICS, corpus_metric
 from ablations.statistics.intervals import mean_stderr, wilson_interval
@@ -104,8 +104,9 @@ def write_run(
             study=study,
             question=study.question,
             experts={},
-            cells=tuple(PlannedCell(key=point.key, label=point.label) for point in points),
+            cells=tuple(_planned(study, point) for point in points),
             num_layers=NUM_LAYERS,
+            protocol="",
             created="2026-11-01T12:00:00+00:00",
             versions={"layerswap": "0.1.0", "lm_eval": "0.4.13"},
         ),
@@ -113,50 +114,68 @@ def write_run(
     for point in points:
         reason = (failed or {}).get(point.label)
         if reason is not None:
-            failure = Failure(
-                key=point.key, label=point.label, error=reason, when="2026-11-01", attempt=2
-            )
-            write_failure(folder, failure)
+            task, key = next(iter(_planned(study, point).records.items()))
+            said = {"error": reason, "when": "2026-11-01", "attempt": 2}
+            write_failure(folder, Failure(key=key, task=task, label=point.label, **said))
         elif point.label not in unrun:
             _write(folder, study, point, ability, items)
     return load_run(folder)
 
 
-def _write(folder: Path, study: Study, point: Point, ability: Ability, items: int) -> None:
-    samples: list[Sample] = []
-    scores: list[TaskScore] = []
-    for task in tasks_of(study, point):
-        found, score = _answer(task, point, ability(point, task), items)
-        samples += found
-        scores.append(score)
+def _planned(study: Study, point: Point) -> PlannedCell:
     counts = {k: v for k, v in point.values.items() if k.endswith(("_layers", "_transition"))}
     plan = build_plan(NUM_LAYERS, **{"bottom_layers": 1, "top_layers": 1, **counts})
-    is_recipe = point.kind == "recipe"
+    return PlannedCell(
+        label=point.label,
+        kind=point.kind,
+        values=dict(point.values),
+        experts=dict(point.experts),
+        language=point.language,
+        plan=plan.sources if point.kind == "recipe" else None,
+        weights_key=f"w{point.key}",
+        records={task: f"s{point.key}-{task}" for task in tasks_of(study, point)},
+    )
+
+
+def _write(folder: Path, study: Study, point: Point, ability: Ability, items: int) -> None:
     models = [
         {"model": f"experts/{name}", "parameters": {"role": role}}
         for role, name in point.experts.items()
         if role != "base"
     ]
-    write_cell(
-        folder,
-        CellHead(
-            key=point.key,
-            weights_key=f"w{point.key}",
-            score_key=f"s{point.key}",
+    planned = _planned(study, point)
+    for task, key in planned.records.items():
+        samples, score = _answer(task, point, ability(point, task), items)
+        record = TaskRecord(
+            key=key,
+            weights_key=planned.weights_key,
+            protocol="",
+            task=task,
             label=point.label,
-            values=dict(point.values),
-            experts=dict(point.experts),
-            language=point.language,
-            kind=point.kind,
-            plan=plan.sources if is_recipe else None,
-            backend="hf",
+            evaluation=Evaluation(
+                model=point.label,
+                backend="hf",
+                scores=(score,),
+                samples=tuple(samples),
+                task_versions={task: "1.0"},
+                num_fewshot={task: 0},
+                versions={"lm_eval": "0.4.13"},
+                elapsed_s=2.0,
+            ),
             timing_s={"load": 0.1, "evaluate": 2.0, "total": 2.1},
-            provenance={"versions": {"lm_eval": "0.4.13"}},
-        ),
-        {"merge_method": "layer_swap", "models": models},
-        scores,
-        samples,
-    )
+            provenance={},
+        )
+        write_record(folder, record, {"merge_method": "layer_swap", "models": models})
+
+
+def same_model(run: Run, one: str, other: str) -> Run:
+    """Return `run` with the records of the cell `one` for both, as for equal weights."""
+    cells = {cell.label: cell for cell in run.head.cells}
+    keys = {"weights_key": cells[one].weights_key, "records": cells[one].records}
+    cells[other] = cells[other].model_copy(update=keys)
+    head = run.head.model_copy(update={"cells": tuple(cells.values())})
+    write_run_file(run.path, head)
+    return load_run(run.path)
 
 
 def _answer(task: str, point: Point, ability: float, items: int) -> tuple[list[Sample], TaskScore]:

@@ -15,7 +15,7 @@ from ablations.runner.records import Run, load_run
 from ablations.statistics.as_text import points
 from ablations.statistics.corpus import CORPUS_METRICS, bleu_counts, bleu_of_sums
 from ablations.statistics.paired import holm, mcnemar_exact, newcombe_interval
-from tests.report.runs import Point, study_of, write_run
+from tests.report.runs import Point, same_model, study_of, write_run
 
 TRANSITIONS = [{"bottom_transition": t, "top_transition": t} for t in (0, 1)]
 
@@ -91,19 +91,8 @@ def test_corrected_over_all_comparisons_of_the_report(nine_pairs: Run) -> None:
 def test_settings_that_come_to_the_same_weights_count_once(tmp_path: Path) -> None:
     study = study_of(vary={"bottom_transition": [0, 2, 4]})
     run = write_run(tmp_path, study, _steady, items=60)
-    two, four = (
-        next((run.path / "cells").glob(f"{cell.key}"))
-        for cell in run.cells
-        if cell.values["bottom_transition"]
-    )
-    kept = (four / "cell.json").read_text()
-    weights = re.findall(r'"(?:weights|score)_key": "\w+"', (two / "cell.json").read_text())
-    for old, new in zip(re.findall(r'"(?:weights|score)_key": "\w+"', kept), weights, strict=True):
-        kept = kept.replace(old, new)
-    (four / "cell.json").write_text(kept)
-    for name in ("samples.jsonl", "scores.json"):
-        (four / name).write_bytes((two / name).read_bytes())
-    comparisons = _compared(load_run(run.path))
+    two, four = (cell.label for cell in run.cells if cell.values["bottom_transition"])
+    comparisons = _compared(same_model(run, two, four))
     assert len(comparisons) == 4
     assert {each.family for each in comparisons} == {2}
     by_task = [comparisons[:2], comparisons[2:]]
@@ -145,13 +134,8 @@ def test_a_failed_cell_is_left_out_on_both_sides(nine_pairs: Run) -> None:
 
 def test_cells_with_the_same_weights_are_not_tested(tmp_path: Path) -> None:
     run = write_run(tmp_path, study_of(vary=TRANSITIONS), _steady)
-    first, second = sorted((run.path / "cells").iterdir())
-    copied = second / "cell.json"
-    text = (first / "cell.json").read_text()
-    weights = re.search(r'"weights_key": "\w+"', text)
-    assert weights is not None
-    copied.write_text(re.sub(r'"weights_key": "\w+"', weights[0], copied.read_text()))
-    comparisons = _compared(load_run(run.path))
+    first, second = (cell.label for cell in run.cells)
+    comparisons = _compared(same_model(run, first, second))
     assert all(each.is_same_model and each.p_holm is None for each in comparisons)
     assert sentence(comparisons[0]).endswith("pocket_math_sw: the same model, nothing to test")
 
@@ -172,11 +156,11 @@ def test_a_missing_cell_is_said_not_guessed(tmp_path: Path) -> None:
 
 def test_only_items_that_all_answered_are_compared(tmp_path: Path) -> None:
     run = write_run(tmp_path, study_of(vary=TRANSITIONS), _steady)
-    folder = sorted((run.path / "cells").iterdir())[0]
-    lines = (folder / "samples.jsonl").read_text().split("\n")
-    kept = [line for line in lines if '"doc_id":3,' not in line]
-    assert len(kept) == len(lines) - 2
-    (folder / "samples.jsonl").write_text("\n".join(kept))
+    for task in run.cells[0].tasks:
+        lines = (task.folder / "samples.jsonl").read_text().split("\n")
+        kept = [line for line in lines if '"doc_id":3,' not in line]
+        assert len(kept) == len(lines) - 1
+        (task.folder / "samples.jsonl").write_text("\n".join(kept))
     assert {each.outcome.items for each in _compared(run) if each.outcome} == {249}
 
 
@@ -276,7 +260,7 @@ def test_bleu_is_drawn_with_the_tokenizer_of_its_signature(tmp_path: Path) -> No
     study = study_of(vary=TRANSITIONS, evaluate={"tasks": ["translate_sw"]})
     run = write_run(tmp_path, study, _steady, items=40)
     said = '"signature": "nrefs:1|case:mixed|eff:no|tok:char|smooth:exp|version:2.6.0"'
-    for path in (run.path / "cells").glob("*/scores.json"):
+    for path in (run.path / "records").glob("*/record.json"):
         text = path.read_text(encoding="utf-8")
         assert '"signature": null' in text
         path.write_text(text.replace('"signature": null', said), encoding="utf-8")

@@ -138,9 +138,9 @@ def test_csv_has_a_row_per_cell_and_score_that_reads_back_exactly(
     rows = _rows(out / "scores.csv")
     done = [row for row in rows if row["state"] == "done"]
     assert len(done) == sum(len(cell.scores) for cell in grid.cells)
-    scores = {(c.key, s.task): (c, s) for c in grid.cells for s in c.scores}
+    scores = {(c.weights_key, s.task): (c, s) for c in grid.cells for s in c.scores}
     for row in done:
-        cell, score = scores[row["key"], row["task"]]
+        cell, score = scores[row["weights"], row["task"]]
         assert float(row["value"]) == score.value
         assert score.interval is not None
         assert (float(row["low"]), float(row["high"])) == (score.interval.low, score.interval.high)

@@ -33,20 +33,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder: Path = tmp_path_factory.mktemp("notes")
     plain = write_run(folder, study, lambda point, task: 0.0, items=50)
     cut = "mgsm_sw: 50 of 50 prompts do not fit"
-    cells = [
-        cell.model_copy(
-            update={
-                "skipped": {"mbpp_sw": "needs --allow-code-execution"},
-                "notes": (cut,) if place else (),
-                "scores": (
-                    *cell.scores,
-                    _score("language_fidelity", 49),
-                    _score("truncated", [0, 1, 5][place]),
-                ),
-            }
-        )
-        for place, cell in enumerate(plain.cells)
-    ]
+    cells = []
+    for place, cell in enumerate(plain.cells):
+        first, *others = cell.tasks
+        said = {
+            "notes": (cut,) if place else (),
+            "scores": (
+                *first.evaluation.scores,
+                _score("language_fidelity", 49),
+                _score("truncated", [0, 1, 5][place]),
+            ),
+        }
+        first = first.model_copy(update={"evaluation": first.evaluation.model_copy(update=said)})
+        skipped = {"mbpp_sw": "needs --allow-code-execution"}
+        cells.append(cell.model_copy(update={"skipped": skipped, "tasks": (first, *others)}))
     return plain.model_copy(update={"cells": tuple(cells)})
 
 

@@ -86,7 +86,7 @@ def test_other_runs_change_nothing_else(runs: list[Run]) -> None:
 
 
 def test_a_run_that_asked_something_else_is_refused(runs: list[Run], tmp_path: Path) -> None:
-    for path in (runs[1].path / "cells").glob("*/samples.jsonl"):
+    for path in (runs[1].path / "records").glob("*/samples.jsonl"):
         text = path.read_text(encoding="utf-8")
         path.write_text(re.sub(r'"prompt_hash":"p7"', '"prompt_hash":"q7"', text))
     told = "mgsm_sw was asked otherwise than in .*: 39 of 40 and 40 items are the same with the"

@@ -5,10 +5,13 @@ import os
 import random
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from ablations.runner.work import Done, Work
+from ablations.runner import records
+from ablations.runner.work import Done, Outcome, Work, WorkEvaluator, attempt
 from ablations.scoring.read_lm_eval import wilson_interval
 from ablations.scoring.records import Evaluation, EvaluationRequest, Sample, TaskScore
 from ablations.study.cells import Cell
@@ -20,9 +23,9 @@ TASK = "fake_math"
 ITEMS = 20
 
 
-def make_cells(count: int, *, per_group: int = 1) -> list[Cell]:
+def make_cells(count: int, *, per_group: int = 1, tasks: Sequence[str] = (TASK,)) -> list[Cell]:
     """Return `count` cells, every `per_group` of which share their weights."""
-    request = EvaluationRequest(tasks=(TASK,), include_path=Path("/nowhere"))
+    request = EvaluationRequest(tasks=tuple(tasks), include_path=Path("/nowhere"))
     return [
         Cell(
             study="fake",
@@ -36,11 +39,35 @@ def make_cells(count: int, *, per_group: int = 1) -> list[Cell]:
             plan=build_plan(8, bottom_layers=1, top_layers=1),
             request=request,
             weights_key=f"w{index // per_group:03d}",
-            score_key=f"s{index // per_group:03d}",
-            key=f"k{index:03d}",
+            score_keys={task: key_of(index // per_group, task) for task in tasks},
         )
         for index in range(count)
     ]
+
+
+def key_of(group: int, task: str = TASK) -> str:
+    """Return the score key of a task of the cells of a group."""
+    return f"s{group:03d}{'' if task == TASK else f'-{task}'}"
+
+
+class InProcess:
+    """Runs one item at a time in this process."""
+
+    slots = 1
+
+    def __init__(self, evaluator: WorkEvaluator):
+        self._evaluator = evaluator
+        self._waiting: list[Work] = []
+
+    def submit(self, work: Work) -> None:
+        self._waiting.append(work)
+
+    def collect(self) -> list[tuple[Work, Outcome]]:
+        waiting, self._waiting = self._waiting, []
+        return [(work, attempt(self._evaluator, work)) for work in waiting]
+
+    def close(self) -> None:
+        self._evaluator.close()
 
 
 def fake_evaluation(work: Work) -> Evaluation:
@@ -49,7 +76,7 @@ def fake_evaluation(work: Work) -> Evaluation:
     values = [float(rng.random() < 0.5) for _ in range(ITEMS)]
     samples = tuple(
         Sample(
-            task=TASK,
+            task=work.task,
             filter="none",
             doc_id=index,
             prompts=(f"what is {index}?\u2028",),
@@ -64,7 +91,7 @@ def fake_evaluation(work: Work) -> Evaluation:
         for index, value in enumerate(values)
     )
     score = TaskScore(
-        task=TASK,
+        task=work.task,
         metric="exact_match",
         filter="none",
         value=sum(values) / ITEMS,
@@ -79,8 +106,8 @@ def fake_evaluation(work: Work) -> Evaluation:
         backend="hf",
         scores=(score,),
         samples=samples,
-        task_versions={TASK: "1"},
-        num_fewshot={TASK: 0},
+        task_versions={work.task: "1"},
+        num_fewshot={work.task: 0},
         versions={"fake": "1"},
         elapsed_s=0.01,
     )
@@ -125,24 +152,22 @@ def begun_by(journal: Path) -> set[str]:
     return {line.split()[1] for line in journal.read_text().splitlines()}
 
 
-def scores_on_disk(out: Path) -> dict[str, tuple[bytes, bytes, bytes]]:
-    """Return the bytes of every finished cell's scores, samples and recipe."""
+def scores_on_disk(out: Path) -> dict[str, tuple[Any, ...]]:
+    """Return the scores of every record, and the bytes of its samples and recipe."""
     return {
-        folder.name: tuple(
-            (folder / name).read_bytes() for name in ("scores.json", "samples.jsonl", "merge.yml")
+        folder.name: (
+            json.loads((folder / "record.json").read_text())["evaluation"]["scores"],
+            *((folder / name).read_bytes() for name in ("samples.jsonl", "merge.yml")),
         )
-        for folder in sorted((out / "cells").iterdir())
+        for folder in sorted((out / "records").iterdir())
         if not folder.name.startswith(".")
     }
 
 
-def scores_by_label(out: Path) -> dict[str, tuple[bytes, bytes, bytes]]:
-    """Return the bytes of every finished cell's scores, samples and recipe, by its label.
-
-    For real engines: keys hold a hash of the code, which may change under a developer's tests.
-    """
-    labels = {
-        path.parent.name: json.loads(path.read_text())["label"]
-        for path in out.glob("cells/[!.]*/cell.json")
+def scores_by_label(out: Path) -> dict[str, tuple[Any, ...]]:
+    """Return the scores, samples and recipe of every cell by its label, task after task."""
+    found = scores_on_disk(out)
+    return {
+        cell.label: tuple(part for task in cell.tasks for part in found[task.key])
+        for cell in records.load_run(out).cells
     }
-    return {labels[key]: found for key, found in scores_on_disk(out).items()}

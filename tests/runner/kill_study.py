@@ -103,8 +103,8 @@ def start(arguments: list[str], out: Path, log: Path) -> psutil.Popen:
 
 
 def finished(out: Path) -> dict[str, int]:
-    """Return the finished cells and when each was written, in ns."""
-    return {path.name: path.stat().st_mtime_ns for path in out.glob("cells/[!.]*")}
+    """Return the records and when each was written, in ns."""
+    return {path.name: path.stat().st_mtime_ns for path in out.glob("records/[!.]*")}
 
 
 def kill_once(
@@ -136,7 +136,7 @@ def kill_once(
         raise SystemExit(f"still there {GRACE_S} s after their runner: {left}")
     now = finished(out)
     if any(now.get(key) != stamp for key, stamp in before.items()):
-        raise SystemExit("a finished cell was written again")
+        raise SystemExit("a record was written again")
     kills.processes += len(family)
     kills.slowest_end_s = max(kills.slowest_end_s, time.monotonic() - ended)
     kills.progress.append(len(now) - len(before))
@@ -186,7 +186,7 @@ def run(work: Path, backend: str, count: int, seed: int, weights: int) -> Kills:
         raise SystemExit("the killed study's scores or samples are not the undisturbed one's")
     if len({samples for _, samples, _ in wanted.values()}) < 4:
         raise SystemExit("the cells do not differ: equal records would say nothing")
-    if left := [*(work / "killed").glob("cells/.*"), *(work / "killed").glob("failures/*")]:
+    if left := [*(work / "killed").glob("records/.*"), *(work / "killed").glob("failures/*")]:
         raise SystemExit(f"left behind: {left}")
     return kills
 

@@ -93,14 +93,14 @@ def test_an_expert_is_found_by_its_source_where_the_folder_is_not(
     merge = {"merge_method": "passthrough", "models": [{"model": expert.reference}]}
     request = EvaluationRequest(tasks=("words",), include_path=models / "tasks", limit=2)
     engine = setup()
-    done = engine.evaluate(Work("s", "base", merge, request))
+    done = engine.evaluate(Work("s", "w", "base", merge, request))
     engine.close()
     assert done.provenance["weights"] == "streamed"
     lost = Expert("base", absent, source=str(tmp_path / "nowhere" / "else" / "x"))
     with pytest.raises(LayerSwapError, match="no such folder"):
         EngineSetup(
             "hf", EngineOptions(), lost, {lost.reference: lost}, {}, tmp_path / "work"
-        )().evaluate(Work("s", "base", merge, request))
+        )().evaluate(Work("s", "w", "base", merge, request))
 
 
 @pytest.mark.parametrize("name", ["mathé", " ".join(["a long name"] * 12)])
@@ -120,4 +120,4 @@ def test_an_expert_is_watched_whatever_its_folder_is_called(
     merge = {"merge_method": "passthrough", "models": [{"model": str(folder)}]}
     request = EvaluationRequest(tasks=("words",), include_path=models / "tasks")
     with pytest.raises(LayerSwapError, match="expert 'math' has disappeared"):
-        setup().evaluate(Work("key", "math", merge, request))
+        setup().evaluate(Work("s", "w", "math", merge, request))

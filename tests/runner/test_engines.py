@@ -12,7 +12,8 @@ import ablations.machine.mergekit_program
 from ablations.engines import in_place as live_engines
 from ablations.engines import lm_eval_backend
 from ablations.runner.engines import EngineSetup
-from ablations.runner.work import Done, Work
+from ablations.runner.loop import items_of
+from ablations.runner.work import Done
 from ablations.study.cost import cost_of
 from ablations.study.files import read_study
 from ablations.study.planning import StudyPlan, plan_study
@@ -59,10 +60,7 @@ def evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., E
         counts.clear()
         engine = EngineSetup.of(plan, tmp_path / "work", materialize=materialize)()
         firsts = [group[0] for group in plan.groups()]
-        done = {
-            cell.label: engine.evaluate(Work(cell.score_key, cell.label, cell.merge, cell.request))
-            for cell in firsts
-        }
+        done = {cell.label: engine.evaluate(next(items_of(cell))) for cell in firsts}
         engine.close()
         counts["loads"] = sum("loaded_tensors" in each.provenance for each in done.values())
         cost = cost_of(plan, firsts, materialize=materialize, jobs=1)

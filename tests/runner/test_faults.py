@@ -16,8 +16,7 @@ import pytest
 from ablations.runner import records
 from ablations.runner.loop import run_cells
 from ablations.runner.processes import ProcessExecutor
-from ablations.runner.work import InProcessExecutor
-from tests.runner.fakes import FakeEvaluator, make_cells, scores_on_disk
+from tests.runner.fakes import FakeEvaluator, InProcess, make_cells, scores_on_disk
 from tests.waiting import wait_for_end, wait_until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -39,7 +38,7 @@ def workers_of(victim: subprocess.Popen) -> list[psutil.Process]:
 
 
 def finished_cells(out: Path) -> list[str]:
-    return sorted(path.name for path in out.glob("cells/[!.]*"))
+    return sorted(path.name for path in out.glob("records/[!.]*"))
 
 
 def wait_for_cells(out: Path, count: int, victim: subprocess.Popen) -> None:
@@ -48,7 +47,7 @@ def wait_for_cells(out: Path, count: int, victim: subprocess.Popen) -> None:
 
 def undisturbed(folder: Path, count: int) -> dict[str, tuple[bytes, ...]]:
     cells = make_cells(count, per_group=2)
-    run_cells(folder, cells, InProcessExecutor(FakeEvaluator()), progress=False)
+    run_cells(folder, cells, InProcess(FakeEvaluator()), progress=False)
     return scores_on_disk(folder)
 
 
@@ -75,8 +74,8 @@ def test_a_study_survives_thirty_kills(tmp_path: Path) -> None:
         finished = finished_cells(out)
         progress.append(len(finished) - len(whole))
         for key in finished:  # whole from the first moment, and never written again
-            assert records.read_cell(out, key) is not None
-            stamp = (out / "cells" / key).stat().st_mtime_ns
+            assert records.read_record(out, key) is not None
+            stamp = (out / "records" / key).stat().st_mtime_ns
             assert whole.setdefault(key, stamp) == stamp
     assert sum(step > 0 for step in progress) > KILLS // 3
     assert len(whole) < count
@@ -85,7 +84,7 @@ def test_a_study_survives_thirty_kills(tmp_path: Path) -> None:
     assert last.returncode == 0, stderr.decode()
     assert scores_on_disk(out) == undisturbed(tmp_path / "undisturbed", count)
     assert not list(out.glob("failures/*"))
-    assert not list(out.glob("cells/.*"))
+    assert not list(out.glob("records/.*"))
     assert len(seen) > KILLS // 3
     wait_for_end(seen)  # workers end with their runner
 
@@ -113,7 +112,7 @@ def test_an_engine_that_dies_takes_only_its_cell(tmp_path: Path) -> None:
     assert "the engine's process was ended by SIGKILL" in summary.failed["bottom_layers=1"]
     assert len(summary.evaluated) == 3
     evaluator = FakeEvaluator()
-    run_cells(tmp_path, cells, InProcessExecutor(evaluator), progress=False)
+    run_cells(tmp_path, cells, InProcess(evaluator), progress=False)
     assert evaluator.seen == ["s001"]
 
 
@@ -144,14 +143,14 @@ def test_a_full_disk_fails_cells_and_a_rerun_finishes_them(tmp_path: Path) -> No
         pytest.skip(f"needs the right to mount a small file system: {mounted.stderr.strip()}")
     try:
         cells, out = make_cells(12), disk / "run"
-        summary = run_cells(out, cells, InProcessExecutor(FakeEvaluator()), progress=False)
+        summary = run_cells(out, cells, InProcess(FakeEvaluator()), progress=False)
         assert summary.evaluated
         assert summary.failed
         assert all("No space left" in error for error in summary.failed.values())
-        assert not list(out.glob("cells/.*"))  # no half-written record is left
+        assert not list(out.glob("records/.*"))  # no half-written record is left
         subprocess.run(["mount", "-o", "remount,size=4m", str(disk)], check=True)
         evaluator = FakeEvaluator()
-        again = run_cells(out, cells, InProcessExecutor(evaluator), progress=False)
+        again = run_cells(out, cells, InProcess(evaluator), progress=False)
         assert again.evaluated == list(summary.failed)
         assert len(scores_on_disk(out)) == 12
         assert not list(out.glob("failures/*"))
@@ -168,14 +167,14 @@ def test_a_file_size_limit_fails_the_cell_only(
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
-        summary = run_cells(tmp_path, cells, InProcessExecutor(FakeEvaluator()), progress=False)
+        summary = run_cells(tmp_path, cells, InProcess(FakeEvaluator()), progress=False)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
     assert len(summary.failed) == 2
     assert all("cannot be written" in error for error in summary.failed.values())
-    assert not list(tmp_path.glob("cells/*"))
-    assert not list(tmp_path.glob("cells/.*"))
-    assert records.read_failure(tmp_path, "k000").attempt == 1
-    again = run_cells(tmp_path, cells, InProcessExecutor(FakeEvaluator()), progress=False)
+    assert not list(tmp_path.glob("records/*"))
+    assert not list(tmp_path.glob("records/.*"))
+    assert records.read_failure(tmp_path, "s000").attempt == 1
+    again = run_cells(tmp_path, cells, InProcess(FakeEvaluator()), progress=False)
     assert len(again.evaluated) == 2

@@ -16,58 +16,76 @@ import pytest
 from ablations.machine.locks import holder, try_claim
 from ablations.runner import records
 from ablations.runner.loop import LOCKS, run_cells
-from ablations.runner.work import InProcessExecutor, Work
-from layerswap_method.errors import InputError
-from tests.runner.fakes import FakeEvaluator, fake_evaluation, make_cells, scores_on_disk
+from ablations.runner.work import Done, ModelFailed, Work
+from layerswap_method.errors import InputError, LayerSwapError
+from tests.runner.fakes import (
+    TASK,
+    FakeEvaluator,
+    InProcess,
+    fake_evaluation,
+    key_of,
+    make_cells,
+    scores_on_disk,
+)
 
 
 def run(out: Path, cells, evaluator: FakeEvaluator):
-    return run_cells(out, cells, InProcessExecutor(evaluator), progress=False)
+    return run_cells(out, cells, InProcess(evaluator), progress=False)
 
 
-def test_every_cell_gets_a_whole_record(tmp_path: Path) -> None:
+def test_every_task_gets_a_whole_record(tmp_path: Path) -> None:
     cells = make_cells(3)
     summary = run(tmp_path, cells, FakeEvaluator())
     assert summary.evaluated == [cell.label for cell in cells]
-    for cell in cells:
-        record = records.read_cell(tmp_path, cell.key)
+    for index, cell in enumerate(cells):
+        record = records.read_record(tmp_path, key_of(index))
         assert record is not None
-        evaluation = fake_evaluation(record_work(cell))
-        assert record.scores == evaluation.scores
+        request = cell.request
+        work = Work(key_of(index), cell.weights_key, cell.label, cell.merge, request)
+        evaluation = fake_evaluation(work)
+        assert record.evaluation == evaluation.model_copy(update={"samples": ()})
         assert tuple(record.samples()) == evaluation.samples
-        assert record.merge == dict(cell.merge)
-        assert record.layer_plan == cell.plan
-        assert record.values == cell.values
         assert record.timing_s["total"] >= 0
-        assert record.provenance["versions"] == {"fake": "1"}
-
-
-def record_work(cell):
-    return Work(cell.score_key, cell.label, cell.merge, cell.request)
+        assert record.provenance["request"] == request.model_dump(mode="json")
 
 
 def test_cells_of_equal_weights_are_evaluated_once(tmp_path: Path) -> None:
     evaluator = FakeEvaluator()
-    run(tmp_path, make_cells(6, per_group=3), evaluator)
+    summary = run(tmp_path, make_cells(6, per_group=3), evaluator)
     assert evaluator.seen == ["s000", "s001"]
-    found = scores_on_disk(tmp_path)
-    assert len(found) == 6
-    assert found["k000"] == found["k002"] != found["k003"]
-    copied = records.read_cell(tmp_path, "k002")
-    assert copied.provenance["evaluated_as"] == "bottom_layers=0"
-    assert copied.values == {"bottom_layers": 2}
+    assert len(summary.evaluated) == 6
+    assert list(scores_on_disk(tmp_path)) == ["s000", "s001"]
 
 
-def test_finished_cells_are_not_done_again(tmp_path: Path) -> None:
+def test_what_is_new_is_asked_alone(tmp_path: Path) -> None:
+    """A task, a language or a model that is added to a study; a cell that has another name."""
+    run(tmp_path, make_cells(2), FakeEvaluator())
+    before = scores_on_disk(tmp_path)
+    evaluator = FakeEvaluator()
+    run(tmp_path, make_cells(2, tasks=(TASK, "more")), evaluator)
+    assert evaluator.seen == ["s000-more", "s001-more"]
+    evaluator = FakeEvaluator()
+    summary = run(tmp_path, make_cells(3), evaluator)
+    assert evaluator.seen == ["s002"]
+    assert summary.before == ["bottom_layers=0", "bottom_layers=1"]
+    renamed = [dataclasses.replace(cell, label=f"new {cell.label}") for cell in make_cells(3)]
+    evaluator = FakeEvaluator()
+    summary = run(tmp_path, renamed, evaluator)
+    assert (evaluator.seen, len(summary.before)) == ([], 3)
+    after = scores_on_disk(tmp_path)
+    assert before == {key: after[key] for key in before}
+
+
+def test_finished_tasks_are_not_asked_again(tmp_path: Path) -> None:
     cells = make_cells(4)
     run(tmp_path, cells[:2], FakeEvaluator())
-    before = {cell.key: (tmp_path / "cells" / cell.key).stat().st_mtime_ns for cell in cells[:2]}
+    written = [tmp_path / "records" / key_of(index) for index in range(2)]
+    before = [path.stat().st_mtime_ns for path in written]
     evaluator = FakeEvaluator()
     summary = run(tmp_path, cells, evaluator)
     assert evaluator.seen == ["s002", "s003"]
     assert summary.before == ["bottom_layers=0", "bottom_layers=1"]
-    after = {cell.key: (tmp_path / "cells" / cell.key).stat().st_mtime_ns for cell in cells[:2]}
-    assert after == before
+    assert [path.stat().st_mtime_ns for path in written] == before
 
 
 def test_a_failed_cell_says_why_and_a_rerun_does_exactly_that_one(tmp_path: Path) -> None:
@@ -75,18 +93,44 @@ def test_a_failed_cell_says_why_and_a_rerun_does_exactly_that_one(tmp_path: Path
     summary = run(tmp_path, cells, FakeEvaluator(raising=("bottom_layers=1",)))
     assert summary.failed == {"bottom_layers=1": "bottom_layers=1: the task has raised"}
     assert len(summary.evaluated) == 3
-    failure = records.read_failure(tmp_path, "k001")
+    failure = records.read_failure(tmp_path, "s001")
     assert failure.attempt == 1
     assert "raised" in failure.error
     run(tmp_path, cells, FakeEvaluator(raising=("bottom_layers=1",)))
-    assert records.read_failure(tmp_path, "k001").attempt == 2
+    assert records.read_failure(tmp_path, "s001").attempt == 2
     evaluator = FakeEvaluator()
     run(tmp_path, cells, evaluator)
     assert evaluator.seen == ["s001"]
-    assert records.read_failure(tmp_path, "k001") is None
+    assert records.read_failure(tmp_path, "s001") is None
     undisturbed = tmp_path / "undisturbed"
     run(undisturbed, cells, FakeEvaluator())
     assert scores_on_disk(tmp_path) == scores_on_disk(undisturbed)
+
+
+def test_a_task_that_fails_leaves_the_others_of_its_model(tmp_path: Path) -> None:
+    class Raises(FakeEvaluator):
+        def evaluate(self, work: Work) -> Done:
+            if work.task == "more":
+                raise LayerSwapError("no data")
+            return super().evaluate(work)
+
+    evaluator = Raises()
+    summary = run(tmp_path, make_cells(2, tasks=("more", TASK)), evaluator)
+    assert evaluator.seen == ["s000", "s001"]
+    assert summary.failed["bottom_layers=0"] == "more: no data"
+
+
+def test_a_model_that_fails_is_not_tried_for_every_task(tmp_path: Path) -> None:
+    class Fails(FakeEvaluator):
+        def evaluate(self, work: Work) -> Done:
+            self.seen.append(work.score_key)
+            raise ModelFailed("its merge failed")
+
+    evaluator = Fails()
+    summary = run(tmp_path, make_cells(1, tasks=("more", TASK)), evaluator)
+    assert evaluator.seen == ["s000-more"]
+    assert summary.failed == {"bottom_layers=0": "more, fake_math: its merge failed"}
+    assert records.read_failure(tmp_path, "s000").error == "its merge failed"
 
 
 def test_a_bug_in_the_evaluator_keeps_its_traceback(tmp_path: Path) -> None:
@@ -95,41 +139,16 @@ def test_a_bug_in_the_evaluator_keeps_its_traceback(tmp_path: Path) -> None:
             return {}["no such key"]
 
     run(tmp_path, make_cells(1), Broken())
-    failure = records.read_failure(tmp_path, "k000")
+    failure = records.read_failure(tmp_path, "s000")
     assert failure.error == "KeyError: 'no such key'"
     assert "Traceback" in failure.details
 
 
-def test_another_protocol_does_not_resume_onto_old_scores(tmp_path: Path) -> None:
-    cells = make_cells(2)
-    run(tmp_path, cells, FakeEvaluator())
-    changed = [dataclasses.replace(c, score_key=f"x{c.score_key}", key=f"x{c.key}") for c in cells]
-    evaluator = FakeEvaluator()
-    run(tmp_path, changed, evaluator)
-    assert evaluator.seen == ["xs000", "xs001"]
-
-
-def test_a_cell_under_a_new_name_takes_the_scores_that_are_there(tmp_path: Path) -> None:
-    cells = make_cells(2)
-    run(tmp_path, cells, FakeEvaluator())
-    renamed = [dataclasses.replace(c, key=f"n{c.key}", label=f"new {c.label}") for c in cells]
-    evaluator = FakeEvaluator()
-    summary = run(tmp_path, renamed, evaluator)
-    assert evaluator.seen == []
-    assert summary.reused == ["new bottom_layers=0", "new bottom_layers=1"]
-    found = scores_on_disk(tmp_path)
-    assert found["nk001"] == found["k001"]
-    assert records.read_cell(tmp_path, "nk001").label == "new bottom_layers=1"
-
-
-@pytest.mark.parametrize("name", ["cell.json", "scores.json"])
-def test_a_damaged_record_is_made_anew(
-    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_record_is_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cells = make_cells(2)
     run(tmp_path, cells, FakeEvaluator())
     whole = scores_on_disk(tmp_path)
-    (tmp_path / "cells" / "k001" / name).write_text("{")
+    (tmp_path / "records" / "s001" / "record.json").write_text("{")
     evaluator = FakeEvaluator()
     with caplog.at_level(logging.WARNING):
         run(tmp_path, cells, evaluator)
@@ -138,23 +157,23 @@ def test_a_damaged_record_is_made_anew(
     assert scores_on_disk(tmp_path) == whole
 
 
-@pytest.mark.parametrize(("version", "age"), [(0, "older"), (2, "newer")])
+@pytest.mark.parametrize(("version", "age"), [(1, "an older"), (3, "a newer")])
 def test_another_schema_version_is_refused(tmp_path: Path, version: int, age: str) -> None:
     cells = make_cells(1)
     run(tmp_path, cells, FakeEvaluator())
-    file = tmp_path / "cells" / "k000" / "cell.json"
+    file = tmp_path / "records" / "s000" / "record.json"
     document = json.loads(file.read_text())
     file.write_text(json.dumps({**document, "schema_version": version}))
-    with pytest.raises(InputError, match=rf"cell\.json: schema version {version}, {age}"):
+    with pytest.raises(InputError, match=rf"record\.json: written by {age} layerswap"):
         run(tmp_path, cells, FakeEvaluator())
 
 
 def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
-    left = tmp_path / "cells" / ".k000.abc.partial" / "k000"
+    left = tmp_path / "records" / ".s000.abc.partial" / "s000"
     left.mkdir(parents=True)
-    (left / "scores.json").write_text("[")
+    (left / "samples.jsonl").write_text("{")
     run(tmp_path, make_cells(1), FakeEvaluator())
-    assert sorted(path.name for path in (tmp_path / "cells").iterdir()) == ["k000"]
+    assert sorted(path.name for path in (tmp_path / "records").iterdir()) == ["s000"]
 
 
 def test_two_runners_share_a_folder_and_do_nothing_twice(tmp_path: Path) -> None:
@@ -169,7 +188,7 @@ def test_two_runners_share_a_folder_and_do_nothing_twice(tmp_path: Path) -> None
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(evaluators[0].seen + evaluators[1].seen) == [cell.score_key for cell in cells]
+    assert sorted(evaluators[0].seen + evaluators[1].seen) == [key_of(index) for index in range(12)]
     assert all(evaluator.seen for evaluator in evaluators)
     for summary in summaries:
         assert len(summary.evaluated) + len(summary.before) == 12
@@ -177,18 +196,18 @@ def test_two_runners_share_a_folder_and_do_nothing_twice(tmp_path: Path) -> None
 
 
 def test_a_claim_is_held_against_everyone_until_released(tmp_path: Path) -> None:
-    claim = try_claim(tmp_path, "s000")
-    assert try_claim(tmp_path, "s000") is None
-    assert holder(tmp_path, "s000") == f"process {os.getpid()} on {socket.gethostname()}"
+    claim = try_claim(tmp_path, "w000")
+    assert try_claim(tmp_path, "w000") is None
+    assert holder(tmp_path, "w000") == f"process {os.getpid()} on {socket.gethostname()}"
     claim.release()
-    again = try_claim(tmp_path, "s000")
+    again = try_claim(tmp_path, "w000")
     assert again is not None
     again.release()
 
 
 def test_a_cell_that_another_runner_holds_is_waited_for(tmp_path: Path) -> None:
     cells = make_cells(2)
-    claim = try_claim(tmp_path / LOCKS, "s000")
+    claim = try_claim(tmp_path / LOCKS, "w000")
     timer = threading.Timer(0.5, claim.release)
     timer.start()
     evaluator = FakeEvaluator()
@@ -203,12 +222,12 @@ def test_the_bar_shows_cells_and_the_time_left(
     cells = make_cells(8)
     run(tmp_path, cells[:4], FakeEvaluator())
     evaluator = FakeEvaluator(delay_s=0.15)
-    run_cells(tmp_path, cells, InProcessExecutor(evaluator), progress=True)
+    run_cells(tmp_path, cells, InProcess(evaluator), progress=True)
     shown = capsys.readouterr().err.split("\r")
     assert any("4/8" in line for line in shown[:6])
     assert re.search(r"8/8 \[00:0\d<00:00", shown[-1])
     assert any(re.search(r"[67]/8 \[00:0\d<00:0\d", line) for line in shown)  # time left
-    run_cells(tmp_path, cells, InProcessExecutor(evaluator))
+    run_cells(tmp_path, cells, InProcess(evaluator))
     assert capsys.readouterr().err == ""  # no terminal, no bar
 
 

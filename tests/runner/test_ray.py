@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from ablations.runner.loop import run_cells
-from ablations.runner.work import InProcessExecutor
 from layerswap_method.errors import InputError
-from tests.runner.fakes import FakeEvaluator, make_cells, scores_on_disk
+from tests.runner.fakes import FakeEvaluator, InProcess, key_of, make_cells, scores_on_disk
 from tests.waiting import wait_until
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray")
@@ -57,10 +56,10 @@ def test_a_killed_node_costs_no_cell_and_changes_no_record(tmp_path: Path, clust
     assert sorted(summary.evaluated) == sorted(cell.label for cell in cells)  # each once
     lines = [line.split() for line in journal.read_text().splitlines()]
     begun = [key for key, _ in lines]
-    assert set(begun) == {cell.score_key for cell in cells}
+    assert set(begun) == {key_of(index) for index in range(COUNT)}
     assert COUNT <= len(begun) <= COUNT + 1  # at most the one that was under way began again
     assert len({pid for _, pid in lines}) in (3, 4)  # actors keep their engine
-    run_cells(tmp_path / "local", cells, InProcessExecutor(FakeEvaluator()), progress=False)
+    run_cells(tmp_path / "local", cells, InProcess(FakeEvaluator()), progress=False)
     assert scores_on_disk(out) == scores_on_disk(tmp_path / "local")
     assert not list(out.glob("failures/*"))
 

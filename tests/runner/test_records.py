@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ablations.runner import records
 from ablations.runner.loop import run_cells
-from ablations.runner.work import InProcessExecutor
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError
-from tests.runner.fakes import FakeEvaluator, make_cells
+from tests.runner.fakes import FakeEvaluator, InProcess, make_cells
 
 STUDY = Study.model_validate(
     {
@@ -29,8 +29,9 @@ def write_run(out: Path, cells) -> None:
         study=STUDY,
         question=STUDY.question,
         experts={"math": "/m"},
-        cells=tuple(records.PlannedCell(key=c.key, label=c.label) for c in cells),
+        cells=tuple(records.PlannedCell.of(c) for c in cells),
         num_layers=8,
+        protocol="",
         created="2026-01-01T00:00:00+00:00",
         versions={"layerswap": "0"},
     )
@@ -42,21 +43,21 @@ def run_folder(tmp_path: Path) -> Path:
     cells = make_cells(3)
     write_run(tmp_path, cells)
     evaluator = FakeEvaluator(raising=("bottom_layers=1",))
-    run_cells(tmp_path, list(reversed(cells)), InProcessExecutor(evaluator), progress=False)
+    run_cells(tmp_path, list(reversed(cells)), InProcess(evaluator), progress=False)
     return tmp_path
 
 
 def test_a_run_reads_back_in_the_order_of_the_study(run_folder: Path) -> None:
     run = records.load_run(run_folder)
     assert run.study == STUDY
-    assert [cell.key for cell in run.cells] == ["k000", "k002"]
+    assert [cell.label for cell in run.cells] == ["bottom_layers=0", "bottom_layers=2"]
     assert [failure.label for failure in run.failures] == ["bottom_layers=1"]
-    assert [cell.key for cell in run.unfinished] == ["k001"]
+    assert [cell.label for cell in run.unfinished] == ["bottom_layers=1"]
 
 
 def test_records_of_another_protocol_stay_out(run_folder: Path) -> None:
     write_run(run_folder, make_cells(1))
-    assert [cell.key for cell in records.load_run(run_folder).cells] == ["k000"]
+    assert [cell.label for cell in records.load_run(run_folder).cells] == ["bottom_layers=0"]
 
 
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
@@ -66,13 +67,30 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
 
 def test_an_older_run_is_refused(run_folder: Path) -> None:
     file = run_folder / "run.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "schema_version": 0}))
-    with pytest.raises(InputError, match="schema version 0, older than the 1"):
+    file.write_text(json.dumps({**json.loads(file.read_text()), "schema_version": 1}))
+    with pytest.raises(InputError, match=r"by an older layerswap \(schema version 1, .* reads 2\)"):
         records.load_run(run_folder)
 
 
+def test_results_have_every_cell_and_what_was_asked_before(run_folder: Path) -> None:
+    cells = make_cells(3, tasks=("fake_math", "more"))
+    run_cells(run_folder, cells[:1], InProcess(FakeEvaluator()), progress=False)
+    write_run(run_folder, make_cells(3))
+    records.write_results(run_folder)
+    models = json.loads((run_folder / "results.json").read_text())["models"]
+    assert [list(model["tasks"]) for model in models.values()] == [
+        ["fake_math", "more"],
+        [],
+        ["fake_math"],
+    ]
+    first = models["bottom_layers=0"]
+    assert first["layers"] == list(cells[0].plan.sources)
+    assert first["tasks"]["more"]["scores"][0]["task"] == "more"
+    assert (run_folder / first["tasks"]["more"]["record"] / "samples.jsonl").is_file()
+
+
 def test_a_damaged_line_is_found_by_its_number(run_folder: Path) -> None:
-    file = run_folder / "cells" / "k000" / "samples.jsonl"
+    file = run_folder / "records" / "s000" / "samples.jsonl"
     lines = file.read_text().split("\n")
     lines[2] = lines[2][:-5]
     file.write_text("\n".join(lines))
@@ -82,14 +100,9 @@ def test_a_damaged_line_is_found_by_its_number(run_folder: Path) -> None:
 
 
 def test_a_record_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    def samples():
-        yield from ()
-        raise OSError(28, "No space left on device")
-
-    run_cells(tmp_path, make_cells(1), InProcessExecutor(FakeEvaluator()), progress=False)
-    head = records.read_cell(tmp_path, "k000")
-    fields = {name: getattr(head, name) for name in records.CellHead.model_fields}
-    other = records.CellHead(**{**fields, "key": "other"})
-    with pytest.raises(OSError, match="No space"):
-        records.write_cell(tmp_path, other, {}, (), samples())
-    assert sorted(path.name for path in (tmp_path / "cells").iterdir()) == ["k000"]
+    run_cells(tmp_path, make_cells(1), InProcess(FakeEvaluator()), progress=False)
+    record = records.read_record(tmp_path, "s000")
+    other = record.model_copy(update={"key": "other"})
+    with pytest.raises(yaml.YAMLError):  # after the samples were written
+        records.write_record(tmp_path, other, {"merge_method": object()})
+    assert sorted(path.name for path in (tmp_path / "records").iterdir()) == ["s000"]

@@ -44,7 +44,7 @@ def test_a_live_engine_and_checkpoints_give_the_same_records(tmp_path: Path, exp
     assert by_label["soup"].provenance["weights"] == "streamed"
     assert by_label["ties"].provenance["weights"] == "merged by mergekit-yaml, then streamed"
     assert not any("fallback" in cell.provenance for cell in by_label.values())
-    assert by_label["bottom_layers=1 "[:-1]].plan == ("language", "task", "task", "language")
+    assert by_label["bottom_layers=1"].plan == ("language", "task", "task", "language")
     assert not list((tmp_path / "cold" / ".work").iterdir())  # nothing is left on disk
 
     options = RunOptions(experts=experts, out=tmp_path / "live", backend="hf")
@@ -88,14 +88,14 @@ def test_an_expert_that_disappears_and_a_task_that_raises(
 
     (tmp_path / "tasks" / "words_te.yaml").write_bytes(sound)
     hidden = tmp_path / "hidden"
-    original = records.write_cell
+    original = records.write_record
 
     def write_then_hide(*args: object) -> None:  # the expert goes after the first cell
         original(*args)
         if (tmp_path / "telugu").exists():
             (tmp_path / "telugu").rename(hidden)
 
-    monkeypatch.setattr(records, "write_cell", write_then_hide)
+    monkeypatch.setattr(records, "write_record", write_then_hide)
     second = run(tmp_path, experts, "run2", document)
     monkeypatch.undo()
     assert len(second.summary.evaluated) == 2
@@ -130,6 +130,7 @@ def test_the_folder_of_another_study_is_refused(tmp_path: Path, experts: Path) -
             "experts": {},
             "cells": [],
             "num_layers": 4,
+            "protocol": "",
             "created": "",
             "versions": {},
         }
@@ -137,6 +138,17 @@ def test_the_folder_of_another_study_is_refused(tmp_path: Path, experts: Path) -
     records.write_run_file(tmp_path / "run", head)
     with pytest.raises(InputError, match="holds a run of the study 'other', not of 'small'"):
         run(tmp_path, experts, "run")
+
+
+@pytest.mark.parametrize("name", ["run.json", "results.json"])
+def test_a_folder_of_the_older_schema_is_left_as_it_is(
+    tmp_path: Path, experts: Path, name: str
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).write_text('{"schema_version": 1}')
+    with pytest.raises(InputError, match=r"older layerswap .*left as it is.* another folder"):
+        run(tmp_path, experts, "run")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [name]
 
 
 def test_a_folder_with_other_things_is_refused(tmp_path: Path, experts: Path) -> None:
@@ -172,11 +184,11 @@ def test_an_interrupt_says_that_the_same_command_goes_on(tmp_path: Path, experts
     words = ["run", study, "--experts", str(experts), "--out", str(out), "--backend", "hf"]
     command = [sys.executable, "-c", INTERRUPTIBLE, *words]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
-        wait_until(lambda: any(out.glob("cells/[!.]*")), running=process)
+        wait_until(lambda: any(out.glob("records/[!.]*")), running=process)
         process.send_signal(signal.SIGINT)
         _, told = process.communicate()
     assert process.returncode == 1, told
-    assert "interrupted: finished cells stay; the same command goes on with the rest" in told
+    assert "interrupted: finished tasks stay; the same command goes on with the rest" in told
     assert "Aborted!" in told
     assert "Traceback" not in told
     options = RunOptions(experts=experts, out=out, backend="hf")

@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 from ablations.engines import vllm_engine
-from ablations.engines.lm_eval_backend import CheckpointEvaluator
 from ablations.engines.options import EngineOptions
 from ablations.scoring.records import Evaluation, EvaluationRequest
 from tests.engines.conftest import write_model, write_tasks
+from tests.standins.cold import evaluate_cold
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 TASKS = ("words_generate", "words_long", "words_stop", "words_choose")
@@ -52,8 +52,8 @@ def _evaluate(
     options = EngineOptions(
         max_model_len=context, batch_size=batch, kv_cache_gib=1, gpu_memory_utilization=0.3
     )
-    evaluator = CheckpointEvaluator(backend, options)  # type: ignore[arg-type]
-    return evaluator.evaluate(model, EvaluationRequest(tasks=TASKS, include_path=folder))
+    request = EvaluationRequest(tasks=TASKS, include_path=folder)
+    return evaluate_cold(model, request, backend, options)
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ from typing import Any
 import yaml
 from safetensors.torch import save_file
 
-from ablations.engines.lm_eval_backend import CheckpointEvaluator
 from ablations.engines.options import EngineOptions
 from ablations.scoring.records import Evaluation, EvaluationRequest
 from tests.engines.conftest import SPECIAL, write_model, write_tasks
+from tests.standins.cold import evaluate_cold
 from tests.standins.merging import merge, recipe
 from tests.standins.tuned import tune
 
@@ -117,7 +117,7 @@ class World:
                 copy_tokenizer=True,
                 lora_merge_cache=str(self.root / "cache"),
             )
-        return CheckpointEvaluator(backend, OPTIONS).evaluate(out, self.request)
+        return evaluate_cold(out, self.request, backend, OPTIONS)
 
 
 def make_world(root: Path, family: str) -> World:

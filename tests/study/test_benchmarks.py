@@ -92,7 +92,7 @@ def test_the_data_is_part_of_the_protocol_and_its_place_is_not(
 ) -> None:
     def keys(folder: Path) -> list[str]:
         plan = _plan(tmp_path, shipped, {"benchmarks": ["mgsm"]}, data_dir=folder)
-        return [cell.score_key for cell in plan.cells]
+        return [key for cell in plan.cells for key in cell.score_keys.values()]
 
     copy = shutil.copytree(DATA, tmp_path / "data")
     assert keys(copy) == keys(DATA)

@@ -1,6 +1,5 @@
 """From a study to cells: dedup, keys, and every problem in one error. Real headers, no engine."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -9,12 +8,15 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
+import layerswap_method
 from ablations.engines import vllm_cpu
+from ablations.study import identity
 from ablations.study.describe import describe_plan
 from ablations.study.files import read_study
 from ablations.study.planning import StudyPlan, plan_study
+from ablations.tasks.contents import TaskContents
 from layerswap_method.errors import InputError
-from tests.standins.studies import study_document, write_expert, write_yaml
+from tests.standins.studies import study_document, write_expert, write_task, write_yaml
 
 
 def plan(tmp_path: Path, experts_file: Path, /, **changes: object) -> StudyPlan:
@@ -33,8 +35,7 @@ def test_equal_weights_are_found_and_evaluated_once(tmp_path: Path, experts: Pat
     by_label = {cell.label: cell for cell in found.cells}
     task, nothing = by_label["task_expert"], by_label["bottom_layers=0 top_layers=0"]
     assert task.weights_key == nothing.weights_key
-    assert task.score_key == nothing.score_key
-    assert task.key != nothing.key
+    assert task.score_keys == nothing.score_keys
     assert len(found.cells) == 6
     assert len(found.groups()) == 5
     assert any("the same weights" in note and "task_expert" in note for note in found.notes)
@@ -91,26 +92,90 @@ def test_pairs_are_crossed_and_languages_asked(tmp_path: Path, experts: Path) ->
     assert len({cell.label for cell in found.cells}) == len(found.cells) == 11
 
 
+def keys_of(found: StudyPlan) -> set[str]:
+    return {key for cell in found.cells for key in cell.score_keys.values()}
+
+
 def test_a_changed_protocol_changes_every_key(tmp_path: Path, experts: Path, models: Path) -> None:
     first = plan(tmp_path, experts)
-    keys = {cell.key for cell in first.cells}
-    assert keys == {cell.key for cell in plan(tmp_path, experts).cells}
+    keys = keys_of(first)
+    assert keys == keys_of(plan(tmp_path, experts))
     for evaluate in (
         {"tasks": ["words"], "limit": 4, "options": {"batch_size": 8}},
         {"tasks": ["words"], "seed": 1, "options": {"batch_size": 8}},
-        {"tasks": ["words", "words_sw"], "options": {"batch_size": 8}},
         {"tasks": ["words"], "options": {"batch_size": 4}},
     ):
         changed = plan(tmp_path, experts, evaluate=evaluate)
-        assert not keys & {cell.key for cell in changed.cells}
-    copied = tmp_path / "tasks"
-    shutil.copytree(models / "tasks", copied)
-    document = json.loads(json.dumps(study_document()))
-    document["evaluate"]["include_path"] = str(copied)
-    moved = write_experts_without_tasks(tmp_path, models)
-    assert keys == {cell.key for cell in plan(tmp_path, moved, **document).cells}  # place: no
-    (copied / "words.yaml").write_text((copied / "words.yaml").read_text() + "\n# changed\n")
-    assert not keys & {cell.key for cell in plan(tmp_path, moved, **document).cells}
+        assert changed.protocol != first.protocol
+        assert not keys & keys_of(changed)
+    for evaluate in (
+        {"tasks": ["words", "words_sw"], "options": {"batch_size": 8}},
+        {"tasks": ["words"], "options": {"batch_size": 8, "gpu_memory_utilization": 0.3}},
+    ):
+        assert keys <= keys_of(plan(tmp_path, experts, evaluate=evaluate))
+
+
+def test_a_task_is_its_yaml_and_data_wherever_they_are(tmp_path: Path, models: Path) -> None:
+    folder = shutil.copytree(models / "tasks", tmp_path / "tasks")
+    experts = write_experts_without_tasks(tmp_path, models)
+    for task in ("words", "words_sw"):
+        write_task(folder, task, folder / "data.jsonl")
+
+    def keys(place: Path) -> dict[str, set[str]]:
+        asked = {"tasks": ["words", "words_sw"], "include_path": str(place)}
+        cells = plan(tmp_path, experts, evaluate=asked).cells
+        return {task: {c.score_keys[task] for c in cells} for task in ("words", "words_sw")}
+
+    first = keys(models / "tasks")
+    assert keys(folder) == first
+    (folder / "README.md").write_text("Words.")
+    file = folder / "words.yaml"
+    file.write_text(f"# A comment.\n{file.read_text()}")
+    assert keys(folder) == first
+    file.write_text(file.read_text().replace("max_gen_toks: 4", "max_gen_toks: 5"))
+    assert not keys(folder)["words"] & first["words"]
+    assert keys(folder)["words_sw"] == first["words_sw"]
+    (folder / "data.jsonl").write_text((folder / "data.jsonl").read_text().replace("w1", "w2"))
+    assert not keys(folder)["words_sw"] & first["words_sw"]
+
+
+def test_functions_beside_a_task_are_a_part_of_it(tmp_path: Path) -> None:
+    included = tmp_path / "_shared.yaml"
+    included.write_text("doc_to_text: !function own.text\nnum_fewshot: 1\n")
+    (tmp_path / "one.yaml").write_text("task: one\ninclude: _shared.yaml\n")
+    (tmp_path / "two.yaml").write_text("task: two\nnum_fewshot: 1\n")
+    (tmp_path / "own.py").write_text("def text(doc): return 'x'\n")
+
+    def hashes() -> list[str]:
+        contents = TaskContents(tmp_path)
+        return [contents.fingerprint(name) for name in ("one", "two")]
+
+    one, two = hashes()
+    (tmp_path / "own.py").write_text("def text(doc): return 'y'\n")
+    changed, same = hashes()
+    assert (changed != one, same == two) == (True, True)
+    included.write_text(included.read_text().replace("1", "2"))
+    assert hashes()[0] not in (one, changed)
+    assert hashes()[1] == two
+
+
+def test_versions_of_the_code_change_what_they_are_about(
+    tmp_path: Path, experts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"baseline": ["base", "soup"], "vary": [{"non_layer": each} for each in ROLES]}
+    before = {cell.label: cell for cell in plan(tmp_path, experts, **changes).cells}
+    monkeypatch.setattr(layerswap_method, "METHOD_VERSION", 99)
+    after = {cell.label: cell for cell in plan(tmp_path, experts, **changes).cells}
+    same = {label for label in before if before[label].weights_key == after[label].weights_key}
+    assert same == {"base", "non_layer=task"}  # nothing is computed there: tensors are copied
+    monkeypatch.setattr(identity, "SCORING_VERSION", 99)
+    scored = {cell.label: cell for cell in plan(tmp_path, experts, **changes).cells}
+    for label, cell in scored.items():
+        assert cell.weights_key == after[label].weights_key
+        assert not set(cell.score_keys.values()) & set(after[label].score_keys.values())
+
+
+ROLES = ("task", "average")
 
 
 def write_experts_without_tasks(tmp_path: Path, models: Path) -> Path:
@@ -126,9 +191,9 @@ def test_other_weights_change_the_keys_of_what_is_made_of_them(
     document = {name: str(tmp_path / name) for name in ("base", "math", "swahili")}
     setting = {"experts": document, "include_path": str(models / "tasks")}
     experts = write_yaml(tmp_path / "experts.yml", setting)
-    before = {cell.label: cell.score_key for cell in plan(tmp_path, experts).cells}
+    before = {cell.label: cell.score_keys for cell in plan(tmp_path, experts).cells}
     write_expert(tmp_path / "swahili", seed=99)
-    after = {cell.label: cell.score_key for cell in plan(tmp_path, experts).cells}
+    after = {cell.label: cell.score_keys for cell in plan(tmp_path, experts).cells}
     same = {label for label in before if before[label] == after[label]}
     assert same == {"base", "task_expert", "bottom_layers=0 top_layers=0"}
 
@@ -254,7 +319,7 @@ def test_the_cost_counts_what_is_left(tmp_path: Path, experts: Path) -> None:
     assert "cost: 6 evaluations for 6 cells" in text
     assert "engine starts: 1; loads into a live engine: 6" in text
     assert "checkpoints written by mergekit: 1 (" in text
-    done = {found.cells[0].key}
+    done = set(found.cells[0].score_keys.values())
     text = describe_plan(found, materialize=True, jobs=1, finished=done)
     assert "cost: 5 evaluations for 6 cells" in text
     assert "engine starts: 5; loads into a live engine: 0" in text
@@ -263,7 +328,7 @@ def test_the_cost_counts_what_is_left(tmp_path: Path, experts: Path) -> None:
 
 def test_one_cell_is_no_cells(tmp_path: Path, experts: Path) -> None:
     found = plan(tmp_path, experts, baseline=["ties"], vary={"bottom_layers": [1]})
-    ties = {cell.key for cell in found.cells if cell.kind == "ties"}
+    ties = {cell.label for cell in found.cells if cell.kind == "ties"}
     text = describe_plan(found, materialize=False, jobs=1, selected=ties)
     assert "\n1 cell (layers" in text
     assert "cost: 1 evaluation for 1 cell, on hf" in text
@@ -366,12 +431,16 @@ def test_a_varied_merge_method_is_checked_like_a_written_one(tmp_path: Path, exp
 
 def test_a_recipe_file_gives_the_keys_of_the_recipe_itself(tmp_path: Path, experts: Path) -> None:
     recipe = study_document()["recipe"]
-    keys = [cell.key for cell in plan(tmp_path, experts).cells]
+    keys = words_of(plan(tmp_path, experts))
     write_yaml(tmp_path / "swap.yml", recipe)
-    assert [cell.key for cell in plan(tmp_path, experts, recipe="swap.yml").cells] == keys
+    assert words_of(plan(tmp_path, experts, recipe="swap.yml")) == keys
     write_yaml(tmp_path / "swap.yml", {**recipe, "dtype": "bfloat16"})
-    changed = [cell.key for cell in plan(tmp_path, experts, recipe="swap.yml").cells]
+    changed = words_of(plan(tmp_path, experts, recipe="swap.yml"))
     assert set(changed) & set(keys) == set(keys[:2])  # the unmerged models are what they were
+
+
+def words_of(found: StudyPlan) -> list[str]:
+    return [cell.score_keys["words"] for cell in found.cells]
 
 
 def test_a_wrong_choice_of_cells_is_told_before_weights_are_read(

@@ -11,7 +11,7 @@ from ablations.report.design import describe_value
 from ablations.report.wording import verdict
 from ablations.runner.records import CellRecord, Run
 
-_HEAD = ("key", "label", "state", "kind", "task_expert", "language_expert", "language")
+_HEAD = ("weights", "label", "state", "kind", "task_expert", "language_expert", "language")
 _SCORE = (
     *("task", "metric", "filter", "value", "low", "high", "level", "interval"),
     *("stderr", "n", "higher_is_better", "backend", "reason"),
@@ -22,14 +22,16 @@ def scores_csv(run: Run) -> str:
     """Return one row per cell and score, in [0, 1] for shares; one per cell without a record."""
     varied = sorted({name for cell in run.cells for name in cell.values})
     rows: list[list[object]] = []
-    done = {cell.key: cell for cell in run.cells}
-    reasons = {failure.key: failure.error for failure in run.failures}
+    done = {cell.label: cell for cell in run.cells}
+    reasons = {failure.label: failure.error for failure in run.failures}
     for planned in run.head.cells:
-        cell = done.get(planned.key)
+        cell = done.get(planned.label)
         if cell is None:
-            state = "failed" if planned.key in reasons else "not run"
+            state = "failed" if planned.label in reasons else "not run"
             empty = [""] * (len(_HEAD) - 3 + len(varied) + len(_SCORE) - 1)
-            rows.append([planned.key, planned.label, state, *empty, reasons.get(planned.key, "")])
+            rows.append(
+                [planned.weights_key, planned.label, state, *empty, reasons.get(planned.label, "")]
+            )
             continue
         rows += _score_rows(cell, varied)
     return _written([*_HEAD, *varied, *_SCORE], rows)
@@ -64,7 +66,7 @@ def comparisons_csv(comparisons: Sequence[Comparison]) -> str:
 
 
 def _score_rows(cell: CellRecord, varied: Sequence[str]) -> list[list[object]]:
-    head = [cell.key, cell.label, "done", cell.kind]
+    head = [cell.weights_key, cell.label, "done", cell.kind]
     head += [cell.experts.get("task", ""), cell.experts.get("language", ""), cell.language or ""]
     values = [describe_value(cell.values[name]) if name in cell.values else "" for name in varied]
     rows: list[list[object]] = []

@@ -1,0 +1,111 @@
+"""What is finished stays finished when words change: a copy of the package is edited and asked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ablations.runner.loop import run_cells
+from ablations.runner.run import _FINGERPRINTS, _write_run_file
+from ablations.study.files import read_study
+from ablations.study.planning import plan_study
+from tests.runner.fakes import FakeEvaluator, InProcess
+from tests.standins.studies import study_document, write_yaml
+from tests.tasks.conftest import DATA
+
+ROOT = Path(__file__).parents[2]
+POOLS = {"base": "base", "task": ["math"], "language": {"sw": ["swahili"], "te": ["telugu"]}}
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """Return a folder with copies of the packages."""
+    for name in ("ablations", "layerswap_method"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, tmp_path / "copy" / name, ignore=ignored)
+    return tmp_path / "copy"
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def test_words_change_nothing_and_a_task_only_itself(
+    tmp_path: Path, copy: Path, experts: Path
+) -> None:
+    setting = yaml.safe_load(experts.read_text())
+    shipped = write_yaml(tmp_path / "shipped.yml", {"experts": setting["experts"]})
+    asked = {"benchmarks": ["mgsm"], "data_dir": str(DATA), "limit": 2}
+    document = study_document(experts=POOLS, vary={"bottom_layers": [1]}, evaluate=asked)
+    study = write_yaml(tmp_path / "study.yml", document)
+    out = tmp_path / "run"
+    plan = plan_study(read_study(study), shipped, backend="hf", cache=out / _FINGERPRINTS)
+    _write_run_file(out, plan)
+    evaluator = FakeEvaluator()
+    run_cells(out, plan.cells, InProcess(evaluator), protocol=plan.protocol, progress=False)
+    assert len(evaluator.seen) == 6  # base and task expert in both languages, a merge for each
+
+    def left() -> str:
+        """Return what the edited copy would still do, of the study that this one has done."""
+        words = ["run", study, "--experts", shipped, "--out", out, "--backend", "hf", "--dry-run"]
+        code = "from ablations.cli import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", code, *map(str, words)],
+            cwd=copy,
+            env=os.environ | {"PYTHONPATH": str(copy), "COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        (cost,) = [line for line in done.stdout.splitlines() if line.startswith("cost: ")]
+        return cost + done.stdout[done.stdout.index("  tasks: ") :].splitlines()[0]
+
+    package, tasks = copy / "ablations", copy / "ablations" / "tasks"
+    edit(package / "evaluate" / "table5.py", '"also"', '"besides"')
+    edit(tasks / "catalog.py", "import annotations", "import annotations  # a comment")
+    edit(copy / "layerswap_method" / "errors.py", "did you mean", "was it")
+    for file in (tasks / "README.md", tasks / "benchmarks.py", tasks / "languages.yml"):
+        file.write_text(file.read_text(encoding="utf-8") + "\n# One line more.\n")
+    swahili = tasks / "generated" / "layerswap_mgsm_sw.yaml"
+    swahili.write_text("# Another comment.\n" + swahili.read_text(encoding="utf-8"))
+    assert left() == "cost: 0 evaluations for 4 cells, on hf  tasks: none; items a task: 2"
+    edit(swahili, "Swali: ", "Swali  : ")
+    assert left() == (
+        "cost: 3 evaluations for 4 cells, on hf  tasks: layerswap_mgsm_sw; items a task: 2"
+    )
+
+
+def test_a_task_a_language_or_a_baseline_is_asked_alone(tmp_path: Path, experts: Path) -> None:
+    out = tmp_path / "run"
+
+    def asked(**changes: Any) -> set[tuple[str, str]]:
+        """Return label and task of what a study asks beyond those before."""
+        pools = {"task": ["math"], "language": {"sw": ["swahili"]}}
+        tasks = {"tasks": ["words"], "languages": {"sw": ["words_sw"]}}
+        whole = {"experts": pools, "evaluate": tasks, "baseline": ["base"], "vary": None, **changes}
+        study = write_yaml(tmp_path / "study.yml", study_document(**whole))
+        cells = plan_study(read_study(study), experts, backend="hf").cells
+        names = {key: (c.label, task) for c in cells for task, key in c.score_keys.items()}
+        evaluator = FakeEvaluator()
+        run_cells(out, cells, InProcess(evaluator), progress=False)
+        return {names[key] for key in evaluator.seen}
+
+    first = {("base", "words"), ("base", "words_sw"), ("recipe", "words"), ("recipe", "words_sw")}
+    assert asked() == first
+    assert asked() == set()
+    assert asked(baseline=["base", "soup"]) == {("soup", "words"), ("soup", "words_sw")}
+    more = {"tasks": ["words", "words_te"], "languages": {"sw": ["words_sw"]}}
+    assert asked(evaluate=more) == {("base", "words_te"), ("recipe", "words_te")}
+    pools = {"task": ["math"], "language": {"sw": ["swahili"], "te": ["telugu"]}}
+    languages = {"tasks": ["words"], "languages": {"sw": ["words_sw"], "te": ["words_te"]}}
+    telugu = "math+telugu"
+    assert asked(experts=pools, evaluate=languages) == {(telugu, "words"), (telugu, "words_te")}

@@ -15,13 +15,13 @@ from layerswap_method.layer_swap.stream import layer_swap_stream
 from layerswap_method.recipe.references import named_models
 from layerswap_method.stream.weight_stream import WeightStream, checkpoint_stream, linear_stream
 
-_KNOWN = ("merge_method", "models", "base_model", "parameters", "dtype", "out_dtype")
+KNOWN = ("merge_method", "models", "base_model", "parameters", "dtype", "out_dtype")
 """Keys of a recipe that streams follow; with any other (``tokenizer:``) mergekit must merge."""
 
 
 def can_stream(merge: Mapping[str, Any]) -> bool:
     """Return whether the recipe's tensors can be had without a merged copy on disk."""
-    if not set(merge) <= set(_KNOWN):
+    if not set(merge) <= set(KNOWN):
         return False
     method, models = merge["merge_method"], list(merge.get("models") or ())
     if method == "passthrough":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import shutil
@@ -9,7 +10,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,36 +79,83 @@ def check_output(out: Path, inputs: Collection[Path]) -> None:
         )
 
 
+def check_outside(out: Path, folders: Collection[Path]) -> None:
+    """Check that `out` lies in none of the merge's input folders.
+
+    Raises:
+        InputError: naming the folder.
+    """
+    for folder in folders:
+        if folder.resolve() in out.resolve().parents:
+            raise InputError(
+                f"{out}: the output folder lies inside {folder}, which the merge reads; give "
+                "another"
+            )
+
+
 @contextmanager
-def temporary_output(out: Path) -> Iterator[Path]:
+def temporary_output(out: Path, key: str | None = None, *, resume: bool = False) -> Iterator[Path]:
     """Yield a folder beside `out` that becomes `out` when the body ends, and vanishes on failure.
 
     It vanishes on Ctrl-C and SIGTERM too; what a killed merge left is named at the next one.
     Files of an existing `out` that a merge does not write stay, as with mergekit itself; those
     of an earlier merge go: transformers would load its `model.safetensors` in place of new shards.
 
+    Args:
+        out: the output folder.
+        key: of what is merged: the same merge goes through the same folder. None: a new one.
+        resume: keep what a merge of this `key` left there, and leave it again on failure.
+
     Raises:
-        InputError: if `out` is a file or cannot be made.
+        InputError: if `out` is a file or cannot be made, or the same merge is under way.
         LayerSwapError: if the finished files cannot be moved to `out`.
     """
     check_output(out, ())
-    for left in sorted(out.parent.glob(".layerswap-*.partial")):
-        if (left / out.name).exists():
-            LOG.warning("%s is of a merge that was killed or still runs; delete it if killed", left)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        holder = Path(tempfile.mkdtemp(prefix=".layerswap-", suffix=".partial", dir=out.parent))
+        if key is None:
+            holder = Path(tempfile.mkdtemp(prefix=".layerswap-", suffix=".partial", dir=out.parent))
+        else:
+            holder = out.parent / f".layerswap-{key}.partial"
+            holder.mkdir(exist_ok=True)
     except OSError as error:
         raise InputError(f"{out}: the output folder cannot be made: {error.strerror}") from error
+    for left in sorted(out.parent.glob(".layerswap-*.partial")):
+        if left != holder and (left / out.name).exists():
+            LOG.warning("%s is of a merge that was killed or still runs; delete it if killed", left)
     folder = holder / out.name  # mergekit prints the last part of the path on the model card
-    try:
-        with _ended_by_sigterm():
-            folder.mkdir()
+    is_whole = False
+    with _alone(holder), _ended_by_sigterm():
+        try:
+            if folder.exists() and not resume:
+                shutil.rmtree(folder)
+            folder.mkdir(exist_ok=True)
             yield folder
             give_folder_mode(folder)
             _move(folder, out)
+            is_whole = True
+        finally:
+            if is_whole or not resume:
+                shutil.rmtree(holder, ignore_errors=True)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold a lock on a folder, which ends with this process.
+
+    Raises:
+        InputError: where another process holds it.
+    """
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(f"{folder}: the same merge is under way; wait for it") from None
+        yield
     finally:
-        shutil.rmtree(holder, ignore_errors=True)
+        os.close(opened)
 
 
 def give_folder_mode(folder: Path) -> None:

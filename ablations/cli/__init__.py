@@ -17,6 +17,7 @@ from layerswap_method.errors import nearest
 COMMANDS: Mapping[str, str] = {
     "delta": "ablations.cli.delta:delta",
     "evaluate": "ablations.cli.evaluate:evaluate",
+    "merge": "ablations.cli.merge:merge",
     "pocket": "ablations.cli.pocket:pocket",
     "quickstart": "ablations.cli.quickstart:quickstart",
     "report": "ablations.cli.report:report",
@@ -58,5 +59,5 @@ class LazyGroup(click.Group):
 def main() -> None:
     """Layer swapping: experts, merges, evaluation.
 
-    The merges themselves are mergekit's: mergekit-yaml RECIPE OUT.
+    Merge with mergekit-yaml RECIPE OUT, or straight from files with layerswap merge RECIPE OUT.
     """

@@ -7,6 +7,7 @@ Knows specs and files; not engines, not mergekit. Every tensor is bit-identical 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layerswap_method.algorithm.tensor_names import decoder_layer
@@ -27,7 +28,25 @@ if TYPE_CHECKING:
     import torch
 
     from layerswap_method.delta_revert.measure import MeasuredRows
+    from layerswap_method.delta_revert.rows import Tally
     from layerswap_method.delta_revert.spec import RevertSpec
+
+
+@dataclass(frozen=True)
+class RevertStream(WeightStream):
+    """The stream of a `delta_revert`."""
+
+    layers: frozenset[int] = frozenset()
+    """Layers that go back whole."""
+
+    num_layers: int = 0
+    """Decoder layers."""
+
+    threshold: float | None = None
+    """Rows with a smaller change go back; None where rows are not looked at."""
+
+    tally: Tally | None = None
+    """What is kept of every tensor."""
 
 
 def revert_stream(
@@ -36,7 +55,7 @@ def revert_stream(
     base: StreamInput,
     dtype: str | None = None,
     out_dtype: str | None = None,
-) -> WeightStream:
+) -> RevertStream:
     """Return the stream of a `delta_revert` recipe.
 
     Where rows are compared both checkpoints are read here, once in a process for all thresholds
@@ -57,7 +76,8 @@ def revert_stream(
     from layerswap_method.delta_revert.rows import Kept, Tally
 
     models = ours, theirs = read_models([expert, base])
-    layers = reverted_layers(spec, theirs.checkpoint.depth())
+    num_layers = theirs.checkpoint.depth()
+    layers = reverted_layers(spec, num_layers)
     measured = _measure(ours, theirs) if spec.by_row else None
     threshold = None if measured is None else measured.threshold(spec)
     tally = Tally()
@@ -88,12 +108,16 @@ def revert_stream(
 
     mixes = written({name: mix(name) for name in weight_names(models)})
     kept = tally.total().record()
-    return WeightStream(
+    return RevertStream(
         mixes,
         donor=base.folder,
         model_dtype=out_dtype or dtype or theirs.config_dtype,
         description=f"delta_revert of {expert.name}",
         measured={"base_model": base.name, "threshold": threshold, "kept": kept},
+        layers=layers,
+        num_layers=num_layers,
+        threshold=threshold,
+        tally=tally,
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from layerswap_method.algorithm.coefficients import Input, source_terms
-from layerswap_method.algorithm.plan import TensorSource
+from layerswap_method.algorithm.plan import LayerPlan, TensorSource
+from layerswap_method.algorithm.tensor_names import layer_part, split_layer
 from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.errors import InputError
 from layerswap_method.layer_swap.spec import LayerSwapSpec
@@ -19,13 +21,21 @@ from layerswap_method.stream.weight_stream import (
 )
 
 
+@dataclass(frozen=True)
+class SwapStream(WeightStream):
+    """The stream of a `layer_swap`."""
+
+    plan: LayerPlan = LayerPlan(())  # noqa: RUF009 - frozen
+    """Source of each decoder layer."""
+
+
 def layer_swap_stream(
     spec: LayerSwapSpec,
     inputs: Sequence[StreamInput],
     base: StreamInput,
     dtype: str | None = None,
     out_dtype: str | None = None,
-) -> WeightStream:
+) -> SwapStream:
     """Return the stream of a `layer_swap` recipe with ``models:``.
 
     Args:
@@ -43,6 +53,7 @@ def layer_swap_stream(
             were not trained from.
     """
     models = read_models([*inputs, base])
+    check_swap_modules(spec, models[0].given.name, models[0].checkpoint.tensors)
     num_layers = models[0].checkpoint.depth()
     plan, record, given_weights = None, None, [given.weight for given in inputs]
     if spec.needs_deltas:
@@ -85,10 +96,25 @@ def layer_swap_stream(
             out_dtype=out_dtype,
         )
 
-    return WeightStream(
+    return SwapStream(
         written({name: mix(name, source) for name, source in sources.items()}),
         donor=base.folder,
         model_dtype=out_dtype or dtype or models[-1].config_dtype,
         description=f"layer_swap of {', '.join(given.name for given in inputs)}",
         measured=record,
+        plan=plan,
     )
+
+
+def check_swap_modules(spec: LayerSwapSpec, model: str, names: Iterable[str]) -> None:
+    """Check that the layers of a model have what ``swap_modules`` names.
+
+    Raises:
+        InputError: with what its layers have.
+    """
+    parts = {layer_part(name) for name in names if split_layer(name)[0] is not None}
+    if spec.swap_modules not in ("all", *parts):
+        raise InputError(
+            f"layer_swap recipe: swap_modules is {spec.swap_modules}, but the layers of {model} "
+            f"have no such tensors (found: {', '.join(sorted(parts)) or 'no layers'})"
+        )

@@ -26,11 +26,10 @@ from layerswap_method.mergekit_plugin.folders import (
     reference_problems,
 )
 from layerswap_method.output import check_output
+from layerswap_method.recipe.document import dtype_problems
 from layerswap_method.recipe.references import is_there
 
 LOG = logging.getLogger("layerswap")
-
-_DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 
 def read_configs(
@@ -118,11 +117,7 @@ def check_checkpoints(
 
 def _setting_problems(merge_config: Any) -> Iterator[str]:
     """Yield what mergekit would only notice while it merges, or after."""
-    for key in ("dtype", "out_dtype"):
-        name = getattr(merge_config, key)
-        if name is not None and name.removeprefix("torch.") not in _DTYPES:
-            hint = nearest(name, _DTYPES)
-            yield f"{key} is {name!r}; it must be one of {', '.join(_DTYPES)}{hint}"
+    yield from dtype_problems(dtype=merge_config.dtype, out_dtype=merge_config.out_dtype)
     template = merge_config.chat_template
     known = ("auto", *_chat_templates())
     if template and "{" not in template and template not in known:

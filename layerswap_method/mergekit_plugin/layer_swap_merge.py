@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from layerswap_method.algorithm.coefficients import Input
 from layerswap_method.algorithm.plan import LayerPlan
-from layerswap_method.algorithm.tensor_names import layer_part, split_layer
 from layerswap_method.checkpoints.headers import Checkpoint
 from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.errors import InputError
 from layerswap_method.layer_swap.recipe import Recipe, read_recipe
 from layerswap_method.layer_swap.report import card, log_lines, plan_record
 from layerswap_method.layer_swap.spec import NAME
+from layerswap_method.layer_swap.stream import check_swap_modules
 from layerswap_method.mergekit_plugin.checks import (
     check_checkpoints,
     read_checkpoints,
@@ -94,7 +94,7 @@ def check(
     plan = None if spec.placement == "delta_share" else _plan(recipe, references[0], configs)
     checkpoints = read_checkpoints(references, options, out)
     check_checkpoints(NAME, checkpoints, configs, merge_config, options)
-    _check_swap_modules(recipe, checkpoints[0])
+    check_swap_modules(spec, checkpoints[0].name, checkpoints[0].shapes)
     measured = _measure(recipe, options, checkpoints[0]) if spec.needs_deltas else None
     if measured is not None and measured.plan is not None:
         plan = measured.plan
@@ -152,15 +152,6 @@ def _references(recipe: Recipe, merge_config: Any) -> list[Any]:
     for reference in sorted(merge_config.referenced_models(), key=str):
         found.setdefault(str(reference), reference)
     return list(found.values())
-
-
-def _check_swap_modules(recipe: Recipe, first: Checkpoint) -> None:
-    parts = {layer_part(name) for name in first.shapes if split_layer(name)[0] is not None}
-    if recipe.spec.swap_modules not in ("all", *parts):
-        raise InputError(
-            f"layer_swap recipe: swap_modules is {recipe.spec.swap_modules}, but the layers of "
-            f"{first.name} have no such tensors (found: {', '.join(sorted(parts)) or 'no layers'})"
-        )
 
 
 def _plan(recipe: Recipe, first: Any, configs: Mapping[str, Any]) -> LayerPlan:

@@ -6,7 +6,7 @@ fields (nothing is imported) and no method's parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
@@ -25,6 +25,7 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
+from layerswap_method.errors import nearest
 from layerswap_method.frozen import Frozen
 from layerswap_method.recipe.parameters import (
     RECIPE,
@@ -143,6 +144,17 @@ class RecipeDocument(_Part):
                 f"{info.field_name}:"
             )
         return value
+
+
+_DTYPES = ("bfloat16", "float16", "float32", "float64")
+
+
+def dtype_problems(**dtypes: str | None) -> Iterator[str]:
+    """Yield which of a recipe's dtypes (key -> what it says) is none."""
+    for key, name in dtypes.items():
+        if name is not None and str(name).removeprefix("torch.") not in _DTYPES:
+            hint = nearest(str(name), _DTYPES)
+            yield f"{key} is {name!r}; it must be one of {', '.join(_DTYPES)}{hint}"
 
 
 _Document = TypeVar("_Document", bound=RecipeDocument)

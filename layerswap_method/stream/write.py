@@ -1,160 +1,215 @@
-"""A stream written as a checkpoint's weights, in the memory of one block. Knows files and mixes.
+"""A stream written as a checkpoint's weights, in the memory of a few blocks.
 
-Not config, tokenizer or card, and not how a folder appears whole (`output.temporary_output`). Every
-file is laid out before its first byte is written. A tensor that is one stored tensor goes from file
-to file inside the kernel, without torch; the others are blended block by block.
+Not config, tokenizer or card, and not how a folder appears whole (`output.temporary_output`). A
+tensor that is one stored tensor goes from file to file inside the kernel, without torch; the others
+are blended block by block. A file has its name only when it is whole and on the disk.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import IO
 
-from layerswap_method.checkpoints.stored import (
-    DTYPES,
-    StoredTensor,
-    file_stamp,
-    open_stored,
-    stored_tensor,
-)
+from layerswap_method.checkpoints.stored import StoredTensor, file_stamp, open_stored
 from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.stream.layout import (
+    INDEX,
+    SHARD_BYTES,
+    PlannedFile,
+    PlannedTensor,
+    index_of,
+    lay_out,
+)
 from layerswap_method.stream.mix import TensorMix
 from layerswap_method.stream.weight_stream import WeightStream
-
-SHARD_BYTES = 5_000_000_000
-"""Bytes of the tensors in one file, at most, but for a tensor that alone is larger."""
 
 _PIECE = 1 << 20
 """Bytes that are read at a time where the kernel cannot copy."""
 
+_IN_KERNEL = 1 << 26
+"""Bytes that the kernel copies at a time: an interrupt waits for no more."""
 
-@dataclass(frozen=True)
-class _Planned:
-    """One tensor as it will be written."""
+_PART = ".part"
+"""What the name of an unfinished file ends with."""
 
-    name: str
-    mix: TensorMix
-    dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
-    source: StoredTensor | None
-    """What it is a copy of; None where it is computed."""
+Advance = Callable[[int], object]
+"""Called with the bytes that are done since the last call, from any thread."""
+
+
+Job = Callable[[Advance], None]
+"""One tensor's work; it tells of its progress, and ends where that raises."""
 
 
 def write_weights(
-    stream: WeightStream, folder: Path, shard_bytes: int = SHARD_BYTES
+    stream: WeightStream, folder: Path, shard_bytes: int = SHARD_BYTES, *, threads: int = 1
 ) -> tuple[Path, ...]:
     """Write every tensor of a stream as safetensors; return the files.
 
-    One file is called ``model.safetensors``; several have an index. They are on the disk, not in a
-    cache, when this returns.
+    Several files have an index. They are on the disk, not in a cache, when this returns.
 
     Args:
         stream: what to write.
         folder: where to; must exist. Files in it are replaced.
         shard_bytes: bytes of the tensors in one file, at most.
+        threads: tensors that are written at once.
 
     Raises:
         InputError: if an input is gone, cut short, or was written anew.
         LayerSwapError: if a file cannot be written; some are then left in `folder`.
     """
-    planned = [_plan(name, mix) for name, mix in stream.mixes.items()]
-    shards = _shards(planned, shard_bytes)
-    count = len(shards)
-    names = [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
-    files = [folder / name for name in (names if count > 1 else ["model.safetensors"])]
-    for file, tensors in zip(files, shards, strict=True):
-        try:
-            _write_file(file, tensors)
-        except OSError as error:
-            raise LayerSwapError(f"{file}: cannot be written: {error.strerror}") from error
-    _check_unchanged(planned)
-    if count > 1:
-        index = {
-            "metadata": {"total_size": sum(tensor.nbytes for tensor in planned)},
-            "weight_map": {
-                tensor.name: file.name
-                for file, tensors in zip(files, shards, strict=True)
-                for tensor in tensors
-            },
-        }
-        text = json.dumps(index, indent=2, ensure_ascii=False) + "\n"
-        (folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
-    return tuple(files)
+    files = lay_out(stream, folder, shard_bytes)
+    write_files(files, threads=threads)
+    return tuple(file.path for file in files)
 
 
-def _plan(name: str, mix: TensorMix) -> _Planned:
-    origin = mix.terms[0][0]
-    plain = TensorMix(terms=((origin.model_copy(update={"dtype": None, "change": None}), 1.0),))
-    if mix == plain:
-        stored = stored_tensor(origin.file, origin.stamp, origin.name)
-        return _Planned(name, mix, stored.dtype, stored.shape, stored.nbytes, stored)
-    from layerswap_method.stream.read import MixReader
+def write_files(
+    files: Sequence[PlannedFile],
+    *,
+    threads: int = 1,
+    resume: bool = False,
+    advance: Advance = lambda count: None,
+) -> None:
+    """Write planned files of one folder, and their index where there are several.
 
-    reader = MixReader(mix)
-    torch_name = str(reader.dtype).removeprefix("torch.")
-    (dtype,) = (key for key, known in DTYPES.items() if known.torch_name == torch_name)
-    return _Planned(name, mix, dtype, tuple(reader.shape), reader.nbytes, None)
+    Args:
+        files: what to write.
+        threads: tensors that are written at once.
+        resume: leave files alone that an earlier call finished in this folder.
+        advance: told of every byte that is written, or was.
 
-
-def _shards(planned: Sequence[_Planned], shard_bytes: int) -> list[list[_Planned]]:
-    """Return the tensors of each file, in the order of their bytes: wide values before narrow."""
-    shards: list[list[_Planned]] = [[]]
-    size = 0
-    for tensor in planned:
-        if shards[-1] and size + tensor.nbytes > shard_bytes:
-            shards.append([])
-            size = 0
-        shards[-1].append(tensor)
-        size += tensor.nbytes
-    return [sorted(each, key=lambda t: (-DTYPES[t.dtype].bits, t.name)) for each in shards]
-
-
-def _write_file(file: Path, tensors: Sequence[_Planned]) -> None:
-    head, end = _header(tensors)
-    with file.open("wb", buffering=0) as out:
-        out.truncate(len(head) + end)
-        _write_at(out.fileno(), head, 0)
-        place = len(head)
-        for tensor in tensors:
-            if tensor.source is not None:
-                with open_stored(tensor.source) as opened:
-                    _copy(opened.fileno(), out.fileno(), tensor.source, place)
-            else:
-                at = place
-                for piece in _pieces(tensor.mix):
-                    _write_at(out.fileno(), piece, at)
-                    at += len(piece)
-            place += tensor.nbytes
-        os.fsync(out.fileno())
+    Raises:
+        InputError, LayerSwapError: as `write_weights`.
+    """
+    folder = files[0].path.parent
+    waiting = [file for file in files if not (resume and is_finished(file))]
+    advance(sum(file.nbytes for file in files) - sum(file.nbytes for file in waiting))
+    for left in folder.glob(f"*{_PART}"):
+        left.unlink()
+    _check_space(folder, sum(file.nbytes for file in waiting))
+    with ExitStack() as outputs:
+        jobs = [
+            job for file in waiting for job in outputs.enter_context(closing(_Output(file))).jobs()
+        ]
+        run_jobs(jobs, threads, advance)
+    _check_unchanged(files)
+    if len(files) > 1:
+        with _in_one_message(folder / INDEX):
+            write_text(folder / INDEX, index_of(files))
 
 
-def _header(tensors: Sequence[_Planned]) -> tuple[bytes, int]:
-    """Return the first bytes of a file, to a multiple of 8, and the bytes of its tensors."""
-    entries: dict[str, Mapping[str, object]] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for tensor in tensors:
-        entries[tensor.name] = {
-            "dtype": tensor.dtype,
-            "shape": tensor.shape,
-            "data_offsets": [end, end + tensor.nbytes],
-        }
-        end += tensor.nbytes
-    text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text, end
+def is_finished(file: PlannedFile) -> bool:
+    """Return whether a file of this layout stands at its place: it got its name when whole."""
+    try:
+        with file.path.open("rb") as opened:
+            return (
+                os.fstat(opened.fileno()).st_size == file.nbytes
+                and opened.read(len(file.head)) == file.head
+            )
+    except OSError:
+        return False
 
 
-def _pieces(mix: TensorMix) -> Iterator[memoryview]:
+def write_text(file: Path, text: str) -> None:
+    """Write a text in UTF-8 and wait until it is on the disk."""
+    with file.open("w", encoding="utf-8") as opened:
+        opened.write(text)
+        opened.flush()
+        os.fsync(opened.fileno())
+
+
+def pieces(mix: TensorMix) -> Iterator[memoryview]:
+    """Yield the bytes of a computed tensor, block by block.
+
+    Raises:
+        InputError: if an input is gone, cut short, or was written anew.
+    """
     import torch
 
     from layerswap_method.stream.read import MixReader
 
     for _, block in MixReader(mix).blocks():
         yield memoryview(block.contiguous().view(-1).view(torch.uint8).numpy().data)
+
+
+def run_jobs(jobs: Sequence[Job], threads: int, advance: Advance) -> None:
+    """Do all jobs; where one fails, or on an interrupt, the others end at their next piece."""
+    stopped = threading.Event()
+
+    def counted(count: int) -> None:
+        if stopped.is_set():
+            raise InterruptedError
+        advance(count)
+
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            futures = [pool.submit(job, counted) for job in jobs]
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            failed = [error for each in done if (error := each.exception()) is not None]
+            if failed:
+                raise next((e for e in failed if not isinstance(e, InterruptedError)), failed[0])
+        finally:
+            stopped.set()
+            pool.shutdown(cancel_futures=True)
+
+
+class _Output:
+    """One file while it is written: the first tensor opens it, the last one finishes it."""
+
+    def __init__(self, file: PlannedFile) -> None:
+        self._file = file
+        self._part = file.path.with_name(file.path.name + _PART)
+        self._lock = threading.Lock()
+        self._opened: IO[bytes] | None = None
+        self._left = max(1, len(file.tensors))
+
+    def jobs(self) -> list[Job]:
+        """Return what there is to do, in the order of the bytes."""
+        parts = [partial(self._write, place, tensor) for place, tensor in self._file.tensors]
+        return [*parts] or [partial(self._write, 0, None)]
+
+    def _write(self, place: int, tensor: PlannedTensor | None, advance: Advance) -> None:
+        with _in_one_message(self._file.path):
+            with self._lock:
+                out = self._opened = self._opened or self._open(advance)
+            if tensor is not None:
+                _write_tensor(tensor, out.fileno(), place, advance)
+            with self._lock:
+                self._left -= 1
+                if self._left:
+                    return
+            with out:
+                os.fsync(out.fileno())
+            self._part.rename(self._file.path)
+
+    def close(self) -> None:
+        """Close the file where a failure left it open."""
+        if self._opened is not None:
+            self._opened.close()
+
+    def _open(self, advance: Advance) -> IO[bytes]:
+        out = self._part.open("wb", buffering=0)
+        out.truncate(self._file.nbytes)
+        _write_at(out.fileno(), self._file.head, 0)
+        advance(len(self._file.head))
+        return out
+
+
+def _write_tensor(tensor: PlannedTensor, out: int, place: int, advance: Advance) -> None:
+    if tensor.source is not None:
+        with open_stored(tensor.source) as opened:
+            _copy(opened.fileno(), out, tensor.source, place, advance)
+        return
+    for piece in pieces(tensor.mix):
+        _write_at(out, piece, place)
+        place += len(piece)
+        advance(len(piece))
 
 
 def _write_at(out: int, content: bytes | memoryview, place: int) -> None:
@@ -164,16 +219,19 @@ def _write_at(out: int, content: bytes | memoryview, place: int) -> None:
         left, place = left[done:], place + done
 
 
-def _copy(source: int, out: int, tensor: StoredTensor, place: int) -> None:
+def _copy(source: int, out: int, tensor: StoredTensor, place: int, advance: Advance) -> None:
     """Copy a tensor's bytes to `place`: in the kernel, or where it cannot, through this process."""
     done = 0
     try:
         while done < tensor.nbytes:
-            left = tensor.nbytes - done
+            left = min(_IN_KERNEL, tensor.nbytes - done)
             count = os.copy_file_range(source, out, left, tensor.offset + done, place + done)
             if count == 0:
                 break
             done += count
+            advance(count)
+    except InterruptedError:
+        raise
     except (OSError, AttributeError):  # two file systems, or a system that has no such call
         pass
     while done < tensor.nbytes:
@@ -182,11 +240,35 @@ def _copy(source: int, out: int, tensor: StoredTensor, place: int) -> None:
             raise InputError(f"{tensor.file}: is cut short; get it again")
         _write_at(out, piece, place + done)
         done += len(piece)
+        advance(len(piece))
 
 
-def _check_unchanged(planned: Sequence[_Planned]) -> None:
+@contextmanager
+def _in_one_message(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except InterruptedError:
+        raise
+    except OSError as error:
+        raise LayerSwapError(f"{file}: cannot be written: {error.strerror}") from error
+
+
+def _check_space(folder: Path, needed: int) -> None:
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return  # writing says what is wrong
+    if needed > free:
+        raise LayerSwapError(
+            f"{folder}: the merge needs {needed / 1e9:.1f} GB and the disk has {free / 1e9:.1f} GB "
+            "free; make room, or give an output folder on another disk"
+        )
+
+
+def _check_unchanged(files: Sequence[PlannedFile]) -> None:
     """Raise where a file that was read has been written since the stream was made."""
-    stamps = {origin.file: origin.stamp for t in planned for origin, _ in t.mix.terms}
+    tensors = (tensor for file in files for _, tensor in file.tensors)
+    stamps = {origin.file: origin.stamp for t in tensors for origin, _ in t.mix.terms}
     for file, stamp in stamps.items():
         if file_stamp(file) != stamp:
             raise InputError(f"{file}: the weights were written anew while they were in use")

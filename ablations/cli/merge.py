@@ -1,0 +1,100 @@
+"""`layerswap merge`: its options, the bar, and the way on to mergekit. Merges nothing itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+class Size(click.ParamType[int]):
+    """Bytes, as 5000000, 500M or 5G."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the bytes, or fail as click does."""
+        found = re.fullmatch(r"(\d+)\s*([kmg]?)b?", str(value).strip().lower())
+        if found is None or not int(found[1]):
+            self.fail(f"{value!r} is no size; write bytes, or a number with K, M or G.", param, ctx)
+        return int(found[1]) * {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}[found[2]]
+
+
+@click.command()
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.argument("out")
+@click.argument("mergekit_options", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--shard-size", type=Size(), default="5G", show_default=True, help="Largest file of weights."
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    default=min(4, os.cpu_count() or 1),
+    show_default="processors, at most 4",
+    help="Tensors that are written at once.",
+)
+@click.option("--verify", is_flag=True, help="Read the output again and compare every tensor.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Use the finished files of an interrupted merge, and keep them if this one is.",
+)
+def merge(
+    recipe: Path, out: str, mergekit_options: tuple[str, ...], shard_size: int, **options: Any
+) -> None:
+    """Merge RECIPE into the folder OUT, from file to file and in little memory.
+
+    The tensors are those of mergekit-yaml, bit for bit. A recipe that needs mergekit (tokenizer:,
+    other methods, architectures without a fixed list of tensors) is passed on to it, with what
+    stands after -- as its options.
+    """
+    from ablations.models.find import find_model
+    from layerswap_method.merge.run import WriteOptions, read_merge, write_merge
+
+    given = read_merge(recipe, find_model)
+    if isinstance(given, str):
+        _pass_on(recipe, out, given, shard_size, mergekit_options, options)
+        return
+    if mergekit_options:
+        raise click.UsageError(
+            f"{' '.join(mergekit_options)}: mergekit is not needed for this recipe; drop what "
+            "stands after --, or merge with mergekit-yaml"
+        )
+    for line in write_merge(given, out, WriteOptions(shard_bytes=shard_size, **options), _bar):
+        click.echo(line)
+
+
+def _pass_on(
+    recipe: Path,
+    out: str,
+    reason: str,
+    shard_size: int,
+    more: tuple[str, ...],
+    options: dict[str, Any],
+) -> None:
+    from ablations.machine.mergekit_program import mergekit_yaml
+
+    for name in ("verify", "resume"):
+        if options[name]:
+            raise click.UsageError(f"--{name}: mergekit must merge this recipe ({reason})")
+    click.echo(f"{recipe} is passed on to mergekit-yaml: {reason}")
+    command = [*mergekit_yaml(), str(recipe), out, "--out-shard-size", str(shard_size), *more]
+    sys.exit(subprocess.run(command, check=False).returncode)
+
+
+@contextmanager
+def _bar(what: str, size: int) -> Iterator[Callable[[int], object]]:
+    """Show a bar on a terminal, where the work is long enough to wonder."""
+    from tqdm import tqdm
+
+    hidden = not sys.stderr.isatty()
+    with tqdm(total=size, desc=what, unit="B", unit_scale=True, delay=2, disable=hidden) as bar:
+        yield bar.update

@@ -8,11 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from click.testing import CliRunner, Result
 
 from ablations.cli import main
 from tests.standins.tokenizers import words, write_tokenizer
+from tests.standins.tuned import tune
 from tests.standins.zoo import make_model
 
 
@@ -20,11 +22,13 @@ from tests.standins.zoo import make_model
 def trio(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """Return folders of a base and two experts with tokenizers. Do not write to them."""
     root = tmp_path_factory.mktemp("trio")
-    names = ("base", "task", "language")
-    made = {name: make_model("llama", root / name, seed) for seed, name in enumerate(names)}
-    for folder in made.values():
-        write_tokenizer(folder, words(), "{{ messages }}")
-    return SimpleNamespace(**made)
+    base = make_model("llama", root / "base", 0)
+    write_tokenizer(base, words(), "{{ messages }}")
+    made = {
+        role: tune(base, root / role, seed, 0.02, torch.bfloat16)
+        for seed, role in enumerate(("task", "language"))
+    }
+    return SimpleNamespace(base=base, **made)
 
 
 @pytest.fixture

@@ -177,7 +177,7 @@ class _Output:
     def _write(self, place: int, tensor: PlannedTensor | None, advance: Advance) -> None:
         with _in_one_message(self._file.path):
             with self._lock:
-                out = self._opened = self._opened or self._open(advance)
+                out = self._opened or self._open(advance)
             if tensor is not None:
                 _write_tensor(tensor, out.fileno(), place, advance)
             with self._lock:
@@ -194,7 +194,7 @@ class _Output:
             self._opened.close()
 
     def _open(self, advance: Advance) -> IO[bytes]:
-        out = self._part.open("wb", buffering=0)
+        out = self._opened = self._part.open("wb", buffering=0)
         out.truncate(self._file.nbytes)
         _write_at(out.fileno(), self._file.head, 0)
         advance(len(self._file.head))

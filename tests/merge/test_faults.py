@@ -199,9 +199,12 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
     for turn in range(20):
         more = ["--resume"] if turn % 2 else []
         running = subprocess.Popen([*command, *more], stdout=subprocess.DEVNULL)
-        if turn % 5:  # else it is killed while Python starts
-            while running.poll() is None and not list(out.parent.glob(".layerswap-*/out/*")):
-                time.sleep(0.001)
+        # While Python starts, from the first byte on, or from the first finished file on.
+        waits_for = (None, "*", "*", "*.safetensors", "*.safetensors")[turn % 5]
+        while waits_for is not None and running.poll() is None:
+            if list(out.parent.glob(f".layerswap-*/out/{waits_for}")):
+                break
+            time.sleep(0.001)
         time.sleep(chance.uniform(0, 0.15))
         running.send_signal(signal.SIGKILL)
         killed += running.wait() == -signal.SIGKILL

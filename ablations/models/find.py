@@ -10,7 +10,10 @@ from typing import Any
 from layerswap_method.errors import InputError, first_line, nearest
 from layerswap_method.recipe.references import is_folder, is_there
 
-_PATTERNS = ["*.safetensors", "*.json", "tokenizer*", "*.model", "merges.txt", "vocab*"]
+_PATTERNS = [
+    *("*.safetensors", "*.json", "*.jinja"),
+    *("tokenizer*", "*.model", "merges.txt", "vocab*"),
+]
 """Files of a hub repository that an expert is made of; pickles stay away."""
 
 

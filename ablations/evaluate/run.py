@@ -23,6 +23,8 @@ from ablations.study.experts import ExpertsFile
 from ablations.study.files import StudyFile
 from ablations.study.schema import Evaluate, Pools, Study
 from ablations.tasks.catalog import Task, choose, list_tasks
+from layerswap_method.checkpoints.headers import read_checkpoint
+from layerswap_method.checkpoints.lora import read_changes
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.recipe.references import is_folder
 
@@ -87,7 +89,9 @@ def evaluate_model(model: str, request: SuiteRequest, out: Path | None = None) -
         LayerSwapError: when a task fails; what was finished before it stays.
     """
     chosen = choose(list_tasks(), request.languages, request.benchmarks)
-    is_merged = find_model(model).adapter is None
+    expert = find_model(model)
+    if expert.adapter is not None:  # of a kind that cannot be streamed, say
+        read_changes(expert.adapter, read_checkpoint(model, expert.folder))
     backend = resolve_backend(request.backend)
     out = default_folder(model, backend, request) if out is None else out
     check_folder(out, _NAME)
@@ -114,7 +118,7 @@ def evaluate_model(model: str, request: SuiteRequest, out: Path | None = None) -
         experts=ExpertsFile(experts={model: model}),
         backend=backend,
         # An adapter's change is added to the base in a live engine, as in any study.
-        materialize=is_merged,
+        materialize=expert.adapter is None,
     )
     result = run_file(StudyFile(Path(f"layerswap {_NAME}"), study, ()), out, options)
     if result.summary.failed:

@@ -77,10 +77,13 @@ def test_words_change_nothing_and_a_task_only_itself(
         file.write_text(file.read_text(encoding="utf-8") + "\n# One line more.\n")
     swahili = tasks / "generated" / "layerswap_mgsm_sw.yaml"
     swahili.write_text("# Another comment.\n" + swahili.read_text(encoding="utf-8"))
-    assert left() == "cost: 0 evaluations for 4 cells, on hf  tasks: none; items a task: 2"
+    assert (
+        left() == "cost: 0 evaluations for 4 cells, on hf in float32  tasks: none; items a task: 2"
+    )
     edit(swahili, "Swali: ", "Swali  : ")
     assert left() == (
-        "cost: 3 evaluations for 4 cells, on hf  tasks: layerswap_mgsm_sw; items a task: 2"
+        "cost: 3 evaluations for 4 cells, on hf in float32"
+        "  tasks: layerswap_mgsm_sw; items a task: 2"
     )
 
 

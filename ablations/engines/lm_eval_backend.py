@@ -23,7 +23,7 @@ from ablations.engines.watched import WatchedHf, WatchedVllm
 from ablations.models.context import Checkpoint, check_context, locate
 from ablations.sandbox.programs import code_isolation, find_isolation
 from ablations.scoring import outcomes
-from ablations.scoring.observed import code_notes, language_notes, prompt_notes
+from ablations.scoring.observed import task_notes
 from ablations.scoring.read_lm_eval import read_samples, read_scores
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError, nearest
@@ -214,12 +214,7 @@ def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backe
         versions=backend_versions(backend),
         elapsed_s=time.monotonic() - started,
         skipped=skipped,
-        notes=(
-            *outcomes.notes_on(went),
-            *language_notes(raw["configs"]),
-            *prompt_notes(raw["configs"]),
-            *code_notes(raw["configs"], request.code_isolation),
-        ),
+        notes=(*outcomes.notes_on(went), *task_notes(raw["configs"], request.code_isolation)),
     )
 
 

@@ -220,11 +220,11 @@ def run_program(
         try:
             in_time = ends_within(program, time_s * _WALL_PER_CPU)
         finally:
-            cpu_s = end_all(program, is_held=held)
+            used_s = end_all(program, is_held=held)
         output.seek(0)
         return judge(
             program.returncode,
-            cpu_s if in_time else math.inf,
+            used_s if in_time else math.inf,
             proof.read(_SAID_BYTES),
             output.read(),
             nonce=nonce,

@@ -78,21 +78,6 @@ def test_every_script_and_grouping_reads_back(number: int, script: dict[int, str
     assert read_number(f"{number + 1}".translate(script)) != number
 
 
-@given(
-    st.decimals(
-        allow_nan=False, allow_infinity=False, places=3, min_value=-(10**6), max_value=10**6
-    )
-)
-def test_decimals_are_compared_exactly(number: Decimal) -> None:
-    assert _equal(f"{number}", f"{number:f}0")
-    assert not _equal(f"{number}", f"{number + Decimal('0.0001')}")
-
-
-@given(st.text())
-def test_any_answer_is_either_right_or_wrong(answer: str) -> None:
-    assert exact_match(references=["35"], predictions=[answer]) in (0.0, 1.0)
-
-
 @pytest.mark.parametrize(
     ("text", "last"),
     [
@@ -158,7 +143,7 @@ SOLUTIONS = {
 
 
 @pytest.mark.parametrize("code", SOLUTIONS)
-@pytest.mark.parametrize("number", ["11", "1,080", "-5", "3.5", "$8", "１１", "১১", "౧౧"])
+@pytest.mark.parametrize("number", ["1,080", "-3.5", "$8", "১১"])
 def test_strict_extraction_reads_what_follows_the_phrase(code: str, number: str) -> None:
     words = load_languages()[code].mgsm
     assert words is not None

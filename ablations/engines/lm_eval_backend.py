@@ -173,35 +173,25 @@ def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backe
 
     tasks, skipped = load_tasks(request)
     started = time.monotonic()
-    if not tasks:
-        return Evaluation(
-            model=model,
-            backend=backend,
-            scores=(),
-            samples=(),
-            task_versions={},
-            num_fewshot={},
-            versions=backend_versions(backend),
-            elapsed_s=0.0,
-            skipped=skipped,
-        )
     outcomes.forget(lm)
-    with _quietly(), code_isolation(request.code_isolation):
-        raw = simple_evaluate(
-            model=lm,
-            tasks=tasks,
-            task_manager=_task_manager(request),
-            confirm_run_unsafe_code=request.allow_code_execution,
-            limit=request.limit,
-            log_samples=True,
-            bootstrap_iters=0,
-            random_seed=request.seed,
-            numpy_random_seed=request.seed,
-            torch_random_seed=request.seed,
-            fewshot_random_seed=request.seed,
-        )
-    if raw is None:
-        raise LayerSwapError("lm-eval returned no results: run this on the first rank only")
+    raw: Any = {"samples": {}, "configs": {}}
+    if tasks:
+        with _quietly(), code_isolation(request.code_isolation):
+            raw = simple_evaluate(
+                model=lm,
+                tasks=tasks,
+                task_manager=_task_manager(request),
+                confirm_run_unsafe_code=request.allow_code_execution,
+                limit=request.limit,
+                log_samples=True,
+                bootstrap_iters=0,
+                random_seed=request.seed,
+                numpy_random_seed=request.seed,
+                torch_random_seed=request.seed,
+                fewshot_random_seed=request.seed,
+            )
+        if raw is None:
+            raise LayerSwapError("lm-eval returned no results: run this on the first rank only")
     went = outcomes.outcomes(lm)
     samples = read_samples(raw, went)
     return Evaluation(

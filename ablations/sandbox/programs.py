@@ -250,14 +250,8 @@ def _bwrap(*, as_root: bool) -> list[str]:
     python = Path(sys.executable).resolve()
     own = [str(python), *(f"{root}/lib" for root in (python.parents[1], sys.base_prefix))]
     namespaces = ["ipc", "pid", "net", "uts", *([] if as_root else ["user"])]
-    command = [
-        shutil.which("bwrap") or "bwrap",
-        "--die-with-parent",
-        "--new-session",
-        "--cap-drop",
-        "ALL",
-    ]
-    command += [f"--unshare-{each}" for each in namespaces]
+    command = [shutil.which("bwrap") or "bwrap", "--die-with-parent", "--new-session"]
+    command += ["--cap-drop", "ALL", *(f"--unshare-{each}" for each in namespaces)]
     if as_root:
         for right in ("SETUID", "SETGID", "SYS_CHROOT"):  # gone when the worker changes its user
             command += ["--cap-add", f"CAP_{right}"]

@@ -20,7 +20,7 @@ from ablations.engines.backends import backend_versions, resolve_backend
 from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.engines.task_choice import Choice, choose_tasks
 from ablations.engines.watched import WatchedHf, WatchedVllm
-from ablations.models.context import Checkpoint, check_context, locate
+from ablations.models.context import Checkpoint, check_context
 from ablations.sandbox.programs import code_isolation, find_isolation
 from ablations.scoring import outcomes
 from ablations.scoring.observed import task_notes
@@ -106,9 +106,9 @@ def loaded(
     """Give lm-eval's model object of a checkpoint; end its engine afterwards.
 
     Raises:
-        InputError: as `start_model`, and for a folder that holds no checkpoint.
+        InputError: as `start_model`.
     """
-    lm = start_model(locate(model), backend, options, seed)
+    lm = start_model(str(model), backend, options, seed)
     try:
         yield lm
     finally:

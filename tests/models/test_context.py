@@ -1,4 +1,4 @@
-"""How long a context may be, on both engines. (Where a model is: test_lm_eval_backend.py.)"""
+"""How long a context may be, on both engines."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from ablations.engines.lm_eval_backend import start_model
 from ablations.engines.options import EngineOptions
-from ablations.models.context import check_context, locate
+from ablations.models.context import check_context
 from layerswap_method.errors import InputError
 
 STRETCHED = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
@@ -40,11 +40,6 @@ def test_a_context_beyond_the_positions_is_refused(
         f"{tmp_path}: a context of {most + 1} tokens (--max-model-len) is more than it has "
         f"positions for ({most})"
     )
-
-
-def test_a_name_too_long_for_a_file_is_no_folder() -> None:
-    with pytest.raises(InputError, match="x: no such checkpoint folder"):
-        locate("x" * 300)
 
 
 def test_a_model_without_positions_takes_any_context(tmp_path: Path) -> None:

@@ -47,9 +47,11 @@ def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _evaluate(
-    model: Path, folder: Path, backend: str = "hf", context: int | None = None
+    model: Path, folder: Path, backend: str = "hf", context: int | None = None, batch: int = 64
 ) -> Evaluation:
-    options = EngineOptions(max_model_len=context, kv_cache_gib=1, gpu_memory_utilization=0.3)
+    options = EngineOptions(
+        max_model_len=context, batch_size=batch, kv_cache_gib=1, gpu_memory_utilization=0.3
+    )
     evaluator = CheckpointEvaluator(backend, options)  # type: ignore[arg-type]
     return evaluator.evaluate(model, EvaluationRequest(tasks=TASKS, include_path=folder))
 
@@ -116,6 +118,11 @@ def test_a_stop_string_ends_an_answer(whole: Evaluation, speaker: Path) -> None:
         assert not {"w3", "w7", "w11", "w19", "<eos>"} & set(text.split())
         # The limit leaves four words to an answer that was cut off.
         assert sample.values["truncated"] == float(len(text.split()) == 4)
+
+
+def test_nothing_depends_on_the_batch(whole: Evaluation, speaker: Path, folder: Path) -> None:
+    alone = _evaluate(speaker, folder, batch=1)
+    assert [s.values for s in alone.samples] == [s.values for s in whole.samples]
 
 
 def test_what_does_not_fit_is_cut_from_the_left_and_said(

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import yaml
 
-from ablations.evaluate.store import read_evaluation, write_evaluation
 from ablations.sandbox import programs as sandbox
 from ablations.sandbox.watch import ProgramVerdict
 from ablations.scoring.records import Evaluation
@@ -62,7 +61,7 @@ class TestScores:
     def test_perturbed_programs_score_zero(self) -> None:
         assert scores_of(run(perturbed)) == dict.fromkeys(NAMES, 0.0)
 
-    def test_each_item_has_its_own_verdict(self, tmp_path: Path) -> None:
+    def test_each_item_has_its_own_verdict(self) -> None:
         def some(task: str, item: Mapping[str, Any]) -> str:
             return (perturbed if item["task_id"] == 12 else gold)(task, item)
 
@@ -78,8 +77,7 @@ class TestScores:
         assert second.program is not None
         assert second.program.status == "failed"
         assert second.program.detail.startswith("AssertionError at `assert ")
-        write_evaluation(tmp_path / "records", evaluation, fingerprint="f")
-        assert read_evaluation(tmp_path / "records", fingerprint="f") == evaluation
+        assert Evaluation.model_validate_json(evaluation.model_dump_json()) == evaluation
 
     def test_a_record_says_what_stopped_its_program(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(mbpp, "TIME_S", 1.0)

@@ -1,12 +1,10 @@
 """Every task, on hand-written data: gold answers score 1, wrong ones 0, and nothing is lost."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ablations.evaluate.store import read_evaluation, write_evaluation
 from ablations.scoring.records import Evaluation
 from tests.tasks.conftest import CHOSEN, GENERATED, OURS, ask, gold, perturbed, task_names
 
@@ -91,7 +89,7 @@ def test_mmlu_shows_the_first_five_of_the_subject(right: Evaluation) -> None:
     assert "What is 3 + 5?\nA. 8\nB. 9\nC. 10\nD. 11\nAnswer: A\n\n" in samples[0].prompts[0]
 
 
-def test_records_say_what_was_asked_said_and_read(right: Evaluation, tmp_path: Path) -> None:
+def test_records_say_what_was_asked_said_and_read(right: Evaluation) -> None:
     (strict, *_) = right.samples_of("layerswap_mgsm_bn")
     assert (strict.filter, strict.doc_id, strict.target) == ("strict-match", 0, "32")
     assert strict.responses == (" 1 + 1 = 2. উত্তর হল 32.",)
@@ -100,8 +98,7 @@ def test_records_say_what_was_asked_said_and_read(right: Evaluation, tmp_path: P
     assert len(strict.prompt_hash) == len(strict.doc_hash) == 64
     (pair,) = [s for s in right.samples_of("layerswap_flores_en-ja") if s.doc_id == 1]
     assert pair.values["bleu"] == ("1998年、その町の人口はおよそ12,500人でした。",) * 2
-    write_evaluation(tmp_path / "records", right, fingerprint="f")
-    assert read_evaluation(tmp_path / "records", fingerprint="f") == right
+    assert Evaluation.model_validate_json(right.model_dump_json()) == right
 
 
 def test_two_runs_ask_the_same(right: Evaluation) -> None:

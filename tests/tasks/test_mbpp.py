@@ -61,6 +61,15 @@ class TestScores:
     def test_perturbed_programs_score_zero(self) -> None:
         assert scores_of(run(perturbed)) == dict.fromkeys(NAMES, 0.0)
 
+    def test_an_answer_that_only_ends_the_process_scores_zero(self) -> None:
+        wrong = "import os\n{name} = lambda *a: os._exit(0)"
+
+        def leave(task: str, item: Mapping[str, Any]) -> str:
+            (name,) = mbpp.tested_names(item["test_list"])
+            return wrong.format(name=name)
+
+        assert scores_of(run(leave, NAMES[-1:])) == {NAMES[-1]: 0.0}
+
     def test_each_item_has_its_own_verdict(self) -> None:
         def some(task: str, item: Mapping[str, Any]) -> str:
             return (perturbed if item["task_id"] == 12 else gold)(task, item)

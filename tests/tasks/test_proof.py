@@ -89,6 +89,14 @@ def test_mmlu_shows_the_first_five_of_the_subject(right: Evaluation) -> None:
     assert "What is 3 + 5?\nA. 8\nB. 9\nC. 10\nD. 11\nAnswer: A\n\n" in samples[0].prompts[0]
 
 
+def test_choices_are_compared_by_the_likelihood_of_their_letters(right: Evaluation) -> None:
+    for sample in right.samples_of("layerswap_mmlu_te"):
+        assert len(sample.prompts) == 4
+        assert len(set(sample.prompts)) == 1
+        assert sample.target in "ABCD"
+        assert [response[0] for response in sample.responses].count(0.0) == 1
+
+
 def test_records_say_what_was_asked_said_and_read(right: Evaluation) -> None:
     (strict, *_) = right.samples_of("layerswap_mgsm_bn")
     assert (strict.filter, strict.doc_id, strict.target) == ("strict-match", 0, "32")

@@ -156,17 +156,3 @@ def test_few_shot_examples_are_not_test_items(tasks_dir: Path) -> None:
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         assert len(rows) == 3
         assert not tests & {row["prompt"] for row in rows}
-
-
-def test_yaml_files_are_plain_and_name_existing_data(tasks_dir: Path) -> None:
-    import yaml
-
-    files = sorted(tasks_dir.glob("pocket_*.yaml"))
-    assert {path.stem for path in files} == set(TASK_NAMES)
-    for path in files:
-        text = path.read_text()
-        assert text.startswith("# Pocket testbed: ")
-        content = yaml.safe_load(text)
-        assert content["task"] == path.stem
-        for data in content["dataset_kwargs"]["data_files"].values():
-            assert Path(data).is_file()

@@ -15,10 +15,8 @@ from layerswap_method.errors import InputError
 from tests.tasks.conftest import (
     DATA,
     LANGUAGES,
-    OURS,
     ask,
     read_jsonl,
-    task_names,
     write_jsonl,
 )
 
@@ -44,31 +42,6 @@ def test_the_files_are_in_step_with_the_table() -> None:
     files = task_files(load_languages())
     assert len(files) > 30
     assert find_differences(GENERATED, files) == []
-
-
-def test_every_task_and_group_of_the_suite_is_there() -> None:
-    expected = {
-        *task_names(*OURS, "mbpp"),
-        *(f"layerswap_{code}" for code in LANGUAGES),
-        *(f"layerswap_{benchmark}" for benchmark in (*OURS, "mbpp")),
-    }
-    assert {path.stem for path in GENERATED.glob("*.yaml")} == expected
-    groups = {
-        content["group"]: content["task"]
-        for path in GENERATED.glob("*.yaml")
-        if "group" in (content := _read(path))
-    }
-    assert len(groups) == 10
-    assert groups["layerswap_te"] == [
-        "layerswap_mgsm_te",
-        "layerswap_belebele_te",
-        "layerswap_flores_en-te",
-        "layerswap_flores_te-en",
-        "layerswap_mbpp_te",
-        "layerswap_mmlu_te",
-    ]
-    assert set(groups["layerswap_flores"]) == set(task_names("flores"))
-    assert not [name for name in groups["layerswap_en"] if "flores" in name]
 
 
 def test_check_says_what_differs_and_writes_nothing(

@@ -150,15 +150,6 @@ class TestPrompts:
             path.write_text(prompt, encoding="utf-8")
         assert prompt == path.read_text(encoding="utf-8")
 
-    def test_there_is_no_example_and_every_test_is_shown(self, right: Evaluation) -> None:
-        assert {right.num_fewshot[task] for task in NAMES} == {0}
-        assert len(right.samples) == 15
-        for sample in right.samples:
-            (prompt,) = sample.prompts
-            assert prompt.count("```python\n") == prompt.count("```") == 1
-            assert prompt.endswith(f"\n\n{sample.target}\n```python\n")
-            assert sample.target.count("assert ") == 3
-
 
 class TestFiles:
     def test_no_stop_string_is_in_an_answer(self) -> None:
@@ -216,7 +207,3 @@ class TestData:
         with pytest.raises(InputError) as refused:
             self.load(tmp_path)
         assert message in refused.value.message
-
-    def test_a_missing_column_is_named(self) -> None:
-        with pytest.raises(InputError, match="no column 'text_ja'; did you mean 'text_jpn'"):
-            self.load(DATA, column="text_ja")

@@ -53,17 +53,15 @@ def test_another_number_or_none_is_wrong(expected: str, answer: str) -> None:
     assert not _equal(expected, answer)
 
 
-def test_minus_signs_of_all_kinds_are_one() -> None:
-    for answer in ("-5", "−5", "－5", "－５", "-$5", "$-5", "-5.0", "-৫"):
-        assert _equal("-5", answer), answer
-
-
-def test_indian_groups_and_decimals_are_read() -> None:
-    assert read_number("1,00,000") == 100_000
-    assert read_number("12,34,567.5") == Decimal("1234567.5")
-    assert read_number(".5") == Decimal("0.5")
-    assert read_number("0.10") == Decimal("0.1")
-    assert read_number("5.") == 5
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *(("1,00,000", 100_000), ("12,34,567.5", "1234567.5"), (".5", "0.5"), ("5.", 5)),
+        *((text, -5) for text in ("-5", "−5", "－５", "-$5", "$-5", "-5.0", "-৫")),
+    ],
+)
+def test_indian_groups_decimals_and_all_minus_signs_are_read(text: str, number: int | str) -> None:
+    assert read_number(text) == Decimal(number)
 
 
 def test_a_gold_answer_that_is_no_number_is_an_error() -> None:

@@ -142,9 +142,7 @@ def test_task_folders_that_hold_none_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_models_that_cannot_be_loaded_are_refused(model: Path, tasks: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such checkpoint folder; did you mean 'random'"):
-        _evaluate(model.parent / "randon", tasks)
-    with pytest.raises(InputError, match=r"no config\.json in it"):
+    with pytest.raises(InputError, match=r"hf cannot load it: .*config\.json"):
         _evaluate(tasks, tasks)
     with pytest.raises(InputError, match="layerswap-tests/none: hf cannot load it"):
         _evaluate("layerswap-tests/none", tasks)

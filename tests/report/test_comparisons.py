@@ -13,7 +13,7 @@ from ablations.report.summaries import Summaries
 from ablations.report.wording import noise_lines, sentence
 from ablations.runner.records import Run, load_run
 from ablations.statistics.as_text import points
-from ablations.statistics.corpus import CORPUS_METRICS, bleu_counts, bleu_of_sums
+from ablations.statistics.corpus import CORPUS_METRICS, corpus_metric
 from ablations.statistics.paired import holm, mcnemar_exact, newcombe_interval
 from tests.report.runs import Point, study_of, write_run
 
@@ -282,9 +282,11 @@ def test_bleu_is_drawn_with_the_tokenizer_of_its_signature(tmp_path: Path) -> No
         path.write_text(text.replace('"signature": null', said), encoding="utf-8")
     (found,) = _compared(load_run(run.path))
     scores = []
+    bleu = corpus_metric("bleu", "tok:char")
+    assert bleu is not None
     for cell in run.cells:
         pairs = [each.values["bleu"] for each in cell.samples()]
         texts = [[str(pair[side]) for pair in pairs] for side in (1, 0)]  # type: ignore[index]
-        scores.append(float(bleu_of_sums(bleu_counts(*texts, "char").sum(axis=0).astype(float))))
+        scores.append(float(bleu.score(bleu.counts(*texts).sum(axis=0).astype(float))))
     assert found.outcome is not None
     assert found.outcome.difference == pytest.approx(scores[1] - scores[0])

@@ -17,7 +17,7 @@ from ablations.delta.compare import Comparison, compare
 from ablations.delta.figures import KINDS, comparison, heatmap, plot_reference
 from ablations.delta.grids import rank_correlation
 from ablations.delta.measure import QUANTILE, profile_of, read_changes
-from ablations.delta.parameters import definition_of, in_order, places_of
+from ablations.delta.parameters import in_order, places_of
 from ablations.delta.profile import DeltaProfile
 from ablations.drawing.canvas import HINT, can_draw
 from ablations.drawing.grid import Grid
@@ -134,10 +134,7 @@ def analyse(
     layers = [layer for layer, _ in places.values() if layer is not None]
     num_layers = max(layers, default=-1) + 1 if first.num_layers is None else first.num_layers
     inside = [name for name in shared if places[name][0] is not None]
-    matrices = in_order(
-        (places[name][1] for name in inside if first.axis(name) is not None),
-        lambda: definition_of(first.folder),
-    )
+    matrices = in_order(places[name][1] for name in inside if first.axis(name) is not None)
     vectors = tuple(dict.fromkeys(places[n][1] for n in inside if first.axis(n) is None))
     with _progress(shared) as names:
         changes = read_changes(pairs, names)

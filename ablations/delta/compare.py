@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ablations.delta.grids import pearson
-from ablations.delta.measure import Change, matrices_of
+from ablations.delta.measure import Change, cosine, matrices_of
 from ablations.delta.parameters import places_of
 from layerswap_method.frozen import Frozen
 
@@ -112,9 +112,7 @@ def _cosine(one: Change, other: Change, names: Sequence[str]) -> float | None:
     product, first, second = (
         math.fsum(gram[k] for gram in grams) for k in ((i, j), (i, i), (j, j))
     )
-    if first <= 0 or second <= 0:
-        return None
-    return min(1.0, max(-1.0, product / math.sqrt(first * second)))
+    return cosine(product, first, second)
 
 
 def _correlation(one: Change, other: Change, names: Sequence[str]) -> float | None:

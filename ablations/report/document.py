@@ -65,15 +65,6 @@ class Table(Part):
         """Return whether a column is set as text: it is one of the first, or has no number."""
         return column < self.text_columns or all(row[column].value is None for row in self.rows)
 
-    def __post_init__(self) -> None:
-        """Refuse rows of another width.
-
-        Raises:
-            ValueError: naming the table.
-        """
-        if any(len(row) != len(self.columns) for row in self.rows):
-            raise ValueError(f"table {self.key}: a row has not {len(self.columns)} entries")
-
 
 @dataclass(frozen=True)
 class Figure(Part):

@@ -71,15 +71,6 @@ def test_the_plain_sentence_has_every_number(tmp_path: Path) -> None:
     )
 
 
-def test_a_large_difference_is_evidence_and_says_for_whom(tmp_path: Path) -> None:
-    study = study_of(vary=TRANSITIONS)
-    run = write_run(tmp_path, study, lambda p, _: -0.9 * float(p.values["bottom_transition"]))
-    found = _of(_compared(run), "pocket_math_sw", "on")
-    assert found.outcome is not None
-    assert found.outcome.high < 0
-    assert sentence(found).endswith("evidence that transition zone off is better")
-
-
 def test_corrected_over_all_comparisons_of_the_report(nine_pairs: Run) -> None:
     comparisons = _compared(nine_pairs)
     tested = [each.outcome.p for each in comparisons if each.outcome and each.outcome.p is not None]
@@ -202,10 +193,6 @@ def test_points_have_a_sign_and_no_negative_zero() -> None:
     assert [points(each) for each in (0.004, -0.013, 0.0, -0.0001)] == [
         *("+0.4", "-1.3", "+0.0", "+0.0"),
     ]
-
-
-def test_two_readings_are_the_same(nine_pairs: Run) -> None:
-    assert _compared(nine_pairs) == _compared(load_run(nine_pairs.path))
 
 
 def test_draws_are_averaged_and_settings_weigh_alike(tmp_path: Path) -> None:

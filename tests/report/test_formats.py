@@ -12,7 +12,6 @@ import pytest
 
 from ablations.report.compose import compose
 from ablations.report.document import Entry, Report, Table
-from ablations.report.formats import FORMATS
 from ablations.report.formats.columns import blocks
 from ablations.report.formats.templates import (
     escape_latex,
@@ -55,10 +54,6 @@ def test_markdown_tables_are_rectangles_with_every_number(report: Report) -> Non
     places = [text.index(f"\n{head}") for head in heads]
     assert places == sorted(places)
     assert escape_markdown(report.question) in text
-
-
-def test_markdown_escapes_what_it_would_take_for_syntax() -> None:
-    assert escape_markdown("a_b|c*d`e<f\nLine") == r"a\_b\|c\*d\`e\<f Line"
 
 
 def test_latex_is_booktabs_with_every_entry_in_rows_as_wide_as_the_head(report: Report) -> None:
@@ -204,15 +199,6 @@ def test_the_page_is_one_file_with_the_question_over_each_table(report: Report) 
     assert text.count("<svg ") == len(report.figures) == 3
     assert "&lt;b&gt;CUDA&lt;/b&gt;" in text
     assert "<b>" not in text
-
-
-def test_every_format_is_written_and_nothing_else(grid: Run, report_folder: Path) -> None:
-    out = report_folder / "all"
-    written = build(grid, FORMATS, out, published=True)
-    names = sorted(path.relative_to(out).as_posix() for path in written)
-    assert {"report.md", "report.html", "tables.tex", "scores.csv", "comparisons.csv"} < set(names)
-    found = sorted(p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file())
-    assert names == found
 
 
 def test_only_what_is_asked_is_written(tmp_path: Path) -> None:

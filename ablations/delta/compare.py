@@ -53,10 +53,6 @@ class Comparison(Frozen):
     pairs: tuple[PairComparison, ...]
     """Every two of them."""
 
-    def to_json(self) -> str:
-        """Return the comparison as JSON text."""
-        return self.model_dump_json(indent=1) + "\n"
-
 
 def compare(changes: Sequence[Change], labels: Sequence[str], num_layers: int) -> Comparison:
     """Return how alike every two of the experts are.

@@ -25,9 +25,6 @@ class RankCorrelation:
     cells: int
     """Layer × column cells that both have."""
 
-    columns: tuple[str, ...]
-    """Columns that both have, in the order of the first."""
-
     num_layers: int
     """Layers that were compared: those of the shallower grid."""
 
@@ -69,7 +66,6 @@ def rank_correlation(first: Grid, second: Grid) -> RankCorrelation:
     return RankCorrelation(
         rho=spearman(one[known], other[known]),
         cells=int(known.sum()),
-        columns=columns,
         num_layers=layers,
         resampled_from=deepest if deepest != layers else None,
     )

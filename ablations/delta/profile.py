@@ -150,10 +150,6 @@ class DeltaProfile(Frozen):
             limits=(0.0, 1.0),
         )
 
-    def to_json(self) -> str:
-        """Return the profile as JSON text."""
-        return self.model_dump_json(indent=1) + "\n"
-
 
 def _mean(cells: Sequence[tuple[int, float]]) -> float:
     rows = sum(count for count, _ in cells)

@@ -152,11 +152,7 @@ class Comparer:
         present = np.logical_and(first.present, second.present)
         if not present.any():
             return None
-        keys = [
-            np.array(each.weights, dtype=object).reshape(each.present.shape)
-            for each in (first, second)
-        ]
-        weights = [_broadcast(each, shape)[present] for each in keys]
+        weights = [_broadcast(each.weights, shape)[present] for each in (first, second)]
         items = one.shape[3]
         scores = [first.statistic(each.sum(axis=3))[present].mean() for each in (one, other)]
         per_item = (one - other)[present][..., 0]
@@ -228,16 +224,15 @@ def compare_all(observations: Observations, comparer: Comparer) -> tuple[Compari
     """Return every comparison of the report, corrected together."""
     found = []
     listed = list(contrasts(observations))
-    for group in observations.groups:
-        for measure in observations.measures(group):
-            items = observations.items(group, measure)
-            for contrast in listed:
-                first, second = (
-                    observations.block(models, group, measure, items)
-                    for models in (contrast.first_models, contrast.second_models)
-                )
-                outcome = comparer.compare(first, second) if first and second else None
-                found.append(Comparison(contrast, group, measure, outcome))
+    for group, measure in observations.measured():
+        items = observations.items(group, measure)
+        for contrast in listed:
+            first, second = (
+                observations.block(models, group, measure, items)
+                for models in (contrast.first_models, contrast.second_models)
+            )
+            outcome = comparer.compare(first, second) if first and second else None
+            found.append(Comparison(contrast, group, measure, outcome))
     # Settings that come to the same weights (layer counts on a small model) are one hypothesis.
     keys = [(c.group, c.measure, c.outcome.models) if c.outcome else () for c in found]
     tested = {

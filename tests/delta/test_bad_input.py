@@ -59,15 +59,6 @@ def edit_file(folder: Path, edit: Edit) -> Path:
     return folder
 
 
-def without(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor for name, tensor in tensors.items() if name != NAME}
-
-
-def test_a_tensor_that_the_expert_lacks(base: Path, expert: Path, tmp_path: Path) -> None:
-    edit_file(expert, without)
-    refused(expert, base, tmp_path / "out", f"expert lacks 1 tensors that base has: {NAME}")
-
-
 def test_a_base_that_is_not_the_base(base: Path, tmp_path: Path) -> None:
     other = make_model("llama", tmp_path / "other", 5)
     message = refused(

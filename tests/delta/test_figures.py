@@ -14,21 +14,11 @@ from ablations.delta.figures import (
     comparison,
     draw_lines,
     heatmap,
-    plot_reference,
 )
 from ablations.drawing.canvas import drawing
 from ablations.drawing.grid import Grid
 from ablations.drawing.heatmaps import draw_heatmaps
 from ablations.paper.published import published_grid
-
-
-def test_a_published_expert_alone(tmp_path: Path) -> None:
-    paths = plot_reference("math expert #1", tmp_path)
-    assert [path.name for path in paths] == [
-        f"reference-math-expert-1.{kind}" for kind in ("png", "svg")
-    ]
-    assert paths[0].read_bytes().startswith(b"\x89PNG")
-    assert "<!-- math expert #1 -->" in paths[1].read_text(encoding="utf-8")
 
 
 def test_equally_high_panels_stand_beside_each_other() -> None:

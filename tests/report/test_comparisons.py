@@ -226,20 +226,6 @@ def test_draws_are_averaged_and_settings_weigh_alike(tmp_path: Path) -> None:
     assert (found.cells, found.expected) == (4, 4)
 
 
-def test_settings_without_a_grid_are_compared_by_what_differs(tmp_path: Path) -> None:
-    vary = [
-        {"placement": "outer", "bottom_layers": 1},
-        {"placement": "middle", "bottom_layers": 1},
-        {"placement": "middle", "bottom_layers": 2},
-    ]
-    run = write_run(tmp_path, study_of(vary=vary), _steady, items=60)
-    texts = [sentence(each) for each in _compared(run) if each.measure.task == "pocket_math_sw"]
-    assert [text.partition(", pocket")[0] for text in texts] == [
-        "placement middle against outer (both b=1)",
-        "placement and bottom layers middle b=2 against outer b=1",
-    ]
-
-
 @pytest.mark.parametrize("metric", ["chrf", "chrf++"])
 def test_corpus_metrics_are_compared_by_a_paired_bootstrap(metric: str, tmp_path: Path) -> None:
     study = study_of(vary=TRANSITIONS, evaluate={"tasks": [f"translate_{metric}"]})

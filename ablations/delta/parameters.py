@@ -24,27 +24,27 @@ _ORDER = {
 
 _PARTS = ("attention", "mlp", "norm", "other")
 _EXPERT = re.compile(r"(\bexperts)\.\d+\.")
-_PREFIX = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|layer)\.\d+\.")
-
-
-def place_of(name: str) -> tuple[int | None, str]:
-    """Return (decoder layer, parameter) of a tensor; (None, its name) outside the layers.
-
-    The experts of a layer, one tensor each, are one parameter: ``mlp.experts.*.up_proj``.
-
-    >>> place_of("model.layers.3.self_attn.q_proj.weight")
-    (3, 'self_attn.q_proj')
-    """
-    layer, rest = (None, name) if outside_decoder(name) else split_layer(name)
-    if layer is None:
-        return None, name
-    return layer, _EXPERT.sub(r"\1.*.", rest.removesuffix(".weight"))
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|layer)\.\d+\.")
 
 
 def places_of(names: Sequence[str]) -> dict[str, tuple[int | None, str]]:
-    """Return name -> `place_of`; parameters of two stacks (T5) are told apart by the stack."""
-    places = {name: place_of(name) for name in names}
-    stacks = {name: _stack(name) for name, (layer, _) in places.items() if layer is not None}
+    """Return name -> (decoder layer, parameter) of tensors; (None, the name) outside the layers.
+
+    The experts of a layer, one tensor each, are one parameter: ``mlp.experts.*.up_proj``.
+    Parameters of two stacks (T5) are told apart by the stack.
+
+    >>> places_of(["model.layers.3.self_attn.q_proj.weight"]).popitem()[1]
+    (3, 'self_attn.q_proj')
+    """
+    places: dict[str, tuple[int | None, str]] = {}
+    stacks = {}
+    for name in names:
+        layer, rest = (None, name) if outside_decoder(name) else split_layer(name)
+        if layer is None:
+            places[name] = (None, name)
+            continue
+        places[name] = (layer, _EXPERT.sub(r"\1.*.", rest.removesuffix(".weight")))
+        stacks[name] = _LAYER.split(name, maxsplit=1)[0]
     if len(set(stacks.values())) > 1:
         for name, stack in stacks.items():
             layer, parameter = places[name]
@@ -58,7 +58,7 @@ def in_order(parameters: Iterable[str]) -> tuple[str, ...]:
     Names that the paper does not have come last in their part, in the order given.
 
     Args:
-        parameters: as `place_of` names them.
+        parameters: as `places_of` names them.
     """
     return tuple(sorted(dict.fromkeys(parameters), key=_place))
 
@@ -73,8 +73,3 @@ def _place(parameter: str) -> tuple[object, ...]:
     if last in order:
         return stack, _PARTS.index(part), order.index(last), parameter
     return stack, _PARTS.index(part), len(order)
-
-
-def _stack(name: str) -> str:
-    found = _PREFIX.search(name)
-    return name[: found.start()] if found else ""

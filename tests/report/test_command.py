@@ -42,13 +42,6 @@ def test_the_default_is_every_format_beside_the_cells(tmp_path: Path) -> None:
     assert str(run.path / "report" / "report.html") in output.splitlines()
 
 
-def test_published_is_a_choice(small: Run, tmp_path: Path) -> None:
-    invoke_report(small.path, "--format", "md", "--out", tmp_path / "without")
-    invoke_report(small.path, "--format", "md", "--out", tmp_path / "with", "--published")
-    texts = [(tmp_path / name / "report.md").read_text() for name in ("without", "with")]
-    assert ["Reference only, not this run" in text for text in texts] == [False, True]
-
-
 def test_no_run(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
         code, output = invoke_report(path)

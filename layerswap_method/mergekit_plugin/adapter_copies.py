@@ -112,8 +112,9 @@ def _made_from(reference: Any, options: Any) -> dict[str, Any]:
 
 def _files(part: Any, config: str) -> Iterator[Path]:
     folder = Path(part.path) if is_folder(part.path) else cached_snapshot(part, config)
-    for pattern in _FILES if folder is not None else ():
-        yield from sorted(folder.glob(pattern))
+    if folder is not None:
+        for pattern in _FILES:
+            yield from sorted(folder.glob(pattern))
 
 
 def cached_snapshot(part: Any, file: str, cache_dir: str | None = None) -> Path | None:

@@ -243,8 +243,8 @@ def test_an_average_is_rounded_once_to_the_dtype_it_is_saved_in(
 @pytest.mark.parametrize(
     ("parameters", "says"),
     [
-        ({}, "bottom_layers 5 and top_layers 2 is the default for any depth; for less of it"),
-        ({"bottom_layers": 5}, "; top_layers 2 is the default for any depth"),
+        ({}, "; the default is bottom_layers 5 and top_layers 2 at any depth; to swap less"),
+        ({"bottom_layers": 5}, "; the default is top_layers 2 at any depth"),
         ({"placement": "layers", "language_layers": "0-6"}, "(the paper swaps 7 of 32)"),
         ({"bottom_layers": 3, "top_layers": 1}, None),
         ({"swap_modules": "mlp"}, None),

@@ -32,6 +32,7 @@ from ablations.study.schema import Kind, Study, Value
 from layerswap_method.algorithm.plan import LayerPlan, Source
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.frozen import Frozen
+from layerswap_method.recipe.references import is_folder, no_such_folder
 from layerswap_method.recipe.strict_yaml import read_yaml
 
 SCHEMA_VERSION = 2
@@ -284,7 +285,11 @@ def load_run(path: Path) -> Run:
     """
     head = read_run_file(path)
     if head is None:
-        raise InputError(f"{path}: no {RUN_FILE} in it, so it is no run; layerswap run makes one")
+        if not is_folder(path):
+            raise InputError(f"{no_such_folder(path)}; give the folder that layerswap run wrote")
+        below = sorted(file.parent for file in path.glob(f"*/{RUN_FILE}"))
+        hint = f"; did you mean {below[0]}?" if below else "; layerswap run makes one"
+        raise InputError(f"{path}: no {RUN_FILE} in it, so it is no run{hint}")
     keys = dict.fromkeys(key for cell in head.cells for key in cell.records.values())
     found = {key: read_record(path, key) for key in keys}
     cells, failures = [], []

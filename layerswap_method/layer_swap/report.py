@@ -137,6 +137,27 @@ def log_lines(record: Mapping[str, Any]) -> Iterator[str]:
         yield deltas["note"]
 
 
+def most_swapped(recipe: Recipe, plan: LayerPlan) -> str | None:
+    """Return a warning where the swap takes most of the model; None where it does not.
+
+    Most is more than half of the layers: the merge is then the language expert with layers of the
+    task expert, and not the other way round. The paper swaps 7 of 32 at most (22 %).
+    """
+    swapped, spec = len(plan.layers_from("language")), recipe.spec
+    if spec.swap_modules != "all" or plan.modules is not None or 2 * swapped <= plan.num_layers:
+        return None
+    text = (
+        f"{swapped} of the {plan.num_layers} layers come from the language expert, more than half "
+        "of the model (the paper swaps 7 of 32)"
+    )
+    if spec.placement in ("layers", "delta_share"):
+        return text
+    counts = {"bottom_layers": spec.bottom_layers, "top_layers": spec.top_layers}
+    unset = [f"{name} {n}" for name, n in counts.items() if name not in spec.model_fields_set]
+    default = f"; the default is {' and '.join(unset)} at any depth" if unset else ""
+    return f"{text}{default}; to swap less, write smaller bottom_layers and top_layers"
+
+
 def card(record: Mapping[str, Any]) -> str:
     """Return the sections that the model card gets, as markdown; empty where nothing was measured.
 

@@ -105,6 +105,7 @@ def check_checkpoints(
         for checkpoint in checkpoints:
             if checkpoint is first or checkpoint.shapes.keys() != first.shapes.keys():
                 problems += definition_problems(arch, configs[checkpoint.name], checkpoint)
+    problems += _untied_donor(merge_config.base_model, configs, checkpoints)
     if problems:
         raise InputError.from_problems(f"{method} recipe", problems)
     dtypes = {c.name: sorted({tensor.dtype for tensor in c.tensors.values()}) for c in checkpoints}
@@ -113,6 +114,24 @@ def check_checkpoints(
             "the checkpoints have different dtypes (%s): each copied tensor keeps its own; "
             "write dtype: in the recipe for one dtype throughout",
             "; ".join(f"{name} {'/'.join(found)}" for name, found in dtypes.items()),
+        )
+
+
+def _untied_donor(
+    donor: Any, configs: Mapping[str, Any], checkpoints: Sequence[Checkpoint]
+) -> Iterator[str]:
+    """Yield a donor whose adapter unties the embeddings: the merge gets the config without it."""
+    config = configs[str(donor)]
+    says_tied = any(
+        getattr(part, "tie_word_embeddings", None) for part in (config, config.get_text_config())
+    )
+    copies = (c for c in checkpoints if c.name == str(donor) and donor.lora is not None)
+    if says_tied and any(copy.config.tie_word_embeddings is False for copy in copies):
+        yield (
+            f"{donor}: the adapter unties the output embedding from the input embedding (such as "
+            "by modules_to_save), but the merge gets the config of the model without the adapter, "
+            "which ties them; merge the adapter into its model first (peft: merge_and_unload, "
+            "save_pretrained) and give that folder"
         )
 
 

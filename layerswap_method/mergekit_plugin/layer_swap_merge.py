@@ -7,6 +7,7 @@ the merge is in `run`.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from layerswap_method.checkpoints.headers import Checkpoint
 from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.errors import InputError
 from layerswap_method.layer_swap.recipe import Recipe, read_recipe
-from layerswap_method.layer_swap.report import card, log_lines, plan_record
+from layerswap_method.layer_swap.report import card, log_lines, most_swapped, plan_record
 from layerswap_method.layer_swap.spec import NAME
 from layerswap_method.mergekit_plugin.checks import (
     check_checkpoints,
@@ -34,6 +35,8 @@ from layerswap_method.stream.weight_stream import checkpoint_stream
 if TYPE_CHECKING:
     from layerswap_method.layer_swap.measure import Measured
 
+LOG = logging.getLogger("layerswap")
+
 ALIGNED = (
     "vocabulary rows are compared as they are stored, before the recipe aligns them: experts that "
     "number the same tokens otherwise than the base seem to have changed far"
@@ -46,6 +49,8 @@ def prepare(
 ) -> Prepared:
     """Return a `layer_swap` merge that mergekit can carry out; see `check` for what it raises."""
     recipe, plan, measured = check(merge_config, options, document, out)
+    if (warning := most_swapped(recipe, plan)) is not None:
+        LOG.warning("%s", warning)
     spec, weights = recipe.spec, [model.weight for model in recipe.models]
     note = None
     if measured is not None:

@@ -6,6 +6,7 @@ other methods keep mergekit's errors.
 
 from __future__ import annotations
 
+import difflib
 import functools
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -45,8 +46,8 @@ def patch_config(module: Any, names: Collection[str], *, applies: Callable[[str]
     @functools.wraps(original.__func__)
     def model_validate(cls: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
         name = obj.get("merge_method") if isinstance(obj, dict) else None
-        meant = name.lower().replace("-", "_") if isinstance(name, str) else ""
-        if meant not in names or not applies(meant):
+        meant = _meant(name, names) if isinstance(name, str) else ""
+        if not applies(meant):
             return original.__func__(cls, obj, *args, **kwargs)
         found = []
         if name != meant:
@@ -61,6 +62,20 @@ def patch_config(module: Any, names: Collection[str], *, applies: Callable[[str]
 
     model_validate._layerswap_patched = True  # type: ignore[attr-defined]
     module.MergeConfiguration.model_validate = classmethod(model_validate)
+
+
+def _meant(name: str, names: Collection[str]) -> str:
+    """Return the method of ours that `name` is, or nearly is; else an empty text.
+
+    mergekit's registry is asked only where it matters, for it takes seconds to import.
+    """
+    from layerswap_method.mergekit_plugin.api import method_names
+
+    written = name.lower().replace("-", "_")
+    if written in names or not difflib.get_close_matches(written, names, n=1):
+        return written if written in names else ""
+    found = difflib.get_close_matches(written, {*names, *method_names()}, n=1)
+    return found[0] if found[0] in names else ""
 
 
 def check_form(document: Mapping[str, Any]) -> None:

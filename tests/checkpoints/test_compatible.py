@@ -89,6 +89,31 @@ def test_a_tied_head_stored_once_or_twice_streams_as_it_merges(
         assert_same(dict(stream_of(recipe).tensors()), merged)
 
 
+def test_a_head_of_its_own_under_a_config_that_ties_it(
+    tied: dict[str, Path], tmp_path: Path
+) -> None:
+    """transformers 5 would not tie it, and other programs would."""
+    odd = Path(shutil.copytree(tied["task twice"], tmp_path / "odd"))
+    tensors = load_file(odd / FILE)
+    tensors[HEAD][-1, -1] += 1
+    save_file(tensors, odd / FILE, {"format": "pt"})
+    base = StreamInput("base", tied["base"])
+    document = {
+        "merge_method": "delta_revert",
+        "models": [{"model": str(odd)}],
+        "parameters": {"bottom_layers": 1},
+        "base_model": str(tied["base"]),
+    }
+    for way in (
+        lambda: read_models([base, StreamInput("odd", odd)]),
+        lambda: open_pair(StreamInput("odd", odd), base),
+        lambda: merge(document, tmp_path / "out"),
+    ):
+        with pytest.raises(InputError, match=r"but its lm_head\.weight is not its model"):
+            way()
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model("llama", tmp_path_factory.mktemp("plain") / "base", 1)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from layerswap_method.errors import InputError
+from layerswap_method.mergekit_plugin.adapter_copies import RECORD
 from tests.standins.merging import merge, recipe
 from tests.standins.oracle import Swap, assert_same, average, round_once, stored
 from tests.standins.zoo import LAYERS
@@ -191,3 +193,41 @@ def test_a_broken_adapter_leaves_no_copy_behind(adapted: Any, tmp_path: Path) ->
             )
         assert not [copy for copy in cache.iterdir() if "broken" in copy.name]
     assert not (tmp_path / "new").exists()
+
+
+def test_a_copy_of_another_adapter_or_dtype_is_refused(adapted: Any, tmp_path: Path) -> None:
+    """mergekit takes the copy that it finds: the merge would be that of the old adapter."""
+    trained = Path(shutil.copytree(adapted.task, tmp_path / "trained"))
+    models = {"task": f"{adapted.base}+{trained}", "language": adapted.base}
+    document, cache = recipe(models, SWAP.parameters(), adapted.base), tmp_path / "cache"
+    first = merge(document, tmp_path / "first", lora_merge_cache=str(cache))
+    again = merge(document, tmp_path / "again", lora_merge_cache=str(cache))
+    assert_same(stored(again), stored(first))
+    (copy,) = cache.iterdir()
+
+    def refused(why: str, **options: Any) -> None:
+        with pytest.raises(InputError) as raised:
+            merge(document, tmp_path / "out", lora_merge_cache=str(cache), **options)
+        assert f"{copy} is out of date: {why}" in raised.value.message
+        assert "delete that folder and run the command again" in raised.value.message
+        assert not (tmp_path / "out").exists()
+
+    refused(
+        "it was made with --lora-merge-dtype none, and this command has float64",
+        lora_merge_dtype="float64",
+    )
+    file = trained / "adapter_model.safetensors"
+    save_file({name: tensor * 3 for name, tensor in load_file(file).items()}, file)
+    refused(f"{file} has changed since it was made")
+    record = copy / RECORD
+    record.unlink()  # as of a copy that mergekit made on its own
+    refused(f"{file} was written after it was made")
+    shutil.rmtree(copy)
+    trebled = stored(merge(document, tmp_path / "trebled", lora_merge_cache=str(cache)))
+    assert any(not torch.equal(trebled[name], tensor) for name, tensor in stored(first).items())
+    record.unlink()
+    assert_same(
+        stored(merge(document, tmp_path / "same", lora_merge_cache=str(cache))), trebled
+    )  # newer than all that it can be made from
+    (copy / "model.safetensors").unlink()
+    refused("it holds no weights")

@@ -238,3 +238,28 @@ def test_an_average_is_rounded_once_to_the_dtype_it_is_saved_in(
         merged = load_file(result.folder / "model.safetensors")["model.norm.weight"]
         assert merged.dtype == torch.bfloat16
         assert set(merged.tolist()) == {1 + 2**-7}, yaml.safe_dump(dtypes)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({}, "; the default is bottom_layers 5 and top_layers 2 at any depth; to swap less"),
+        ({"bottom_layers": 5}, "; the default is top_layers 2 at any depth"),
+        ({"placement": "layers", "language_layers": "0-6"}, "(the paper swaps 7 of 32)"),
+        ({"bottom_layers": 3, "top_layers": 1}, None),
+        ({"swap_modules": "mlp"}, None),
+    ],
+)
+def test_a_swap_of_most_of_the_model_is_a_warning(
+    parameters: dict[str, Any],
+    says: str | None,
+    experts: Experts,
+    merge: Merge,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert merge(experts.recipe(parameters=parameters)).exit_code == 0
+    warned = [r.message for r in caplog.records if r.name == "layerswap" and r.levelname[0] == "W"]
+    assert len(warned) == (says is not None)
+    if says is not None:
+        assert warned[0].startswith("7 of the 8 layers come from the language expert")
+        assert says in warned[0]

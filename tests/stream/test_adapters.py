@@ -14,6 +14,8 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from layerswap_method.checkpoints.model_files import StreamInput
+from layerswap_method.deltas.open_pair import open_pair
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.api import forget_loaders
 from layerswap_method.stream.read import read_mix
@@ -25,6 +27,7 @@ from tests.standins.streams import stream_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch_dtype.*"),
+    pytest.mark.filterwarnings("ignore:Input and output embeddings are no longer tied"),
     pytest.mark.filterwarnings("ignore:Model (has|with) `tie_word_embeddings=True`"),
 ]
 
@@ -240,6 +243,39 @@ def test_tensors_that_are_no_change_are_refused(
     file.rename(file.with_suffix(".bin"))
     with pytest.raises(InputError, match=r"a pickled adapter_model\.bin is not loaded"):
         checkpoint_stream(base, file.parent)
+
+
+@pytest.mark.parametrize("module", ["embed_tokens", "lm_head"])
+def test_an_adapter_that_unties_the_embeddings_is_refused(
+    module: str, experts: Any, make_adapter: MakeAdapter, tmp_path: Path
+) -> None:
+    """The merge would hold an output embedding of its own under a config that ties it."""
+    base = experts("llama_tied", dtype=torch.float32).base
+    models = {
+        role: f"{base}+{make_adapter(base, role, seed, modules_to_save=[module])}"
+        for seed, role in enumerate(("task", "language"))
+    }
+    document = recipe(models, {"bottom_layers": 1})  # config and tokenizer from the task expert
+    with pytest.raises(InputError, match="unties the output embedding"):
+        merge(document, tmp_path / "out", lora_merge_cache=str(tmp_path / "cache"))
+    with pytest.raises(InputError, match="modules_to_save is set"):
+        stream_of(document)
+    expert = StreamInput("task", base, adapter=tmp_path / "task")
+    with pytest.raises(InputError, match="modules_to_save is set"):
+        open_pair(expert, StreamInput("base", base))
+    assert not (tmp_path / "out").exists()
+    mixed = recipe({**models, "language": base}, {"bottom_layers": 1}, base)
+    with pytest.raises(InputError, match=r"ties its output embedding .* does not"):
+        merge(mixed, tmp_path / "out", lora_merge_cache=str(tmp_path / "cache"))
+
+
+def test_a_change_of_a_tied_head_is_refused_where_the_head_is_stored_too(
+    experts: Any, make_adapter: MakeAdapter, tmp_path: Path
+) -> None:
+    base = with_head(experts("llama_tied", dtype=torch.float32).base, tmp_path / "base")
+    adapter = make_adapter(base, target_modules=["lm_head", "q_proj"])
+    with pytest.raises(InputError, match=r"changes lm_head\.weight, .* or a tied output embedding"):
+        checkpoint_stream(base, adapter)
 
 
 def test_an_adapter_of_another_model_is_refused(experts: Any, make_adapter: MakeAdapter) -> None:

@@ -246,3 +246,17 @@ def test_a_base_with_an_adapter(tmp_path: Path) -> None:
     assert expert.folder == tmp_path / "base"
     assert expert.adapter == tmp_path / "adapter"
     assert expert.reference == known["lora"]
+
+
+def test_an_expert_is_looked_for_from_the_folders_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "pocket" / "task").mkdir(parents=True)
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "deep" / "er")
+    with pytest.raises(InputError) as raised:
+        find_expert("math", {"math": "runs/pocket/task"}, download=False)
+    here = (
+        f"(the current directory is {tmp_path}/deep/er; {tmp_path} has it: run the command there)"
+    )
+    assert f"expert 'math': runs/pocket/task: no such folder {here}" in raised.value.message

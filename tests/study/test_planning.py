@@ -371,8 +371,7 @@ RECIPES = [
         {"tokenizer": {"source": "base", "sorce": 1}},
         "tokenizer has the unknown key 'sorce', which mergekit ignores; did you mean 'source'?",
     ),
-    ({"merge_method": "layer_swp"}, "recipe: merge_method is 'layer_swp'; mergekit has"),
-    ({"merge_method": "layer_swp"}, "did you mean 'layer_swap'?"),
+    ({"merge_method": "layerswap"}, "merge_method is 'layerswap'; did you mean 'layer_swap'?"),
     ({**LINEAR, "parameters": [1]}, "linear recipe: parameters is [1]"),
     (
         {**LINEAR, "models": [{**MODELS[0], "weigth": 1}, MODELS[1]]},

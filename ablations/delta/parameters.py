@@ -83,7 +83,7 @@ def definition_of(folder: Path) -> list[str]:
     """
     from transformers import AutoConfig
 
-    from layerswap_method.mergekit_plugin.api import architecture_of
+    from layerswap_method.mergekit_plugin.definitions import architecture_of
 
     try:
         config = AutoConfig.from_pretrained(folder)

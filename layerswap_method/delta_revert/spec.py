@@ -29,15 +29,6 @@ MODULES = ("attention", "mlp", "norm", "other", "non_layer")
 """What `revert_modules` can name: the parts of a layer (`algorithm.tensor_names`), and all that
 is in no decoder layer (embeddings, final norm, lm_head, vision towers)."""
 
-_SELECTORS = (
-    "threshold",
-    "keep_fraction",
-    "revert_layers",
-    "bottom_layers",
-    "top_layers",
-    "revert_modules",
-)
-
 Count = Annotated[StrictInt, Field(ge=0)]
 
 
@@ -71,7 +62,8 @@ class RevertSpec(Frozen):
         if self.threshold is not None and self.keep_fraction is not None:
             raise ValueError("threshold and keep_fraction both say which rows stay; drop one")
         if not self.model_fields_set:
-            raise ValueError(f"nothing says what to revert; write one of {', '.join(_SELECTORS)}")
+            names = ", ".join(type(self).model_fields)
+            raise ValueError(f"nothing says what to revert; write one of {names}")
         if self.revert_layers is not None:
             parse_layers(self.revert_layers, name="revert_layers")
         self.modules()
@@ -131,10 +123,6 @@ class RevertSpec(Frozen):
         if layer in layers or part in self.modules():
             return "base"
         return "rows" if self.by_row else "expert"
-
-
-SHARED_PARAMETERS: tuple[str, ...] = tuple(RevertSpec.model_fields)
-"""Names that stand under the top-level ``parameters:``."""
 
 
 NAME = "delta_revert"

@@ -162,13 +162,7 @@ class LayerSwapSpec(Frozen):
         """
         return build_plan(
             num_layers,
-            bottom_layers=self.bottom_layers,
-            top_layers=self.top_layers,
-            bottom_transition=self.bottom_transition,
-            top_transition=self.top_transition,
-            placement=self.placement,
-            language_layers=self.language_layers,
-            seed=self.seed,
+            **self.model_dump(include={*_COUNTS, "placement", "language_layers", "seed"}),
         )
 
     def tensor_source(self, name: str, layer: int | None, plan: LayerPlan) -> TensorSource:
@@ -181,21 +175,12 @@ class LayerSwapSpec(Frozen):
             name,
             layer,
             plan,
-            non_layer=self.non_layer,
-            layer_norms=self.layer_norms,
-            swap_modules=self.swap_modules,
+            **self.model_dump(include={"non_layer", "layer_norms", "swap_modules"}),
         )
 
     def named_source(self, name: str, plan: LayerPlan) -> TensorSource:
         """Return `tensor_source` with the layer read off the tensor's name."""
         return self.tensor_source(name, decoder_layer(name), plan)
-
-
-SHARED_PARAMETERS: tuple[str, ...] = tuple(LayerSwapSpec.model_fields)
-"""Names that stand under the top-level ``parameters:``."""
-
-MODEL_PARAMETERS: tuple[str, ...] = ("role", "weight")
-"""Names that stand under each model's ``parameters:``."""
 
 
 NAME = "layer_swap"

@@ -13,9 +13,15 @@ from typing import Any
 from layerswap_method.algorithm.tensor_names import outside_decoder, split_layer
 from layerswap_method.checkpoints.headers import Checkpoint, is_buffer, name_list
 from layerswap_method.errors import InputError
-from layerswap_method.mergekit_plugin.api import architecture_of
 
 LOG = logging.getLogger("layerswap")
+
+
+def architecture_of(config: Any) -> Any:
+    """Return mergekit's architecture for a transformers config; None where it has no definition."""
+    from mergekit.architecture import arch_info_for_config
+
+    return arch_info_for_config(config)
 
 
 def find_architecture(method: str, merge_config: Any, options: Any, config: Any, name: str) -> Any:

@@ -15,7 +15,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from layerswap_method.errors import InputError
-from layerswap_method.mergekit_plugin.api import forget_loaders
+from layerswap_method.mergekit_plugin.run import forget_loaders
 from layerswap_method.stream.read import read_mix
 from layerswap_method.stream.weight_stream import checkpoint_stream
 from tests.checkpoints.test_compatible import with_head

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import (
-    ConfigDict,
     Field,
     StrictFloat,
     StrictInt,
@@ -20,7 +19,7 @@ from pydantic import (
 from layerswap_method.algorithm.layer_lists import parse_layers
 from layerswap_method.algorithm.tensor_names import layer_part
 from layerswap_method.errors import nearest
-from layerswap_method.frozen import Frozen
+from layerswap_method.frozen import Described
 
 Rule = Literal["expert", "base", "rows"]
 """Where one tensor comes from: the expert, the base, or row by row."""
@@ -32,10 +31,8 @@ is in no decoder layer (embeddings, final norm, lm_head, vision towers)."""
 Count = Annotated[StrictInt, Field(ge=0)]
 
 
-class RevertSpec(Frozen):
+class RevertSpec(Described):
     """What stands under a recipe's top-level ``parameters:``."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     threshold: Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)] | None = None
     """Rows (of one input feature: `layerswap_method.deltas.rows`) whose MAV is below this go back

@@ -14,7 +14,7 @@ from layerswap_method import __version__
 from layerswap_method.algorithm.coefficients import mix_coefficients
 from layerswap_method.algorithm.plan import ROLES, LayerPlan
 from layerswap_method.layer_swap.drawing import describe_plan, draw_plan
-from layerswap_method.layer_swap.recipe import Recipe
+from layerswap_method.layer_swap.recipe import LayerSwapDocument
 from layerswap_method.layer_swap.spec import NAME
 from layerswap_method.output import PLAN_FILE
 
@@ -28,7 +28,10 @@ PLAN_SCHEMA_VERSION = 1
 
 
 def plan_record(
-    recipe: Recipe, plan: LayerPlan, measured: Measured | None = None, note: str | None = None
+    recipe: LayerSwapDocument,
+    plan: LayerPlan,
+    measured: Measured | None = None,
+    note: str | None = None,
 ) -> dict[str, Any]:
     """Return what `layer_swap_plan.json` holds: layers, parameters, models, what was measured.
 
@@ -49,9 +52,9 @@ def plan_record(
         "num_layers": plan.num_layers,
         "layers": list(plan.sources),
         **({"modules": modules} if modules else {}),
-        "parameters": recipe.spec.model_dump(),
+        "parameters": recipe.parameters.model_dump(),
         "models": [
-            {"model": str(m.reference), "role": m.role, "weight": m.weight} for m in recipe.models
+            {"model": str(entry.model), **entry.parameters.model_dump()} for entry in recipe.experts
         ],
         "base_model": str(recipe.base_model),
         **({"deltas": deltas} if deltas else {}),

@@ -6,7 +6,6 @@ from decimal import Decimal
 from typing import Annotated, Literal
 
 from pydantic import (
-    ConfigDict,
     Field,
     StrictFloat,
     StrictInt,
@@ -17,7 +16,7 @@ from pydantic import (
 from layerswap_method.algorithm.layer_lists import parse_layers
 from layerswap_method.algorithm.plan import LayerPlan, TensorSource, tensor_source
 from layerswap_method.algorithm.tensor_names import decoder_layer
-from layerswap_method.frozen import Frozen
+from layerswap_method.frozen import Described
 from layerswap_method.layer_swap.delta_share import BLEND, THRESHOLD, DeltaUnit
 from layerswap_method.layer_swap.placements import Placement, build_plan
 
@@ -28,13 +27,11 @@ Share = Annotated[StrictFloat, Field(ge=0, le=1)]
 _COUNTS = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
 
 
-class LayerSwapSpec(Frozen):
+class LayerSwapSpec(Described):
     """What stands under a recipe's top-level ``parameters:``; defaults are the paper's.
 
     Source: arXiv 2410.01335, section 4.2 (underlined defaults) and Algorithm 1.
     """
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     bottom_layers: Count = 5
     """b, the layers at the embedding side taken from the language expert; 0 to L."""

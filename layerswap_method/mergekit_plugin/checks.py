@@ -34,12 +34,11 @@ _DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 
 def read_configs(
-    method: str, references: Sequence[Any], merge_config: Any, options: Any, out: Path | None
+    references: Sequence[Any], merge_config: Any, options: Any, out: Path | None
 ) -> dict[str, Any]:
     """Return reference, as the recipe writes it -> transformers config; fetches no checkpoint.
 
     Args:
-        method: name of the merge method, for messages.
         references: mergekit's `ModelReference` of every model, each once.
         merge_config: mergekit's `MergeConfiguration`.
         options: mergekit's `MergeOptions`.
@@ -48,10 +47,10 @@ def read_configs(
     Raises:
         InputError: listing every problem of the first kind found.
     """
+    method = merge_config.merge_method
     problems = [p for ref in references for p in reference_problems(ref, options)]
-    if problems:
-        raise InputError.from_problems(f"{method} recipe", problems)
-    problems = [*_setting_problems(merge_config), *_tokenizer_problems(merge_config, options)]
+    if not problems:
+        problems = [*_setting_problems(merge_config), *_tokenizer_problems(merge_config, options)]
     if problems:
         raise InputError.from_problems(f"{method} recipe", problems)
     configs = {str(ref): load_config(ref, options) for ref in references}
@@ -75,7 +74,6 @@ def read_checkpoints(
 
 
 def check_checkpoints(
-    method: str,
     checkpoints: Sequence[Checkpoint],
     configs: Mapping[str, Any],
     merge_config: Any,
@@ -87,10 +85,10 @@ def check_checkpoints(
         InputError: with every problem.
     """
     problems = [problem for checkpoint in checkpoints for problem in own_problems(checkpoint)]
-    first = checkpoints[0]
+    method, first = merge_config.merge_method, checkpoints[0]
     arch = None
     if options.allow_crimes or len({c.architecture for c in checkpoints}) == 1:
-        arch = find_architecture(method, merge_config, options, configs[first.name], first.name)
+        arch = find_architecture(merge_config, options, configs[first.name], first.name)
     aligned = merge_config.tokenizer is not None or merge_config.tokenizer_source is not None
     for other in checkpoints[1:]:
         problems += pair_problems(

@@ -24,11 +24,10 @@ def architecture_of(config: Any) -> Any:
     return arch_info_for_config(config)
 
 
-def find_architecture(method: str, merge_config: Any, options: Any, config: Any, name: str) -> Any:
+def find_architecture(merge_config: Any, options: Any, config: Any, name: str) -> Any:
     """Return mergekit's `ModelArchitecture` for the recipe: its own definition, or an inferred one.
 
     Args:
-        method: name of the merge method, for messages.
         merge_config: mergekit's `MergeConfiguration`.
         options: mergekit's `MergeOptions`.
         config: the transformers config of the model called `name`.

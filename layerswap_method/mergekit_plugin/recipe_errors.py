@@ -84,7 +84,7 @@ def check_form(document: Mapping[str, Any]) -> None:
 
     Raises:
         InputError: with every problem; for the methods of this project without the keys that
-            mergekit would ignore, which `read_recipe` and `read_revert_recipe` name.
+            mergekit would ignore, which `RecipeDocument.read` names.
     """
     from mergekit.merge_methods.registry import registered_methods
 

@@ -81,7 +81,7 @@ def suggest(
     models = find_models(task, language, base)
     units = measure_layers(models, threshold)
     suggestion = suggest_swap(
-        [unit.task for unit in units], [unit.language for unit in units], threshold
+        [unit.task_share for unit in units], [unit.language_share for unit in units], threshold
     )
     table = tuple(table_lines(units))
     yield from table
@@ -163,8 +163,8 @@ def table_lines(units: Sequence[UnitShare]) -> Iterator[str]:
     rows = [
         (
             str(unit.layer),
-            *(f"{share:.4f}" for share in (unit.language, unit.task)),
-            f"{unit.language - unit.task:+.4f}",
+            *(f"{share:.4f}" for share in (unit.language_share, unit.task_share)),
+            f"{unit.language_share - unit.task_share:+.4f}",
             "tie: average" if unit.source == "average" else unit.source,
         )
         for unit in units

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from layerswap_method import __version__
 from layerswap_method.algorithm.layer_lists import format_layers
 from layerswap_method.algorithm.tensor_names import decoder_layer, layer_part
 from layerswap_method.delta_revert.recipe import RevertDocument
 from layerswap_method.delta_revert.spec import NAME, RevertSpec
-from layerswap_method.output import Outcome
+from layerswap_method.output import Outcome, record_head
 
 if TYPE_CHECKING:
     from layerswap_method.delta_revert.rows import Kept
@@ -22,17 +21,12 @@ REVERT_MEASURED = ("base_model", "threshold", "kept")
 """What of it a study's records repeat."""
 
 
-PLAN_SCHEMA_VERSION = 1
-
-
 def plan_record(
     recipe: RevertDocument, layers: frozenset[int], num_layers: int, threshold: float | None
 ) -> dict[str, Any]:
     """Return what `delta_revert_plan.json` holds, but for what the merge kept."""
     return {
-        "schema_version": PLAN_SCHEMA_VERSION,
-        "merge_method": NAME,
-        "layerswap_version": __version__,
+        **record_head(NAME),
         "expert": str(recipe.expert),
         "base_model": str(recipe.base_model),
         "num_layers": num_layers,

@@ -6,18 +6,16 @@ is in `layerswap_method.recipe.document`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictFloat, field_validator
+from pydantic import Field, field_validator
 
 from layerswap_method.algorithm.plan import ROLES
-from layerswap_method.errors import nearest
 from layerswap_method.frozen import Described
-from layerswap_method.layer_swap.spec import LayerSwapSpec
+from layerswap_method.layer_swap.spec import LayerSwapSpec, Weight
 from layerswap_method.recipe.document import Block, Entry, RecipeDocument
-from layerswap_method.recipe.parameters import Place, number_hint, shown
+from layerswap_method.recipe.parameters import Place
 from layerswap_method.recipe.references import same_model_key
 
 
@@ -27,29 +25,17 @@ class ExpertParameters(Described):
     role: Literal["task", "language"] | None = None
     """Which expert the model is; none for a base that is listed among the models."""
 
-    weight: Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)] = 1.0
+    weight: Weight = 1.0
     """Weight within the soup of its role; a finite number, 0 or more."""
 
     @field_validator("role", mode="before")
     @classmethod
-    def _check_role(cls, value: Any) -> Any:
+    def _refuse_base(cls, value: Any) -> Any:
         if value == "base":
             raise ValueError(
                 "role is 'base'; the base is named by base_model: at the recipe's top and needs no "
                 "role: drop this line"
             )
-        if value not in ROLES:
-            hint = nearest(value, ROLES) if isinstance(value, str) else ""
-            raise ValueError(f"role is {shown(value)}; it must be task or language{hint}")
-        return value
-
-    @field_validator("weight", mode="before")
-    @classmethod
-    def _check_weight(cls, value: Any) -> Any:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"weight is {shown(value)}; it must be one number{number_hint(value)}")
-        if not 0 <= value <= sys.float_info.max:
-            raise ValueError(f"weight is {value}; it must be finite and 0 or more")
         return value
 
 

@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from layerswap_method import __version__
 from layerswap_method.algorithm.coefficients import mix_coefficients
 from layerswap_method.algorithm.plan import ROLES, LayerPlan
 from layerswap_method.layer_swap.drawing import describe_plan, draw_plan
 from layerswap_method.layer_swap.recipe import LayerSwapDocument
 from layerswap_method.layer_swap.spec import NAME
-from layerswap_method.output import PLAN_FILE
+from layerswap_method.output import PLAN_FILE, record_head
 
 if TYPE_CHECKING:
     from layerswap_method.layer_swap.measure import Measured
 
 POOLED = "the mean over all rows of all tensors of the model, each row once"
 """What is averaged; see `layerswap_method.deltas.rows` for what a row is."""
-
-PLAN_SCHEMA_VERSION = 1
 
 
 def plan_record(
@@ -41,14 +39,12 @@ def plan_record(
         measured: None where nothing had to be.
         note: what a reader must know of the measured numbers.
     """
-    modules = {name: list(sources) for name, sources in plan.by_module().items()}
+    modules = {name: list(sources) for name, sources in plan.modules.items()}
     deltas = {} if measured is None else measured_record(measured)
     if note is not None:
         deltas["note"] = note
     return {
-        "schema_version": PLAN_SCHEMA_VERSION,
-        "merge_method": NAME,
-        "layerswap_version": __version__,
+        **record_head(NAME),
         "num_layers": plan.num_layers,
         "layers": list(plan.sources),
         **({"modules": modules} if modules else {}),
@@ -81,16 +77,7 @@ def measured_record(measured: Measured) -> dict[str, Any]:
             if mav is not None
         ]
     if measured.plan is not None:
-        found["units"] = [
-            {
-                "layer": unit.layer,
-                "part": unit.part,
-                "task_share": unit.task,
-                "language_share": unit.language,
-                "source": unit.source,
-            }
-            for unit in measured.units
-        ]
+        found["units"] = [asdict(unit) for unit in measured.units]
     return found
 
 
@@ -141,11 +128,7 @@ def log_lines(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 def card(record: Mapping[str, Any]) -> str:
-    """Return the sections that the model card gets, as markdown; empty where nothing was measured.
-
-    Args:
-        record: what `plan_record` returned.
-    """
+    """Return the sections for the model card, as markdown; empty where nothing was measured."""
     deltas, sections = record.get("deltas", {}), []
     if "weights" in deltas:
         sections += [
@@ -202,6 +185,5 @@ def read_plan(merged: Path) -> LayerPlan | None:
 
 
 def _plan_of(record: Mapping[str, Any]) -> LayerPlan:
-    modules = record.get("modules")
-    apart = None if modules is None else zip(modules["attention"], modules["mlp"], strict=True)
-    return LayerPlan(tuple(record["layers"]), None if apart is None else tuple(apart))
+    modules = {name: tuple(sources) for name, sources in record.get("modules", {}).items()}
+    return LayerPlan(tuple(record["layers"]), modules)

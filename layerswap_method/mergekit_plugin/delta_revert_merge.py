@@ -25,7 +25,7 @@ from layerswap_method.mergekit_plugin.checks import (
     read_configs,
 )
 from layerswap_method.mergekit_plugin.planner import RevertPlanner
-from layerswap_method.output import REVERT_PLAN_FILE, Prepared
+from layerswap_method.output import Prepared
 
 
 def prepare(
@@ -60,7 +60,6 @@ def prepare(
             tally=tally,
         ),
         lines=tuple(log_lines(spec, record)),
-        plan_file=REVERT_PLAN_FILE,
         outcome=lambda: outcome(spec, record, tally),
     )
 

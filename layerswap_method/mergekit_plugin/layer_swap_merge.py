@@ -25,13 +25,14 @@ from layerswap_method.layer_swap.recipe import LayerSwapDocument
 from layerswap_method.layer_swap.report import card, log_lines, plan_record
 from layerswap_method.layer_swap.spec import LayerSwapSpec
 from layerswap_method.mergekit_plugin.checks import (
+    aligns,
     check_checkpoints,
     read_checkpoints,
     read_configs,
 )
 from layerswap_method.mergekit_plugin.folders import local_folder, stream_input
 from layerswap_method.mergekit_plugin.planner import SwapPlanner
-from layerswap_method.output import PLAN_FILE, Outcome, Prepared
+from layerswap_method.output import Outcome, Prepared
 from layerswap_method.stream.weight_stream import checkpoint_stream
 
 ALIGNED = (
@@ -74,7 +75,7 @@ def prepare(
         measured = _measure(recipe, options, checkpoints[0].depth())
         spec, weights = measured.weights.applied_to(spec), list(measured.weights.models)
         plan = plan or measured.plan
-        if measured.mavs and _aligns(merge_config, options):
+        if measured.mavs and aligns(merge_config, options):
             note = ALIGNED
     assert plan is not None  # laid out or measured
     inputs = {
@@ -86,15 +87,8 @@ def prepare(
     return Prepared(
         planner=functools.partial(SwapPlanner, spec=spec, plan=plan, inputs=inputs),
         lines=tuple(log_lines(record)),
-        plan_file=PLAN_FILE,
         outcome=lambda: Outcome(record, card=card(record)),
     )
-
-
-def _aligns(merge_config: Any, options: Any) -> bool:
-    """Return whether mergekit will move rows of the vocabulary tensors."""
-    sources = (merge_config.tokenizer, merge_config.tokenizer_source)
-    return bool(options.unsafe_truncate_embeddings) or any(s is not None for s in sources)
 
 
 def _measure(recipe: LayerSwapDocument, options: Any, num_layers: int) -> Measured:

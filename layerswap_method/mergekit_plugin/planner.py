@@ -103,7 +103,11 @@ class _LayerPlanner(MergePlanner):  # type: ignore[misc]
 
 
 class SwapPlanner(_LayerPlanner):
-    """Plans a `layer_swap`."""
+    """Plans a `layer_swap`, all of it decided and measured.
+
+    The weights in `spec` are the measured ones, `plan` is of the decoder layers, and `inputs` says
+    what each `ModelReference` is in the merge; the base is among them.
+    """
 
     def __init__(
         self,
@@ -113,15 +117,6 @@ class SwapPlanner(_LayerPlanner):
         inputs: Mapping[Any, Input],
         **kwargs: Any,
     ) -> None:
-        """Plan what is decided and measured.
-
-        Args:
-            args: of mergekit's planner.
-            spec: the parameters; its weights are the measured ones.
-            plan: source of each decoder layer.
-            inputs: mergekit's `ModelReference` -> what it is in the merge; the base is among them.
-            kwargs: of mergekit's planner.
-        """
         super().__init__(*args, **kwargs)
         self._spec, self._layer_plan, self._inputs = spec, plan, inputs
 
@@ -164,7 +159,12 @@ class SwapPlanner(_LayerPlanner):
 
 
 class RevertPlanner(_LayerPlanner):
-    """Plans a `delta_revert`."""
+    """Plans a `delta_revert`, all of it decided and measured.
+
+    `layers` go back whole, and so do rows with a change below `threshold` (None: none is looked
+    at). `models` gives the `ModelReference` of `expert` and `base`; `tally` is filled, tensor by
+    tensor, while the merge runs.
+    """
 
     def __init__(
         self,
@@ -176,17 +176,6 @@ class RevertPlanner(_LayerPlanner):
         tally: dict[str, Kept],
         **kwargs: Any,
     ) -> None:
-        """Plan what is decided and measured.
-
-        Args:
-            args: of mergekit's planner.
-            spec: the parameters.
-            layers: layers that go back whole.
-            threshold: rows with a smaller change go back; None where rows are not looked at.
-            models: `expert` and `base` -> mergekit's `ModelReference`.
-            tally: tensor name -> what was kept of it; filled while the merge runs.
-            kwargs: of mergekit's planner.
-        """
         super().__init__(*args, **kwargs)
         self._spec, self._layers, self._threshold = spec, layers, threshold
         self._models, self._tally = models, tally

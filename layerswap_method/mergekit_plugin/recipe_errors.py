@@ -50,9 +50,7 @@ def configuration_type() -> Any:
 def patch_config(module: Any, *, applies: Callable[[str], bool]) -> None:
     """Wrap `MergeConfiguration.model_validate` of the executed module `mergekit.config`.
 
-    Args:
-        module: `mergekit.config`.
-        applies: whether a merge method is this project's at the time of a call.
+    `applies` says at the time of a call whether a merge method is this project's.
     """
     original = module.MergeConfiguration.model_validate
     if getattr(original, "_layerswap_patched", False):

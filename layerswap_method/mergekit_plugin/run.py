@@ -23,7 +23,12 @@ from layerswap_method.errors import LayerSwapError, describe_error
 from layerswap_method.layer_swap.spec import NAME as LAYER_SWAP
 from layerswap_method.mergekit_plugin import delta_revert_merge, layer_swap_merge
 from layerswap_method.mergekit_plugin.planner import check_planner
-from layerswap_method.output import output_folder, temporary_output
+from layerswap_method.output import (
+    PLAN_FILE,
+    REVERT_PLAN_FILE,
+    output_folder,
+    temporary_output,
+)
 from layerswap_method.recipe.strict_yaml import parse_yaml
 
 LOG = logging.getLogger("layerswap")
@@ -31,13 +36,13 @@ LOG = logging.getLogger("layerswap")
 _PREPARE = {LAYER_SWAP: layer_swap_merge.prepare, DELTA_REVERT: delta_revert_merge.prepare}
 """Method -> what checks a recipe and measures what it needs."""
 
+_PLAN_FILES = {LAYER_SWAP: PLAN_FILE, DELTA_REVERT: REVERT_PLAN_FILE}
+
 
 def patch_merge(module: Any, *, applies: Callable[[str], bool]) -> None:
     """Wrap `run_merge` of the executed module `mergekit.merge`, wherever it is bound already.
 
-    Args:
-        module: `mergekit.merge`.
-        applies: whether a merge method is this project's at the time of a call.
+    `applies` says at the time of a call whether a merge method is this project's.
     """
     original = module.run_merge
     if getattr(original, "_layerswap_patched", False):
@@ -66,7 +71,7 @@ def patch_merge(module: Any, *, applies: Callable[[str], bool]) -> None:
                 original(merge_config, str(folder), options, shown)
             outcome = prepared.outcome()
             text = json.dumps(outcome.record, indent=2) + "\n"
-            (folder / prepared.plan_file).write_text(text, encoding="utf-8")
+            (folder / _PLAN_FILES[method]).write_text(text, encoding="utf-8")
             _add_to_card(folder / "README.md", outcome.card)
         _say(outcome.lines, quiet=options.quiet)
 

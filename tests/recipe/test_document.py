@@ -86,7 +86,7 @@ def test_every_problem_of_form_and_meaning_is_named_at_once() -> None:
     assert problems(document)[-3:] == [
         "a+b+c: mergekit reads + as MODEL+ADAPTER, so there is one adapter at most and no path "
         "holds a +; merge the adapters first, or rename the folder",
-        "models[0] (a+b+c): role is 'tsk'; it must be task or language; did you mean 'task'?",
+        "models[0] (a+b+c): role is 'tsk'; it must be one of task, language; did you mean 'task'?",
         "seed is a list or filter, which mergekit interpolates by layer; write one value",
     ]
 

@@ -24,8 +24,6 @@ from layerswap_method.stream.weight_stream import (
 )
 
 if TYPE_CHECKING:
-    import torch
-
     from layerswap_method.delta_revert.measure import MeasuredRows
     from layerswap_method.delta_revert.spec import RevertSpec
 
@@ -54,6 +52,8 @@ def revert_stream(
             fit each other, layers that do not fit the model; where rows are compared, a base that
             is not the expert's or has an adapter, and changes that are not finite.
     """
+    import numpy as np
+
     from layerswap_method.delta_revert.rows import NOTHING, Kept
 
     models = ours, theirs = read_models([expert, base])
@@ -83,7 +83,9 @@ def revert_stream(
             return copy_mix(ours if kept.kept_rows else theirs, name, dtype, out_dtype)
         return TensorMix(
             terms=((ours.origin(name), 1.0), (theirs.origin(name), 1.0)),
-            rows=RowChoice(first=_packed(stays), axis=measured.pair.axis(compared)),
+            rows=RowChoice(
+                first=np.packbits(stays.numpy()).tobytes().hex(), axis=measured.pair.axis(compared)
+            ),
             # Compared as stored, rounded after: mergekit does not round on loading here.
             dtype=dtype,
             out_dtype=out_dtype,
@@ -112,9 +114,3 @@ def _measure(ours: StreamModel, theirs: StreamModel) -> MeasuredRows:
         if origin.change is not None or origin.dtype is not None
     }
     return measure_rows(pair, changed)
-
-
-def _packed(stays: torch.Tensor) -> str:
-    import numpy as np
-
-    return np.packbits(stays.numpy()).tobytes().hex()

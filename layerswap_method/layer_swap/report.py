@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from layerswap_method.algorithm.coefficients import mix_coefficients
+from layerswap_method.algorithm.coefficients import Input, source_terms
 from layerswap_method.algorithm.plan import ROLES, LayerPlan
 from layerswap_method.layer_swap.drawing import describe_plan, draw_plan
 from layerswap_method.layer_swap.recipe import LayerSwapDocument
@@ -60,8 +60,11 @@ def plan_record(
 def measured_record(measured: Measured) -> dict[str, Any]:
     """Return what plan files and records say of measured changes."""
     found: dict[str, Any] = {"base_model": measured.base.name}
-    shares = _shares(measured)
     if measured.mavs:
+        rows = zip(
+            *(measured.experts, measured.mavs, measured.weights.models, _shares(measured)),
+            strict=True,
+        )
         found["pooled"] = POOLED
         found["weights"] = [
             {
@@ -69,11 +72,9 @@ def measured_record(measured: Measured) -> dict[str, Any]:
                 "role": expert.role,
                 "mean_change": mav,
                 "merge_weight": weight,
-                "share_of_average": shares[i],
+                "share_of_average": share,
             }
-            for i, (expert, mav, weight) in enumerate(
-                zip(measured.experts, measured.mavs, measured.weights.models, strict=True)
-            )
+            for expert, mav, weight, share in rows
             if mav is not None
         ]
     if measured.plan is not None:
@@ -81,17 +82,14 @@ def measured_record(measured: Measured) -> dict[str, Any]:
     return found
 
 
-def _shares(measured: Measured) -> dict[int, float]:
-    """Return number of an input -> its share of an average of both roles."""
+def _shares(measured: Measured) -> list[float]:
+    """Return the share of every input in an average of both roles."""
+    given = zip(measured.experts, measured.weights.models, strict=True)
+    inputs = [Input(expert.role, weight) for expert, weight in given]
     sides = measured.weights.applied_to(measured.spec).side_weights
-    order = {
-        role: [i for i, expert in enumerate(measured.experts) if expert.role == role]
-        for role in ROLES
-    }
-    given = {role: [measured.weights.models[i] for i in found] for role, found in order.items()}
-    coefficients, divisor = mix_coefficients(given["task"], given["language"], *sides)
-    numbers = (*order["task"], *order["language"])
-    return {i: c / divisor for i, c in zip(numbers, coefficients, strict=True)}
+    terms = source_terms("an average", "average", inputs, sides)
+    found = dict(zip(terms.inputs, terms.coefficients, strict=True))
+    return [found.get(i, 0.0) / terms.divisor for i in range(len(inputs))]
 
 
 def log_lines(record: Mapping[str, Any]) -> Iterator[str]:

@@ -83,7 +83,7 @@ def check_checkpoints(
     problems = [problem for checkpoint in checkpoints for problem in own_problems(checkpoint)]
     method, first = merge_config.merge_method, checkpoints[0]
     arch = None
-    if options.allow_crimes or len({c.architecture for c in checkpoints}) == 1:
+    if options.allow_crimes or len({c.config.architecture for c in checkpoints}) == 1:
         arch = find_architecture(merge_config, options, configs[first.name], first.name)
     for other in checkpoints[1:]:
         problems += pair_problems(

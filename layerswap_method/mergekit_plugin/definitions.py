@@ -104,9 +104,9 @@ def definition_problems(arch: Any, config: Any, checkpoint: Checkpoint) -> Itera
         else:
             reason = "it holds other names; the original checkpoint on the hub may hold these"
         yield (
-            f"mergekit's definition of {checkpoint.architecture} asks for {len(missing)} tensors "
-            f"that {checkpoint.name} does not hold: {name_list(missing)}; mergekit cannot read "
-            f"this checkpoint with any method ({reason})"
+            f"mergekit's definition of {checkpoint.config.architecture} asks for {len(missing)} "
+            f"tensors that {checkpoint.name} does not hold: {name_list(missing)}; mergekit cannot "
+            f"read this checkpoint with any method ({reason})"
         )
         return
     # A config that does not say it means the default of its class, which transformers knows.
@@ -124,12 +124,12 @@ def definition_problems(arch: Any, config: Any, checkpoint: Checkpoint) -> Itera
         yield (
             f"mergekit would leave {len(lost)} tensors of {checkpoint.name} out of the output, "
             f"with any method: {name_list(layers)}; it does not know the names in this checkpoint "
-            f"({checkpoint.architecture})"
+            f"({checkpoint.config.architecture})"
         )
     elif lost:
         LOG.warning(
             "mergekit's definition of %s leaves %d tensors of %s out of the output: %s",
-            checkpoint.architecture,
+            checkpoint.config.architecture,
             len(lost),
             checkpoint.name,
             name_list(lost),

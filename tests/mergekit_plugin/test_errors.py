@@ -273,7 +273,7 @@ def test_an_adapter_without_a_cache(experts: Experts, merge: Merge, tmp_path: Pa
     (tmp_path / "adapter").mkdir()
     recipe = experts.recipe()
     recipe["models"][1]["model"] = f"{experts.base}+{tmp_path / 'adapter'}"
-    refused(merge(recipe), "add --lora-merge-cache DIR", "holds no adapter_config.json")
+    refused(merge(recipe), "add --lora-merge-cache DIR", "no readable adapter_config.json")
 
 
 def test_the_output_is_a_file(experts: Experts, merge: Merge, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def suggest(
     spec = LayerSwapSpec(placement="delta_share", delta_threshold=threshold)
     units = measure(spec, models.experts, models.base, models.num_layers).units
     suggestion = suggest_swap(
-        [unit.task for unit in units], [unit.language for unit in units], threshold
+        [unit.task_share for unit in units], [unit.language_share for unit in units], threshold
     )
     table = tuple(_table_lines(units))
     yield from table
@@ -146,8 +146,8 @@ def _table_lines(units: Sequence[UnitShare]) -> Iterator[str]:
     rows = [
         (
             str(unit.layer),
-            *(f"{share:.4f}" for share in (unit.language, unit.task)),
-            f"{unit.language - unit.task:+.4f}",
+            *(f"{share:.4f}" for share in (unit.language_share, unit.task_share)),
+            f"{unit.language_share - unit.task_share:+.4f}",
             "tie: average" if unit.source == "average" else unit.source,
         )
         for unit in units

@@ -34,9 +34,9 @@ from ablations.study.schema import (
     Value,
 )
 from layerswap_method.algorithm.plan import LayerPlan
-from layerswap_method.delta_revert.recipe import read_revert_recipe
+from layerswap_method.delta_revert.recipe import RevertDocument
 from layerswap_method.errors import InputError
-from layerswap_method.layer_swap.recipe import Recipe, read_recipe
+from layerswap_method.layer_swap.recipe import LayerSwapDocument
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 
 
@@ -65,7 +65,7 @@ class Cell:
     merge: Mapping[str, Any]
     """The mergekit recipe with absolute folders; `passthrough` for an unmerged model."""
 
-    recipe: Recipe | None
+    recipe: LayerSwapDocument | None
     """`merge` read by the method itself; None unless it is a `layer_swap`."""
 
     plan: LayerPlan | None
@@ -206,7 +206,7 @@ def _add_baseline(
         document, recipe = baseline_document(kind, found, study.recipe), None
         if document["merge_method"] == LAYER_SWAP:
             try:
-                recipe = read_recipe(document)
+                recipe = LayerSwapDocument.read(document)
             except InputError as error:
                 expansion.problems.setdefault(error.message, []).append(label)
                 continue
@@ -220,7 +220,7 @@ def _add_baseline(
                 language=code,
                 merge=document,
                 recipe=recipe,
-                plan=None if recipe is None else recipe.spec.plan(num_layers),
+                plan=None if recipe is None else recipe.parameters.plan(num_layers),
                 request=_request(study.evaluate, code, include_path),
             )
         )
@@ -233,7 +233,7 @@ def _merge(
     experts: Mapping[str, Expert],
     names: Mapping[str, str],
     num_layers: int,
-) -> tuple[dict[str, Any], LayerPlan | None, Recipe | None]:
+) -> tuple[dict[str, Any], LayerPlan | None, LayerSwapDocument | None]:
     parameters: dict[str, Any] = {
         name: value for name, value in setting.items() if not name.startswith(EXPERTS)
     }
@@ -249,12 +249,12 @@ def _merge(
     found = {**experts, **{role: experts[name] for role, name in names.items()}}
     document = with_experts(document, found)
     if document.get("merge_method") == DELTA_REVERT:
-        read_revert_recipe(document).spec.layers(num_layers)
+        RevertDocument.read(document).parameters.layers(num_layers)
     if not is_layer_swap:
         return document, None, None
-    recipe = read_recipe(document)
-    is_measured = recipe.spec.placement == "delta_share"
-    return document, None if is_measured else recipe.spec.plan(num_layers), recipe
+    recipe = LayerSwapDocument.read(document)
+    is_measured = recipe.parameters.placement == "delta_share"
+    return document, None if is_measured else recipe.parameters.plan(num_layers), recipe
 
 
 def _label(setting: Setting, names: Mapping[str, str], pairs: int) -> str:

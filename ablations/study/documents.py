@@ -13,16 +13,19 @@ from typing import Any
 from ablations.models.find import Expert
 from ablations.study.scaling import COUNTS, scale_count
 from ablations.study.schema import Scalar
-from layerswap_method.delta_revert.spec import SHARED_PARAMETERS as REVERT_PARAMETERS
+from layerswap_method.delta_revert.spec import RevertSpec
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.layer_swap.spec import SHARED_PARAMETERS, LayerSwapSpec
+from layerswap_method.layer_swap.spec import LayerSwapSpec
 
 LAYER_SWAP = "layer_swap"
 DELTA_REVERT = "delta_revert"
 PLACEHOLDERS = ("base", "task", "language")
 """Model names of a template that stand for the experts of a cell."""
 
-_PARAMETERS = {LAYER_SWAP: SHARED_PARAMETERS, DELTA_REVERT: REVERT_PARAMETERS}
+_PARAMETERS = {
+    LAYER_SWAP: tuple(LayerSwapSpec.model_fields),
+    DELTA_REVERT: tuple(RevertSpec.model_fields),
+}
 """Method of ours -> the names of its top-level parameters, written in the template or not."""
 
 _STRUCTURE = ("models", "slices", "modules", "parameters", "base_model")

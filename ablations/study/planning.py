@@ -44,7 +44,7 @@ from layerswap_method.checkpoints.headers import Checkpoint
 from layerswap_method.checkpoints.lora import check_readable
 from layerswap_method.errors import InputError
 from layerswap_method.merge_stream import can_stream
-from layerswap_method.mergekit_plugin.api import configuration_type
+from layerswap_method.mergekit_plugin.recipe_errors import configuration_type
 from layerswap_method.recipe.references import named_models
 
 _MODELS = "write task, language or base for an expert of the cell, or name it in the experts file"

@@ -72,10 +72,10 @@ def pair_problems(
         allow_architectures: the user said ``--allow-crimes``: class names may differ.
     """
     pair = f"{first.name} and {other.name}"
-    if first.architecture != other.architecture and not allow_architectures:
+    if first.config.architecture != other.config.architecture and not allow_architectures:
         yield (
-            f"{pair} have different architectures ({first.architecture}, {other.architecture}); "
-            f"{_PARENT}"
+            f"{pair} have different architectures ({first.config.architecture}, "
+            f"{other.config.architecture}); {_PARENT}"
         )
         return
     if first.num_layers != other.num_layers:

@@ -84,11 +84,7 @@ class StoredTensor:
     """First byte of the tensor in the file."""
 
     nbytes: int
-    """Its bytes."""
-
     shape: tuple[int, ...]
-    """Its shape."""
-
     dtype: str
     """Its dtype as safetensors writes it, such as `BF16`."""
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from layerswap_method.checkpoints.lora import check_readable
+from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.errors import InputError, describe_error
 from layerswap_method.mergekit_plugin.adapter_copies import cached_snapshot, with_adapter
 from layerswap_method.recipe.references import is_folder, is_there, path_problem
-
-if TYPE_CHECKING:
-    from layerswap_method.checkpoints.model_files import StreamInput
 
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tekken.json", "token*.py")
 """Files in which tokenizers keep their tokens."""
@@ -32,23 +31,13 @@ def reference_problems(reference: Any, options: Any) -> list[str]:
                 f"{reference}: an adapter reference needs a folder for the merged copy; add "
                 "--lora-merge-cache DIR to the command"
             )
-        problems += _adapter_problems(reference)
+        # Of a hub id peft reports when mergekit merges the adapter.
+        if is_folder(reference.lora.path):
+            try:
+                check_readable(Path(reference.lora.path))
+            except InputError as error:
+                problems.append(error.message)
     return problems
-
-
-def _adapter_problems(reference: Any) -> list[str]:
-    folder = Path(reference.lora.path)
-    if not is_folder(folder):
-        return []  # a hub id; peft reports on it when mergekit merges the adapter
-    if not (folder / "adapter_config.json").is_file():
-        return [f"{reference}: {folder} holds no adapter_config.json, so it is no peft adapter"]
-    if not (folder / "adapter_model.safetensors").is_file():
-        return [
-            f"{reference}: {folder} holds no adapter_model.safetensors (a pickled "
-            "adapter_model.bin is not loaded: it can run code); save the adapter again with "
-            "safe_serialization=True"
-        ]
-    return []
 
 
 def has_tokenizer(reference: Any) -> bool:
@@ -106,7 +95,6 @@ def stream_input(reference: Any, options: Any) -> StreamInput:
 
     Call it once the reference is known to be good (`local_folder`).
     """
-    from layerswap_method.checkpoints.model_files import StreamInput
 
     def local(part: Any) -> Path:
         alone = reference.model_copy(update={"model": part, "lora": None})

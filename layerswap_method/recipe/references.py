@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,12 @@ def syntax_problem(reference: str) -> str | None:
 
 def is_there(path: str | Path) -> bool:
     """Return whether something is at `path`; nothing is at one too long for the file system."""
-    try:
-        return Path(path).exists()
-    except OSError:
-        return False
+    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises for one that is too long
 
 
 def is_folder(path: str | Path) -> bool:
     """Return whether `path` is a folder; one too long for the file system is none."""
-    return is_there(path) and Path(path).is_dir()
+    return os.path.isdir(path)  # noqa: PTH112
 
 
 def no_such_folder(path: str | Path, hint: str = "") -> str:

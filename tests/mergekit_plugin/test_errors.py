@@ -98,11 +98,11 @@ def test_parameters(
 ROLES = [
     ({}, LANGUAGE, "has no role; write role: task or role: language"),
     ({"rol": "task"}, LANGUAGE, "unknown parameter 'rol'; did you mean 'role'?"),
-    ({"role": "tsk"}, LANGUAGE, "role is 'tsk'; it must be task or language; did you mean 'task'?"),
+    ({"role": "tsk"}, LANGUAGE, "role is 'tsk'; it must be one of task, language; did you"),
     (TASK, TASK, "models has no model with role: language"),
     (LANGUAGE, LANGUAGE, "models has no model with role: task"),
-    ({"role": "task", "weight": -1}, LANGUAGE, "weight is -1; it must be finite and 0 or more"),
-    ({"role": "task", "weight": [1, 2]}, LANGUAGE, "weight is [1, 2]; it must be one number"),
+    ({"role": "task", "weight": -1}, LANGUAGE, "weight is -1: Input should be greater than"),
+    ({"role": "task", "weight": [1, 2]}, LANGUAGE, "weight is a list or filter, which mergekit"),
     ({"role": "task", "weight": 0}, LANGUAGE, "the weights of role task sum to 0"),
     ({"role": "task", "top_layers": 2}, LANGUAGE, "top_layers belongs under the recipe's top"),
 ]
@@ -273,7 +273,7 @@ def test_an_adapter_without_a_cache(experts: Experts, merge: Merge, tmp_path: Pa
     (tmp_path / "adapter").mkdir()
     recipe = experts.recipe()
     recipe["models"][1]["model"] = f"{experts.base}+{tmp_path / 'adapter'}"
-    refused(merge(recipe), "add --lora-merge-cache DIR", "holds no adapter_config.json")
+    refused(merge(recipe), "add --lora-merge-cache DIR", "no readable adapter_config.json")
 
 
 def test_the_output_is_a_file(experts: Experts, merge: Merge, tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ print(hasattr(function, "__wrapped__"), hasattr(function.__wrapped__, "__wrapped
     "first",
     [
         "layerswap_method.mergekit_plugin.layer_swap_kernel",
-        "layerswap_method.mergekit_plugin.api",
+        "layerswap_method.mergekit_plugin.run",
         "layerswap_method.mergekit_plugin.planner",
         "layerswap_method.mergekit_plugin.layer_swap_merge",
         "mergekit.merge_methods.base",

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.deltas.open_pair import open_pair
 from layerswap_method.errors import InputError
-from layerswap_method.mergekit_plugin.api import forget_loaders
+from layerswap_method.mergekit_plugin.run import forget_loaders
 from layerswap_method.stream.read import read_mix
 from layerswap_method.stream.weight_stream import checkpoint_stream
 from tests.checkpoints.test_compatible import with_head

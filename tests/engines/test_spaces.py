@@ -8,7 +8,9 @@ from ablations.engines import vllm_engine
 from ablations.engines.lm_eval_backend import CheckpointEvaluator
 from ablations.engines.options import EngineOptions
 from ablations.scoring.records import Evaluation, EvaluationRequest
-from tests.engines.conftest import SPECIAL, WORDS, write_model, write_tasks
+from tests.standins.talkers import WORDS, write_model
+from tests.standins.tasks import write_tasks
+from tests.standins.tokenizers import SPECIAL
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 TASK = "words_generate"

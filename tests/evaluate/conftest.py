@@ -7,8 +7,8 @@ import pytest
 
 from ablations.engines.options import EngineOptions
 from ablations.evaluate import SuiteRequest, SuiteResult, evaluate_model
-from tests.engines.conftest import write_model
-from tests.tasks.conftest import DATA
+from tests.standins.scripted import DATA
+from tests.standins.talkers import write_model
 
 OPTIONS = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
 

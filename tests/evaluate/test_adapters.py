@@ -12,8 +12,8 @@ from ablations.evaluate import SuiteResult
 from ablations.machine.mergekit_program import merge
 from layerswap_method.errors import InputError
 from tests.evaluate.conftest import ask
+from tests.standins.scripted import DATA
 from tests.standins.worlds import write_adapter
-from tests.tasks.conftest import DATA
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

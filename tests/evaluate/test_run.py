@@ -11,9 +11,9 @@ from ablations.evaluate import SuiteRequest, SuiteResult
 from ablations.evaluate.identity import default_folder
 from ablations.scoring.records import Sample
 from layerswap_method.errors import InputError
-from tests.engines.conftest import write_model
 from tests.evaluate.conftest import ask
-from tests.tasks.conftest import DATA
+from tests.standins.scripted import DATA
+from tests.standins.talkers import write_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

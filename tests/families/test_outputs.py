@@ -12,8 +12,8 @@ import pytest
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.standins.merging import merge, recipe, roles
 from tests.standins.oracle import Swap, assert_same, expected, stored
-from tests.standins.tokenizers import words, write_tokenizer
-from tests.standins.zoo import LAYERS, make_model
+from tests.standins.tokenizers import save_word_tokenizer, words
+from tests.standins.zoo import LAYERS, VOCAB, make_model
 
 SWAP = Swap(LAYERS)
 
@@ -151,7 +151,7 @@ def test_weights_of_an_earlier_merge_do_not_survive_a_later_one(
     out = tmp_path / "merged"
     sizes = {"one file": 10**9, "many shards": 2000}
     merge(recipe(roles(given), SWAP.parameters()), out, out_shard_size=sizes.pop(first))
-    write_tokenizer(out, words())
+    save_word_tokenizer(out, words(VOCAB))
     swap = Swap(LAYERS, b=1, u=2)
     merge(recipe(roles(given), swap.parameters()), out, out_shard_size=sizes.popitem()[1])
     assert ((out / "model.safetensors").is_file()) == (first == "many shards")

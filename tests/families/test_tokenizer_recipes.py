@@ -13,7 +13,7 @@ import torch
 from layerswap_method.errors import InputError
 from tests.standins.merging import merge, recipe, roles
 from tests.standins.oracle import Swap, assert_same, average, expected, layer_number, stored
-from tests.standins.tokenizers import words, write_tokenizer
+from tests.standins.tokenizers import save_word_tokenizer, words
 from tests.standins.zoo import LAYERS, VOCAB, make_model
 
 EXTRA = ("xx", "yy", "zz")
@@ -27,13 +27,14 @@ def speakers(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """Return experts with tokenizers; the language expert has three tokens more, in other rows."""
     root = tmp_path_factory.mktemp("speakers")
     tokens = {
-        "base": words(),
-        "task": words(),
-        "language": [*EXTRA, *words()],
+        "base": words(VOCAB),
+        "task": words(VOCAB),
+        "language": [*EXTRA, *words(VOCAB)],
     }
     for seed, (name, vocabulary) in enumerate(tokens.items()):
         make_model("llama", root / name, seed, vocab_size=len(vocabulary))
-        write_tokenizer(root / name, vocabulary, TEMPLATE if name == "task" else None)
+        settings = {"chat_template": TEMPLATE} if name == "task" else {}
+        save_word_tokenizer(root / name, vocabulary, **settings)
     return SimpleNamespace(**{name: root / name for name in tokens}, tokens=tokens, folders=root)
 
 
@@ -141,7 +142,7 @@ def test_tables_are_rounded_once_to_the_dtype(tmp_path: Path) -> None:
     folders = {}
     for seed, role in enumerate(("task", "language")):
         folders[role] = make_model("llama", tmp_path / role, seed, dtype=torch.float32)
-        write_tokenizer(folders[role], words())
+        save_word_tokenizer(folders[role], words(VOCAB))
     document = recipe(folders, SWAP.parameters(), tokenizer={"source": "base"}, dtype="bfloat16")
     out = merge(document, tmp_path / "merged")
     task, language = stored(folders["task"]), stored(folders["language"])

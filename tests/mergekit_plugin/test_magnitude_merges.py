@@ -20,7 +20,7 @@ from layerswap_method.layer_swap import measure
 from tests.mergekit_plugin.conftest import NUM_LAYERS, Merge, save_llama
 from tests.mergekit_plugin.test_errors import refused
 from tests.standins.merging import merge as merge_in_process
-from tests.standins.tokenizers import words, write_tokenizer
+from tests.standins.tokenizers import save_word_tokenizer, words
 from tests.standins.tuned import Tensors, layer_of, mean_change, stored, tune
 
 
@@ -244,7 +244,7 @@ def test_aligned_vocabularies_are_compared_as_stored_and_that_is_said(
 ) -> None:
     for name in ("base", "math", "swahili"):
         shutil.copytree(getattr(tuned, name), tmp_path / name)
-        write_tokenizer(tmp_path / name, words(size=64))
+        save_word_tokenizer(tmp_path / name, words(64))
     recipe = tuned.recipe({"placement": "soup"}, tokenizer={"source": "base"})
     text = json.dumps(recipe).replace(str(tuned.base.parent), str(tmp_path))
     with caplog.at_level(logging.INFO, logger="layerswap"):
@@ -305,7 +305,7 @@ def test_other_vocabularies_are_refused_whether_aligned_or_not(
     )
     more = save_llama(tmp_path / "more", 1, vocab_size=66)
     for folder, size in ((base, 64), (math, 64), (more, 66)):
-        write_tokenizer(folder, words(size=size))
+        save_word_tokenizer(folder, words(size))
     recipe = replace(tuned, base=base, math=math, swahili=more).recipe(
         {}, tokenizer={"source": "base"}
     )

@@ -9,7 +9,8 @@ from ablations.engines import vllm_engine
 from ablations.engines.lm_eval_backend import CheckpointEvaluator
 from ablations.engines.options import EngineOptions
 from ablations.scoring.records import Evaluation, EvaluationRequest
-from tests.engines.conftest import write_model, write_tasks
+from tests.standins.talkers import write_model
+from tests.standins.tasks import write_tasks
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 TASKS = ("words_generate", "words_long", "words_stop", "words_choose")

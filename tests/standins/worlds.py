@@ -14,8 +14,10 @@ from safetensors.torch import save_file
 from ablations.engines.lm_eval_backend import CheckpointEvaluator
 from ablations.engines.options import EngineOptions
 from ablations.scoring.records import Evaluation, EvaluationRequest
-from tests.engines.conftest import SPECIAL, write_model, write_tasks
 from tests.standins.merging import merge, recipe
+from tests.standins.talkers import write_model
+from tests.standins.tasks import write_tasks
+from tests.standins.tokenizers import SPECIAL
 from tests.standins.tuned import tune
 
 OPTIONS = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)

@@ -8,7 +8,7 @@ import pytest
 
 from ablations.evaluate.store import read_evaluation, write_evaluation
 from ablations.scoring.records import Evaluation
-from tests.tasks.conftest import CHOSEN, DATA, GENERATED, OURS, ask, gold, perturbed, task_names
+from tests.standins.scripted import CHOSEN, DATA, GENERATED, OURS, ask, gold, perturbed, task_names
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 SHOTS = {"mgsm": 8, "flores": 0, "belebele": 5, "mmlu": 5}

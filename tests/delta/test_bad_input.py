@@ -17,7 +17,8 @@ from ablations.cli import main
 from ablations.delta.measure import read_changes
 from layerswap_method.deltas.magnitudes import mean_row_mav
 from layerswap_method.errors import InputError
-from tests.delta.experts import fine_tuned, pair_of, rewritten
+from tests.delta.experts import fine_tuned, pair_of
+from tests.standins.tuned import rewritten
 from tests.standins.zoo import make_model
 
 FILE = "model.safetensors"

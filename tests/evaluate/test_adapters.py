@@ -13,7 +13,7 @@ from ablations.machine.mergekit_program import merge
 from layerswap_method.errors import InputError
 from tests.evaluate.conftest import ask
 from tests.standins.scripted import DATA
-from tests.standins.worlds import write_adapter
+from tests.standins.tuned import write_adapter
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

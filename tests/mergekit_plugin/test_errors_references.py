@@ -13,8 +13,7 @@ from safetensors.torch import save_file
 from layerswap_method.errors import InputError
 from layerswap_method.output import check_output
 from layerswap_method.recipe.references import path_problem, same_model_key
-from tests.mergekit_plugin.conftest import Experts, Merge
-from tests.mergekit_plugin.test_errors import refused
+from tests.mergekit_plugin.conftest import Experts, Merge, Refused
 
 
 @pytest.mark.parametrize(
@@ -33,22 +32,22 @@ def test_paths_that_can_be_no_hub_id_are_merged(
 
 
 def test_paths_that_could_be_a_hub_id_are_refused(
-    experts: Experts, merge: Merge, monkeypatch: pytest.MonkeyPatch
+    experts: Experts, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(experts.root)
     recipe = experts.recipe()
     recipe["models"][0]["model"] = "task"
-    refused(merge(recipe), "task: this folder's name could be a hub id", "write ./task")
+    refused(recipe, "task: this folder's name could be a hub id", "write ./task")
     monkeypatch.chdir(experts.root.parent)
     recipe["models"][0]["model"] = f"{experts.root.name}/task"
-    refused(merge(recipe), f"write ./{experts.root.name}/task")
+    refused(recipe, f"write ./{experts.root.name}/task")
 
 
-def test_an_empty_path(experts: Experts, merge: Merge) -> None:
+def test_an_empty_path(experts: Experts, refused: Refused) -> None:
     recipe = experts.recipe()
     recipe["models"][0]["model"] = ""
-    refused(merge(recipe), "a model's path is empty; write a folder or a hub id")
-    refused(merge(experts.recipe(base_model="")), "a model's path is empty")
+    refused(recipe, "a model's path is empty; write a folder or a hub id")
+    refused(experts.recipe(base_model=""), "a model's path is empty")
 
 
 def test_a_hub_id_has_no_path_problem() -> None:
@@ -96,7 +95,7 @@ def test_the_cause_of_an_error_that_takes_two_lines(
     assert "size mismatch for base_model.model.model.layers.0" in result.output
 
 
-def test_a_name_too_long_for_a_file(experts: Experts, merge: Merge, tmp_path: Path) -> None:
+def test_a_name_too_long_for_a_file(experts: Experts, refused: Refused, tmp_path: Path) -> None:
     long = "x" * 300
     recipe = experts.recipe()
     for name, message in (
@@ -105,7 +104,8 @@ def test_a_name_too_long_for_a_file(experts: Experts, merge: Merge, tmp_path: Pa
         (f"{experts.base}+/{long}", f"/{long}: no such folder"),
     ):
         recipe["models"][0]["model"] = name
-        refused(merge(recipe, "--lora-merge-cache", str(tmp_path / "cache")), message)
+        cache = ["--lora-merge-cache", str(tmp_path / "cache")]
+        refused(recipe, message, options=cache)
     assert same_model_key(long) == long
     with pytest.raises(InputError, match="File name too long; give another"):
         check_output(tmp_path / long, [])

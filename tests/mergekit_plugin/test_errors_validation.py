@@ -9,8 +9,6 @@ import pytest
 from mergekit.config import MergeConfiguration
 
 from layerswap_method.errors import InputError
-from tests.mergekit_plugin.conftest import Experts, Merge
-from tests.mergekit_plugin.test_errors import refused
 
 MODELS = [
     {"model": "task", "parameters": {"role": "task"}},
@@ -58,17 +56,6 @@ def test_what_mergekit_refuses_is_said_shortly(changes: dict[str, Any], message:
     assert message in error.value.message
     assert "pydantic" not in error.value.message
     assert len(error.value.message) < 400
-
-
-def test_a_whole_list_of_problems_through_the_command(experts: Experts, merge: Merge) -> None:
-    recipe = experts.recipe(parameters={"bottom_layers": None, "top_layers": None}, tokeniser="x")
-    refused(
-        merge(recipe),
-        "3 problems",
-        "parameters.bottom_layers is empty",
-        "parameters.top_layers is empty",
-        "unknown key 'tokeniser'",
-    )
 
 
 def test_a_recipe_that_mergekit_accepts_is_its_own_object() -> None:

@@ -8,20 +8,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import peft
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.api import forget_loaders
 from layerswap_method.stream.read import read_mix
 from layerswap_method.stream.weight_stream import checkpoint_stream
-from tests.checkpoints.test_compatible import with_head
-from tests.standins.merging import merge, recipe
+from tests.standins.merging import merge, recipe, revert_recipe
 from tests.standins.oracle import assert_same, stored
 from tests.standins.streams import stream_of
+from tests.standins.tuned import edited, rewritten, train_adapter, with_head
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch_dtype.*"),
@@ -50,16 +48,7 @@ def make_adapter(tmp_path: Path) -> MakeAdapter:
 
     def make(base: Path, name: str = "adapter", seed: int = 0, **config: Any) -> Path:
         config = {"target_modules": LINEAR, "r": 2, "lora_alpha": 7, **config}
-        torch.manual_seed(seed)
-        model = peft.get_peft_model(
-            transformers.AutoModelForCausalLM.from_pretrained(base), peft.LoraConfig(**config)
-        )
-        with torch.no_grad():
-            for key, parameter in model.named_parameters():
-                if "lora_" in key:
-                    parameter.copy_(torch.randn(parameter.shape) * 0.3)
-        model.save_pretrained(tmp_path / name, save_embedding_layers=False)
-        return tmp_path / name
+        return train_adapter(base, tmp_path / name, seed, **config)
 
     return make
 
@@ -104,31 +93,26 @@ def test_an_adapter_in_sixteen_bits(
 def test_a_base_stored_in_another_dtype_than_its_config_says(
     experts: Any, make_adapter: MakeAdapter, tmp_path: Path
 ) -> None:
-    base = tmp_path / "base"
-    shutil.copytree(experts("llama", dtype=torch.float32).base, base)
-    config = json.loads((base / "config.json").read_text())
-    (base / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
+    base = shutil.copytree(experts("llama", dtype=torch.float32).base, tmp_path / "base")
+    edited(base, dtype="bfloat16")
     check_unmerged(base, make_adapter(base), tmp_path)
 
 
 def test_a_base_stored_in_two_dtypes_is_cast_to_one(
     experts: Any, make_adapter: MakeAdapter, tmp_path: Path
 ) -> None:
-    base = tmp_path / "base"
-    shutil.copytree(experts("llama", dtype=torch.float32).base, base)
-    file = base / "model.safetensors"
-    mixed = {
-        name: tensor if "norm" in name else tensor.bfloat16()
-        for name, tensor in load_file(file).items()
-    }
-    save_file(mixed, file, metadata={"format": "pt"})
+    base = rewritten(
+        experts("llama", dtype=torch.float32).base,
+        tmp_path / "base",
+        lambda name, tensor: tensor if "norm" in name else tensor.bfloat16(),
+    )
     adapter = make_adapter(base)
     check_unmerged(base, adapter, tmp_path)
-    assert (
-        read_mix(checkpoint_stream(base, adapter).mixes["model.norm.weight"]).dtype
-        == torch.bfloat16
-    )
-    assert read_mix(checkpoint_stream(base).mixes["model.norm.weight"]).dtype == torch.float32
+    for stream, dtype in (
+        (checkpoint_stream(base, adapter), torch.bfloat16),
+        (checkpoint_stream(base), torch.float32),
+    ):
+        assert read_mix(stream.mixes["model.norm.weight"]).dtype == dtype
 
 
 @pytest.mark.parametrize(
@@ -157,12 +141,8 @@ def test_rows_of_an_adapter_on_a_base_that_stores_its_tied_head(
 ) -> None:
     """The copy that mergekit merges it into holds no head, so its rows count once."""
     base = with_head(experts("llama_tied", dtype=torch.float32).base, tmp_path / "base")
-    document = {
-        "merge_method": "delta_revert",
-        "models": [{"model": f"{base}+{make_adapter(base, lora_alpha=1)}"}],
-        "base_model": str(base),
-        "parameters": {"keep_fraction": 0.02},
-    }
+    expert = f"{base}+{make_adapter(base, lora_alpha=1)}"
+    document = revert_recipe(expert, base, {"keep_fraction": 0.02})
     out = merge(document, tmp_path / "out", lora_merge_cache=str(tmp_path / "cache"))
     plan = json.loads((out / "delta_revert_plan.json").read_text(encoding="utf-8"))
     stream = stream_of(document)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from layerswap_method.algorithm.tensor_names import split_layer
 from layerswap_method.deltas import known
@@ -18,8 +17,7 @@ from layerswap_method.errors import InputError
 from tests.standins.merging import merge, recipe, roles
 from tests.standins.oracle import assert_same, stored
 from tests.standins.streams import stream_of
-from tests.standins.tuned import tune
-from tests.standins.worlds import write_adapter
+from tests.standins.tuned import tune, write_adapter
 from tests.standins.zoo import LAYERS, make_model
 
 PARAMETERS: list[dict[str, Any]] = [
@@ -113,9 +111,7 @@ def test_experts_and_a_recipe_of_other_dtypes(tuned: Any, tmp_path: Path) -> Non
 def test_an_adapter_is_measured_as_it_was_trained(tuned: Any, tmp_path: Path) -> None:
     # Merged into its bf16 base, much of it would be lost; both paths measure the adapter itself.
     given = tuned("llama")
-    adapter = write_adapter(tmp_path / "adapter", "model.layers.1.self_attn.k_proj", 16, 8)
-    file = adapter / "adapter_model.safetensors"
-    save_file({name: 0.05 * tensor for name, tensor in load_file(file).items()}, file)
+    adapter = write_adapter(tmp_path / "adapter", "model.layers.1.self_attn.k_proj", 16, 8, 0.025)
     models = {"task": f"{given.base}+{adapter}", "language": given.language}
     document = recipe(models, {"weighting": "magnitude", "placement": "soup"}, given.base)
     check(document, tmp_path / "merged", lora_merge_cache=str(tmp_path / "cache"))

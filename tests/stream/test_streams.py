@@ -18,7 +18,7 @@ from layerswap_method.stream import weight_stream
 from layerswap_method.stream.mix import mixes_from_json, mixes_to_json
 from layerswap_method.stream.read import read_mix
 from layerswap_method.stream.weight_stream import WeightStream, checkpoint_stream, linear_stream
-from tests.standins.merging import merge, recipe, roles
+from tests.standins.merging import linear_recipe, merge, recipe, roles
 from tests.standins.oracle import assert_same, stored
 from tests.standins.streams import stream_of
 from tests.standins.zoo import LAYERS, make_model
@@ -60,18 +60,8 @@ def test_every_parameter(parameters: dict[str, Any], experts: Any, tmp_path: Pat
 @pytest.mark.parametrize(
     "family",
     [
-        *(
-            "llama_tied",
-            "qwen2",
-            "qwen3",
-            "gemma2",
-            "phi3",
-            "gpt2",
-            "opt",
-            "olmo2",
-            "mistral",
-            "mistral3_vl",
-        )
+        *("llama_tied", "qwen2", "qwen3", "gemma2", "phi3"),
+        *("gpt2", "opt", "olmo2", "mistral", "mistral3_vl"),
     ],
 )
 def test_every_family(family: str, experts: Any, tmp_path: Path) -> None:
@@ -127,14 +117,7 @@ def test_linear(
     weights: tuple[float, float], dtype: str | None, experts: Any, tmp_path: Path
 ) -> None:
     given = experts("llama")
-    document: dict[str, Any] = {
-        "merge_method": "linear",
-        "base_model": str(given.task),
-        "models": [
-            {"model": str(folder), "parameters": {"weight": weight}}
-            for folder, weight in zip((given.task, given.language), weights, strict=True)
-        ],
-    }
+    document = linear_recipe([given.task, given.language], weights)
     check(document | ({"dtype": dtype} if dtype else {}), tmp_path / "merged")
 
 

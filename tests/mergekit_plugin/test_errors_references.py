@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 from mergekit.card import is_hf
-from safetensors.torch import save_file
 
 from layerswap_method.errors import InputError
 from layerswap_method.output import check_output
 from layerswap_method.recipe.references import path_problem, same_model_key
 from tests.mergekit_plugin.conftest import Experts, Merge, Refused
+from tests.standins.tuned import write_adapter
 
 
 @pytest.mark.parametrize(
@@ -71,19 +70,7 @@ def test_the_cause_of_an_error_that_takes_two_lines(
     experts: Experts, merge: Merge, tmp_path: Path
 ) -> None:
     """peft says in the second line which tensor does not fit."""
-    import torch
-
-    adapter = tmp_path / "adapter"
-    adapter.mkdir()
-    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["q_proj"]}
-    (adapter / "adapter_config.json").write_text(
-        json.dumps({**config, "task_type": "CAUSAL_LM", "base_model_name_or_path": "x"})
-    )
-    prefix = "base_model.model.model.layers.0.self_attn.q_proj"
-    save_file(
-        {f"{prefix}.lora_A.weight": torch.ones(2, 5), f"{prefix}.lora_B.weight": torch.ones(5, 2)},
-        adapter / "adapter_model.safetensors",
-    )
+    adapter = write_adapter(tmp_path / "adapter", "model.layers.0.self_attn.q_proj", 5, 5)
     task = shutil.copytree(experts.task, tmp_path / "task")
     recipe = experts.recipe()
     recipe["models"][0]["model"] = f"{task}+{adapter}"

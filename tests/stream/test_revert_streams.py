@@ -20,9 +20,9 @@ from layerswap_method.stream.mix import mixes_from_json, mixes_to_json
 from layerswap_method.stream.read import read_mix
 from layerswap_method.stream.weight_stream import WeightStream, checkpoint_stream
 from tests.delta.experts import pair_of
-from tests.standins.merging import merge, revert_recipe
-from tests.standins.oracle import assert_same, stored
-from tests.standins.streams import stream_of
+from tests.standins.merging import revert_recipe
+from tests.standins.oracle import stored
+from tests.standins.streams import check_stream, stream_of
 from tests.standins.tuned import rewritten, uneven, write_adapter
 from tests.standins.zoo import make_model
 
@@ -76,11 +76,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(document: dict[str, Any], out: Path, **options: Any) -> WeightStream:
-    """Fail unless stream and merge agree, each having measured for itself; return the stream."""
-    merged = stored(merge(document, out, **options))
-    known._known.clear()
-    stream = stream_of(document)
-    assert_same(dict(stream.tensors()), merged)
+    """Fail unless stream and merge agree in their tensors and in what they keep."""
+    stream = check_stream(document, out, **options)
     plan = json.loads((out / "delta_revert_plan.json").read_text())
     assert stream.measured is not None
     assert (stream.measured["threshold"], stream.measured["kept"]) == (

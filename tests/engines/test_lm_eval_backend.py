@@ -10,8 +10,8 @@ from ablations.engines.lm_eval_backend import check_tasks
 from ablations.engines.options import EngineOptions
 from ablations.scoring.records import Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError
-from tests.engines.conftest import write_model
 from tests.standins.cold import evaluate_cold
+from tests.standins.talkers import write_model
 
 TASKS = ("words_generate", "words_translate", "words_choose")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

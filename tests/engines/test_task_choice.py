@@ -8,7 +8,7 @@ import yaml
 from ablations.engines.lm_eval_backend import load_tasks
 from ablations.scoring.records import EvaluationRequest
 from layerswap_method.errors import InputError
-from tests.engines.conftest import write_tasks
+from tests.standins.tasks import write_tasks
 
 REASON = "needs --allow-code-execution"
 

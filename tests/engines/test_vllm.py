@@ -10,8 +10,8 @@ from ablations.engines.options import EngineOptions
 from ablations.machine.mergekit_program import merge
 from ablations.scoring.records import Evaluation, EvaluationRequest
 from layerswap_method.errors import LayerSwapError
-from tests.engines.conftest import write_model
 from tests.standins.cold import evaluate_cold
+from tests.standins.talkers import write_model
 
 pytestmark = [
     pytest.mark.vllm,

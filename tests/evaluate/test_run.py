@@ -9,9 +9,9 @@ import pytest
 
 from ablations.evaluate.request import SuiteRequest
 from ablations.evaluate.run import SuiteResult, default_folder
-from tests.engines.conftest import write_model
 from tests.evaluate.conftest import ask, samples_of
-from tests.tasks.conftest import DATA
+from tests.standins.scripted import DATA
+from tests.standins.talkers import write_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

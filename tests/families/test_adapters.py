@@ -15,6 +15,7 @@ from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.adapter_copies import RECORD
 from tests.standins.merging import merge, recipe
 from tests.standins.oracle import Swap, assert_same, average, round_once, stored
+from tests.standins.tuned import train_adapter
 from tests.standins.zoo import LAYERS
 
 SWAP = Swap(LAYERS)
@@ -27,24 +28,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch_dtype.*")
 @pytest.fixture(scope="session")
 def adapted(experts: Any, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """Return a float32 base and a peft adapter a role, both matrices random."""
-    import peft
-    import transformers
-
     root = tmp_path_factory.mktemp("adapters")
     base = experts("llama", dtype=torch.float32).base
-    folders = {}
-    for seed, role in enumerate(("task", "language")):
-        torch.manual_seed(seed)
-        model = peft.get_peft_model(
-            transformers.AutoModelForCausalLM.from_pretrained(base),
-            peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=TARGETS),
-        )
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if "lora_" in name:
-                    parameter.copy_(torch.randn(parameter.shape) * 0.3)
-        model.save_pretrained(root / role)
-        folders[role] = root / role
+    config = {"r": RANK, "lora_alpha": ALPHA, "target_modules": TARGETS}
+    folders = {
+        role: train_adapter(base, root / role, seed, **config)
+        for seed, role in enumerate(("task", "language"))
+    }
     return SimpleNamespace(base=base, **folders)
 
 
@@ -156,14 +146,8 @@ def test_without_a_cache_folder_nothing_is_written(adapted: Any, tmp_path: Path)
 def test_an_adapter_where_mergekit_must_infer_the_architecture_is_refused(
     adapted: Any, experts: Any, tmp_path: Path
 ) -> None:
-    import peft
-    import transformers
-
     given = experts("smollm3")
-    model = transformers.AutoModelForCausalLM.from_pretrained(given.base)
-    peft.get_peft_model(
-        model, peft.LoraConfig(r=RANK, target_modules=TARGETS, task_type="CAUSAL_LM")
-    ).save_pretrained(tmp_path / "adapter")
+    train_adapter(given.base, tmp_path / "adapter", r=RANK, target_modules=TARGETS)
     models = {"task": f"{given.base}+{tmp_path / 'adapter'}", "language": given.language}
     with pytest.raises(InputError, match=r"no definition of SmolLM3ForCausalLM .*merge it first"):
         merge(

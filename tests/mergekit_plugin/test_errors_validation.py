@@ -9,8 +9,6 @@ import pytest
 from mergekit.config import MergeConfiguration
 
 from layerswap_method.errors import InputError
-from tests.mergekit_plugin.conftest import Experts, Merge
-from tests.mergekit_plugin.test_errors import refused
 
 MODELS = [
     {"model": "task", "parameters": {"role": "task"}},
@@ -61,24 +59,13 @@ def test_what_mergekit_refuses_is_said_shortly(changes: dict[str, Any], message:
     assert len(error.value.message) < 400
 
 
-def test_a_whole_list_of_problems_through_the_command(experts: Experts, merge: Merge) -> None:
-    recipe = experts.recipe(parameters={"bottom_layers": None, "top_layers": None}, tokeniser="x")
-    refused(
-        merge(recipe),
-        "3 problems",
-        "parameters.bottom_layers is empty",
-        "parameters.top_layers is empty",
-        "unknown key 'tokeniser'",
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "meant"), [("layerswap", "layer_swap"), ("delta-reverse", "delta_revert")]
 )
 def test_a_misspelt_method_through_the_command(
-    name: str, meant: str, experts: Experts, merge: Merge
+    name: str, meant: str, experts: Experts, refused: Refused
 ) -> None:
-    refused(merge(experts.recipe(merge_method=name)), f"{name!r}; did you mean {meant!r}?")
+    refused(experts.recipe(merge_method=name), f"{name!r}; did you mean {meant!r}?")
 
 
 def test_a_recipe_that_mergekit_accepts_is_its_own_object() -> None:

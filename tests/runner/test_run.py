@@ -14,7 +14,8 @@ from ablations.runner import records
 from ablations.runner.run import RunOptions, RunResult, dry_run, run_study
 from layerswap_method.errors import InputError
 from tests.runner.fakes import scores_by_label
-from tests.standins.studies import study_document, write_expert, write_task, write_yaml
+from tests.standins.studies import study_document, write_expert, write_yaml
+from tests.standins.tasks import write_task
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,8 @@ from ablations.engines import vllm_cpu
 from ablations.runner import records
 from ablations.runner.run import RunOptions, dry_run, run_study
 from tests.runner.fakes import scores_by_label
-from tests.standins.studies import WORDS, study_document, write_expert, write_tasks, write_yaml
+from tests.standins.studies import study_document, write_expert, write_tasks, write_yaml
+from tests.standins.talkers import WORDS
 
 pytestmark = [
     pytest.mark.vllm,

@@ -11,8 +11,8 @@ from ablations.study.files import read_study
 from ablations.study.planning import StudyPlan, plan_study
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError
+from tests.standins.scripted import DATA
 from tests.standins.studies import study_document, write_yaml
-from tests.tasks.conftest import DATA
 
 POOLS = {"base": "base", "task": ["math"], "language": {"sw": ["swahili"], "te": ["telugu"]}}
 

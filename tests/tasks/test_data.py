@@ -11,7 +11,7 @@ import pytest
 
 from ablations.tasks.data import load_belebele, load_flores, load_mgsm, load_mmlu
 from layerswap_method.errors import InputError
-from tests.tasks.conftest import DATA, read_jsonl, write_jsonl
+from tests.standins.scripted import DATA, read_jsonl, write_jsonl
 
 Load = Callable[..., dict[str, Any]]
 

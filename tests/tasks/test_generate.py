@@ -12,7 +12,7 @@ from ablations.tasks import generate
 from ablations.tasks.generate import TASKS, find_differences, task_files, write_files
 from ablations.tasks.languages import load_languages
 from layerswap_method.errors import InputError
-from tests.tasks.conftest import (
+from tests.standins.scripted import (
     DATA,
     LANGUAGES,
     ask,

@@ -17,7 +17,7 @@ from ablations.scoring.records import Evaluation
 from ablations.tasks import mbpp
 from ablations.tasks.generate import TASKS
 from layerswap_method.errors import InputError
-from tests.tasks.conftest import DATA, ask, read_jsonl, task_names, write_jsonl
+from tests.standins.scripted import DATA, ask, read_jsonl, task_names, write_jsonl
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 NAMES = task_names("mbpp")

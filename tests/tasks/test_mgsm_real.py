@@ -13,7 +13,7 @@ import pytest
 
 from ablations.scoring.records import Evaluation
 from ablations.tasks.benchmarks import SPECIAL_STOPS
-from tests.tasks.conftest import (
+from tests.standins.scripted import (
     LANGUAGES,
     REAL_MGSM,
     TABLE,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ablations.scoring.records import Evaluation
-from tests.tasks.conftest import CHOSEN, GENERATED, OURS, ask, gold, perturbed, task_names
+from tests.standins.scripted import CHOSEN, GENERATED, OURS, ask, gold, perturbed, task_names
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 SHOTS = {"mgsm": 8, "flores": 0, "belebele": 5, "mmlu": 5}

@@ -6,7 +6,7 @@ import sacrebleu
 from ablations.statistics.corpus import corpus_score, signature, signatures
 from ablations.tasks.languages import load_languages
 from ablations.tasks.translation import bleu_13a, bleu_char, bleu_intl, chrf_plus_plus
-from tests.tasks.conftest import DATA, read_jsonl
+from tests.standins.scripted import DATA, read_jsonl
 
 BLEU = {"13a": bleu_13a, "intl": bleu_intl, "char": bleu_char}
 

@@ -29,7 +29,8 @@ from ablations.cli.options import (
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Run folder; runs/STUDY unless given.",
+    help="Run folder.  [default: runs/STUDY, or runs/STUDY-EXPERTS with other experts than the "
+    "study's own]",
 )
 @backend_option
 @click.option(

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import layerswap_method
 from ablations.engines.backends import backend_versions, resolve_backend
@@ -38,7 +38,6 @@ from ablations.study.identity import Fingerprints, identified, protocol_key, rea
 from ablations.study.scaling import describe_scaling
 from ablations.study.schema import Study
 from ablations.study.selection import selected
-from ablations.study.streams import engine_options
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.checkpoints.headers import Checkpoint
 from layerswap_method.checkpoints.lora import check_readable
@@ -46,6 +45,7 @@ from layerswap_method.errors import InputError
 from layerswap_method.merge_stream import can_stream
 from layerswap_method.mergekit_plugin.api import configuration_type
 from layerswap_method.recipe.references import named_models
+from layerswap_method.stream.weight_stream import checkpoint_stream
 
 _MODELS = "write task, language or base for an expert of the cell, or name it in the experts file"
 
@@ -94,12 +94,17 @@ class StudyPlan:
         """How the engine runs."""
         return self.study.evaluate.options
 
-    def groups(self) -> tuple[tuple[Cell, ...], ...]:
+    def groups(self) -> list[list[Cell]]:
         """Return the cells that are evaluated together: those of equal weights."""
-        groups: dict[str, list[Cell]] = {}
-        for cell in self.cells:
-            groups.setdefault(cell.weights_key, []).append(cell)
-        return tuple(tuple(group) for group in groups.values())
+        return grouped(self.cells)
+
+
+def grouped(cells: Iterable[Cell]) -> list[list[Cell]]:
+    """Return identified cells by their weights, in the order of the first of each."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.weights_key, []).append(cell)
+    return list(groups.values())
 
 
 def plan_study(
@@ -196,7 +201,11 @@ def plan_study(
         states=fingerprints.states(),
         notes=(
             *_scaling(study, expansion, checkpoints),
-            *_shared_weights(cells),
+            *(
+                f"the same weights, evaluated once: {'; '.join(cell.label for cell in group)}"
+                for group in grouped(cells)
+                if len(group) > 1
+            ),
             *_unstreamed(cells),
             *(f"{task}: skipped: {reason}" for task, reason in skipped.items()),
         ),
@@ -249,11 +258,14 @@ def _with_protocol(study: Study, said: dict[str, Any], problems: list[str]) -> S
 
 
 def _with_dtype(study: Study, base: Expert) -> Study:
-    """Return the study with the dtype in which all of its models are run."""
-    options = engine_options(study.evaluate.options, base.folder)
-    return study.model_copy(
-        update={"evaluate": study.evaluate.model_copy(update={"options": options})}
-    )
+    """Return the study with the dtype of all of its models: ``auto`` is that of the base."""
+    options = study.evaluate.options
+    known = get_args(EngineOptions.model_fields["dtype"].annotation)
+    stored = checkpoint_stream(base.folder).model_dtype
+    if options.dtype != "auto" or stored not in known:
+        return study
+    changes = {"options": options.model_copy(update={"dtype": stored})}
+    return study.model_copy(update={"evaluate": study.evaluate.model_copy(update=changes)})
 
 
 def _backend(
@@ -341,17 +353,6 @@ def _scaling(study: Study, expansion: Expansion, checkpoints: list[Checkpoint]) 
     if study.reference_layers is None or not expansion.scaled:
         return []
     return [describe_scaling(expansion.scaled, study.reference_layers, _depth(checkpoints))]
-
-
-def _shared_weights(cells: list[Cell]) -> list[str]:
-    groups: dict[str, list[str]] = {}
-    for cell in cells:
-        groups.setdefault(cell.weights_key, []).append(cell.label)
-    return [
-        f"the same weights, evaluated once: {'; '.join(labels)}"
-        for labels in groups.values()
-        if len(labels) > 1
-    ]
 
 
 def _unstreamed(cells: list[Cell]) -> list[str]:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ablations.evaluate.request import SuiteRequest
-from ablations.evaluate.run import SuiteResult, default_folder
+from ablations.evaluate.run import SuiteRequest, SuiteResult, default_folder
 from tests.engines.conftest import write_model
 from tests.evaluate.conftest import ask, samples_of
 from tests.tasks.conftest import DATA

@@ -8,6 +8,7 @@ import yaml
 
 from ablations.runner import records
 from ablations.runner.loop import run_cells
+from ablations.runner.results import write_results
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.runner.fakes import FakeEvaluator, InProcess, make_cells
@@ -69,7 +70,7 @@ def test_results_have_every_cell_and_what_was_asked_before(run_folder: Path) -> 
     cells = make_cells(3, tasks=("fake_math", "more"))
     run_cells(run_folder, cells[:1], InProcess(FakeEvaluator()), progress=False)
     write_run(run_folder, make_cells(3))
-    records.write_results(run_folder)
+    write_results(run_folder)
     models = json.loads((run_folder / "results.json").read_text())["models"]
     assert [list(model["tasks"]) for model in models.values()] == [
         ["fake_math", "more"],

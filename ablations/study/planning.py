@@ -6,6 +6,7 @@ All problems are collected; only what cannot be asked because of an earlier one 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import math
@@ -156,7 +157,9 @@ def plan_study(
             checkpoints, unfit = compatibility_report(list(experts.values()), aligned=aligned)
             problems += [f"incompatible experts: {problem}" for problem in unfit]
         else:  # one model alone need fit no other
-            problems += _adapter_problems(experts.values())
+            for adapter in filter(None, (expert.adapter for expert in experts.values())):
+                with _collected(problems):
+                    check_readable(adapter)
         if not problems and checkpoints and checkpoints[0].num_layers is None:
             problems.append(f"the config of {checkpoints[0].name} does not say how many layers")
         if not problems:
@@ -167,7 +170,9 @@ def plan_study(
                 include_path=task_folder(study),
             )
             problems += expansion.problem_list()
-            problems += _selection_problems(only, expansion)
+            if not expansion.problems:
+                with _collected(problems):
+                    selected(expansion.cells, only)
     if problems or chosen is None:
         raise InputError.from_problems(str(file.path), problems)
     expansion.cells = list(_with_single_tasks(expansion.cells))
@@ -212,6 +217,15 @@ def plan_study(
     )
 
 
+@contextlib.contextmanager
+def _collected(problems: list[str]) -> Iterator[None]:
+    """Add what is raised to `problems`, and go on."""
+    try:
+        yield
+    except InputError as error:
+        problems.append(error.message)
+
+
 def _with_experts(
     file: StudyFile, study: Study, path: Path | ExpertsFile | None, problems: list[str]
 ) -> tuple[Study, ExpertsFile | None]:
@@ -222,12 +236,10 @@ def _with_experts(
     if path is None:
         problems.append("no experts file: add --experts FILE (name: folder, hub id, base+adapter)")
         return study, None
-    try:
+    with _collected(problems):
         found = read_experts_file(path)
-    except InputError as error:
-        problems.append(error.message)
-        return study, None
-    return with_experts_file(study, found), found
+        return with_experts_file(study, found), found
+    return study, None
 
 
 def _find_experts(
@@ -250,11 +262,9 @@ def _with_protocol(study: Study, said: dict[str, Any], problems: list[str]) -> S
     """Return the study with the tasks of its benchmarks and what the command line says of them."""
     changes = {name: value for name, value in said.items() if value is not None}
     study = study.model_copy(update={"evaluate": study.evaluate.model_copy(update=changes)})
-    try:
+    with _collected(problems):
         return with_benchmarks(study)
-    except InputError as error:
-        problems.append(error.message)
-        return study
+    return study
 
 
 def _with_dtype(study: Study, base: Expert) -> Study:
@@ -304,16 +314,6 @@ def _backend(
     return chosen, choice_of_tasks.skipped
 
 
-def _selection_problems(only: Sequence[str], expansion: Expansion) -> list[str]:
-    if expansion.problems:
-        return []
-    try:
-        selected(expansion.cells, only)
-    except InputError as error:
-        return [error.message]
-    return []
-
-
 def _check_data(cells: list[Cell]) -> None:
     """Load the data of every shipped task once.
 
@@ -334,15 +334,6 @@ def _with_single_tasks(cells: Iterable[Cell]) -> Iterator[Cell]:
         choice = known[cell.request]
         request = cell.request.model_copy(update={"tasks": choice.asked})
         yield dataclasses.replace(cell, request=request, skipped=choice.skipped)
-
-
-def _adapter_problems(experts: Iterable[Expert]) -> Iterator[str]:
-    for expert in experts:
-        try:
-            if expert.adapter is not None:
-                check_readable(expert.adapter)
-        except InputError as error:
-            yield error.message
 
 
 def _depth(checkpoints: list[Checkpoint]) -> int:

@@ -18,17 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
 def test_the_table_has_the_papers_rows_and_what_was_skipped(first: SuiteResult) -> None:
     lines = first.report().splitlines()
-    assert lines[0].split() == [
-        "Task",
-        "Language",
-        "task",
-        "also",
-        "in",
-        "language",
-        "cut",
-        "off",
-        "items",
-    ]
+    assert " ".join(lines[0].split()) == "Task Language task also in language cut off items"
     assert lines[2].startswith("MGSM em@maj1, 8-shot  Swahili ")
     assert lines[3].strip().startswith("Telugu")
     assert lines[3].split()[-1] == "4"

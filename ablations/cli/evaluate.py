@@ -79,8 +79,7 @@ def evaluate(
     as they are of the same model, backend, --limit, --dtype and --max-model-len.
     """
     from ablations.engines.options import EngineOptions
-    from ablations.evaluate.request import SuiteRequest
-    from ablations.evaluate.run import evaluate_model
+    from ablations.evaluate.run import SuiteRequest, evaluate_model
 
     show_log()
     options = EngineOptions(dtype=dtype, batch_size=batch_size, max_model_len=max_model_len)

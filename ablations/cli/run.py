@@ -26,7 +26,10 @@ from ablations.cli.options import (
     help="Experts file (name to folder, hub id or base+adapter), or a shipped one such as pocket. "
     "Default: the one the study names.",
 )
-@folder_option("--out", "Run folder; runs/STUDY unless given.")
+@folder_option(
+    "--out",
+    "Run folder.  [default: runs/STUDY, or runs/STUDY-EXPERTS with other experts than the study's own]",
+)
 @backend_option
 @click.option(
     "--executor",

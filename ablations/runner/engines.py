@@ -23,7 +23,7 @@ from ablations.machine.whole_files import write_text
 from ablations.models.find import Expert, here
 from ablations.runner.work import Done, ModelFailed, Work
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
-from ablations.study.documents import with_references
+from ablations.study.documents import unmerged, with_references
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.recipe.references import named_models
 
@@ -276,8 +276,6 @@ class StudyEngine:
 
     def _single(self, work: Work) -> Expert | None:
         """Return the expert that the work is about as it is; None for a merge."""
-        from ablations.study.streams import unmerged
-
         reference = unmerged(work.merge)
         return None if reference is None else self._setup.experts[reference]
 

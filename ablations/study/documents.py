@@ -162,6 +162,15 @@ def baseline_document(
     }
 
 
+def unmerged(merge: Mapping[str, Any]) -> str | None:
+    """Return the reference of the model that the recipe leaves as it is; None for a merge."""
+    models = list(merge.get("models") or ())
+    if merge["merge_method"] != "passthrough" or len(models) != 1:
+        return None
+    is_plain = set(merge) <= {"merge_method", "models"} and set(models[0]) == {"model"}
+    return str(models[0]["model"]) if is_plain else None
+
+
 def with_references(value: Any, references: Mapping[str, str]) -> Any:
     """Return a recipe, or a part of one, in which texts that are keys of `references` changed."""
     if isinstance(value, Mapping):

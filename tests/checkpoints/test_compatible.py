@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from layerswap_method.checkpoints.compatible import pair_problems
 from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
@@ -22,6 +23,7 @@ from tests.standins.tuned import edited, restored, tune, with_head
 from tests.standins.zoo import make_model
 
 ONE_EACH = {"bottom_layers": 1, "top_layers": 1}
+FILE, HEAD = "model.safetensors", "lm_head.weight"
 
 
 @pytest.fixture(scope="module")

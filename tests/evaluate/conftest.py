@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from ablations.engines.options import EngineOptions
-from ablations.evaluate.request import SuiteRequest
-from ablations.evaluate.run import SuiteResult, evaluate_model
+from ablations.evaluate.run import SuiteRequest, SuiteResult, evaluate_model
 from ablations.runner.records import load_run
 from ablations.scoring.records import Sample
 from tests.standins.scripted import DATA

@@ -9,6 +9,7 @@ import pytest
 from mergekit.config import MergeConfiguration
 
 from layerswap_method.errors import InputError
+from tests.mergekit_plugin.conftest import Experts, Refused
 
 MODELS = [
     {"model": "task", "parameters": {"role": "task"}},

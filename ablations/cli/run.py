@@ -28,7 +28,8 @@ from ablations.cli.options import (
 )
 @folder_option(
     "--out",
-    "Run folder.  [default: runs/STUDY, or runs/STUDY-EXPERTS with other experts than the study's own]",
+    "Run folder.  [default: runs/STUDY, or runs/STUDY-EXPERTS with other experts than the "
+    "study's own]",
 )
 @backend_option
 @click.option(

@@ -169,13 +169,13 @@ def test_a_broken_adapter_leaves_no_copy_behind(adapted: Any, tmp_path: Path) ->
     models = {"task": f"{adapted.base}+{broken}", "language": f"{adapted.base}+{adapted.language}"}
     cache = tmp_path / "cache"
     for _ in range(2):
-        with pytest.raises(InputError, match="its weights cannot be had"):
+        with pytest.raises(InputError, match=r"adapter_model.safetensors: is damaged"):
             merge(
                 recipe(models, SWAP.parameters(), adapted.base),
                 tmp_path / "new" / "merged",
                 lora_merge_cache=str(cache),
             )
-        assert not [copy for copy in cache.iterdir() if "broken" in copy.name]
+        assert not list(cache.glob("*broken*"))
     assert not (tmp_path / "new").exists()
 
 

@@ -93,7 +93,7 @@ def test_a_run_of_a_newer_schema(tmp_path: Path) -> None:
     (run.path / "run.json").write_text(json.dumps({**document, "schema_version": 99}))
     code, output = invoke_report(run.path)
     assert code == 2
-    assert "schema version 99, newer than" in output
+    assert "written by a newer layerswap (schema version 99" in output
     assert not (run.path / "report").exists()
 
 

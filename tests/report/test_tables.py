@@ -206,7 +206,7 @@ def test_souped_recipes_get_the_layout_of_table_6(grid: Run, tmp_path: Path) -> 
     assert "souping" not in _tables(grid)
     study = study_of(baseline=["soup"])
     run = write_run(tmp_path, study, lambda _, __: 0.0, items=30)
-    for path in run.path.glob("cells/*/merge.yml"):
+    for path in run.path.glob("records/*/merge.yml"):
         more = "- {model: experts/other, parameters: {role: language}}\n"
         path.write_text(path.read_text() + more * 2)
     table = _tables(load_run(run.path))["souping"]

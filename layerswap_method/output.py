@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from layerswap_method import __version__
 from layerswap_method.errors import InputError, LayerSwapError
 
 PLAN_FILE = "layer_swap_plan.json"
@@ -28,11 +29,7 @@ _WEIGHTS = ("model*.safetensors", "model*.safetensors.index.json", "pytorch_mode
 _MERGED = (PLAN_FILE, REVERT_PLAN_FILE, "mergekit_config.yml")
 """Files that only a merge leaves."""
 
-_RENEWED = (
-    *_WEIGHTS,
-    *_MERGED,
-    *("chat_template*", "generation_config.json"),
-)
+_RENEWED = (*_WEIGHTS, *_MERGED, "chat_template*", "generation_config.json")
 """Of an earlier merge, what must not stay beside new files: they would be taken for the new one's.
 Tokenizer files stay: a merge of experts that have none does not write any."""
 
@@ -213,6 +210,11 @@ def _files(folder: Path, patterns: Collection[str]) -> list[Path]:
     return sorted(file for file in found if file.is_file())
 
 
+def record_head(method: str) -> dict[str, Any]:
+    """Return how the plan file of a merge method begins."""
+    return {"schema_version": 1, "merge_method": method, "layerswap_version": __version__}
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A merge that can be carried out: everything is checked and measured."""
@@ -222,9 +224,6 @@ class Prepared:
 
     lines: tuple[str, ...]
     """For the log, before the merge."""
-
-    plan_file: str
-    """Name of the file that holds the record."""
 
     outcome: Callable[[], Outcome]
     """Called when mergekit has written its files."""

@@ -28,4 +28,4 @@ layerswap_method.register()
 def tiny_pocket(tmp_path_factory: pytest.TempPathFactory) -> PocketPaths:
     """Return a testbed of the `tiny` preset. Do not write to it."""
     out: Path = tmp_path_factory.mktemp("pocket") / "tiny"
-    return build_pocket(out, PocketConfig.preset("tiny"), progress=False)
+    return build_pocket(out, PocketConfig.preset("tiny"))

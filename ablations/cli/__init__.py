@@ -1,32 +1,22 @@
 """The click command `layerswap`. Knows the names of its commands; imports one only when asked.
 
-A command is a line in the table below and a module of its own. `layerswap --help` imports those
-modules, which hold options only; torch, mergekit, lm-eval and their like are imported by the
-libraries that the bodies call.
+A command is a name below and a function of that name in a module of that name. `layerswap --help`
+imports those modules, which hold options only; torch, mergekit, lm-eval and their like are imported
+by the libraries that the bodies call.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 
 import click
 
 from layerswap_method.errors import nearest
 
-COMMANDS: Mapping[str, str] = {
-    "delta": "ablations.cli.delta:delta",
-    "evaluate": "ablations.cli.evaluate:evaluate",
-    "merge": "ablations.cli.merge:merge",
-    "pocket": "ablations.cli.pocket:pocket",
-    "quickstart": "ablations.cli.quickstart:quickstart",
-    "report": "ablations.cli.report:report",
-    "run": "ablations.cli.run:run",
-    "suggest": "ablations.cli.suggest:suggest",
-    "tasks": "ablations.cli.tasks:tasks",
-    "version": "ablations.cli.version:version",
-}
-"""Command name to ``module:attribute``."""
+COMMANDS = (
+    *("delta", "evaluate", "merge", "pocket", "quickstart"),
+    *("report", "run", "suggest", "tasks", "version"),
+)
 
 
 class LazyGroup(click.Group):
@@ -34,16 +24,14 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the command names, sorted."""
-        return sorted(COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, importing its module; None if there is no such command."""
         if cmd_name not in COMMANDS:
             return None
-        module, attribute = COMMANDS[cmd_name].split(":")
-        command = getattr(importlib.import_module(module), attribute)
-        if not isinstance(command, click.Command):
-            raise TypeError(f"{COMMANDS[cmd_name]} is no click command")
+        module = importlib.import_module(f"ablations.cli.{cmd_name}")
+        command: click.Command = getattr(module, cmd_name)
         return command
 
     def resolve_command(

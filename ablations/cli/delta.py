@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ablations.cli.options import FiniteRange
+from ablations.cli.options import FiniteRange, folder_option
 
 
 @click.command()
@@ -25,13 +25,7 @@ from ablations.cli.options import FiniteRange
     help="Share of rows above the threshold that is found; the paper's figures have 0.11 to 0.16.  "
     "[default: 0.125]",
 )
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("runs/delta"),
-    show_default=True,
-    help="Folder to write to.",
-)
+@folder_option("--out", "Folder to write to.", "runs/delta")
 @click.option(
     "--reference",
     metavar="NAME",

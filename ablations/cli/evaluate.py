@@ -13,6 +13,7 @@ from ablations.cli.options import (
     backend_option,
     code_isolation_option,
     data_dir_option,
+    folder_option,
 )
 
 
@@ -41,10 +42,9 @@ def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[st
 @data_dir_option
 @click.option("--limit", type=click.IntRange(min=1), help="Items per task, from the first.")
 @backend_option
-@click.option(
+@folder_option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the records.  [default: runs/evaluate/MODEL/BACKEND, with --limit, --dtype "
+    "Folder for the records.  [default: runs/evaluate/MODEL/BACKEND, with --limit, --dtype "
     "and --max-model-len in its name]",
 )
 @allow_code_option
@@ -79,8 +79,7 @@ def evaluate(
     as they are of the same model, backend, --limit, --dtype and --max-model-len.
     """
     from ablations.engines.options import EngineOptions
-    from ablations.evaluate.request import SuiteRequest
-    from ablations.evaluate.run import evaluate_model
+    from ablations.evaluate.run import SuiteRequest, evaluate_model
 
     show_log()
     options = EngineOptions(dtype=dtype, batch_size=batch_size, max_model_len=max_model_len)

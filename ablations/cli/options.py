@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class FiniteRange(click.FloatRange):
@@ -18,6 +21,22 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{number} is no finite number.", param, ctx)
         return number
+
+
+def folder_option(name: str, text: str, default: str | None = None) -> Callable[[Command], Command]:
+    """Return the option of a folder that may be written to."""
+    kind = click.Path(file_okay=False, path_type=Path)
+    return click.option(name, type=kind, default=default, show_default=True, help=text)
+
+
+preset_option = click.option(
+    "--preset",
+    type=click.Choice(["quickstart", "full", "tiny"]),
+    default="quickstart",
+    show_default=True,
+    help="Of the pocket experts: minutes, a quarter of an hour, or seconds (for tests: its scores "
+    "mean nothing).",
+)
 
 
 backend_option = click.option(

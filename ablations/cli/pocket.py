@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ablations.cli.log import show_log
+from ablations.cli.options import folder_option, preset_option
 
 
 @click.group()
@@ -15,20 +16,8 @@ def pocket() -> None:
 
 
 @pocket.command()
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("runs/pocket"),
-    show_default=True,
-    help="Folder of the testbed.",
-)
-@click.option(
-    "--preset",
-    type=click.Choice(["quickstart", "full", "tiny"]),
-    default="quickstart",
-    show_default=True,
-    help="Minutes, a quarter of an hour, or seconds (for tests: its scores mean nothing).",
-)
+@folder_option("--out", "Folder of the testbed.", "runs/pocket")
+@preset_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Base seed.")
 @click.option(
     "--expert-seeds", type=click.IntRange(min=1), help="Number of expert pairs  [default: preset's]"

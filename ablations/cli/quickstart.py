@@ -11,35 +11,21 @@ from typing import Literal
 import click
 
 from ablations.cli.log import show_log
-from ablations.cli.options import backend_option
+from ablations.cli.options import backend_option, folder_option, preset_option
 
 
 @click.command()
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("runs/quickstart"),
-    show_default=True,
-    help="Folder for merges, records and results.json.",
-)
-@click.option(
+@folder_option("--out", "Folder for merges, records and results.json.", "runs/quickstart")
+@folder_option(
     "--pocket",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("runs/pocket"),
-    show_default=True,
-    help="Folder of the pocket experts; they are trained when they are not there.",
+    "Folder of the pocket experts; they are trained when they are not there.",
+    "runs/pocket",
 )
 @backend_option
 @click.option(
     "--limit", type=click.IntRange(min=1), default=300, show_default=True, help="Items per task."
 )
-@click.option(
-    "--preset",
-    type=click.Choice(["quickstart", "full", "tiny"]),
-    default="quickstart",
-    show_default=True,
-    help="Size of the pocket testbed (tiny: seconds, and its scores mean nothing).",
-)
+@preset_option
 def quickstart(
     out: Path,
     pocket: Path,
@@ -53,8 +39,8 @@ def quickstart(
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
     show_log(stream=sys.stdout, with_seconds=True)
+    from ablations.evaluate.quickstart import run_quickstart
     from ablations.pocket.config import PocketConfig
-    from ablations.quickstart import run_quickstart
 
     config = PocketConfig.preset(preset)
     result = run_quickstart(out, pocket=pocket, backend=backend, limit=limit, config=config)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ablations.cli.options import folder_option
 from ablations.report.formats import FORMATS
 from layerswap_method.errors import InputError
 
@@ -27,11 +28,7 @@ def _formats(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ..
     show_default=True,
     help="What to write, joined by commas.",
 )
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder to write to.  [default: RUN/report]",
-)
+@folder_option("--out", "Folder to write to.  [default: RUN/report]")
 @click.option(
     "--published",
     is_flag=True,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,6 +14,7 @@ from ablations.cli.options import (
     backend_option,
     code_isolation_option,
     data_dir_option,
+    folder_option,
 )
 
 
@@ -26,10 +26,10 @@ from ablations.cli.options import (
     help="Experts file (name to folder, hub id or base+adapter), or a shipped one such as pocket. "
     "Default: the one the study names.",
 )
-@click.option(
+@folder_option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Run folder; runs/STUDY unless given.",
+    "Run folder.  [default: runs/STUDY, or runs/STUDY-EXPERTS with other experts than the "
+    "study's own]",
 )
 @backend_option
 @click.option(
@@ -65,21 +65,14 @@ def run(study: str, dry_run: bool, **options: Any) -> None:
 
     What is finished is not done again; a cell that fails does not stop the others.
     """
-    from ablations.runner.run import RunOptions
-    from ablations.runner.run import dry_run as describe
+    from ablations.runner import run as runner
 
-    chosen = RunOptions(**options)
+    chosen = runner.RunOptions(**options)
     if dry_run:
-        click.echo(describe(study, chosen))
+        click.echo(runner.dry_run(study, chosen))
         return
-    _run(study, chosen)
-
-
-def _run(study: str, options: Any) -> None:
-    from ablations.runner.run import run_study
-
     show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
-    result = run_study(study, options)
+    result = runner.run_study(study, chosen)
     click.echo(result.report())
     if result.summary.failed:
         sys.exit(1)

@@ -8,19 +8,19 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ablations.delta.compare import Comparison, compare
-from ablations.delta.figures import KINDS, comparison, heatmap, plot_reference
+from ablations.delta.figures import KINDS, comparison, heatmap
 from ablations.delta.grids import rank_correlation
 from ablations.delta.measure import QUANTILE, profile_of, read_changes
-from ablations.delta.parameters import definition_of, in_order, places_of
+from ablations.delta.parameters import in_order, places_of
 from ablations.delta.profile import DeltaProfile
 from ablations.drawing.canvas import HINT, can_draw
 from ablations.drawing.grid import Grid
+from ablations.machine.names import slug
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
 from ablations.models.find import find_model
 from ablations.paper.published import published_grid
@@ -76,7 +76,7 @@ def delta(
     published = None if reference is None else published_grid(reference)
     check_place(out / "delta.json")
     if not experts:
-        if reference is None:
+        if published is None:
             raise InputError("name an expert and its --base, or a published one by --reference")
         given = {"--base": base, "--threshold": threshold, "--quantile": quantile}
         idle = [name for name, value in given.items() if value is not None]
@@ -86,7 +86,7 @@ def delta(
                 f"{reference!r}, or give --reference alone"
             )
         with told_if_unwritable(out):
-            yield from (str(path) for path in plot_reference(reference, out))
+            yield from map(str, heatmap([published], out / f"reference-{slug(published.title)}"))
         return
     if base is None:
         raise InputError("a delta is expert - base: name the base that was fine-tuned by --base")
@@ -122,6 +122,8 @@ def analyse(
     Raises:
         InputError: as `delta`.
     """
+    from tqdm import tqdm
+
     labels = label_all(experts)
     parent = find_model(base, name=Path(base).name)
     pairs = [
@@ -134,12 +136,10 @@ def analyse(
     layers = [layer for layer, _ in places.values() if layer is not None]
     num_layers = max(layers, default=-1) + 1 if first.num_layers is None else first.num_layers
     inside = [name for name in shared if places[name][0] is not None]
-    matrices = in_order(
-        (places[name][1] for name in inside if first.axis(name) is not None),
-        lambda: definition_of(first.folder),
-    )
+    matrices = in_order(places[name][1] for name in inside if first.axis(name) is not None)
     vectors = tuple(dict.fromkeys(places[n][1] for n in inside if first.axis(n) is None))
-    with _progress(shared) as names:
+    is_silent = not sys.stderr.isatty()
+    with tqdm(shared, "reading", unit="tensor", delay=1, leave=False, disable=is_silent) as names:
         changes = read_changes(pairs, names)
     profiles = tuple(
         profile_of(change, matrices, vectors, num_layers, threshold=threshold, quantile=quantile)
@@ -214,7 +214,7 @@ def write(found: Analysis, out: Path, published: Grid | None) -> Iterator[str]:
     for label, profile, folder in zip(
         found.labels, found.profiles, _folders(found, out), strict=True
     ):
-        yield _written(folder / "delta.json", profile.to_json())
+        yield _written(folder / "delta.json", _json(profile))
         if not profile.columns or not profile.num_layers:
             yield f"Warning: {label}: no decoder layer holds a matrix; no table and no figure"
             continue
@@ -229,7 +229,7 @@ def write(found: Analysis, out: Path, published: Grid | None) -> Iterator[str]:
             for path in heatmap([grid, published], folder / "reference", headline=told):
                 yield f"{path}  ({told})"
     if found.comparison is not None:
-        yield _written(out / "comparison.json", found.comparison.to_json())
+        yield _written(out / "comparison.json", _json(found.comparison))
         if can_draw() and found.comparison.pairs[0].layer_cosine:
             yield from map(str, comparison(found.comparison.pairs, out / "comparison"))
         if can_draw() and grids:
@@ -270,17 +270,10 @@ def _files_in(found: Analysis, out: Path) -> dict[Path, int]:
     return {path: path.stat().st_ino for path in paths if path.is_file()}
 
 
+def _json(found: DeltaProfile | Comparison) -> str:
+    return found.model_dump_json(indent=1) + "\n"
+
+
 def _written(path: Path, text: str) -> str:
     write_text(path, text)
     return str(path)
-
-
-@contextmanager
-def _progress(names: Sequence[str]) -> Iterator[Iterable[str]]:
-    """Yield the names, counted by a bar where standard error is a terminal."""
-    from tqdm import tqdm
-
-    with tqdm(
-        names, "reading", unit="tensor", delay=1, leave=False, disable=not sys.stderr.isatty()
-    ) as bar:
-        yield bar

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ablations.delta.grids import pearson
-from ablations.delta.measure import Change, matrices_of
+from ablations.delta.measure import Change, cosine, matrices_of
 from ablations.delta.parameters import places_of
 from layerswap_method.frozen import Frozen
 
@@ -52,10 +52,6 @@ class Comparison(Frozen):
 
     pairs: tuple[PairComparison, ...]
     """Every two of them."""
-
-    def to_json(self) -> str:
-        """Return the comparison as JSON text."""
-        return self.model_dump_json(indent=1) + "\n"
 
 
 def compare(changes: Sequence[Change], labels: Sequence[str], num_layers: int) -> Comparison:
@@ -112,9 +108,7 @@ def _cosine(one: Change, other: Change, names: Sequence[str]) -> float | None:
     product, first, second = (
         math.fsum(gram[k] for gram in grams) for k in ((i, j), (i, i), (j, j))
     )
-    if first <= 0 or second <= 0:
-        return None
-    return min(1.0, max(-1.0, product / math.sqrt(first * second)))
+    return cosine(product, first, second)
 
 
 def _correlation(one: Change, other: Change, names: Sequence[str]) -> float | None:

@@ -11,9 +11,7 @@ from ablations.delta.compare import PairComparison
 from ablations.drawing.canvas import COLORS, MARKERS, drawing, images_of, new_canvas
 from ablations.drawing.grid import Grid
 from ablations.drawing.heatmaps import draw_heatmaps
-from ablations.machine.names import slug
 from ablations.machine.whole_files import write_bytes
-from ablations.paper.published import published_grid
 
 KINDS = ("png", "svg")
 """Images of every figure."""
@@ -40,20 +38,6 @@ def heatmap(grids: Sequence[Grid], stem: Path, *, headline: str = "") -> list[Pa
         LayerSwapError: without matplotlib.
     """
     return _write(stem, lambda: draw_heatmaps(grids, headline))
-
-
-def plot_reference(name: str, out: Path) -> list[Path]:
-    """Draw a published expert, such as ``Swahili expert #1``, into the folder `out`.
-
-    Returns:
-        The files: ``reference-swahili-expert-1.png`` and ``.svg``.
-
-    Raises:
-        InputError: for a name that there is not, with the nearest one.
-        LayerSwapError: without matplotlib.
-    """
-    grid = published_grid(name)
-    return heatmap([grid], out / f"reference-{slug(grid.title)}")
 
 
 def comparison(pairs: Sequence[PairComparison], stem: Path) -> list[Path]:

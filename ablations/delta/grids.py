@@ -25,9 +25,6 @@ class RankCorrelation:
     cells: int
     """Layer × column cells that both have."""
 
-    columns: tuple[str, ...]
-    """Columns that both have, in the order of the first."""
-
     num_layers: int
     """Layers that were compared: those of the shallower grid."""
 
@@ -69,7 +66,6 @@ def rank_correlation(first: Grid, second: Grid) -> RankCorrelation:
     return RankCorrelation(
         rho=spearman(one[known], other[known]),
         cells=int(known.sum()),
-        columns=columns,
         num_layers=layers,
         resampled_from=deepest if deepest != layers else None,
     )
@@ -80,12 +76,7 @@ def resample_layers(values: Array, num_layers: int) -> Array:
 
     Layer i of n spans the part [i/n, (i+1)/n] of the model's depth. A new layer is the mean of
     the old ones over its span, each weighted by what they share; NaN where one of them is NaN.
-
-    Raises:
-        ValueError: if `num_layers` is under one.
     """
-    if num_layers < 1:
-        raise ValueError(f"{num_layers} layers; at least one is needed")
     old = values.shape[0]
     if old == num_layers:
         return values
@@ -104,12 +95,7 @@ def spearman(first: Array, second: Array) -> float:
     """Return Spearman's rank correlation of two vectors; ties have their mean rank.
 
     NaN for fewer than `FEWEST_CELLS` values or where one vector is constant.
-
-    Raises:
-        ValueError: if the lengths differ.
     """
-    if first.shape != second.shape:
-        raise ValueError(f"{first.shape} and {second.shape} values cannot be paired")
     from scipy.stats import rankdata
 
     return pearson(rankdata(first), rankdata(second))

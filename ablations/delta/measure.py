@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -115,7 +116,6 @@ def profile_of(
         threshold = threshold_below([change.rows[n] for n in matrices_of(pair, places)], quantile)
         source = f"found for a share of {quantile:g} above it"
     tensors = tuple(_tensor(change, name, place, threshold) for name, place in places.items())
-    total = _Totals.of(change)
     rows = sum(tensor.rows for tensor in tensors)
     return DeltaProfile(
         expert=pair.expert,
@@ -126,10 +126,7 @@ def profile_of(
         threshold=threshold,
         threshold_source=source,
         mean_row_mav=math.fsum(t.mav_mean * t.rows for t in tensors) / rows if rows else 0.0,
-        relative_norm=total.relative_norm,
-        cosine_to_base=total.cosine_to_base,
-        share_changed=total.changed / total.size if total.size else 0.0,
-        share_on_grid=total.near / total.rounded if total.rounded else None,
+        **_totals(change, change.sums),
         columns=tuple(columns),
         vectors=tuple(vectors),
         tensors=tensors,
@@ -140,7 +137,7 @@ def _tensor(
     change: Change, name: str, place: tuple[int | None, str], threshold: float
 ) -> TensorDelta:
     pair, rows = change.pair, change.rows[name]
-    total = _Totals.of(change, (name,))
+    sums, i = change.sums[name], change.number
     mean, median, p90, largest = change.summaries[name]
     return TensorDelta(
         name=name,
@@ -154,63 +151,35 @@ def _tensor(
         mav_p90=p90,
         mav_max=largest,
         share_above=float(np.count_nonzero(rows > threshold)) / rows.size if rows.size else 0.0,
-        relative_norm=total.relative_norm,
-        cosine_to_base=total.cosine_to_base,
-        delta_cosine_to_base=total.delta_cosine_to_base,
-        share_changed=total.changed / total.size if total.size else 0.0,
-        share_on_grid=total.near / total.rounded if total.rounded else None,
+        **_totals(change, (name,)),
+        delta_cosine_to_base=cosine(sums.along_base[i], sums.gram[i, i], sums.base),
     )
 
 
-@dataclass(frozen=True)
-class _Totals:
-    """Sums over some tensors of one expert, and what follows from them."""
-
-    change: float
-    base: float
-    along_base: float
-    size: int
-    changed: int
-    near: int
-    rounded: int
-    """Changed values that were rounded to a grid that is known."""
-
-    @classmethod
-    def of(cls, change: Change, names: Sequence[str] | None = None) -> _Totals:
-        i = change.number
-        found = [change.sums[name] for name in (change.sums if names is None else names)]
-        rounded = [sums for sums in found if change.pair.grid_dtype(sums.name) is not None]
-        return cls(
-            change=math.fsum(sums.gram[i, i] for sums in found),
-            base=math.fsum(sums.base for sums in found),
-            along_base=math.fsum(sums.along_base[i] for sums in found),
-            size=sum(sums.size for sums in found),
-            changed=sum(int(sums.changed[i]) for sums in found),
-            near=sum(int(sums.near[i]) for sums in rounded),
-            rounded=sum(int(sums.changed[i]) for sums in rounded),
-        )
-
-    @property
-    def relative_norm(self) -> float | None:
-        return math.sqrt(self.change / self.base) if self.base > 0 else None
-
-    @property
-    def cosine_to_base(self) -> float | None:
-        """Return <base + delta, base> / (|base + delta| |base|)."""
-        expert = self.base + 2 * self.along_base + self.change
-        if self.base <= 0 or expert <= 0:
-            return None
-        return _within((self.base + self.along_base) / math.sqrt(expert * self.base))
-
-    @property
-    def delta_cosine_to_base(self) -> float | None:
-        if self.base <= 0 or self.change <= 0:
-            return None
-        return _within(self.along_base / math.sqrt(self.change * self.base))
+def _totals(change: Change, names: Iterable[str]) -> dict[str, Any]:
+    """Return what a tensor and a model both have, from the sums over some tensors."""
+    i = change.number
+    found = [change.sums[name] for name in names]
+    rounded = [sums for sums in found if change.pair.grid_dtype(sums.name) is not None]
+    delta = math.fsum(sums.gram[i, i] for sums in found)
+    base = math.fsum(sums.base for sums in found)
+    along_base = math.fsum(sums.along_base[i] for sums in found)
+    size = sum(sums.size for sums in found)
+    # Only of values that were rounded to a grid that is known.
+    moved = sum(int(sums.changed[i]) for sums in rounded)
+    return {
+        "relative_norm": math.sqrt(delta / base) if base > 0 else None,
+        "cosine_to_base": cosine(base + along_base, base + 2 * along_base + delta, base),
+        "share_changed": sum(int(sums.changed[i]) for sums in found) / size if size else 0.0,
+        "share_on_grid": sum(int(sums.near[i]) for sums in rounded) / moved if moved else None,
+    }
 
 
-def _within(cosine: float) -> float:
-    return min(1.0, max(-1.0, cosine))
+def cosine(product: float, first: float, second: float) -> float | None:
+    """Return the cosine of two vectors from their product and their squares; None for a zero."""
+    if first <= 0 or second <= 0:
+        return None
+    return min(1.0, max(-1.0, float(product) / math.sqrt(first * second)))
 
 
 def _dtypes(pair: DeltaPair) -> tuple[str, ...]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
 from layerswap_method.algorithm.tensor_names import layer_part, outside_decoder, split_layer
 
@@ -25,27 +24,27 @@ _ORDER = {
 
 _PARTS = ("attention", "mlp", "norm", "other")
 _EXPERT = re.compile(r"(\bexperts)\.\d+\.")
-_PREFIX = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|layer)\.\d+\.")
-
-
-def place_of(name: str) -> tuple[int | None, str]:
-    """Return (decoder layer, parameter) of a tensor; (None, its name) outside the layers.
-
-    The experts of a layer, one tensor each, are one parameter: ``mlp.experts.*.up_proj``.
-
-    >>> place_of("model.layers.3.self_attn.q_proj.weight")
-    (3, 'self_attn.q_proj')
-    """
-    layer, rest = (None, name) if outside_decoder(name) else split_layer(name)
-    if layer is None:
-        return None, name
-    return layer, _EXPERT.sub(r"\1.*.", rest.removesuffix(".weight"))
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|layer)\.\d+\.")
 
 
 def places_of(names: Sequence[str]) -> dict[str, tuple[int | None, str]]:
-    """Return name -> `place_of`; parameters of two stacks (T5) are told apart by the stack."""
-    places = {name: place_of(name) for name in names}
-    stacks = {name: _stack(name) for name, (layer, _) in places.items() if layer is not None}
+    """Return name -> (decoder layer, parameter) of tensors; (None, the name) outside the layers.
+
+    The experts of a layer, one tensor each, are one parameter: ``mlp.experts.*.up_proj``.
+    Parameters of two stacks (T5) are told apart by the stack.
+
+    >>> places_of(["model.layers.3.self_attn.q_proj.weight"]).popitem()[1]
+    (3, 'self_attn.q_proj')
+    """
+    places: dict[str, tuple[int | None, str]] = {}
+    stacks = {}
+    for name in names:
+        layer, rest = (None, name) if outside_decoder(name) else split_layer(name)
+        if layer is None:
+            places[name] = (None, name)
+            continue
+        places[name] = (layer, _EXPERT.sub(r"\1.*.", rest.removesuffix(".weight")))
+        stacks[name] = _LAYER.split(name, maxsplit=1)[0]
     if len(set(stacks.values())) > 1:
         for name, stack in stacks.items():
             layer, parameter = places[name]
@@ -53,64 +52,24 @@ def places_of(names: Sequence[str]) -> dict[str, tuple[int | None, str]]:
     return places
 
 
-def in_order(parameters: Iterable[str], definition: Callable[[], Sequence[str]]) -> tuple[str, ...]:
+def in_order(parameters: Iterable[str]) -> tuple[str, ...]:
     """Return parameters in the paper's order, attention before MLP; no name twice.
 
+    Names that the paper does not have come last in their part, in the order given.
+
     Args:
-        parameters: as `place_of` names them.
-        definition: the parameters of a layer as mergekit's architecture information lists them;
-            asked for only where a name is not in the paper's order. Those come last in their part.
+        parameters: as `places_of` names them.
     """
-    found = list(dict.fromkeys(parameters))
-    places = {name: _place(name) for name in found}
-    listed: dict[str, int] = {}
-    if any(place is None for _, place in places.values()):
-        listed = {name: i for i, name in enumerate(definition())}
-
-    def key(name: str) -> tuple[object, ...]:
-        part, place = places[name]
-        if place is not None:
-            return (_stack_of_parameter(name), part, 0, place, name)
-        return (_stack_of_parameter(name), part, 1, listed.get(name, len(listed)), "")
-
-    return tuple(sorted(found, key=key))
+    return tuple(sorted(dict.fromkeys(parameters), key=_place))
 
 
-def definition_of(folder: Path) -> list[str]:
-    """Return a layer's parameters as mergekit's definition of a checkpoint's class lists them.
-
-    Empty where mergekit has none, or one that does not fit the config.
-    """
-    from transformers import AutoConfig
-
-    from layerswap_method.mergekit_plugin.api import architecture_of
-
-    try:
-        config = AutoConfig.from_pretrained(folder)
-        architecture = architecture_of(config)
-        modules = () if architecture is None else architecture.modules.values()
-        weights = [
-            weight.name
-            for module in modules
-            if module.architecture.num_layers(config)
-            for weight in module.architecture.layer_weights(0, config) or ()
-        ]
-    except Exception:  # of transformers or mergekit: the order of the file will do
-        return []
-    return [parameter for layer, parameter in places_of(weights).values() if layer is not None]
-
-
-def _place(parameter: str) -> tuple[int, int | None]:
-    part = layer_part(f"layers.0.{parameter.removeprefix(_stack_of_parameter(parameter))}")
-    last = parameter.rsplit(".", 1)[-1]
+def _place(parameter: str) -> tuple[object, ...]:
+    # T5 has layers in its layers, and two stacks of them.
+    rest = split_layer(parameter)[1].removeprefix("encoder.").removeprefix("decoder.")
+    stack = parameter.removesuffix(rest)
+    part = layer_part(f"layers.0.{rest}")
+    last = rest.rsplit(".", 1)[-1]
     order = _ORDER.get(part, ())
-    return _PARTS.index(part), order.index(last) if last in order else None
-
-
-def _stack(name: str) -> str:
-    found = _PREFIX.search(name)
-    return name[: found.start()] if found else ""
-
-
-def _stack_of_parameter(parameter: str) -> str:
-    return next((p for p in ("encoder.", "decoder.") if parameter.startswith(p)), "")
+    if last in order:
+        return stack, _PARTS.index(part), order.index(last), parameter
+    return stack, _PARTS.index(part), len(order)

@@ -13,18 +13,6 @@ from ablations.paper.published import LABEL
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 
-_LABELS = {
-    "share_above": LABEL,
-    "mav_mean": "mean MAV of the rows",
-    "mav_median": "median MAV of the rows",
-    "mav_p90": "90th percentile of the rows' MAV",
-    "mav_max": "largest MAV of a row",
-    "relative_norm": "‖Δ‖ / ‖base‖",
-    "cosine_to_base": "cosine of expert and base",
-    "share_changed": "share of weights changed",
-    "share_on_grid": "share of changed weights on the rounding grid",
-}
-
 
 class TensorDelta(Frozen):
     """What fine-tuning did to one tensor; of rows see `layerswap_method.deltas.rows`."""
@@ -130,20 +118,13 @@ class DeltaProfile(Frozen):
     tensors: tuple[TensorDelta, ...]
     """In the order of the base's files."""
 
-    def grid(
-        self,
-        value: str = "share_above",
-        *,
-        columns: Sequence[str] | None = None,
-        title: str | None = None,
-    ) -> Grid:
-        """Return one statistic per layer and parameter, layer 0 first.
+    def grid(self, *, columns: Sequence[str] | None = None, title: str | None = None) -> Grid:
+        """Return the share of rows above the threshold per layer and parameter, layer 0 first.
 
-        Where several tensors are one parameter (experts of a mixture), their values are averaged
-        by their number of rows. NaN where a layer has no such parameter or no such value.
+        Where several tensors are one parameter (experts of a mixture), their shares are averaged
+        by their number of rows. NaN where a layer has no such parameter.
 
         Args:
-            value: field of `TensorDelta`.
             columns: parameters; `self.columns` by default.
             title: the expert by default.
 
@@ -153,13 +134,10 @@ class DeltaProfile(Frozen):
         columns = self.columns if columns is None else columns
         if not columns or not self.num_layers:
             raise InputError(f"{self.expert}: no decoder layer holds a matrix; there is no grid")
-        cells: dict[tuple[int, str], list[tuple[int, float]]] = {}
+        cells: dict[tuple[int | None, str], list[tuple[int, float]]] = {}
         for tensor in self.tensors:
-            number = getattr(tensor, value)
-            if tensor.layer is not None and number is not None:
-                place = (tensor.layer, tensor.parameter)
-                cells.setdefault(place, []).append((tensor.rows, float(number)))
-        shares = value.startswith("share")
+            place = (tensor.layer, tensor.parameter)
+            cells.setdefault(place, []).append((tensor.rows, tensor.share_above))
         return Grid(
             title=title or self.expert,
             columns=tuple(columns),
@@ -167,14 +145,10 @@ class DeltaProfile(Frozen):
                 tuple(_mean(cells.get((layer, column), ())) for column in columns)
                 for layer in range(self.num_layers)
             ),
-            label=_LABELS.get(value, value),
-            note=f"MAV > {scientific(self.threshold)}" if value == "share_above" else "",
-            limits=(0.0, 1.0) if shares else None,
+            label=LABEL,
+            note=f"MAV > {scientific(self.threshold)}",
+            limits=(0.0, 1.0),
         )
-
-    def to_json(self) -> str:
-        """Return the profile as JSON text."""
-        return self.model_dump_json(indent=1) + "\n"
 
 
 def _mean(cells: Sequence[tuple[int, float]]) -> float:

@@ -78,31 +78,28 @@ def suggest(
     """
     if recipe is not None:
         _check_target(recipe, force=force)
-    models = find_models(task, language, base)
-    units = measure_layers(models, threshold)
+    models = _find_models(task, language, base)
+    spec = LayerSwapSpec(placement="delta_share", delta_threshold=threshold)
+    units = measure(spec, models.experts, models.base, models.num_layers).units
     suggestion = suggest_swap(
-        [unit.task for unit in units], [unit.language for unit in units], threshold
+        [unit.task_share for unit in units], [unit.language_share for unit in units], threshold
     )
-    table = tuple(table_lines(units))
+    table = tuple(_table_lines(units))
     yield from table
     yield ""
-    yield from conclusion_lines(suggestion, threshold)
+    yield from _conclusion_lines(suggestion, threshold)
     if recipe is None:
         return
     if suggestion.refusal is not None:
         raise LayerSwapError(f"{recipe}: not written, because no swap is proposed")
     with told_if_unwritable(recipe):
-        write_text(recipe, recipe_text(models, suggestion, table, threshold, recipe))
+        write_text(recipe, _recipe_text(models, suggestion, table, threshold, recipe))
     yield ""
     yield f"{recipe}  (mergekit-yaml {shlex.quote(str(recipe))} OUT{_cache_option(models)})"
 
 
-def find_models(task: Sequence[str], language: Sequence[str], base: str) -> Models:
-    """Return the models on this machine, checked against each other by their headers.
-
-    Raises:
-        InputError: with every problem.
-    """
+def _find_models(task: Sequence[str], language: Sequence[str], base: str) -> Models:
+    """Return the models on this machine, checked against each other by their headers."""
     found: dict[str, Expert] = {}
     given: dict[str, str] = {}
     problems: list[str] = []
@@ -143,28 +140,14 @@ def find_models(task: Sequence[str], language: Sequence[str], base: str) -> Mode
     )
 
 
-def measure_layers(models: Models, threshold: float) -> tuple[UnitShare, ...]:
-    """Return every layer's share of each side's change, read in one pass over the checkpoints.
-
-    Args:
-        models: the experts and their base.
-        threshold: tau, up to which a layer is a tie.
-
-    Raises:
-        InputError: for experts of another base or that changed nothing, or files that do not read.
-    """
-    spec = LayerSwapSpec(placement="delta_share", delta_threshold=threshold)
-    return measure(spec, models.experts, models.base, models.num_layers).units
-
-
-def table_lines(units: Sequence[UnitShare]) -> Iterator[str]:
+def _table_lines(units: Sequence[UnitShare]) -> Iterator[str]:
     """Yield one line a layer, the embedding side first: both shares, the difference, the winner."""
     yield "share of each expert's whole change, by layer (relative norms; each column sums to 1)"
     rows = [
         (
             str(unit.layer),
-            *(f"{share:.4f}" for share in (unit.language, unit.task)),
-            f"{unit.language - unit.task:+.4f}",
+            *(f"{share:.4f}" for share in (unit.language_share, unit.task_share)),
+            f"{unit.language_share - unit.task_share:+.4f}",
             "tie: average" if unit.source == "average" else unit.source,
         )
         for unit in units
@@ -173,7 +156,7 @@ def table_lines(units: Sequence[UnitShare]) -> Iterator[str]:
     yield from text_table(head, rows, sides="rrrrl").splitlines()
 
 
-def conclusion_lines(suggestion: Suggestion, threshold: float) -> Iterator[str]:
+def _conclusion_lines(suggestion: Suggestion, threshold: float) -> Iterator[str]:
     """Yield what follows from the table, and what it leaves out."""
     if suggestion.refusal is not None:
         yield f"no swap is proposed: {suggestion.refusal}"
@@ -196,7 +179,7 @@ def conclusion_lines(suggestion: Suggestion, threshold: float) -> Iterator[str]:
     )
 
 
-def recipe_text(
+def _recipe_text(
     models: Models, suggestion: Suggestion, table: Sequence[str], threshold: float, path: Path
 ) -> str:
     """Return the recipe as YAML with a header that says where its numbers come from."""

@@ -62,10 +62,8 @@ def suggest_swap(
         threshold: tau, 0 or more.
 
     Raises:
-        ValueError: for no layer, sides of different lengths, or a negative threshold.
+        ValueError: for sides of different lengths, or a negative threshold.
     """
-    if not task_shares:
-        raise ValueError("there is no layer to choose")
     winners = choose_sources(task_shares, language_shares, threshold)
     turned = winners[::-1]
     bottom, top = (_leading(side, "language") for side in (winners, turned))

@@ -7,6 +7,7 @@ float64 and in a fixed order.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class TensorSums:
     """The tensor."""
 
     rows: Array
-    """[experts, rows]: MAV of every row."""
+    """[experts, rows]: MAV of every row; of a segment its sums, not yet means."""
 
     gram: Array
     """[experts, experts]: dot products of the deltas."""
@@ -59,18 +60,6 @@ class TensorSums:
     """[experts]: those of them on the rounding grid; 0 where the expert is in float32."""
 
 
-@dataclass
-class _Part:
-    """What one segment adds; `rows` are sums, not yet means."""
-
-    rows: Array
-    gram: Array
-    along_base: Array
-    base: float
-    changed: Counts
-    near: Counts
-
-
 def tensor_sums(pairs: Sequence[DeltaPair], names: Iterable[str]) -> Generator[TensorSums]:
     """Yield the sums of every tensor in `names`; the base and every expert are read once.
 
@@ -86,8 +75,7 @@ def tensor_sums(pairs: Sequence[DeltaPair], names: Iterable[str]) -> Generator[T
     with closing(run_pass(pairs, names, lambda segment: _sum_segment(pairs, segment))) as parts:
         for name, group in itertools.groupby(parts, key=lambda part: part[0].name):
             layout = pairs[0].layout(name)
-            sums = _nothing(name, len(pairs), layout.features, layout.lines * layout.columns)
-            sums.size *= layout.matrices
+            sums = _nothing(pairs, name, layout.features)
             for segment, part in group:
                 start = segment.start
                 if layout.across:
@@ -103,14 +91,15 @@ def tensor_sums(pairs: Sequence[DeltaPair], names: Iterable[str]) -> Generator[T
             yield sums
 
 
-def _nothing(name: str, experts: int, rows: int, size: int) -> TensorSums:
+def _nothing(pairs: Sequence[DeltaPair], name: str, rows: int) -> TensorSums:
+    experts = len(pairs)
     return TensorSums(
         name=name,
         rows=np.zeros((experts, rows)),
         gram=np.zeros((experts, experts)),
         along_base=np.zeros(experts),
         base=0.0,
-        size=size,
+        size=math.prod(pairs[0].shape(name)),
         changed=np.zeros(experts, np.int64),
         near=np.zeros(experts, np.int64),
     )
@@ -124,18 +113,10 @@ def _check_finite(pairs: Sequence[DeltaPair], sums: TensorSums) -> None:
             raise not_finite(pair, sums.name)
 
 
-def _sum_segment(pairs: Sequence[DeltaPair], segment: Segment) -> _Part:
-    count = len(pairs)
+def _sum_segment(pairs: Sequence[DeltaPair], segment: Segment) -> TensorSums:
     layout = pairs[0].layout(segment.name)
     rows = layout.columns if layout.across else segment.stop - segment.start
-    part = _Part(
-        rows=np.zeros((count, rows)),
-        gram=np.zeros((count, count)),
-        along_base=np.zeros(count),
-        base=0.0,
-        changed=np.zeros(count, np.int64),
-        near=np.zeros(count, np.int64),
-    )
+    part = _nothing(pairs, segment.name, rows)
     views: list[_Views] = []
     for blocks in read_blocks(pairs, segment):
         if not views or views[0].block is not blocks[0]:
@@ -160,7 +141,7 @@ def _sum_segment(pairs: Sequence[DeltaPair], segment: Segment) -> _Part:
             else:
                 first = view.block.first_line - segment.start
                 part.rows[i, first : first + len(view.lines)] = np.add.reduce(view.lines, axis=1)
-    upper = np.triu_indices(count, 1)
+    upper = np.triu_indices(len(pairs), 1)
     part.gram[upper] = part.gram.T[upper]
     return part
 

@@ -35,26 +35,6 @@ class Grid:
     limits: tuple[float, float] | None = None
     """Ends of the colour scale, (0, 1) for shares; None for 0 and the largest value."""
 
-    def __post_init__(self) -> None:
-        """Check that the grid is one.
-
-        Raises:
-            ValueError: for no layer, no column, a column twice, rows of another length, or limits
-                that are no range.
-        """
-        if not self.values or not self.columns:
-            raise ValueError(f"{self.title}: a grid needs at least one layer and one column")
-        if len(set(self.columns)) != len(self.columns):
-            raise ValueError(f"{self.title}: a column stands twice: {', '.join(self.columns)}")
-        for layer, row in enumerate(self.values):
-            if len(row) != len(self.columns):
-                raise ValueError(
-                    f"{self.title}: layer {layer} has {len(row)} values for "
-                    f"{len(self.columns)} columns"
-                )
-        if self.limits is not None and not self.limits[0] < self.limits[1]:
-            raise ValueError(f"{self.title}: the limits {self.limits} are no range")
-
     @property
     def num_layers(self) -> int:
         """Number of layers."""

@@ -23,7 +23,7 @@ def resolve_backend(choice: BackendChoice) -> Backend:
         InputError: for ``vllm`` where it is not installed, or a backend whose lm-eval is missing.
     """
     if importlib.util.find_spec("lm_eval") is None:
-        raise InputError("lm-eval is not installed; needed is: pip install 'layerswap[eval]'")
+        raise InputError("lm-eval is not installed; install it by: pip install 'layerswap[eval]'")
     if choice == "auto":
         chosen: Backend = "vllm" if vllm_engine.is_installed() else "hf"
         logger.info("backend: %s", describe_backend(chosen))

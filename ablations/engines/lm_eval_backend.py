@@ -19,10 +19,10 @@ from ablations.engines.backends import backend_versions
 from ablations.engines.options import EngineOptions
 from ablations.engines.task_choice import Choice, choose_tasks
 from ablations.engines.watched import WatchedHf, WatchedVllm
-from ablations.models.context import Checkpoint, check_context, locate
+from ablations.models.context import Checkpoint, check_context
 from ablations.sandbox.programs import code_isolation, find_isolation
 from ablations.scoring import outcomes
-from ablations.scoring.observed import code_notes, language_notes, prompt_notes
+from ablations.scoring.observed import task_notes
 from ablations.scoring.read_lm_eval import read_samples, read_scores
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError, nearest
@@ -44,9 +44,9 @@ def loaded(
     """Give lm-eval's model object of a checkpoint; end its engine afterwards.
 
     Raises:
-        InputError: as `start_model`, and for a folder that holds no checkpoint.
+        InputError: as `start_model`.
     """
-    lm = start_model(locate(model), backend, options, seed)
+    lm = start_model(str(model), backend, options, seed)
     try:
         yield lm
     finally:
@@ -111,35 +111,25 @@ def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backe
 
     tasks, skipped = load_tasks(request)
     started = time.monotonic()
-    if not tasks:
-        return Evaluation(
-            model=model,
-            backend=backend,
-            scores=(),
-            samples=(),
-            task_versions={},
-            num_fewshot={},
-            versions=backend_versions(backend),
-            elapsed_s=0.0,
-            skipped=skipped,
-        )
     outcomes.forget(lm)
-    with _quietly(), code_isolation(request.code_isolation):
-        raw = simple_evaluate(
-            model=lm,
-            tasks=tasks,
-            task_manager=_task_manager(request),
-            confirm_run_unsafe_code=request.allow_code_execution,
-            limit=request.limit,
-            log_samples=True,
-            bootstrap_iters=0,
-            random_seed=request.seed,
-            numpy_random_seed=request.seed,
-            torch_random_seed=request.seed,
-            fewshot_random_seed=request.seed,
-        )
-    if raw is None:
-        raise LayerSwapError("lm-eval returned no results: run this on the first rank only")
+    raw: Any = {"samples": {}, "configs": {}}
+    if tasks:
+        with _quietly(), code_isolation(request.code_isolation):
+            raw = simple_evaluate(
+                model=lm,
+                tasks=tasks,
+                task_manager=_task_manager(request),
+                confirm_run_unsafe_code=request.allow_code_execution,
+                limit=request.limit,
+                log_samples=True,
+                bootstrap_iters=0,
+                random_seed=request.seed,
+                numpy_random_seed=request.seed,
+                torch_random_seed=request.seed,
+                fewshot_random_seed=request.seed,
+            )
+        if raw is None:
+            raise LayerSwapError("lm-eval returned no results: run this on the first rank only")
     went = outcomes.outcomes(lm)
     samples = read_samples(raw, went)
     return Evaluation(
@@ -152,12 +142,7 @@ def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backe
         versions=backend_versions(backend),
         elapsed_s=time.monotonic() - started,
         skipped=skipped,
-        notes=(
-            *outcomes.notes_on(went),
-            *language_notes(raw["configs"]),
-            *prompt_notes(raw["configs"]),
-            *code_notes(raw["configs"], request.code_isolation),
-        ),
+        notes=(*outcomes.notes_on(went), *task_notes(raw["configs"], request.code_isolation)),
     )
 
 

@@ -11,23 +11,61 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import Field
+
 from ablations.engines.backends import describe_backend, resolve_backend
+from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.engines.task_choice import NEEDS_CODE_EXECUTION
-from ablations.evaluate.request import SuiteRequest
 from ablations.evaluate.table5 import render_table5
 from ablations.models.find import find_model
-from ablations.runner.records import RESULTS_FILE, load_run
+from ablations.runner.records import load_run
+from ablations.runner.results import RESULTS_FILE
 from ablations.runner.run import RunOptions, check_folder, run_file
-from ablations.scoring.records import Backend, Evaluation
+from ablations.sandbox.programs import Isolation
+from ablations.scoring.records import Backend, Evaluation, Seed
 from ablations.study.experts import ExpertsFile
 from ablations.study.files import StudyFile
 from ablations.study.schema import Evaluate, Pools, Study
 from ablations.tasks.catalog import Task, choose, list_tasks
+from layerswap_method.checkpoints.headers import read_checkpoint
+from layerswap_method.checkpoints.lora import read_changes
 from layerswap_method.errors import LayerSwapError
+from layerswap_method.frozen import Frozen
 from layerswap_method.recipe.references import is_folder
 
 DEFAULT_OUT = Path("runs/evaluate")
 _NAME = "evaluate"
+
+
+class SuiteRequest(Frozen):
+    """What to ask, and how."""
+
+    languages: tuple[str, ...] = ()
+    """Language codes; none asks all that the suite has."""
+
+    benchmarks: tuple[str, ...] = ()
+    """Short names of benchmarks; none asks all."""
+
+    data_dir: Path | None = None
+    """Folder of local files in place of the hub."""
+
+    limit: int | None = Field(default=None, ge=1)
+    """Items per task, from the first; None asks all."""
+
+    seed: Seed = 0
+    """Of the bootstrap."""
+
+    backend: BackendChoice = "auto"
+    """What evaluates."""
+
+    options: EngineOptions = EngineOptions()
+    """How the model is run."""
+
+    allow_code_execution: bool = False
+    """Whether generated programs may be run."""
+
+    code_isolation: Isolation = "bwrap"
+    """What holds generated programs; none where the container is the sandbox."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +125,14 @@ def evaluate_model(model: str, request: SuiteRequest, out: Path | None = None) -
         LayerSwapError: when a task fails; what was finished before it stays.
     """
     chosen = choose(list_tasks(), request.languages, request.benchmarks)
-    is_merged = find_model(model).adapter is None
+    expert = find_model(model)
+    if expert.adapter is not None:  # of a kind that cannot be streamed, say
+        read_changes(expert.adapter, read_checkpoint(model, expert.folder))
     backend = resolve_backend(request.backend)
     out = default_folder(model, backend, request) if out is None else out
     check_folder(out, _NAME)
-    asked = {task.name: task for task in chosen if request.may_run(task)}
+    may_run = request.allow_code_execution
+    asked = [task.name for task in chosen if may_run or not task.executes_code]
     skipped = {task.name: NEEDS_CODE_EXECUTION for task in chosen if task.name not in asked}
     if not asked:
         return SuiteResult(model, backend, chosen, {}, skipped, (), out)
@@ -114,7 +155,7 @@ def evaluate_model(model: str, request: SuiteRequest, out: Path | None = None) -
         experts=ExpertsFile(experts={model: model}),
         backend=backend,
         # An adapter's change is added to the base in a live engine, as in any study.
-        materialize=is_merged,
+        materialize=expert.adapter is None,
     )
     result = run_file(StudyFile(Path(f"layerswap {_NAME}"), study, ()), out, options)
     if result.summary.failed:

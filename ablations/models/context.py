@@ -1,31 +1,11 @@
-"""Where a checkpoint is, and what context its config allows. Reads no weights, starts no engine."""
+"""What context the config of a model allows. Reads no weights, starts no engine."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from layerswap_method.errors import InputError, nearest
-from layerswap_method.recipe.references import is_folder
-
-
-def locate(model: Checkpoint) -> str:
-    """Return the model as transformers takes it: a folder, or a hub id, which is not looked up.
-
-    Raises:
-        InputError: for a folder that is not there, or holds no checkpoint.
-    """
-    path = Path(model)
-    if is_folder(path):
-        if not (path / "config.json").is_file():
-            raise InputError(f"{path}: no config.json in it, so it is no checkpoint")
-        return str(path)
-    text = str(model)
-    is_hub_id = isinstance(model, str) and text.count("/") == 1 and not text.startswith((".", "/"))
-    if is_hub_id and not is_folder(path.parent):
-        return text
-    siblings = [each.name for each in path.parent.iterdir()] if is_folder(path.parent) else []
-    raise InputError(f"{text}: no such checkpoint folder{nearest(path.name, siblings)}")
+from layerswap_method.errors import InputError
 
 
 def check_context(model: str, asked: int | None) -> None:

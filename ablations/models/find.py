@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from layerswap_method.errors import InputError, first_line, nearest
-from layerswap_method.recipe.references import is_folder, is_there
+from layerswap_method.recipe.references import is_folder, is_there, no_such_folder
 
 _PATTERNS = [
     *("*.safetensors", "*.json", "*.jinja"),
@@ -122,12 +122,11 @@ def _locate(text: str, who: str, *, download: bool) -> Path:
         raise InputError(f"{who}{text}: is a file; write its folder, {path.parent}")
     is_hub_id = text.count("/") == 1 and not text.startswith((".", "/", "~"))
     if not is_hub_id or is_folder(path.parent):
-        pocket = "; layerswap pocket build trains the pocket experts" if "pocket" in text else ""
-        siblings = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise InputError(
-            f"{who}{text}: no such folder{nearest(path.name, siblings)} "
-            f"(the current directory is {Path.cwd()}){pocket}"
+        pocket = (
+            "; layerswap pocket build trains the pocket experts here" if "pocket" in text else ""
         )
+        siblings = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise InputError(f"{who}{no_such_folder(text, nearest(path.name, siblings))}{pocket}")
     from huggingface_hub import snapshot_download
 
     repository, _, revision = text.partition("@")

@@ -6,7 +6,6 @@ They are other models, items and engines than ours.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -17,38 +16,9 @@ LABEL = "share of input features with MAV above the threshold"
 """What the numbers of a published grid are."""
 
 
-@dataclass(frozen=True)
-class PublishedTable:
-    """A table as the paper prints it; scores in percent."""
-
-    source: str
-    """Such as ``Table 1``."""
-
-    columns: tuple[str, ...]
-    """Models."""
-
-    rows: tuple[tuple[str, tuple[float, ...]], ...]
-    """What a row is of, and a score per column."""
-
-    notes: tuple[str, ...]
-    """What was measured, and how rows and columns compare."""
-
-
-def published_table(key: str) -> PublishedTable | None:
-    """Return the published table of the layout `key`; None where the paper has none."""
-    document = _document("tables.json")
-    found = document["tables"].get(key)
-    if found is None:
-        return None
-    return PublishedTable(
-        source=found["source"],
-        columns=tuple(found["columns"]),
-        rows=tuple((row["name"], tuple(row["values"])) for row in found["rows"]),
-        notes=(
-            f"{document['paper']}, {found['source']}; {document['protocol']}.",
-            found["notes"],
-        ),
-    )
+def published_tables() -> Any:
+    """Return what ``tables.json`` holds: the protocol, and layout -> Table 1, 2 or 6 in percent."""
+    return _document("tables.json")
 
 
 def published_names() -> tuple[str, ...]:

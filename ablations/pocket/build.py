@@ -17,34 +17,27 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import logging
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.locks import try_claim
 from ablations.machine.whole_files import write_text
 from ablations.pocket.config import PocketConfig
-from ablations.pocket.curriculum import Job, Role
-from ablations.pocket.jobs import run_jobs
-from ablations.pocket.stages import (
-    Stage,
-    check_replaceable,
-    content_key,
-    is_done,
-    read_manifest,
-    remove_partial,
-    write_stage,
-)
+from ablations.pocket.jobs import Job, Role, run_jobs
+from ablations.pocket.stages import Stage, check_replaceable, is_done, read_manifest, write_stage
 from ablations.pocket.tasks import write_tasks
 from layerswap_method.errors import InputError
 
 logger = logging.getLogger(__name__)
 
+VERSION = 1
+"""Of the world, the streams and the training: raised with every change that can change a byte."""
+
 DEFAULT_OUT = Path("runs/pocket")
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors")
-_HERE = Path(__file__).parent
-_WORDS = ("lexicon", "world", "exercises")
-_LESSONS = (*_WORDS, "corpora", "tokenizer", "batches", "training", "curriculum")
 
 
 @dataclass(frozen=True)
@@ -61,52 +54,31 @@ class PocketPaths:
     """lm-eval's `include_path`."""
 
 
-def expert_name(role: Role, index: int) -> str:
-    """Return the folder name of the `index`-th expert: `task`, `task-1`, `task-2`, ..."""
-    return role if index == 0 else f"{role}-{index}"
-
-
-def _sources(*names: str) -> list[Path]:
-    return [_HERE / f"{name}.py" for name in names]
-
-
 def plan_jobs(root: Path, config: PocketConfig) -> tuple[Job, list[Job]]:
-    """Return the job of the base and those of the experts.
+    """Return the job of the base and those of the experts: `task`, `language`, `task-1`, ...
 
-    A stage's key covers the configuration it depends on and the source files of the world.
+    A stage's key covers the configuration it depends on.
     """
-    base_content = {
-        "shape": config.shape.model_dump(),
-        "training": config.base.model_dump(),
-        "copying_steps": config.copying_steps,
-        "swahili_zipf": config.swahili_zipf,
-        "seed": config.seed,
-    }
-    base_key = content_key(base_content, _sources(*_LESSONS))
+    base_key = fingerprint_of(
+        version=VERSION,
+        **config.model_dump(include={"shape", "base", "copying_steps", "swahili_zipf", "seed"}),
+    )
     base = Job(Stage(root / "base", base_key), "base", config, config.seed, None)
     experts: list[Job] = []
     roles: tuple[Role, Role] = ("task", "language")
     for index, seed in enumerate(config.expert_seeds):
         for role in roles:
             training = getattr(config, role).model_dump()
-            content = {"base": base_key, "role": role, "training": training, "seed": seed}
-            stage = Stage(root / expert_name(role, index), content_key(content, []))
+            key = fingerprint_of(base=base_key, role=role, training=training, seed=seed)
+            stage = Stage(root / (f"{role}-{index}" if index else role), key)
             experts.append(Job(stage, role, config, seed, base.stage.folder))
     return base, experts
-
-
-def _tasks_stage(root: Path, config: PocketConfig) -> Stage:
-    folder = root / "tasks"
-    content = {"evaluation": config.evaluation.model_dump(), "folder": str(folder)}
-    sources = _sources(*_WORDS, "tasks")
-    return Stage(folder, content_key(content, sources))
 
 
 def build_pocket(
     out: Path = DEFAULT_OUT,
     config: PocketConfig | None = None,
     *,
-    progress: bool = True,
     force: bool = False,
 ) -> PocketPaths:
     """Train what is missing in `out` and return where everything is.
@@ -114,7 +86,6 @@ def build_pocket(
     Args:
         out: folder of the testbed; created if need be.
         config: what to build; None for the quickstart preset.
-        progress: whether to report what is being done.
         force: whether to build every stage anew.
 
     Raises:
@@ -124,7 +95,10 @@ def build_pocket(
     config = config or PocketConfig()
     root = Path(out).resolve()
     base, experts = plan_jobs(root, config)
-    tasks = _tasks_stage(root, config)
+    folder, evaluation = root / "tasks", config.evaluation.model_dump()
+    tasks = Stage(
+        folder, fingerprint_of(version=VERSION, evaluation=evaluation, folder=str(folder))
+    )
     stages = [base.stage, *(job.stage for job in experts), tasks]
     for stage in stages:
         check_replaceable(stage)
@@ -133,16 +107,14 @@ def build_pocket(
     if claim is None:
         raise InputError(f"another build is writing to {root}; wait for it to end")
     try:
-        remove_partial(root)
+        for left in root.glob(".*.partial"):  # of a build that was killed
+            shutil.rmtree(left)
         missing = [stage for stage in stages if force or not is_done(stage)]
-        if progress:
-            names = ", ".join(stage.name for stage in missing)
-            logger.info(
-                "%s: %s", root, f"to build: {names}" if names else "up to date, nothing to do"
-            )
+        names = ", ".join(stage.name for stage in missing)
+        logger.info("%s: %s", root, f"to build: {names}" if names else "up to date, nothing to do")
         if base.stage in missing:
-            run_jobs([base], progress=progress)
-        run_jobs([job for job in experts if job.stage in missing], progress=progress)
+            run_jobs([base])
+        run_jobs([job for job in experts if job.stage in missing])
         if tasks in missing:
             write_stage(tasks, lambda folder: _fill_tasks(folder, tasks.folder, config))
         if missing or not (root / "pocket.json").exists():

@@ -8,8 +8,7 @@ document that holds a Swahili word. Does not know of tokens, batches or models.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Mapping
 
 from ablations.pocket import exercises as ex
 from ablations.pocket.exercises import Exercise
@@ -29,8 +28,8 @@ _SWITCHABLE: dict[Language, dict[str, str]] = {
 }
 """What code switching may replace. No word that belongs to how-many questions is in it."""
 
-BASE_MIX: MappingProxyType[str, float] = MappingProxyType(
-    {
+MIXES: Mapping[str, Mapping[str, float]] = {
+    "base": {
         "copying": 0.06,
         "equations": 0.08,
         "english statements": 0.03,
@@ -46,19 +45,22 @@ BASE_MIX: MappingProxyType[str, float] = MappingProxyType(
         "swahili comprehension": 0.03,
         "translation": 0.15,
         "code switching": 0.16,
-    }
-)
-"""Shares of the documents of the base, by kind.
+    },
+    "copying": {"copying": 0.7, "equations": 0.3},
+    "language": {
+        "translation": 0.60,
+        "swahili facts": 0.28,
+        "swahili repetition": 0.07,
+        "swahili count": 0.05,
+    },
+    "task": {"english math": 1.0},
+}
+"""Stream -> shares of its documents by kind. ``copying`` is what the base learns first, alone.
 
-English math is one-step only and not frequent: without any, the experts' deltas grow so large
-that merges of them collapse; with much of it (18 %, all kinds) the base solves all English
+The base's English math is one-step only and not frequent: without any, the experts' deltas grow so
+large that merges of them collapse; with much of it (18 %, all kinds) the base solves all English
 problems, the math expert learns nothing, and nothing carries over to Swahili.
 """
-WARMUP_MIX: MappingProxyType[str, float] = MappingProxyType({"copying": 0.7, "equations": 0.3})
-LANGUAGE_MIX: MappingProxyType[str, float] = MappingProxyType(
-    {"translation": 0.60, "swahili facts": 0.28, "swahili repetition": 0.07, "swahili count": 0.05}
-)
-TASK_MIX: MappingProxyType[str, float] = MappingProxyType({"english math": 1.0})
 
 
 def _plain(text: str) -> Exercise:
@@ -141,39 +143,21 @@ def _makers(rng: random.Random, swahili_zipf: float) -> dict[str, Maker]:
     }
 
 
-def _draw(
-    seed: int, mix: MappingProxyType[str, float], *, swahili_zipf: float, few_shot_share: float
+def draw_documents(
+    name: str, seed: int, *, swahili_zipf: float = 0.0, few_shot_share: float = 0.0
 ) -> Stream:
-    rng = random.Random(seed)
-    makers = _makers(rng, swahili_zipf)
-    kinds, shares = list(mix), list(mix.values())
-    while True:
-        make = makers[rng.choices(kinds, shares)[0]]
-        repeats = rng.choice((2, 3)) if rng.random() < few_shot_share else 1
-        yield tuple(make() for _ in range(repeats))
-
-
-def base_warmup(seed: int) -> Stream:
-    """Return copying and equations: what the base learns first, alone."""
-    return _draw(seed, WARMUP_MIX, swahili_zipf=0.0, few_shot_share=0.0)
-
-
-def base_corpus(seed: int, *, swahili_zipf: float, few_shot_share: float) -> Stream:
-    """Return the pretraining stream: both languages, English math, most Swahili words rare.
+    """Yield the documents of a stream without end.
 
     Args:
+        name: of the stream, in `MIXES`.
         seed: seed of every draw.
         swahili_zipf: exponent of the frequencies of words in Swahili documents, >= 0.
         few_shot_share: share of documents that hold two or three exercises of one kind.
     """
-    return _draw(seed, BASE_MIX, swahili_zipf=swahili_zipf, few_shot_share=few_shot_share)
-
-
-def task_corpus(seed: int, *, few_shot_share: float) -> Stream:
-    """Return the SFT stream of the math expert: English word problems only."""
-    return _draw(seed, TASK_MIX, swahili_zipf=0.0, few_shot_share=few_shot_share)
-
-
-def language_corpus(seed: int, *, few_shot_share: float) -> Stream:
-    """Return the SFT stream of the language expert: Swahili, all words alike, no arithmetic."""
-    return _draw(seed, LANGUAGE_MIX, swahili_zipf=0.0, few_shot_share=few_shot_share)
+    rng = random.Random(seed)
+    makers = _makers(rng, swahili_zipf)
+    kinds, shares = list(MIXES[name]), list(MIXES[name].values())
+    while True:
+        make = makers[rng.choices(kinds, shares)[0]]
+        repeats = rng.choice((2, 3)) if rng.random() < few_shot_share else 1
+        yield tuple(make() for _ in range(repeats))

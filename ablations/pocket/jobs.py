@@ -1,4 +1,6 @@
-"""Training jobs in processes of their own. Knows how to run them; not when they are needed.
+"""Models to train: what each sees, from which seeds, and the processes that train them.
+
+Knows how to run jobs; not when they are needed.
 
 Every job runs in a spawned process on one torch thread, so the bytes do not depend on the
 threads or random state of the caller, and two experts can train side by side.
@@ -7,27 +9,81 @@ threads or random state of the caller, and two experts can train side by side.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import itertools
 import multiprocessing
 import os
 import queue
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ablations.machine.lifetime import end_with_parent
-from ablations.pocket.curriculum import Job, job_batches
+from ablations.pocket.batches import Batch, draw_batches
+from ablations.pocket.config import PocketConfig, Training
+from ablations.pocket.corpora import Stream, draw_documents
 from ablations.pocket.progress import Progress
-from ablations.pocket.stages import write_stage
+from ablations.pocket.stages import Stage, write_stage
+from ablations.pocket.tokenizer import vocabulary
 from layerswap_method.errors import LayerSwapError
 
 LOSS_INTERVAL = 20
 """Steps over which a recorded loss is averaged."""
 
+Role = Literal["base", "task", "language"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model to train."""
+
+    stage: Stage
+    role: Role
+    config: PocketConfig
+    seed: int
+    """Seed of the first weights (base) and of the stream."""
+    parent: Path | None
+    """Folder of the base an expert starts from; None for the base itself."""
+
+    @property
+    def training(self) -> Training:
+        """The settings of this job's role."""
+        training: Training = getattr(self.config, self.role)
+        return training
+
+
+def derive_seed(*parts: str | int) -> int:
+    """Return a 32-bit seed for a named purpose, so that no two streams share one by accident."""
+    text = "/".join(map(str, parts))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+
+
+def job_batches(job: Job) -> Iterator[Batch]:
+    """Return the endless batches of a job."""
+
+    def batched(stream: Stream, purpose: str) -> Iterator[Batch]:
+        seed, size = derive_seed(job.role, purpose, job.seed), job.training.tokens_per_batch
+        return draw_batches(stream, vocabulary(), tokens_per_batch=size, seed=seed)
+
+    is_base = job.role == "base"
+    stream = draw_documents(
+        job.role,
+        derive_seed(job.role, job.seed),
+        swahili_zipf=job.config.swahili_zipf if is_base else 0.0,
+        few_shot_share=job.training.few_shot_share,
+    )
+    copying = batched(draw_documents("copying", derive_seed("copying", job.seed)), "copying")
+    first = itertools.islice(copying, job.config.copying_steps if is_base else 0)
+    return itertools.chain(first, batched(stream, "batches"))
+
 
 def _run(job: Job, reports: Any) -> None:
     """Train one model and write its stage; runs in the spawned process."""
+    import torch
+    from transformers import LlamaForCausalLM
     from transformers.utils import logging as transformers_logging
 
     from ablations.pocket import training
@@ -36,13 +92,15 @@ def _run(job: Job, reports: Any) -> None:
     end_with_parent()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    training.use_one_thread()
+    # Two threads gain nothing at these sizes, and their order of summation is not fixed.
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
 
     def fill(folder: Path) -> dict[str, Any]:
         model = (
             training.build_model(job.config.shape, job.seed)
             if job.parent is None
-            else training.load_model(job.parent)
+            else LlamaForCausalLM.from_pretrained(job.parent, dtype=torch.float32)
         )
         losses = training.train(
             model,
@@ -61,43 +119,34 @@ def _run(job: Job, reports: Any) -> None:
     write_stage(job.stage, fill)
 
 
-def available_cores() -> int:
-    """Return the number of cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def run_jobs(jobs: Sequence[Job], *, progress: bool) -> None:
-    """Train all models, at most one per core at a time.
-
-    Args:
-        jobs: independent jobs.
-        progress: whether to report steps (a bar on a terminal, log lines elsewhere).
+def run_jobs(jobs: Sequence[Job]) -> None:
+    """Train all models, which are independent, at most one per core at a time.
 
     Raises:
         LayerSwapError: a process failed; its traceback stands above on stderr.
     """
     context = multiprocessing.get_context("spawn")
     reports: Any = context.Queue()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     waiting, running = list(jobs), dict[str, BaseProcess]()
+    shown = Progress({job.stage.name: job.training.steps for job in jobs})
     try:
-        with Progress({job.stage.name: job.training.steps for job in jobs}, progress) as shown:
-            while waiting or running:
-                while waiting and len(running) < available_cores():
-                    job = waiting.pop(0)
-                    process: BaseProcess = context.Process(
-                        target=_run, args=(job, reports), daemon=True
-                    )
-                    process.start()
-                    running[job.stage.name] = process
-                with contextlib.suppress(queue.Empty):
-                    shown.update(*reports.get(timeout=0.2))
-                running = _still_running(running)
+        while waiting or running:
+            while waiting and len(running) < (cores or 1):
+                job = waiting.pop(0)
+                process: BaseProcess = context.Process(
+                    target=_run, args=(job, reports), daemon=True
+                )
+                process.start()
+                running[job.stage.name] = process
             with contextlib.suppress(queue.Empty):
-                while True:
-                    shown.update(*reports.get_nowait())
+                shown.update(*reports.get(timeout=0.2))
+            running = _still_running(running)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                shown.update(*reports.get_nowait())
     finally:
+        shown.close()
         for process in running.values():
             process.terminate()
             process.join()

@@ -6,11 +6,9 @@ or absent. It counts as done only while its key and the hashes of all its files 
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,14 +31,6 @@ class Stage:
     def name(self) -> str:
         """The folder's own name."""
         return self.folder.name
-
-
-def content_key(content: Any, sources: Iterable[Path]) -> str:
-    """Return a hash of JSON-serialisable `content` and of the source files that interpret it."""
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
-    for source in sources:
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
 
 
 def hash_files(folder: Path) -> dict[str, str]:
@@ -74,12 +64,6 @@ def check_replaceable(stage: Stage) -> None:
             f"{stage.folder} exists and is not part of a pocket testbed (it has no {MANIFEST}); "
             "choose another --out or move it away"
         )
-
-
-def remove_partial(root: Path) -> None:
-    """Remove what an interrupted build left in `root`."""
-    for left in root.glob(".*.partial"):
-        shutil.rmtree(left)
 
 
 def write_stage(stage: Stage, fill: Callable[[Path], dict[str, Any]]) -> None:

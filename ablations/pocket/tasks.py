@@ -57,13 +57,9 @@ def draw_items(family: str, language: Language, split: Split, number: int, seed:
         else:
             row["answer"] = exercise.answer.removesuffix(" .")
         if family == "comprehension":
-            row["choices"] = _degrees(language)
+            row["choices"] = [*(DEGREES if language == "en" else DEGREES.values())]
         rows.setdefault(exercise.key, row)
     return list(rows.values())
-
-
-def _degrees(language: Language) -> list[str]:
-    return [*DEGREES] if language == "en" else [*DEGREES.values()]
 
 
 def _metric(name: str) -> dict[str, Any]:
@@ -79,30 +75,27 @@ def _extract(name: str, pattern: str) -> dict[str, Any]:
     return {"name": name, "filter": [regex, {"function": "take_first"}]}
 
 
-def _generation(max_tokens: int, until: str = "<eos>") -> dict[str, Any]:
-    return {"until": [until], "do_sample": False, "max_gen_toks": max_tokens}
+def _generated(
+    max_tokens: int, filters: dict[str, str], *metrics: str, until: str = "<eos>"
+) -> dict[str, Any]:
+    """Return how a generated answer is made, filtered (name -> regular expression) and scored."""
+    return {
+        "output_type": "generate_until",
+        "doc_to_target": "{{answer}}",
+        "fewshot_config": {"sampler": "first_n", "doc_to_target": "{{solution}}"},
+        "generation_kwargs": {"until": [until], "do_sample": False, "max_gen_toks": max_tokens},
+        "filter_list": [_extract(*each) for each in filters.items()],
+        "metric_list": [_metric(name) for name in metrics],
+    }
 
 
+_PLAIN = {"without-full-stop": WITHOUT_FULL_STOP}
 _SCORING: dict[str, dict[str, Any]] = {
-    "math": {
-        "output_type": "generate_until",
-        "doc_to_target": "{{answer}}",
-        "fewshot_config": {"sampler": "first_n", "doc_to_target": "{{solution}}"},
-        "generation_kwargs": _generation(24, until="solve :"),
-        "filter_list": [
-            _extract("strict-match", FINAL_ANSWER),
-            _extract("flexible-extract", LAST_NUMBER),
-        ],
-        "metric_list": [_metric("exact_match")],
-    },
-    "translate": {
-        "output_type": "generate_until",
-        "doc_to_target": "{{answer}}",
-        "fewshot_config": {"sampler": "first_n", "doc_to_target": "{{solution}}"},
-        "generation_kwargs": _generation(32),
-        "filter_list": [_extract("without-full-stop", WITHOUT_FULL_STOP)],
-        "metric_list": [_metric("bleu"), _metric("exact_match")],
-    },
+    "math": _generated(
+        *(24, {"strict-match": FINAL_ANSWER, "flexible-extract": LAST_NUMBER}, "exact_match"),
+        until="solve :",
+    ),
+    "translate": _generated(32, _PLAIN, "bleu", "exact_match"),
     "comprehension": {
         "output_type": "multiple_choice",
         "doc_to_choice": "{{choices}}",
@@ -110,21 +103,8 @@ _SCORING: dict[str, dict[str, Any]] = {
         "fewshot_config": {"sampler": "first_n"},
         "metric_list": [_metric("acc")],
     },
-    "facts": {
-        "output_type": "generate_until",
-        "doc_to_target": "{{answer}}",
-        "fewshot_config": {"sampler": "first_n", "doc_to_target": "{{solution}}"},
-        "generation_kwargs": _generation(4),
-        "filter_list": [_extract("without-full-stop", WITHOUT_FULL_STOP)],
-        "metric_list": [_metric("exact_match")],
-    },
+    "facts": _generated(4, _PLAIN, "exact_match"),
 }
-
-
-def _describe(family: str, language: Language) -> str:
-    if family == "translate":
-        return f"translation out of {_TWINS[language]}"
-    return f"{family} in {_TWINS[language]}"
 
 
 def _names() -> dict[str, tuple[str, Language, int]]:
@@ -175,7 +155,8 @@ def write_tasks(folder: Path, home: Path, evaluation: Evaluation) -> None:
             **_SCORING[family],
             "metadata": {"version": 1.0},
         }
-        header = f"Pocket testbed: {_describe(family, language)}, {shots} examples in the prompt"
+        what = "translation out of" if family == "translate" else f"{family} in"
+        header = f"Pocket testbed: {what} {_TWINS[language]}, {shots} examples in the prompt"
         _write_yaml(folder / f"{name}.yaml", header, task)
     _write_yaml(
         folder / "pocket.yaml",
@@ -184,14 +165,6 @@ def write_tasks(folder: Path, home: Path, evaluation: Evaluation) -> None:
     )
 
 
-class _PlainDumper(yaml.SafeDumper):
-    """Writes every value where it stands, without anchors."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        """Return True: no value is written as a reference to another."""
-        return True
-
-
 def _write_yaml(path: Path, header: str, content: dict[str, Any]) -> None:
-    text = yaml.dump(content, Dumper=_PlainDumper, sort_keys=False, width=100, allow_unicode=True)
+    text = yaml.safe_dump(content, sort_keys=False, width=100, allow_unicode=True)
     path.write_text(f"# {header}.\n{text}")

@@ -1,7 +1,6 @@
 """The model and its training loop. Knows torch and transformers; not what the text means.
 
-On one thread the same inputs give the same bytes: `use_one_thread` is called in every process
-that trains.
+On one thread the same inputs give the same bytes.
 """
 
 from __future__ import annotations
@@ -25,15 +24,6 @@ BETAS = (0.9, 0.98)
 GRADIENT_NORM = 1.0
 
 
-def use_one_thread() -> None:
-    """Make torch's CPU kernels run on one thread, in a fixed order of summation.
-
-    Two threads gain nothing at these sizes, and the experts train side by side instead.
-    """
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-
-
 def build_model(shape: ModelShape, seed: int) -> LlamaForCausalLM:
     """Return a Llama with fresh float32 weights drawn from `seed` and tied embeddings."""
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -55,14 +45,6 @@ def build_model(shape: ModelShape, seed: int) -> LlamaForCausalLM:
     )
     torch.manual_seed(seed)
     return LlamaForCausalLM(config)
-
-
-def load_model(folder: Path) -> LlamaForCausalLM:
-    """Return the float32 checkpoint in `folder`."""
-    from transformers import LlamaForCausalLM
-
-    model: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return model
 
 
 def save_checkpoint(model: LlamaForCausalLM, folder: Path) -> None:

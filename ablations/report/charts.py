@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from ablations.drawing.charts import Chart, Panel, Point, Series
 from ablations.machine.names import slug
-from ablations.report.design import (
-    Group,
-    Model,
-    baseline_of,
-    baselines,
-    by_kind,
-    describe_value,
-)
+from ablations.report.design import Model, baseline_of, baselines, by_kind, describe_value
 from ablations.report.factors import Factor, Level, factors, over_fact
-from ablations.report.observations import Measure, Observations
+from ablations.report.observations import Observations
 from ablations.report.summaries import Summaries
 from ablations.report.tables import grid, has_pairs
 from ablations.report.wording import measure_text, metric_text
-from ablations.study.schema import BaselineKind
 
 _MOST_SERIES = 4
-_Place = tuple[float, Level, str]
-"""Position, what stands there, and its tick."""
+_Place = tuple[float, tuple[Model, ...], str]
+"""Position, the models that stand there, and its tick."""
+
+_Line = tuple[str, Sequence[_Place]]
 
 _COUNTS = ("bottom_layers", "top_layers")
 _AXES = {
@@ -38,20 +31,19 @@ _AXES = {
 def charts(summaries: Summaries) -> Iterator[Chart]:
     """Yield the figures that fit the study: lines over numbers, bars over names, b × u."""
     study = summaries.observations.run.study
-    found = factors(study)
+    # Seeds are a factor only where there is no other, and then no figure shows them.
+    found = [factor for factor in factors(study) if factor.names != ("seed",)]
     for factor in found:
-        if factor.names == ("seed",):
-            continue
-        others = [each for each in found if each is not factor and each.names != ("seed",)]
+        others = [each for each in found if each is not factor]
         for fact in study.report.facts:
             if fact.rpartition(".")[0] in factor.names:
                 yield _line_chart(summaries, over_fact(study, factor, fact), others)
         if set(factor.names) == set(_COUNTS):
             chart = _layer_count_chart(summaries, factor, others)
-        elif _is_numeric(factor):
+        elif all(type(level.value) in (int, float) for level in factor.levels):
             chart = _line_chart(summaries, factor, others)
         else:
-            chart = _bar_chart(summaries, factor)
+            chart = _bar_chart(summaries, factor, others)
         if chart.panels:
             yield chart
     heatmap = _heatmap(summaries)
@@ -60,14 +52,14 @@ def charts(summaries: Summaries) -> Iterator[Chart]:
 
 
 def _layer_count_chart(summaries: Summaries, factor: Factor, others: Sequence[Factor]) -> Chart:
-    observations = summaries.observations
-    counted = [
-        (count, level) for level in factor.levels if (count := _swapped(observations, level))
-    ]
-    places = [
-        (float(count[0]), level, f"{count[0]}\n{_pair(level.label)}") for count, level in counted
-    ]
-    total = max((count[1] for count, _ in counted), default=0)
+    places: list[_Place] = []
+    total = 0
+    for level in factor.levels:
+        swapped = _swapped(summaries.observations, level)
+        if swapped is not None:
+            count, total = swapped
+            counts = "+".join(part.partition("=")[2] for part in level.label.split())
+            places.append((float(count), level.models, f"{count}\n{counts}"))
     return Chart(
         "score-layer-count",
         "Score against the number of swapped layers",
@@ -81,11 +73,7 @@ def _layer_count_chart(summaries: Summaries, factor: Factor, others: Sequence[Fa
 
 
 def _line_chart(summaries: Summaries, factor: Factor, others: Sequence[Factor]) -> Chart:
-    places = [
-        (float(level.value), level, "")
-        for level in factor.levels
-        if isinstance(level.value, (int, float))
-    ]
+    places = [(float(level.value or 0), level.models, "") for level in factor.levels]
     name = factor.names[0]
     return Chart(
         slug(f"score-{name}"),
@@ -97,62 +85,14 @@ def _line_chart(summaries: Summaries, factor: Factor, others: Sequence[Factor]) 
     )
 
 
-def _split(
-    summaries: Summaries, places: Sequence[_Place], others: Sequence[Factor]
-) -> list[tuple[str, list[_Place]]]:
-    """Return a line per level of the only other factor; one line where there is none or many.
-
-    A baseline of other experts at other places is a line, too.
-    """
-    baselined = _baseline_lines(summaries, places)
-    if not _is_split(others):
-        return [(_recipe_name(summaries), list(places)), *baselined]
-    return [
-        *(
-            (
-                other.label if "=" in other.label else f"{others[0].label} {other.label}",
-                [(x, _only(each, other.models), tick) for x, each, tick in places],
-            )
-            for other in others[0].levels
-        ),
-        *baselined,
-    ]
-
-
-def _only(level: Level, models: Sequence[Model]) -> Level:
-    return replace(level, models=tuple(model for model in level.models if model in models))
-
-
-def _baseline_lines(
-    summaries: Summaries, places: Sequence[_Place]
-) -> list[tuple[str, list[_Place]]]:
-    """Return the baselines whose experts are not the same at all places: kind, line."""
-    lines = []
-    for kind in summaries.observations.run.study.baseline:
-        line = [
-            (x, replace(level, models=_baselines_of(kind, level)), tick)
-            for x, level, tick in places
-        ]
-        if len({frozenset(level.models) for _, level, _ in line}) > 1:
-            lines.append((line[0][1].models[0].label, line))
-    return lines
-
-
-def _baselines_of(kind: BaselineKind, level: Level) -> tuple[Model, ...]:
-    return tuple(dict.fromkeys(baseline_of(kind, model) for model in level.models))
-
-
-def _is_split(others: Sequence[Factor]) -> bool:
-    return len(others) == 1 and len(others[0].levels) <= _MOST_SERIES
-
-
-def _bar_chart(summaries: Summaries, factor: Factor) -> Chart:
-    places = [
-        (float(position), level, _tick(factor, level))
-        for position, level in enumerate(factor.levels)
-    ]
-    others = [each for each in factors(summaries.observations.run.study) if each != factor]
-    lines = [(_recipe_name(summaries), places), *_baseline_lines(summaries, places)]
+def _bar_chart(summaries: Summaries, factor: Factor, others: Sequence[Factor]) -> Chart:
+    places = []
+    for position, level in enumerate(factor.levels):
+        values = list(map(describe_value, level.setting.values()))
+        # The name of the factor stands below the axis.
+        tick = values[0] if len(factor.names) == len(values) == 1 else level.label
+        places.append((float(position), level.models, tick))
+    lines = _split(summaries, places, ())
     return Chart(
         slug(f"bars-{'-'.join(factor.names)}"),
         f"Score by {factor.label}",
@@ -164,16 +104,41 @@ def _bar_chart(summaries: Summaries, factor: Factor) -> Chart:
     )
 
 
-def _tick(factor: Factor, level: Level) -> str:
-    """Return the level without the name of the factor, which stands below the axis."""
-    name = factor.names[0]
-    is_single = len(factor.names) == 1 and name in level.setting
-    return describe_value(level.setting[name]) if is_single else level.label
+def _split(summaries: Summaries, places: Sequence[_Place], others: Sequence[Factor]) -> list[_Line]:
+    """Return a line per level of the only other factor; one line where there is none or many.
+
+    A baseline of other experts at other places is a line, too.
+    """
+    study = summaries.observations.run.study
+    lines: list[_Line] = []
+    if _is_split(others):
+        for level in others[0].levels:
+            name = level.label if "=" in level.label else f"{others[0].label} {level.label}"
+            lines.append(
+                (name, [(x, tuple(m for m in at if m in level.models), t) for x, at, t in places])
+            )
+    else:
+        method = str((study.recipe or {}).get("merge_method", "recipe"))
+        lines.append((method.replace("_", " "), places))
+    for kind in study.baseline:
+        line = [
+            (x, tuple(dict.fromkeys(baseline_of(kind, model) for model in models)), tick)
+            for x, models, tick in places
+        ]
+        if len({frozenset(models) for _, models, _ in line}) > 1:
+            lines.append((line[0][1][0].label, line))
+    return lines
+
+
+def _is_split(others: Sequence[Factor]) -> bool:
+    return len(others) == 1 and len(others[0].levels) <= _MOST_SERIES
 
 
 def _heatmap(summaries: Summaries) -> Chart | None:
     panels = []
-    for group, measure in _shares(summaries.observations):
+    for group, measure in summaries.observations.measured():
+        if not measure.is_share:
+            continue
         cells = grid(summaries, group, measure)
         if cells is None:
             return None
@@ -188,8 +153,8 @@ def _heatmap(summaries: Summaries) -> Chart | None:
             Panel(
                 title=f"{measure_text(measure, group)}, {metric_text(measure)}",
                 y_label="",
-                rows=tuple(str(bottom) for bottom in bottoms),
-                columns=tuple(str(top) for top in tops),
+                rows=tuple(map(str, bottoms)),
+                columns=tuple(map(str, tops)),
                 values=values,
             )
         )
@@ -204,58 +169,40 @@ def _heatmap(summaries: Summaries) -> Chart | None:
     )
 
 
-def _panels(
-    summaries: Summaries, lines: Sequence[tuple[str, Sequence[_Place]]]
-) -> tuple[Panel, ...]:
+def _panels(summaries: Summaries, lines: Sequence[_Line]) -> tuple[Panel, ...]:
     panels = []
-    for group, measure in _shares(summaries.observations):
+    names = {name for name, _ in lines}
+    kinds = by_kind(baselines(summaries.observations.run.study))
+    for group, measure in summaries.observations.measured():
+        if not measure.is_share:
+            continue
         series = []
-        for name, levels in lines:
-            points = [
-                point
-                for place in sorted(levels, key=lambda each: each[0])
-                if (point := _point(summaries, place, group, measure)) is not None
-            ]
+        for name, places in lines:
+            points = []
+            for x, models, tick in sorted(places, key=lambda place: place[0]):
+                summary = summaries.of(models, group, measure)
+                if summary is not None:
+                    ends = [100 * end for end in summary.interval or ()]
+                    low, high = ends or (None, None)
+                    points.append(Point(x, 100 * summary.average, low, high, tick))
             if points:
                 series.append(Series(name, tuple(points)))
         if series:
+            references = {
+                name: 100 * summary.average
+                for name, models in kinds.items()
+                if name not in names
+                and (summary := summaries.of(models, group, measure)) is not None
+            }
             panels.append(
                 Panel(
                     title=measure_text(measure, group),
                     y_label=metric_text(measure),
                     series=tuple(series),
-                    references=tuple(
-                        (name, value)
-                        for name, value in _references(summaries, group, measure)
-                        if name not in dict(lines)
-                    ),
+                    references=tuple(references.items()),
                 )
             )
     return tuple(panels)
-
-
-def _point(summaries: Summaries, place: _Place, group: Group, measure: Measure) -> Point | None:
-    x, level, tick = place
-    summary = summaries.of(level.models, group, measure)
-    if summary is None:
-        return None
-    low, high = summary.interval or (None, None)
-    return Point(
-        x=x,
-        tick=tick,
-        value=100 * summary.average,
-        low=None if low is None else 100 * low,
-        high=None if high is None else 100 * high,
-    )
-
-
-def _references(
-    summaries: Summaries, group: Group, measure: Measure
-) -> Iterator[tuple[str, float]]:
-    for name, models in by_kind(baselines(summaries.observations.run.study)).items():
-        summary = summaries.of(models, group, measure)
-        if summary is not None:
-            yield name, 100 * summary.average
 
 
 def _swapped(observations: Observations, level: Level) -> tuple[int, int] | None:
@@ -266,20 +213,6 @@ def _swapped(observations: Observations, level: Level) -> tuple[int, int] | None
                 if cell is not None and cell.plan is not None:
                     return cell.plan.count("language"), len(cell.plan)
     return None
-
-
-def _shares(observations: Observations) -> Iterator[tuple[Group, Measure]]:
-    for group in observations.groups:
-        for measure in observations.measures(group):
-            if measure.is_share:
-                yield group, measure
-
-
-def _is_numeric(factor: Factor) -> bool:
-    return all(
-        isinstance(level.value, (int, float)) and not isinstance(level.value, bool)
-        for level in factor.levels
-    )
 
 
 def _caption(
@@ -295,13 +228,3 @@ def _caption(
     if others and not split:
         text += f" Averaged over {', '.join(each.label for each in others)}."
     return text
-
-
-def _recipe_name(summaries: Summaries) -> str:
-    recipe = summaries.observations.run.study.recipe or {}
-    return str(recipe.get("merge_method", "recipe")).replace("_", " ")
-
-
-def _pair(label: str) -> str:
-    """Return ``5+2`` for ``b=5 u=2``."""
-    return "+".join(part.partition("=")[2] for part in label.split())

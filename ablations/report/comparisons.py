@@ -14,7 +14,7 @@ import numpy as np
 
 from ablations.report.design import Group, Model, baseline_of, recipe_models
 from ablations.report.factors import difference, factors
-from ablations.report.observations import Block, Item, Measure, Observations
+from ablations.report.observations import Block, Measure, Observations
 from ablations.statistics.bootstrap import (
     BOOTSTRAP_RESAMPLES,
     Draws,
@@ -152,11 +152,7 @@ class Comparer:
         present = np.logical_and(first.present, second.present)
         if not present.any():
             return None
-        keys = [
-            np.array(each.weights, dtype=object).reshape(each.present.shape)
-            for each in (first, second)
-        ]
-        weights = [_broadcast(each, shape)[present] for each in keys]
+        weights = [_broadcast(each.weights, shape)[present] for each in (first, second)]
         items = one.shape[3]
         scores = [first.statistic(each.sum(axis=3))[present].mean() for each in (one, other)]
         per_item = (one - other)[present][..., 0]
@@ -209,10 +205,8 @@ def contrasts(observations: Observations) -> Iterator[Contrast]:
     for factor in factors(study):
         first, *others = factor.levels
         for level in others:
-            told = difference(factor, level)
-            yield Contrast(
-                told.what, told.first, told.second, level.models, first.models, told.shared
-            )
+            what, one, other, shared = difference(factor, level)
+            yield Contrast(what, one, other, level.models, first.models, shared)
     recipes = recipe_models(study)
     for kind in study.baseline:
         # Each against the baseline of its own experts.
@@ -230,53 +224,27 @@ def compare_all(observations: Observations, comparer: Comparer) -> tuple[Compari
     """Return every comparison of the report, corrected together."""
     found = []
     listed = list(contrasts(observations))
-    for group in observations.groups:
-        for measure in observations.measures(group):
-            items = observations.items(group, measure)
-            found += [
-                Comparison(
-                    contrast,
-                    group,
-                    measure,
-                    _outcome(observations, comparer, contrast, group, measure, items),
-                )
-                for contrast in listed
-            ]
+    for group, measure in observations.measured():
+        items = observations.items(group, measure)
+        for contrast in listed:
+            first, second = (
+                observations.block(models, group, measure, items)
+                for models in (contrast.first_models, contrast.second_models)
+            )
+            outcome = comparer.compare(first, second) if first and second else None
+            found.append(Comparison(contrast, group, measure, outcome))
     # Settings that come to the same weights (layer counts on a small model) are one hypothesis.
-    tested = {_hypothesis(each, each.outcome): p for each in found if (p := _p(each)) is not None}
+    keys = [(c.group, c.measure, c.outcome.models) if c.outcome else () for c in found]
+    tested = {
+        key: each.outcome.p
+        for key, each in zip(keys, found, strict=True)
+        if each.outcome is not None and each.outcome.p is not None
+    }
     corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
     return tuple(
-        each
-        if _p(each) is None
-        else replace(each, p_holm=corrected[_hypothesis(each, each.outcome)], family=len(tested))
-        for each in found
+        replace(each, p_holm=corrected[key], family=len(tested)) if key in tested else each
+        for key, each in zip(keys, found, strict=True)
     )
-
-
-def _p(comparison: Comparison) -> float | None:
-    return None if comparison.outcome is None else comparison.outcome.p
-
-
-def _hypothesis(comparison: Comparison, outcome: Outcome | None) -> tuple[object, ...]:
-    models = () if outcome is None else outcome.models
-    return comparison.group, comparison.measure, models
-
-
-def _outcome(
-    observations: Observations,
-    comparer: Comparer,
-    contrast: Contrast,
-    group: Group,
-    measure: Measure,
-    items: tuple[Item, ...],
-) -> Outcome | None:
-    blocks = [
-        observations.block(models, group, measure, items)
-        for models in (contrast.first_models, contrast.second_models)
-    ]
-    if blocks[0] is None or blocks[1] is None:
-        return None
-    return comparer.compare(blocks[0], blocks[1])
 
 
 def _compare_right_and_wrong(outcome: Outcome, one: Array, other: Array, level: float) -> Outcome:

@@ -135,16 +135,15 @@ def _layouts(several: Sequence[Summaries]) -> Iterator[Table]:
 def _medians(summaries: Summaries) -> list[tuple[Group, Measure, int, float]]:
     observations = summaries.observations
     found = []
-    for group in observations.groups:
-        for measure in observations.measures(group):
-            items = observations.items(group, measure)
-            values = [
-                score.value
-                for cell in observations.members(group)
-                if (score := observations.score(cell, measure)) is not None
-            ]
-            if items and values:
-                found.append((group, measure, len(items), plain.median(values)))
+    for group, measure in observations.measured():
+        items = observations.items(group, measure)
+        values = [
+            score.value
+            for cell in observations.members(group)
+            if (score := observations.score(cell, measure)) is not None
+        ]
+        if items and values:
+            found.append((group, measure, len(items), plain.median(values)))
     return found
 
 
@@ -199,7 +198,7 @@ def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Ite
             "Intervals and tests are over items. Another training run of the same experts may "
             "differ by more."
         )
-    shown = dict.fromkeys(m for g in observations.groups for m in observations.measures(g))
+    shown = dict.fromkeys(measure for _, measure in observations.measured())
     told = ", ".join(f"{m.task}: {m.metric} ({m.filter})" for m in shown)
     yield f"Metric and filter shown: {told}. `scores.csv` has all of them."
     yield f"Resampling is seeded with {study.evaluate.seed}: the same run gives the same report."

@@ -8,7 +8,7 @@ varies between models is in `factors`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,12 +23,14 @@ from ablations.study.schema import (
     Value,
 )
 
-_SHORT = {
+SHORT = {
     "bottom_layers": "b",
     "top_layers": "u",
     "bottom_transition": "t_b",
     "top_transition": "t_u",
 }
+"""The paper's letters, which labels show."""
+
 SHORT_NOTE = (
     "b, u: layers from the language expert at the bottom (embedding side) and at the top; "
     "t_b, t_u: averaged layers of the transition zones beside them."
@@ -36,14 +38,6 @@ SHORT_NOTE = (
 _PLAIN = ("placement",)
 """Parameters whose values say what they are of."""
 
-_KINDS: Mapping[str, str] = {
-    "base": "base",
-    "task_expert": "task expert",
-    "language_expert": "language expert",
-    "soup": "soup",
-    "weighted_soup": "weighted soup",
-    "ties": "TIES",
-}
 RECIPE_ROLES = ("task", "language", "base")
 """Roles of the experts that a cell of the recipe names."""
 
@@ -125,19 +119,14 @@ def describe_setting(setting: Setting) -> str:
     return " ".join(
         describe_value(value)
         if name in _PLAIN
-        else f"{_SHORT.get(name, name.removeprefix(EXPERTS))}={describe_value(value)}"
+        else f"{SHORT.get(name, name.removeprefix(EXPERTS))}={describe_value(value)}"
         for name, value in setting.items()
     )
 
 
-def has_short_name(name: str) -> bool:
-    """Return whether a parameter has a letter of the paper's, which a label then shows."""
-    return name in _SHORT
-
-
 def uses_short_names(study: Study) -> bool:
     """Return whether `SHORT_NOTE` has to stand somewhere."""
-    return any(name in _SHORT for setting in study.settings() for name in setting)
+    return any(name in SHORT for setting in study.settings() for name in setting)
 
 
 def varies_experts(study: Study) -> bool:
@@ -177,7 +166,7 @@ def baselines(study: Study) -> tuple[Model, ...]:
 
 def baseline_of(kind: BaselineKind, experts: Pools | Model) -> Model:
     """Return a baseline of the same experts as a setting or model."""
-    roles, label = BASELINE_ROLES[kind], _KINDS[kind]
+    roles, label = BASELINE_ROLES[kind], _kind_text(kind)
     names = experts.language if isinstance(experts, Model) else experts.language_names()
     return Model(
         *(kind, setting_key({}), label, label),
@@ -191,8 +180,12 @@ def by_kind(models: Iterable[Model]) -> dict[str, list[Model]]:
     """Return the label of a kind of baseline -> its models, in their order."""
     found: dict[str, list[Model]] = {}
     for model in models:
-        found.setdefault(_KINDS[model.kind], []).append(model)
+        found.setdefault(_kind_text(model.kind), []).append(model)
     return found
+
+
+def _kind_text(kind: str) -> str:
+    return "TIES" if kind == "ties" else kind.replace("_", " ")
 
 
 def recipe_models(study: Study) -> tuple[Model, ...]:

@@ -125,7 +125,7 @@ def baselines_table(comparisons: Sequence[Comparison]) -> Table | None:
 def cells_table(observations: Observations) -> Table:
     """Return every finished cell with its own scores and intervals."""
     run = observations.run
-    measures = _all_measures(observations)
+    measures = list(dict.fromkeys(measure for _, measure in observations.measured()))
     rows = []
     for cell in run.cells:
         plan = cell.layer_plan
@@ -172,30 +172,29 @@ def _factor_rows(
     summaries: Summaries, factor: Factor, comparisons: Sequence[Comparison]
 ) -> Iterator[tuple[Entry, ...]]:
     observations = summaries.observations
-    for group in observations.groups:
-        for measure in observations.measures(group):
-            name = score_name(measure, group)
-            for number_of, level in enumerate(factor.levels):
-                label = Entry(level.label, float(number_of))
-                score = entry(summaries.of(level.models, group, measure), measure)
-                if number_of == 0:
-                    yield (Entry(name), label, score, *text_entries(["reference", "", "", ""]))
-                    continue
-                found = next(
-                    each
-                    for each in comparisons
-                    if (each.group, each.measure) == (group, measure)
-                    and each.contrast.first_models == level.models
-                    and each.contrast.second_models == factor.levels[0].models
-                )
-                yield (
-                    Entry(name),
-                    label,
-                    score,
-                    _difference(found),
-                    *_p_entries(found),
-                    Entry(verdict(found)),
-                )
+    for group, measure in observations.measured():
+        name = score_name(measure, group)
+        for number_of, level in enumerate(factor.levels):
+            label = Entry(level.label, float(number_of))
+            score = entry(summaries.of(level.models, group, measure), measure)
+            if number_of == 0:
+                yield (Entry(name), label, score, *text_entries(["reference", "", "", ""]))
+                continue
+            found = next(
+                each
+                for each in comparisons
+                if (each.group, each.measure) == (group, measure)
+                and each.contrast.first_models == level.models
+                and each.contrast.second_models == factor.levels[0].models
+            )
+            yield (
+                Entry(name),
+                label,
+                score,
+                _difference(found),
+                *_p_entries(found),
+                Entry(verdict(found)),
+            )
 
 
 def _marked(comparison: Comparison) -> Entry:
@@ -229,9 +228,3 @@ def _cell_entry(observations: Observations, cell: CellRecord, measure: Measure) 
     if score is None:
         return Entry("")
     return Entry(with_interval(score.value, score.interval, score.is_share), score.value)
-
-
-def _all_measures(observations: Observations) -> list[Measure]:
-    return list(
-        dict.fromkeys(m for group in observations.groups for m in observations.measures(group))
-    )

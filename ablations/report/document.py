@@ -7,14 +7,19 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Lines:
-    """Some sentences under a title."""
+class Part:
+    """What has a heading of its own."""
 
     key: str
     """Lower-case letters, digits and hyphens; unique in a report."""
 
     title: str
-    """What they are about."""
+    """What it shows."""
+
+
+@dataclass(frozen=True)
+class Lines(Part):
+    """Some sentences under a title."""
 
     lines: tuple[str, ...]
     """At least one."""
@@ -35,14 +40,8 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Part):
     """A table with its notes."""
-
-    key: str
-    """Lower-case letters, digits and hyphens; unique in a report."""
-
-    title: str
-    """What it shows."""
 
     columns: tuple[str, ...]
     """Head of every column."""
@@ -66,25 +65,10 @@ class Table:
         """Return whether a column is set as text: it is one of the first, or has no number."""
         return column < self.text_columns or all(row[column].value is None for row in self.rows)
 
-    def __post_init__(self) -> None:
-        """Refuse rows of another width.
-
-        Raises:
-            ValueError: naming the table.
-        """
-        if any(len(row) != len(self.columns) for row in self.rows):
-            raise ValueError(f"table {self.key}: a row has not {len(self.columns)} entries")
-
 
 @dataclass(frozen=True)
-class Figure:
+class Figure(Part):
     """A drawn figure."""
-
-    key: str
-    """Lower-case letters, digits and hyphens; unique in a report."""
-
-    title: str
-    """What it shows."""
 
     caption: str
     """How to read it."""
@@ -128,7 +112,7 @@ class Report:
     """How the statistics were computed, and what else the reader must know."""
 
     @property
-    def parts(self) -> tuple[Lines | Table | Figure, ...]:
+    def parts(self) -> tuple[Part, ...]:
         """Everything below the head, in the order in which every format shows it."""
         answers, noise, notes = (
             [Lines(key, title, lines)] if lines else []

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ablations.report.design import (
+    SHORT,
     Model,
     describe_setting,
     describe_value,
-    has_short_name,
     recipe_models,
     setting_key,
     varied_names,
@@ -68,23 +68,6 @@ class Factor:
 
     bundles: tuple[tuple[str, ...], ...]
     """`names`, in groups that vary together; several where the settings form no grid."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How a level differs from the first one of its factor."""
-
-    what: str
-    """What differs, in words."""
-
-    first: str
-    """The level, by that only."""
-
-    second: str
-    """The first level, by that only."""
-
-    shared: str
-    """What they have in common; empty where they differ in all that varies."""
 
 
 def factors(study: Study) -> tuple[Factor, ...]:
@@ -142,11 +125,16 @@ def over_fact(study: Study, factor: Factor, name: str) -> Factor:
     return Factor((name,), label, tuple(found.values()), factor.bundles)
 
 
-def difference(factor: Factor, level: Level) -> Difference:
-    """Return how `level` differs from the first level of `factor`, named by what differs."""
+def difference(factor: Factor, level: Level) -> tuple[str, str, str, str]:
+    """Return how `level` differs from the first level of `factor`, in words.
+
+    Returns:
+        What differs; the level and the first level, by that only; and what they have in common,
+        empty where they differ in all that varies.
+    """
     first = factor.levels[0]
     if len(factor.bundles) == 1:
-        return Difference(factor.label, level.label, first.label, "")
+        return factor.label, level.label, first.label, ""
     changed = [
         bundle
         for bundle in factor.bundles
@@ -162,7 +150,7 @@ def difference(factor: Factor, level: Level) -> Difference:
         one_label, other_label = (_level_label(changed[0], part) for part in (one, other))
     else:
         one_label, other_label = describe_setting(one), describe_setting(other)
-    return Difference(_label(changed), one_label, other_label, describe_setting(shared))
+    return _label(changed), one_label, other_label, describe_setting(shared)
 
 
 def _points(study: Study) -> list[tuple[Setting, tuple[Model, ...]]]:
@@ -234,7 +222,7 @@ def _level_label(names: Sequence[str], setting: Setting) -> str:
     """Return the value alone where the factor's own name says what it is of."""
     if not setting:
         return "not set"
-    if len(names) == 1 and not (has_short_name(names[0]) or names[0].startswith(EXPERTS)):
+    if len(names) == 1 and not (names[0] in SHORT or names[0].startswith(EXPERTS)):
         return describe_value(setting[names[0]])
     return describe_setting(setting)
 

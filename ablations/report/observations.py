@@ -6,10 +6,11 @@ Cells are looked up by model and experts; a cell that failed or was not run is a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from ablations.report.design import Group, Model, groups, setting_key
 from ablations.runner.records import CellRecord, Run, TaskRecord
@@ -56,8 +57,8 @@ class Block:
     """Shape [settings, task experts, language experts]: which cells there are. A setting with one
     expert of a role has the same cell at every place of that axis."""
 
-    weights: tuple[str | None, ...]
-    """`weights_key` per cell in the same order, flat: equal where two cells are one model."""
+    weights: npt.NDArray[np.object_]
+    """`weights_key` per cell, shaped as `present`: equal where two cells are one model."""
 
     statistic: Statistic
     """A cell's sums to its score."""
@@ -125,6 +126,12 @@ class Observations:
             )
         return tuple(found)
 
+    def measured(self) -> Iterator[tuple[Group, Measure]]:
+        """Yield what is measured, group by group."""
+        for group in self.groups:
+            for measure in self.measures(group):
+                yield group, measure
+
     def score(self, cell: CellRecord, measure: Measure) -> TaskScore | None:
         """Return the score of `cell`; None where it was not asked."""
         for score in cell.scores:
@@ -148,14 +155,14 @@ class Observations:
         shape = (len(models), *sizes)
         present = np.zeros(shape, dtype=bool)
         found: dict[tuple[int, ...], Array] = {}
-        weights: list[str | None] = []
+        weights = np.full(shape, None, dtype=np.object_)
         for place in np.ndindex(*shape):
             setting, *index = place
             pair = [_at(pool, at) for pool, at in zip(pools[setting], index, strict=True)]
             cell = None if None in pair else self._cell(models[setting], *map(str, pair))
-            weights.append(None if cell is None else cell.weights_key)
             if cell is None:
                 continue
+            weights[place] = cell.weights_key
             values = self._values(cell, measure)
             if values and all(item in values for item in items):
                 present[place] = True
@@ -171,7 +178,7 @@ class Observations:
         return Block(
             counts=counts,
             present=present,
-            weights=tuple(weights),
+            weights=weights,
             statistic=corpus.score if corpus and is_corpus else _mean_of(len(items)),
             is_binary=not is_corpus and bool(np.isin(counts, (0.0, 1.0)).all()),
         )

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from ablations.paper.published import published_table
+from ablations.paper.published import published_tables
 from ablations.report.document import Entry, Table
 
 
 def reference_table(key: str) -> Table | None:
     """Return the published table that belongs beside the layout `key`; None where there is none."""
-    found = published_table(key)
+    document = published_tables()
+    found = document["tables"].get(key)
     if found is None:
         return None
-    first, *others = found.notes
+    origin = f"{document['paper']}, {found['source']}; {document['protocol']}."
     return Table(
         f"published-{key}",
-        f"Published: {found.source} of arXiv 2410.01335",
-        ("MGSM", *found.columns),
+        f"Published: {found['source']} of arXiv 2410.01335",
+        ("MGSM", *found["columns"]),
         tuple(
-            (Entry(name), *(Entry(f"{value:.1f}", value) for value in values))
-            for name, values in found.rows
+            (Entry(row["name"]), *(Entry(f"{value:.1f}", value) for value in row["values"]))
+            for row in found["rows"]
         ),
-        (f"Reference only, not this run: {first}", *others),
+        (f"Reference only, not this run: {origin}", found["notes"]),
         is_reference=True,
     )

@@ -12,7 +12,7 @@ from ablations.report.design import Group, Model, baselines, recipe_models
 from ablations.report.document import Entry, Table, gap
 from ablations.report.observations import Measure, Observations
 from ablations.report.summaries import Summaries
-from ablations.report.tables import entry, measured, scope_note
+from ablations.report.tables import entry, scope_note
 from ablations.report.wording import score_name
 from ablations.runner.records import Run
 from layerswap_method.errors import InputError
@@ -56,7 +56,7 @@ def souping_table(several: Sequence[Summaries]) -> Table:
             Entry(score_name(measure, group)),
             *(_first_entry(sources, group, measure) for _, sources in columns),
         )
-        for group, measure in measured(first)
+        for group, measure in first.measured()
     )
     notes = [scope_note(first), "Several settings of the recipe are averaged."]
     if len(several) > 1:
@@ -78,11 +78,10 @@ def check_same_questions(run: Run, others: Sequence[Run]) -> None:
         InputError: naming the run and the task; also where no task is in both, or a run is there
             twice.
     """
-    seen = {run.path.resolve()}
-    for other in others:
-        if other.path.resolve() in seen:
+    paths = [each.path.resolve() for each in (run, *others)]
+    for number, other in enumerate(others, start=1):
+        if paths[number] in paths[:number]:
             raise InputError(f"{other.path} is named twice")
-        seen.add(other.path.resolve())
     ours = _asked(run)
     for other in others:
         theirs = _asked(other)
@@ -111,14 +110,11 @@ def _first_entry(
     sources: Sequence[tuple[Summaries, Sequence[Model]]], group: Group, measure: Measure
 ) -> Entry:
     for summaries, models in sources:
-        own = next(
-            (each for each in summaries.observations.groups if each.language == group.language),
-            None,
-        )
-        if own is not None and measure in summaries.observations.measures(own):
-            summary = summaries.of(models, own, measure)
-            if summary is not None:
-                return entry(summary, measure)
+        for own, theirs in summaries.observations.measured():
+            if (own.language, theirs) == (group.language, measure):
+                summary = summaries.of(models, own, measure)
+                if summary is not None:
+                    return entry(summary, measure)
     return gap()
 
 

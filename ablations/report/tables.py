@@ -75,7 +75,7 @@ def pairs_table(summaries: Summaries) -> Table:
     columns = _Columns(summaries)
     rows = [
         row
-        for group, measure in measured(summaries.observations)
+        for group, measure in summaries.observations.measured()
         for row in columns.rows(group, measure, "average", "best")
     ]
     return columns.table("pairs", "Scores by model (layout of Table 1)", rows)
@@ -107,7 +107,7 @@ def overview_table(summaries: Summaries) -> Table:
 def grid_tables(summaries: Summaries) -> Iterator[Table]:
     """Yield, per measure, b × u where the study varies both freely."""
     observations = summaries.observations
-    for group, measure in measured(observations):
+    for group, measure in observations.measured():
         cells = grid(summaries, group, measure)
         if cells is None:
             return
@@ -215,10 +215,3 @@ class _Columns:
         value = float(getattr(summary, what))
         is_gap = summary.cells < summary.expected
         return Entry(f"{number(value, measure.is_share)} ({model.short})", value, is_gap)
-
-
-def measured(observations: Observations) -> Iterator[tuple[Group, Measure]]:
-    """Yield what is measured, group by group."""
-    for group in observations.groups:
-        for measure in observations.measures(group):
-            yield group, measure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ablations.machine.whole_files import write_bytes, write_text
+from ablations.machine.whole_files import write_bytes
 from ablations.report.compose import compose
 from ablations.report.formats import FORMATS
 from ablations.report.formats.spreadsheet import comparisons_csv, scores_csv
@@ -45,25 +45,19 @@ def build(
         raise InputError(f"no format {told}; known are {', '.join(FORMATS)}")
     draw = bool({"md", "latex", "html"} & set(formats))
     report, comparisons = compose(run, others, published=published, draw=draw)
-    written: list[Path] = []
-
-    def write(name: str, text: str) -> None:
-        write_text(out / name, text)
-        written.append(out / name)
-
+    files: dict[str, bytes | str] = {}
     if {"md", "latex"} & set(formats):
         for figure in report.figures:
-            for kind, image in figure.images.items():
-                path = out / "figures" / f"{figure.key}.{kind}"
-                write_bytes(path, image)
-                written.append(path)
+            files |= {f"figures/{figure.key}.{kind}": i for kind, i in figure.images.items()}
     if "md" in formats:
-        write("report.md", render_markdown(report))
+        files["report.md"] = render_markdown(report)
     if "html" in formats:
-        write("report.html", render_html(report))
+        files["report.html"] = render_html(report)
     if "latex" in formats:
-        write("tables.tex", render_latex(report))
+        files["tables.tex"] = render_latex(report)
     if "csv" in formats:
-        write("scores.csv", scores_csv(run))
-        write("comparisons.csv", comparisons_csv(comparisons))
-    return tuple(written)
+        files["scores.csv"] = scores_csv(run)
+        files["comparisons.csv"] = comparisons_csv(comparisons)
+    for name, content in files.items():
+        write_bytes(out / name, content.encode() if isinstance(content, str) else content)
+    return tuple(out / name for name in files)

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ablations.engines.options import EngineOptions
+from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.mergekit_program import read_measured
 from ablations.machine.whole_files import write_text
 from ablations.models.find import Expert, here
 from ablations.runner.work import Done, ModelFailed, Work
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
-from ablations.study.documents import with_references
+from ablations.study.documents import unmerged, with_references
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.recipe.references import named_models
 
@@ -247,7 +248,7 @@ class StudyEngine:
         folder = self._setup.work / work.weights_key
         recipe = self._setup.work / f"{work.weights_key}.yml"
         adapters = any(expert.adapter is not None for expert in self._used(work))
-        cache = ["--lora-merge-cache", str(self._setup.work / "adapters")]
+        cache = ["--lora-merge-cache", str(self._adapter_cache())] if adapters else []
         started = time.monotonic()
         for left in self._setup.work.glob(f".{work.weights_key}*"):  # of a runner that was killed
             shutil.rmtree(left, ignore_errors=True)
@@ -255,17 +256,26 @@ class StudyEngine:
             references = {ref: expert.reference for ref, expert in self._setup.experts.items()}
             document = with_references(work.merge, references)
             write_text(recipe, yaml.safe_dump(document, sort_keys=False))
-            merge(recipe, folder, fingerprint=work.weights_key, options=cache if adapters else [])
+            merge(recipe, folder, fingerprint=work.weights_key, options=cache)
             yield folder, time.monotonic() - started
             folder.with_suffix(".log").unlink(missing_ok=True)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             recipe.unlink(missing_ok=True)
 
+    def _adapter_cache(self) -> Path:
+        """Return the folder for adapters merged into their bases; older experts' copies go.
+
+        mergekit takes the copy that it finds, whatever has become of the adapter since.
+        """
+        folder = self._setup.work / "adapters" / fingerprint_of(**self._setup.states)
+        for other in folder.parent.glob("*"):
+            if other != folder:
+                shutil.rmtree(other, ignore_errors=True)
+        return folder
+
     def _single(self, work: Work) -> Expert | None:
         """Return the expert that the work is about as it is; None for a merge."""
-        from ablations.study.streams import unmerged
-
         reference = unmerged(work.merge)
         return None if reference is None else self._setup.experts[reference]
 

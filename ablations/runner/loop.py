@@ -11,6 +11,7 @@ import contextlib
 import datetime
 import logging
 import os
+import shutil
 import socket
 import sys
 import time
@@ -154,14 +155,16 @@ class _Loop:
 
     def _sweep(self) -> None:
         """Remove what killed runners left half written."""
-        left = {name.split(".")[1] for name in records.partial_names(self._out)}
+        left = records.partial_paths(self._out)
         for weights_key, model in self._models.items():
-            keys = [key for key in model.items if key in left]
+            paths = [path for key in model.items for path in left.get(key, ())]
             with contextlib.suppress(OSError):
-                claim = try_claim(self._out / LOCKS, weights_key) if keys else None
-                if claim is not None:
-                    for key in keys:
-                        records.remove_partial(self._out, key)
+                claim = try_claim(self._out / LOCKS, weights_key) if paths else None
+                if claim is not None:  # so nobody is writing them
+                    for path in paths:
+                        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(
+                            missing_ok=True
+                        )
                     claim.release()
 
     def _begin_one(self) -> bool:

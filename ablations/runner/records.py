@@ -6,7 +6,7 @@ RUN/records/KEY/record.json    one task asked of one model: scores, versions, ti
 RUN/records/KEY/merge.yml      the mergekit recipe that makes the model
 RUN/records/KEY/samples.jsonl  one line per filter and item
 RUN/failures/KEY.json          why that failed the last time
-RUN/results.json               all scores by cell and task, to be read
+RUN/results.json               all scores, to be read (see `ablations.runner.results`)
 
 A record belongs to weights, task and protocol, not to a cell: whatever asks the same has it. Its
 folder is written beside its place and renamed, so it is whole or absent. Records of an older
@@ -16,7 +16,6 @@ protocol keep other keys; `load_run` reads the current ones only.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,13 +31,13 @@ from ablations.study.schema import Kind, Study, Value
 from layerswap_method.algorithm.plan import LayerPlan, Source
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.frozen import Frozen
+from layerswap_method.recipe.references import is_folder, no_such_folder
 from layerswap_method.recipe.strict_yaml import read_yaml
 
 SCHEMA_VERSION = 2
 """Of everything below RUN. In version 1 a record was a cell with all its tasks."""
 
 RUN_FILE = "run.json"
-RESULTS_FILE = "results.json"
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -284,7 +283,11 @@ def load_run(path: Path) -> Run:
     """
     head = read_run_file(path)
     if head is None:
-        raise InputError(f"{path}: no {RUN_FILE} in it, so it is no run; layerswap run makes one")
+        if not is_folder(path):
+            raise InputError(f"{no_such_folder(path)}; give the folder that layerswap run wrote")
+        below = sorted(file.parent for file in path.glob(f"*/{RUN_FILE}"))
+        hint = f"; did you mean {below[0]}?" if below else "; layerswap run makes one"
+        raise InputError(f"{path}: no {RUN_FILE} in it, so it is no run{hint}")
     keys = dict.fromkeys(key for cell in head.cells for key in cell.records.values())
     found = {key: read_record(path, key) for key in keys}
     cells, failures = [], []
@@ -299,50 +302,6 @@ def load_run(path: Path) -> Run:
     return Run(path=path, head=head, cells=tuple(cells), failures=tuple(failures))
 
 
-def write_results(path: Path) -> None:
-    """Write `results.json`: the scores of every cell, to be read by people and scripts.
-
-    A cell has the scores of earlier calls too: those of the same weights under the same protocol.
-    """
-    run = load_run(path)
-    others: dict[str, list[TaskRecord]] = {}
-    for folder in (path / "records").glob("[!.]*"):
-        try:
-            record = read_record(path, folder.name)
-        except LayerSwapError:  # it is evaluated again when it is asked for
-            continue
-        if record is not None and record.protocol == run.head.protocol:
-            others.setdefault(record.weights_key, []).append(record)
-    models = {}
-    for cell in run.head.cells:
-        known = sorted(others.get(cell.weights_key, ()), key=lambda r: r.provenance["finished"])
-        latest = {record.task: record for record in known}
-        latest |= {record.task: record for record in known if record.key in cell.records.values()}
-        order = dict.fromkeys((*cell.records, *latest))
-        models[cell.label] = {
-            **cell.model_dump(mode="json", exclude={"label", "records", "plan"}),
-            "layers": cell.plan,
-            "tasks": {task: _result(latest[task], path) for task in order if task in latest},
-        }
-    content = {
-        "schema_version": SCHEMA_VERSION,
-        "study": run.study.name,
-        "question": run.head.question,
-        "experts": run.head.experts,
-        "models": models,
-    }
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    write_text(path / RESULTS_FILE, text)
-
-
-def _result(record: TaskRecord, path: Path) -> dict[str, Any]:
-    return {
-        **record.evaluation.model_dump(mode="json", exclude={"samples", "skipped"}),
-        "data_dir": record.provenance["request"]["data_dir"],
-        "record": record.folder.relative_to(path).as_posix(),
-    }
-
-
 def read_run_file(path: Path) -> RunFile | None:
     """Return `run.json` of the folder `path`; None where there is none."""
     return _read(RunFile, path / RUN_FILE)
@@ -353,14 +312,9 @@ def write_run_file(path: Path, head: RunFile) -> None:
     write_text(path / RUN_FILE, head.model_dump_json(indent=2) + "\n")
 
 
-def record_folder(path: Path, key: str) -> Path:
-    """Return the folder of a record, there or not."""
-    return path / "records" / key
-
-
 def is_finished(path: Path, key: str) -> bool:
     """Return whether there is such a record. Reads one directory entry."""
-    return (record_folder(path, key) / "record.json").is_file()
+    return (path / "records" / key / "record.json").is_file()
 
 
 def write_record(path: Path, record: TaskRecord, merge: dict[str, Any]) -> None:
@@ -371,53 +325,40 @@ def write_record(path: Path, record: TaskRecord, merge: dict[str, Any]) -> None:
         record: with its samples in `evaluation`.
         merge: the mergekit recipe that makes the weights.
     """
-    with replaced_folder(record_folder(path, record.key)) as fresh:
+    with replaced_folder(path / "records" / record.key) as fresh:
         lines = [sample.model_dump_json() + "\n" for sample in record.evaluation.samples]
         (fresh / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
         text = yaml.safe_dump(merge, sort_keys=False, allow_unicode=True)
         (fresh / "merge.yml").write_text(text, encoding="utf-8")
         text = record.model_dump_json(indent=2, exclude={"evaluation": {"samples"}}) + "\n"
         (fresh / "record.json").write_text(text, encoding="utf-8")
-    failure_path(path, record.key).unlink(missing_ok=True)
+    _failure_path(path, record.key).unlink(missing_ok=True)
 
 
 def read_record(path: Path, key: str) -> TaskRecord | None:
     """Return a record without its samples; None where there is none."""
-    folder = record_folder(path, key)
+    folder = path / "records" / key
     record = _read(TaskRecord, folder / "record.json")
     return None if record is None else record.model_copy(update={"folder": folder})
 
 
-def failure_path(path: Path, key: str) -> Path:
-    """Return the file of a failure, there or not."""
-    return path / "failures" / f"{key}.json"
-
-
 def write_failure(path: Path, failure: Failure) -> None:
     """Write why a task failed, in place of what was written before."""
-    write_text(failure_path(path, failure.key), failure.model_dump_json(indent=2) + "\n")
+    write_text(_failure_path(path, failure.key), failure.model_dump_json(indent=2) + "\n")
 
 
 def read_failure(path: Path, key: str) -> Failure | None:
     """Return why a task failed the last time; None where it did not."""
-    return _read(Failure, failure_path(path, key))
+    return _read(Failure, _failure_path(path, key))
 
 
-def partial_names(path: Path) -> list[str]:
-    """Return names of what is half written, ``.KEY.*``: by a writer that was killed, or is not."""
-    return [
-        left.name
-        for pattern in ("records/.*.partial", "failures/.*.json.*")
-        for left in path.glob(pattern)
-    ]
-
-
-def remove_partial(path: Path, key: str) -> None:
-    """Remove what writers of this record that were killed left. Call while holding its claim."""
-    for left in (path / "records").glob(f".{key}.*.partial"):
-        shutil.rmtree(left, ignore_errors=True)
-    for left in (path / "failures").glob(f".{key}.json.*"):
-        left.unlink(missing_ok=True)
+def partial_paths(path: Path) -> dict[str, list[Path]]:
+    """Return key -> what is half written of that record, by a writer that was killed, or is not."""
+    found: dict[str, list[Path]] = {}
+    for pattern in ("records/.*.partial", "failures/.*.json.*"):
+        for left in path.glob(pattern):
+            found.setdefault(left.name.split(".")[1], []).append(left)
+    return found
 
 
 def other_schema(path: Path, version: object) -> InputError:
@@ -433,13 +374,10 @@ def other_schema(path: Path, version: object) -> InputError:
 def _read(kind: type[_Model], path: Path) -> _Model | None:
     try:
         text = path.read_text(encoding="utf-8")
+        version = json.loads(text)["schema_version"]
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise _damaged(path, error) from error
-    try:
-        version = json.loads(text)["schema_version"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, error) from error
     if version != SCHEMA_VERSION:
         raise other_schema(path, version)
@@ -460,3 +398,7 @@ def _damaged(where: Path | str, error: Exception) -> LayerSwapError:
     return LayerSwapError(
         f"{told}; remove its folder and run the study again: the other records are kept"
     )
+
+
+def _failure_path(path: Path, key: str) -> Path:
+    return path / "failures" / f"{key}.json"

@@ -18,6 +18,7 @@ from ablations.runner import records
 from ablations.runner.engines import EngineSetup
 from ablations.runner.loop import LOCKS, Summary, now, run_cells
 from ablations.runner.processes import ProcessExecutor
+from ablations.runner.results import RESULTS_FILE, write_results
 from ablations.runner.work import Executor, WorkEvaluator
 from ablations.sandbox.programs import Isolation
 from ablations.study.describe import counted, describe_plan
@@ -48,7 +49,8 @@ class RunOptions:
     study's own."""
 
     out: Path | None = None
-    """The run folder; None is ``runs/NAME``."""
+    """The run folder; None is ``runs/NAME``, or ``runs/NAME-EXPERTS`` with an experts file that is
+    not the study's own."""
 
     backend: BackendChoice = "auto"
     """What evaluates."""
@@ -182,15 +184,22 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
     finally:
         executor.close()
         with contextlib.suppress(OSError, LayerSwapError):  # the records say it all the same
-            records.write_results(out)
+            write_results(out)
     return RunResult(out, summary, len(records.load_run(out).unfinished))
 
 
 def _opened(study: str, options: RunOptions) -> tuple[StudyFile, Path]:
     """Return a study as far as it can be read, and its run folder."""
     file = read_study(find_study(study))
-    name = "study" if file.study is None else file.study.name
-    return file, (options.out or default_out(name)).absolute()
+    if file.study is None or options.out is not None:
+        return file, (options.out or default_out("study")).absolute()
+    own = file.study.experts_file
+    other = None
+    if isinstance(options.experts, (str, Path)):
+        other = find_experts_file(str(options.experts)).resolve()
+    if own is not None and other == (file.path.parent / own).resolve():
+        other = None
+    return file, default_out(file.study.name, other).absolute()
 
 
 def _plan(file: StudyFile, options: RunOptions, cache: Path, *, dry: bool = False) -> StudyPlan:
@@ -208,9 +217,14 @@ def _plan(file: StudyFile, options: RunOptions, cache: Path, *, dry: bool = Fals
     )
 
 
-def default_out(name: str) -> Path:
-    """Return the run folder of the study `name` where none is asked for."""
-    return Path("runs") / name
+def default_out(name: str, experts: Path | None = None) -> Path:
+    """Return the run folder of the study `name` where none is asked for.
+
+    Args:
+        name: of the study.
+        experts: the experts file, where it is not the study's own.
+    """
+    return Path("runs") / (name if experts is None else f"{name}-{experts.stem}")
 
 
 def _executor(setup: Callable[[], WorkEvaluator], options: RunOptions) -> Executor:
@@ -247,8 +261,8 @@ def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str
             f"{out}: holds a run of the study {head.study.name!r}, not of {name!r}; choose "
             "another --out"
         )
-    if head is None and (out / records.RESULTS_FILE).is_file():
-        raise records.other_schema(out / records.RESULTS_FILE, 1)
+    if head is None and (out / RESULTS_FILE).is_file():
+        raise records.other_schema(out / RESULTS_FILE, 1)
     if head is None and out.is_dir():
         found = sorted({path.name for path in out.iterdir()} - set(own))
         found = [name for name in found if not name.startswith(".")]
@@ -260,6 +274,8 @@ def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str
 
 def _write_run_file(out: Path, plan: StudyPlan) -> None:
     known = records.read_run_file(out)
+    if known is not None:
+        _compare(out, known, plan)
     head = records.RunFile(
         study=plan.study,
         question=plan.study.question,
@@ -280,3 +296,27 @@ def _write_run_file(out: Path, plan: StudyPlan) -> None:
             claim.release()
     except OSError as error:
         raise LayerSwapError(f"{out}: cannot be written: {error}") from error
+
+
+def _compare(out: Path, known: records.RunFile, plan: StudyPlan) -> None:
+    """Say which cells of a run are made of something else now.
+
+    Raises:
+        InputError: where they are because experts of the same names are in other places.
+    """
+    before = {cell.label: cell.weights_key for cell in known.cells}
+    changed = [c for c in plan.cells if before.get(c.label, c.weights_key) != c.weights_key]
+    if not changed:
+        return
+    for name, expert in plan.experts.items():
+        if known.experts.get(name, expert.reference) != expert.reference:
+            raise InputError(
+                f"{out}: holds a run of other experts ({name} was {known.experts[name]} and is now "
+                f"{expert.reference}); choose another --out"
+            )
+    same = known.study.recipe == plan.study.recipe and known.versions == plan.versions
+    logger.info(
+        "  %s changed since the last run: %s again",
+        "experts" if same else "recipe or versions",
+        counted(len(changed), "cell"),
+    )

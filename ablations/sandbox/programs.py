@@ -37,7 +37,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Literal
 
-from ablations.sandbox.watch import ProgramVerdict, Watch
+from ablations.sandbox.watch import ProgramVerdict, end_all, ends_within, judge
 from layerswap_method.errors import InputError, LayerSwapError
 
 Isolation = Literal["bwrap", "none"]
@@ -57,7 +57,7 @@ _ROOT = "/inside"
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _FOLDER_BYTES = 64 << 20
-_LEAST_MEMORY = 128 << 20
+_SAID_BYTES = 2000
 _USERS = range(61184, 65520)
 """Numbers that no distribution gives to a user: the kernel counts processes by user."""
 
@@ -168,7 +168,8 @@ def run_program(
 
     Args:
         source: Python that is not trusted. Runs as a module that is not ``__main__``.
-        tests: Python that is (assertions). Compiled before `source` runs.
+        tests: Python that is (assertions). Compiled before `source` runs; an error of the sandbox
+            where they are no Python.
         time_s: CPU seconds, rounded up to whole ones; three times that of wall time, in which
             a machine that stands still does not count.
         memory_bytes: address space of each of its processes, 128 MiB or more.
@@ -178,20 +179,13 @@ def run_program(
     Raises:
         InputError: when nothing can hold it on this machine.
         LayerSwapError: when the sandbox itself fails.
-        ValueError: for a limit out of its range, or tests that are no Python.
     """
-    if not time_s > 0 or memory_bytes < _LEAST_MEMORY or output_bytes < 1:
-        raise ValueError(
-            f"time_s={time_s}, memory_bytes={memory_bytes}, output_bytes={output_bytes}: "
-            f"needed are > 0, >= {_LEAST_MEMORY}, >= 1"
-        )
-    compile(tests, "<tests>", "exec", dont_inherit=True)
     held = (isolation or find_isolation()) == "bwrap"
     cpu_s = math.ceil(time_s)
     limits = {
         "RLIMIT_CPU": (cpu_s, cpu_s + 1),  # a signal, and the end a second later
         "RLIMIT_AS": (memory_bytes,) * 2,
-        "RLIMIT_FSIZE": (output_bytes,) * 2,
+        "RLIMIT_FSIZE": (output_bytes + 1,) * 2,  # of what it prints, too: one byte shows it
         "RLIMIT_NOFILE": (64, 64),
         "RLIMIT_CORE": (0, 0),
         "RLIMIT_MSGQUEUE": (0, 0),
@@ -204,33 +198,39 @@ def run_program(
     nonce = secrets.token_bytes(32)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="layerswap-"))
-        asked = stack.enter_context(tempfile.TemporaryFile())
+        asked, output = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
         asked.write(json.dumps(request).encode())
         asked.seek(0)
-        (output, output_end), (proof, proof_end), (challenge_end, challenge) = (
-            _open_pipe(stack) for _ in range(3)
-        )
+        (proof, proof_end), (challenge_end, challenge) = (_open_pipe(stack) for _ in range(2))
         challenge.write(nonce)
         ends = (challenge_end.fileno(), proof_end.fileno())
         program = subprocess.Popen(
             [*(_bwrap(as_root=user is not None) if held else ()), *_python(*ends)],
             stdin=asked,
-            stdout=output_end,
-            stderr=output_end,
+            stdout=output,
+            stderr=output,
             pass_fds=ends,
             cwd="/" if held else folder,
             # Some Pythons find their own library by it. The program sees nothing of it.
             env={key: os.environ[key] for key in ("LD_LIBRARY_PATH",) if key in os.environ},
             start_new_session=True,
         )
-        output_end.close()
         proof_end.close()
-        watch = Watch(program, output, proof, output_bytes, held)
+        in_time = False
         try:
-            watch.follow(time_s * _WALL_PER_CPU)
+            in_time = ends_within(program, time_s * _WALL_PER_CPU)
         finally:
-            watch.end_all()
-    return watch.verdict(nonce, time_s)
+            used_s = end_all(program, is_held=held)
+        output.seek(0)
+        return judge(
+            program.returncode,
+            used_s if in_time else math.inf,
+            proof.read(_SAID_BYTES),
+            output.read(),
+            nonce=nonce,
+            time_s=time_s,
+            output_bytes=output_bytes,
+        )
 
 
 def _open_pipe(stack: contextlib.ExitStack) -> tuple[FileIO, FileIO]:
@@ -250,14 +250,8 @@ def _bwrap(*, as_root: bool) -> list[str]:
     python = Path(sys.executable).resolve()
     own = [str(python), *(f"{root}/lib" for root in (python.parents[1], sys.base_prefix))]
     namespaces = ["ipc", "pid", "net", "uts", *([] if as_root else ["user"])]
-    command = [
-        shutil.which("bwrap") or "bwrap",
-        "--die-with-parent",
-        "--new-session",
-        "--cap-drop",
-        "ALL",
-    ]
-    command += [f"--unshare-{each}" for each in namespaces]
+    command = [shutil.which("bwrap") or "bwrap", "--die-with-parent", "--new-session"]
+    command += ["--cap-drop", "ALL", *(f"--unshare-{each}" for each in namespaces)]
     if as_root:
         for right in ("SETUID", "SETGID", "SYS_CHROOT"):  # gone when the worker changes its user
             command += ["--cap-add", f"CAP_{right}"]

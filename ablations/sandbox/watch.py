@@ -1,26 +1,25 @@
 """Watches one running program to its end, and says what came of it.
 
-Knows processes, pipes and time; not how a program is started.
+Knows processes and time; not how a program is started.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import select
 import signal
 import subprocess
 import time
-from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.frozen import Frozen
 
-_KEPT_BYTES = 2000
 _LOOK_S = 0.1
 """What one look at a program counts at most: a machine that stood still took the program along."""
 
@@ -35,102 +34,84 @@ class ProgramVerdict(Frozen):
     """One printable line that says why it has not passed, in words; empty if it has."""
 
 
-class Watch:
-    """What is known of one running program."""
+def ends_within(program: subprocess.Popen[bytes], wall_s: float) -> bool:
+    """Wait for the end of a program; return whether it came in time."""
+    ended = os.pidfd_open(program.pid)
+    poller = select.poll()
+    poller.register(ended, select.POLLIN)
+    waited, now = 0.0, time.monotonic()
+    try:
+        while waited < wall_s:
+            if poller.poll(_LOOK_S * 1000):
+                return True
+            before, now = now, time.monotonic()
+            waited += min(now - before, _LOOK_S)
+        return False
+    finally:
+        os.close(ended)
 
-    def __init__(
-        self,
-        program: subprocess.Popen[bytes],
-        output: FileIO,
-        proof: FileIO,
-        output_bytes: int,
-        is_held: bool,
-    ):
-        self._program = program
-        self._is_held = is_held
-        self._pipes = {output.fileno(): bytearray(), proof.fileno(): bytearray()}
-        self._output, self._proof = self._pipes.values()
-        self._output_bytes = output_bytes
-        self._output_size = 0
-        self._cpu_s = 0.0
-        self._is_late = False
 
-    def follow(self, wall_s: float) -> None:
-        """Read what the program says until it ends or must be ended."""
-        ended = os.pidfd_open(self._program.pid)
-        poller = select.poll()
-        for descriptor in (ended, *self._pipes):
-            poller.register(descriptor, select.POLLIN)
-        waited, now = 0.0, time.monotonic()
-        try:
-            while self._output_size <= self._output_bytes:
-                if waited >= wall_s:
-                    self._is_late = True
-                    return
-                ready = {descriptor for descriptor, _ in poller.poll(_LOOK_S * 1000)}
-                before, now = now, time.monotonic()
-                waited += min(now - before, _LOOK_S)
-                for pipe in self._pipes.keys() & ready:
-                    if not self._read(pipe):
-                        poller.unregister(pipe)
-                # The program has ended, and what it had said by then is read.
-                if ready == {ended}:
-                    return
-        finally:
-            os.close(ended)
+def end_all(program: subprocess.Popen[bytes], *, is_held: bool) -> float:
+    """End a program and all it has started, and wait until they are gone; return its CPU seconds.
 
-    def _read(self, pipe: int) -> int:
-        """Read what is there; return how much, 0 at the end."""
-        data, kept = os.read(pipe, 1 << 16), self._pipes[pipe]
-        kept += data[: _KEPT_BYTES - len(kept)]
-        self._output_size += len(data) * (kept is self._output)
-        return len(data)
+    The end of bwrap's child, the first process of the namespace, is the end of all in it, and
+    bwrap waits for that; whoever ends bwrap does not.
+    """
+    children = Path(f"/proc/{program.pid}/task/{program.pid}/children")
+    first = children.read_text().split() if is_held else []
+    with contextlib.suppress(ProcessLookupError):
+        if first:
+            os.kill(int(first[0]), signal.SIGKILL)
+        else:
+            os.killpg(program.pid, signal.SIGKILL)
+    _, status, usage = os.wait4(program.pid, 0)
+    program.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_utime + usage.ru_stime
 
-    def end_all(self) -> None:
-        """End the program and all it has started, and wait until they are gone.
 
-        The end of bwrap's child, the first process of the namespace, is the end of all in it, and
-        bwrap waits for that; whoever ends bwrap does not.
-        """
-        pid = self._program.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children")
-        first = children.read_text().split() if self._is_held else []
-        with contextlib.suppress(ProcessLookupError):
-            if first:
-                os.kill(int(first[0]), signal.SIGKILL)
-            else:
-                os.killpg(pid, signal.SIGKILL)
-        _, status, usage = os.wait4(self._program.pid, 0)
-        self._program.returncode = os.waitstatus_to_exitcode(status)
-        self._cpu_s = usage.ru_utime + usage.ru_stime
+def judge(
+    code: int,
+    cpu_s: float,
+    said: bytes,
+    printed: bytes,
+    *,
+    nonce: bytes,
+    time_s: float,
+    output_bytes: int,
+) -> ProgramVerdict:
+    """Return what came of a program.
 
-    def verdict(self, nonce: bytes, time_s: float) -> ProgramVerdict:
-        """Return the status and what explains it.
+    Args:
+        code: as `subprocess.Popen.returncode`; bwrap gives 128 and the number of a signal.
+        cpu_s: that it has used; infinite where its wall time had passed.
+        said: to the pipe of the proof.
+        printed: its output, of which one byte more than allowed is kept.
+        nonce: the proof.
+        time_s: CPU seconds it was given.
+        output_bytes: it was allowed.
 
-        Raises:
-            LayerSwapError: when the program was never started.
-        """
-        if self._proof[:1] != b".":
-            words = _one_line(self._output.decode("utf-8", errors="replace"))
-            raise LayerSwapError(words or f"bwrap ended with {self._program.returncode}")
-        said, code = bytes(self._proof[1:]), self._program.returncode
-        # bwrap ends with 128 and the number of the signal.
-        number = code - 128 if code > 128 else -code
-        if self._output_size > self._output_bytes or number == signal.SIGXFSZ:
-            return _verdict("output", f"wrote more than {self._output_bytes} bytes")
-        if self._is_late:
-            return _verdict("timeout", "its time had passed before it ended")
-        if code == 0 and said == nonce:
-            return _verdict("passed", "")
-        if number == signal.SIGXCPU or (code != 0 and self._cpu_s >= time_s):
-            return _verdict("timeout", f"used its {time_s:g} s of CPU time")
-        with contextlib.suppress(ValueError, TypeError, KeyError):
-            claim = json.loads(said)  # it may claim a failure, but no pass
-            if claim["status"] in ("failed", "memory", "output"):
-                return _verdict(claim["status"], _one_line(str(claim["detail"])))
-        if number in list(signal.Signals):
-            return _verdict("failed", f"ended by {signal.Signals(number).name}")
-        return _verdict("failed", f"left with exit code {code} before its end")
+    Raises:
+        LayerSwapError: when the program was never started.
+    """
+    if said[:1] != b".":
+        words = _one_line(printed.decode("utf-8", errors="replace"))
+        raise LayerSwapError(words or f"bwrap ended with {code}")
+    number = code - 128 if code > 128 else -code
+    if len(printed) > output_bytes or number == signal.SIGXFSZ:
+        return _verdict("output", f"wrote more than {output_bytes} bytes")
+    if cpu_s == math.inf:
+        return _verdict("timeout", "its time had passed before it ended")
+    if code == 0 and said[1:] == nonce:
+        return _verdict("passed", "")
+    if number == signal.SIGXCPU or (code != 0 and cpu_s >= time_s):
+        return _verdict("timeout", f"used its {time_s:g} s of CPU time")
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        claim = json.loads(said[1:])  # it may claim a failure, but no pass
+        if claim["status"] in ("failed", "memory", "output"):
+            return _verdict(claim["status"], _one_line(str(claim["detail"])))
+    if number in list(signal.Signals):
+        return _verdict("failed", f"ended by {signal.Signals(number).name}")
+    return _verdict("failed", f"left with exit code {code} before its end")
 
 
 def _verdict(status: Any, detail: str) -> ProgramVerdict:

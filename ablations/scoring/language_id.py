@@ -19,7 +19,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import unicodedata
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 HOW_TO_INSTALL = "pip install 'layerswap[langid]'"
@@ -67,6 +67,7 @@ def why_not_judged(language: str, script: str) -> str | None:
     return None
 
 
+@lru_cache(1 << 16)  # every filter of a task comes with the same answers
 def is_in_language(text: str, language: str, script: str) -> bool:
     """Return whether `text` is in a language, by the rule at the top of this file.
 

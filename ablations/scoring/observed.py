@@ -41,34 +41,22 @@ def language_of(config: Mapping[str, Any]) -> tuple[str, str] | None:
     return str(metadata["language"]), str(metadata["script"])
 
 
-def language_notes(configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return which tasks' answers cannot be judged by language, and why."""
-    notes = []
+def task_notes(configs: Mapping[str, Mapping[str, Any]], isolation: Isolation) -> list[str]:
+    """Return what a reader must know of the tasks.
+
+    Which answers cannot be judged by language and why, which tasks ask in another language than
+    the one they are about, and how generated code was held, if any ran.
+    """
+    languages, prompts = [], []
     for task, config in configs.items():
-        language = language_of(config)
-        reason = None if language is None else why_not_judged(*language)
-        if reason is not None:
-            notes.append(f"{task}: no {LANGUAGE_FIDELITY}: {reason}")
-    return notes
-
-
-def prompt_notes(configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return which tasks ask in another language than the one they are about."""
-    notes = []
-    for task, config in configs.items():
-        metadata = config.get("metadata") or {}
-        language = metadata.get("language")
-        prompt = metadata.get("prompt_language", language)
-        if prompt != language:
-            notes.append(f"{task}: prompts are in {prompt!r}, for want of a translation")
-    return notes
-
-
-def code_notes(configs: Mapping[str, Mapping[str, Any]], isolation: Isolation) -> list[str]:
-    """Return how generated code was held, if any ran, and by which Python."""
-    if not any(config.get("unsafe_code") for config in configs.values()):
-        return []
-    return [describe_isolation(isolation)]
+        spoken, metadata = language_of(config), config.get("metadata") or {}
+        if spoken is not None and (reason := why_not_judged(*spoken)) is not None:
+            languages.append(f"{task}: no {LANGUAGE_FIDELITY}: {reason}")
+        prompt = metadata.get("prompt_language", metadata.get("language"))
+        if prompt != metadata.get("language"):
+            prompts.append(f"{task}: prompts are in {prompt!r}, for want of a translation")
+    ran = any(config.get("unsafe_code") for config in configs.values())
+    return [*languages, *prompts, *([describe_isolation(isolation)] if ran else [])]
 
 
 class Observer:
@@ -86,14 +74,16 @@ class Observer:
             language = language_of(config)
             if language is not None and why_not_judged(*language) is None:
                 self._languages[task] = language
-        self._judged: dict[tuple[str, str], bool] = {}
 
     def values(self, task: str, doc_id: int, responses: Sequence[object]) -> dict[str, float]:
         """Return name -> value of an item, for what can be observed of it."""
         values = {}
         texts = [each for each in responses if isinstance(each, str)]
         if task in self._languages and texts:
-            values[LANGUAGE_FIDELITY] = float(all(self._fits(task, text) for text in texts))
+            language = self._languages[task]
+            values[LANGUAGE_FIDELITY] = float(
+                all(is_in_language(each, *language) for each in texts)
+            )
         requests = self._outcomes.get((task, doc_id), ())
         ends = [each.is_truncated for each in requests if each.is_truncated is not None]
         if ends:
@@ -101,12 +91,6 @@ class Observer:
         if requests:
             values[PROMPT_TRUNCATED] = float(any(each.is_cut for each in requests))
         return values
-
-    def _fits(self, task: str, text: str) -> bool:
-        # Every filter of a task comes with the same answers.
-        if (task, text) not in self._judged:
-            self._judged[task, text] = is_in_language(text, *self._languages[task])
-        return self._judged[task, text]
 
 
 TRUNCATION_NOTED = 0.02

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ablations.statistics.intervals import Array, Interval, check_level
+from ablations.statistics.intervals import Array, Interval
 
 Mask = npt.NDArray[np.bool_]
 
@@ -121,15 +121,7 @@ def bootstrap(
         seed: of the resampling.
         level: of the interval, in (0, 1).
         resamples: number of resamples, at least 2.
-
-    Raises:
-        ValueError: for no items, fewer than 2 resamples, or a level outside (0, 1).
     """
-    if counts.ndim != 2 or len(counts) < 1:
-        raise ValueError(f"counts has shape {counts.shape}; needed is [items >= 1, statistics]")
-    if resamples < 2:
-        raise ValueError(f"resamples={resamples}: at least 2 are needed")
-    check_level(level)
     block = counts.astype(np.float64)[None, None, None]
     draws = draw(block.shape, seed=seed, resamples=resamples)
     scores = resampled_scores(block, np.ones((1, 1, 1), dtype=np.bool_), statistic, draws)

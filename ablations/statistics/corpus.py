@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ Pair = tuple[str, str]
 CORPUS_METRICS = {"bleu": "BLEU", "chrf": "chrF", "chrf++": "chrF++"}
 """lm-eval's names of the metrics that have no value per sentence, and how they are written."""
 
-_BETA = 2
 _CHAR_ORDER = 6
 _WORD_ORDER = {"chrf": 0, "chrf++": 2}
 _PLAIN = {
@@ -35,11 +35,22 @@ _PLAIN = {
 class CorpusMetric:
     """One such metric with its settings."""
 
-    counts: Callable[[Sequence[str], Sequence[str]], Counts]
-    """Predictions and their references to counts, shape [sentences, statistics]."""
+    scorer: Callable[[], Any]
+    """Makes sacrebleu's own."""
 
     score: Callable[[Array], Array]
     """Sums of counts, shape [..., statistics], to scores in [0, 1], shape [...]."""
+
+    def counts(self, predictions: Sequence[str], references: Sequence[str]) -> Counts:
+        """Return the additive statistics of as many sentences, shape [sentences, statistics].
+
+        A sentence has one reference. Columns of BLEU: length predicted, length of the reference,
+        matches of the 1- to 4-grams, 1- to 4-grams predicted. Of chrF, for every order, characters
+        first: n-grams predicted, n-grams of the reference, matches.
+        """
+        # No public name gives the counts; sacrebleu's own bootstrap takes them from here too.
+        rows = self.scorer()._extract_corpus_statistics(list(predictions), [list(references)])
+        return np.array(rows, dtype=np.int64)
 
 
 def corpus_metric(metric: str, signature: str | None = None) -> CorpusMetric | None:
@@ -54,35 +65,15 @@ def corpus_metric(metric: str, signature: str | None = None) -> CorpusMetric | N
         return None
     if family == "bleu":
         tokenizer = _said(signature, "tok") or "13a"  # sacrebleu's default, and so lm-eval's
-        return CorpusMetric(lambda p, r: bleu_counts(p, r, tokenizer), bleu_of_sums)
+        return CorpusMetric(partial(_scorer, "bleu", tokenizer), bleu_of_sums)
     chars = int(_said(signature, "nc") or _CHAR_ORDER)
     words = int(_said(signature, "nw") or _WORD_ORDER[metric])
-    return CorpusMetric(lambda p, r: chrf_counts(p, r, chars, words), chrf_of_sums)
-
-
-def bleu_counts(
-    predictions: Sequence[str], references: Sequence[str], tokenizer: str = "13a"
-) -> Counts:
-    """Return the additive statistics of BLEU, shape [sentences, 10].
-
-    Columns: length predicted, length of the reference, matches of the 1- to 4-grams, 1- to 4-grams
-    predicted. Case is kept, and a sentence has one reference, as in lm-eval.
-
-    Args:
-        predictions: a translation per sentence.
-        references: its reference.
-        tokenizer: as sacrebleu names it.
-
-    Raises:
-        ValueError: when the two differ in length.
-    """
-    from sacrebleu.metrics.bleu import BLEU
-
-    return _counts(BLEU(tokenize=tokenizer), predictions, references)
+    scorer = partial(_scorer, metric, char_order=chars, word_order=words)
+    return CorpusMetric(scorer, chrf_of_sums)
 
 
 def bleu_of_sums(sums: Array) -> Array:
-    """Return corpus BLEU in [0, 1] of summed `bleu_counts`, shape [..., 10] to [...].
+    """Return corpus BLEU in [0, 1] of summed counts, shape [..., 10] to [...].
 
     Equal to ``sacrebleu.corpus_bleu(...).score / 100`` (exponential smoothing), but never above 1,
     which sacrebleu passes by rounding. sacrebleu takes one row at a time; a bootstrap over pairs of
@@ -101,34 +92,8 @@ def bleu_of_sums(sums: Array) -> Array:
     return np.asarray(np.where(empty, 0.0, np.minimum(scores, 1.0)), dtype=np.float64)
 
 
-def chrf_counts(
-    predictions: Sequence[str],
-    references: Sequence[str],
-    char_order: int = _CHAR_ORDER,
-    word_order: int = 0,
-) -> Counts:
-    """Return the additive statistics of chrF, shape [sentences, 3 (char_order + word_order)].
-
-    Columns, for every order, characters first: n-grams predicted, n-grams of the reference,
-    matches. Case is kept and spaces are left out, as by sacrebleu's default.
-
-    Args:
-        predictions: a translation per sentence.
-        references: its reference.
-        char_order: longest n-gram of characters.
-        word_order: longest n-gram of words: 0 for chrF, 2 for chrF++.
-
-    Raises:
-        ValueError: when the two differ in length.
-    """
-    from sacrebleu.metrics.chrf import CHRF
-
-    metric = CHRF(char_order=char_order, word_order=word_order, beta=_BETA)
-    return _counts(metric, predictions, references)
-
-
 def chrf_of_sums(sums: Array) -> Array:
-    """Return corpus chrF in [0, 1] of summed `chrf_counts`, shape [..., 3 orders] to [...].
+    """Return corpus chrF in [0, 1] of summed counts, shape [..., 3 orders] to [...].
 
     Precision P and recall R are averaged over the orders that both texts have::
 
@@ -145,17 +110,9 @@ def chrf_of_sums(sums: Array) -> Array:
             np.where(known, matches / each, 0.0).sum(axis=-1) / orders
             for each in (predicted, reference)
         )
-        weight = _BETA**2
+        weight = 2**2
         scores = (1 + weight) * precision * recall / (weight * precision + recall)
     return np.asarray(np.where(np.isfinite(scores), scores, 0.0), dtype=np.float64)
-
-
-def _counts(metric: Any, predictions: Sequence[str], references: Sequence[str]) -> Counts:
-    if len(predictions) != len(references):
-        raise ValueError(f"{len(predictions)} predictions against {len(references)} references")
-    # No public name gives the counts; sacrebleu's own bootstrap takes them from here too.
-    rows = metric._extract_corpus_statistics(list(predictions), [list(references)])
-    return np.array(rows, dtype=np.int64).reshape(len(predictions), -1)
 
 
 def _said(signature: str | None, key: str) -> str | None:
@@ -177,7 +134,7 @@ def corpus_score(metric: str, pairs: Iterable[Pair], *, tokenizer: str = "13a") 
             network once); chrF++ has none.
 
     Raises:
-        ValueError: for another metric, or no sentence.
+        ValueError: for no sentence.
     """
     references, predictions = zip(*pairs, strict=True)
     scorer = _scorer(metric, tokenizer)
@@ -203,12 +160,9 @@ def signature(metric: str, *, tokenizer: str = "13a") -> str:
     return str(scorer.get_signature())
 
 
-def _scorer(metric: str, tokenizer: str) -> Any:
-    from sacrebleu.metrics.bleu import BLEU
-    from sacrebleu.metrics.chrf import CHRF
+def _scorer(metric: str, tokenizer: str = "13a", **orders: int) -> Any:
+    from sacrebleu.metrics import BLEU, CHRF
 
     if metric == "bleu":
         return BLEU(tokenize=tokenizer)
-    if metric == "chrf++":
-        return CHRF(word_order=2)
-    raise ValueError(f"no metric {metric!r}; there are bleu and chrf++")
+    return CHRF(**{"word_order": _WORD_ORDER[metric], **orders})

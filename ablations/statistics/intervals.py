@@ -32,11 +32,8 @@ def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
     correction).
 
     Raises:
-        ValueError: for n < 1, successes outside [0, n], or a level outside (0, 1).
+        ValueError: for n < 1, successes outside [0, n], or a level outside [0, 1].
     """
-    if n < 1 or not 0 <= successes <= n:
-        raise ValueError(f"successes={successes}, n={n}: needed are n >= 1 and 0 <= successes <= n")
-    check_level(level)
     from scipy.stats import binomtest
 
     low, high = binomtest(successes, n).proportion_ci(level, method="wilson")
@@ -48,16 +45,6 @@ def mean_stderr(values: npt.NDArray[np.float64]) -> float | None:
     if len(values) < 2:
         return None
     return float(np.std(values, ddof=1) / math.sqrt(len(values)))
-
-
-def check_level(level: float) -> None:
-    """Check a confidence level.
-
-    Raises:
-        ValueError: for one outside (0, 1).
-    """
-    if not 0 < level < 1:
-        raise ValueError(f"level={level}: it must lie between 0 and 1")
 
 
 class Interval(Frozen):

@@ -25,12 +25,7 @@ def mcnemar_exact(first_only: int, second_only: int) -> float:
         p = min(1, 2 P(X <= min(first_only, second_only))),   X ~ Binomial(m, 1/2)
 
     Source: McNemar 1947; exact form as in Agresti, Categorical Data Analysis, section 11.1.
-
-    Raises:
-        ValueError: for a negative count.
     """
-    if min(first_only, second_only) < 0:
-        raise ValueError(f"counts {first_only} and {second_only}: they cannot be negative")
     trials = first_only + second_only
     if trials == 0:
         return 1.0
@@ -54,12 +49,9 @@ def newcombe_interval(
     models never disagree. Source: Newcombe 1998, Statistics in Medicine 17:2635, method 10.
 
     Raises:
-        ValueError: for negative counts, or none at all.
+        ValueError: where all counts are 0.
     """
-    table = (both, first_only, second_only, neither)
-    n = sum(table)
-    if min(table) < 0 or n == 0:
-        raise ValueError(f"counts {table}: needed are four that are not negative, with a sum > 0")
+    n = both + first_only + second_only + neither
     hits, other_hits = both + first_only, both + second_only
     first, second = wilson_interval(hits, n, level), wilson_interval(other_hits, n, level)
     p, q = hits / n, other_hits / n

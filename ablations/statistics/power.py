@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-from ablations.statistics.intervals import check_level
-
 
 def independent_psi(score: float) -> float:
     """Return psi of two models of the same accuracy that fail independently: 2 p (1-p).
@@ -25,11 +23,7 @@ def noise_threshold(n: int, psi: float, level: float = 0.95) -> float:
     """Return the largest difference that equally good models show in `level` of all cases.
 
     ``z sqrt(psi/n)``, with z the two-sided normal quantile of `level`; in [0, 1] like `psi`.
-
-    Raises:
-        ValueError: for n < 1, psi outside [0, 1] or a level outside (0, 1).
     """
-    _check(n, psi)
     return _two_sided(level) * math.sqrt(psi / n)
 
 
@@ -39,11 +33,7 @@ def detectable_difference(n: int, psi: float, level: float = 0.95, power: float 
     The d at which ``d sqrt(n) = z_level sqrt(psi) + z_power sqrt(psi - d²)``. Source: Connor
     1987, Biometrics 43:207 (sample size of McNemar's test). It may exceed psi when n is too
     small for any difference to be found.
-
-    Raises:
-        ValueError: as `noise_threshold`.
     """
-    _check(n, psi)
     far, near = _two_sided(level), NormalDist().inv_cdf(power)
     # Squared and sorted: (n + near²) d² - 2 far sqrt(psi n) d + (far² - near²) psi = 0.
     lead, half = n + near**2, far * math.sqrt(psi * n)
@@ -57,20 +47,12 @@ def items_needed(difference: float, psi: float, level: float = 0.95, power: floa
     ``((z_level sqrt(psi) + z_power sqrt(psi - d²)) / d)²``, rounded up. Source: Connor 1987.
 
     Raises:
-        ValueError: for a difference of 0 or below, or psi < difference², which cannot be.
+        ValueError: for psi < difference², which cannot be.
     """
-    if difference <= 0 or psi < difference**2:
-        raise ValueError(f"difference={difference}, psi={psi}: needed is 0 < difference² <= psi")
     far, near = _two_sided(level), NormalDist().inv_cdf(power)
     root = far * math.sqrt(psi) + near * math.sqrt(psi - difference**2)
     return math.ceil((root / difference) ** 2)
 
 
-def _check(n: int, psi: float) -> None:
-    if n < 1 or not 0 <= psi <= 1:
-        raise ValueError(f"n={n}, psi={psi}: needed are n >= 1 and 0 <= psi <= 1")
-
-
 def _two_sided(level: float) -> float:
-    check_level(level)
     return NormalDist().inv_cdf((1 + level) / 2)

@@ -25,27 +25,22 @@ from ablations.study.documents import (
 from ablations.study.schema import (
     BASELINE_ROLES,
     EXPERTS,
-    BaselineKind,
     Evaluate,
     Kind,
-    Pools,
     Setting,
     Study,
     Value,
 )
 from layerswap_method.algorithm.plan import LayerPlan
-from layerswap_method.delta_revert.recipe import read_revert_recipe
+from layerswap_method.delta_revert.recipe import RevertDocument
 from layerswap_method.errors import InputError
-from layerswap_method.layer_swap.recipe import Recipe, read_recipe
+from layerswap_method.layer_swap.recipe import LayerSwapDocument
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 
 
 @dataclass(frozen=True)
 class Cell:
     """One point of a study: what is merged and what it is asked."""
-
-    study: str
-    """Name of the study."""
 
     label: str
     """In words, unique in the study."""
@@ -65,7 +60,7 @@ class Cell:
     merge: Mapping[str, Any]
     """The mergekit recipe with absolute folders; `passthrough` for an unmerged model."""
 
-    recipe: Recipe | None
+    recipe: LayerSwapDocument | None
     """`merge` read by the method itself; None unless it is a `layer_swap`."""
 
     plan: LayerPlan | None
@@ -92,6 +87,10 @@ class Cell:
             "kind": self.kind,
             "label": self.label,
         }
+
+
+_Point = tuple[Kind, str, Setting, dict[str, str]]
+"""Kind and label of a cell to be, what is varied, role -> name of the expert."""
 
 
 @dataclass
@@ -132,98 +131,69 @@ def expand(
         include_path: folder of the task files.
     """
     expansion = Expansion()
-    for kind in study.baseline:
-        _add_baseline(expansion, study, kind, experts, include_path, num_layers)
     codes = study.experts.languages()
-    for setting, pairs in _settings(study):
-        for names in pairs:
-            label = _label(setting, names, len(pairs))
-            try:
+    for kind, label, setting, names in (*_baselines(study), *_recipes(study)):
+        try:
+            if kind == "recipe":
                 document, plan, recipe = _merge(
                     expansion, study, setting, experts, names, num_layers
                 )
-            except (InputError, ValueError) as error:
-                text = error.message if isinstance(error, InputError) else str(error)
-                expansion.problems.setdefault(text, []).append(label)
-                continue
-            code = codes.get(names["language"])
-            expansion.cells.append(
-                Cell(
-                    study=study.name,
-                    label=label,
-                    kind="recipe",
-                    values=setting,
-                    experts=names,
-                    language=code,
-                    merge=document,
-                    recipe=recipe,
-                    plan=plan,
-                    request=_request(study.evaluate, code, include_path),
-                )
-            )
-    return expansion
-
-
-def _settings(study: Study) -> Iterator[tuple[Setting, list[dict[str, str]]]]:
-    """Yield every setting of the recipe with its experts: role -> name, for every pair."""
-    for setting in study.settings() if study.recipe is not None else ():
-        yield setting, _pairs(study.pools(setting))
-
-
-def _pairs(pools: Pools) -> list[dict[str, str]]:
-    pairs = itertools.product(pools.task, pools.language_names())
-    return [{"task": task, "language": language, "base": pools.base} for task, language in pairs]
-
-
-def _baseline_experts(study: Study, kind: BaselineKind) -> list[dict[str, str]]:
-    """Return the experts of every cell of a baseline: those of all settings, each once."""
-    roles = BASELINE_ROLES[kind]
-    found: dict[tuple[str, ...], None] = {}
-    for setting in study.settings():
-        pools = study.pools(setting)
-        found.update(dict.fromkeys(itertools.product(*(pools.names(role) for role in roles))))
-    return [dict(zip(roles, names, strict=True)) for names in found]
-
-
-def _add_baseline(
-    expansion: Expansion,
-    study: Study,
-    kind: BaselineKind,
-    experts: Mapping[str, Expert],
-    include_path: Path,
-    num_layers: int,
-) -> None:
-    choices = _baseline_experts(study, kind)
-    telling = [role for role in BASELINE_ROLES[kind] if role != "base"] or ["base"]
-    if len({each.get("base") for each in choices}) > 1 and "base" not in telling:
-        telling.append("base")
-    codes = study.experts.languages()
-    for names in choices:
+            else:
+                found = {role: experts[name] for role, name in names.items()}
+                document = baseline_document(kind, found, study.recipe)
+                is_ours = document["merge_method"] == LAYER_SWAP
+                recipe = LayerSwapDocument.read(document) if is_ours else None
+                plan = None if recipe is None else recipe.parameters.plan(num_layers)
+        except (InputError, ValueError) as error:
+            text = error.message if isinstance(error, InputError) else str(error)
+            expansion.problems.setdefault(text, []).append(label)
+            continue
         code = codes.get(names.get("language", ""))
-        suffix = "+".join(names[role] for role in telling)
-        found = {role: experts[name] for role, name in names.items()}
-        label = f"{kind} {suffix}" if len(choices) > 1 else kind
-        document, recipe = baseline_document(kind, found, study.recipe), None
-        if document["merge_method"] == LAYER_SWAP:
-            try:
-                recipe = read_recipe(document)
-            except InputError as error:
-                expansion.problems.setdefault(error.message, []).append(label)
-                continue
         expansion.cells.append(
             Cell(
-                study=study.name,
                 label=label,
                 kind=kind,
-                values={},
+                values=setting,
                 experts=names,
                 language=code,
                 merge=document,
                 recipe=recipe,
-                plan=None if recipe is None else recipe.spec.plan(num_layers),
+                plan=plan,
                 request=_request(study.evaluate, code, include_path),
             )
         )
+    return expansion
+
+
+def _baselines(study: Study) -> Iterator[_Point]:
+    """Yield the cells of every baseline: of the experts of all settings, each once."""
+    for kind in study.baseline:
+        roles = BASELINE_ROLES[kind]
+        choices = dict.fromkeys(
+            names
+            for pools in map(study.pools, study.settings())
+            for names in itertools.product(*(pools.names(role) for role in roles))
+        )
+        experts = [dict(zip(roles, names, strict=True)) for names in choices]
+        telling = [role for role in roles if role != "base"] or ["base"]
+        if len({each.get("base") for each in experts}) > 1 and "base" not in telling:
+            telling.append("base")
+        for names in experts:
+            suffix = "+".join(names[role] for role in telling)
+            yield kind, f"{kind} {suffix}" if len(experts) > 1 else kind, {}, names
+
+
+def _recipes(study: Study) -> Iterator[_Point]:
+    """Yield the cells of the recipe: every setting with every pair of its experts."""
+    for setting in study.settings() if study.recipe is not None else ():
+        pools = study.pools(setting)
+        pairs = list(itertools.product(pools.task, pools.language_names()))
+        for task, language in pairs:
+            parts = [f"{name}={_text(value)}" for name, value in setting.items()]
+            if len(pairs) > 1:
+                parts.insert(0, f"{task}+{language}")
+            names = {"task": task, "language": language, "base": pools.base}
+            yield "recipe", " ".join(parts) or "recipe", setting, names
 
 
 def _merge(
@@ -233,7 +203,7 @@ def _merge(
     experts: Mapping[str, Expert],
     names: Mapping[str, str],
     num_layers: int,
-) -> tuple[dict[str, Any], LayerPlan | None, Recipe | None]:
+) -> tuple[dict[str, Any], LayerPlan | None, LayerSwapDocument | None]:
     parameters: dict[str, Any] = {
         name: value for name, value in setting.items() if not name.startswith(EXPERTS)
     }
@@ -249,19 +219,12 @@ def _merge(
     found = {**experts, **{role: experts[name] for role, name in names.items()}}
     document = with_experts(document, found)
     if document.get("merge_method") == DELTA_REVERT:
-        read_revert_recipe(document).spec.layers(num_layers)
+        RevertDocument.read(document).parameters.layers(num_layers)
     if not is_layer_swap:
         return document, None, None
-    recipe = read_recipe(document)
-    is_measured = recipe.spec.placement == "delta_share"
-    return document, None if is_measured else recipe.spec.plan(num_layers), recipe
-
-
-def _label(setting: Setting, names: Mapping[str, str], pairs: int) -> str:
-    parts = [f"{name}={_text(value)}" for name, value in setting.items()]
-    if pairs > 1:
-        parts.insert(0, f"{names['task']}+{names['language']}")
-    return " ".join(parts) or "recipe"
+    recipe = LayerSwapDocument.read(document)
+    is_measured = recipe.parameters.placement == "delta_share"
+    return document, None if is_measured else recipe.parameters.plan(num_layers), recipe
 
 
 def _text(value: Value) -> str:

@@ -12,7 +12,7 @@ from ablations.study.schema import EXPERTS, Study
 from ablations.study.varied_experts import varied_expert_problems
 from ablations.tasks.catalog import SHIPPED_TASKS, choose, list_tasks
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.recipe.references import is_folder, named_models
+from layerswap_method.recipe.references import is_folder, named_models, no_such_folder
 
 
 def with_experts_file(study: Study, file: ExpertsFile) -> Study:
@@ -101,10 +101,10 @@ def study_problems(study: Study, known: Collection[str]) -> Iterator[str]:
         yield "evaluate names no tasks; write tasks: [NAME, ...] or benchmarks: [mgsm, ...]"
     folder = task_folder(study)
     if not is_folder(folder):
-        hint = "; layerswap pocket build makes it" if "pocket" in str(folder) else ""
-        yield f"evaluate.include_path: {folder}: no such folder{hint}"
+        hint = "; layerswap pocket build makes it here" if "pocket" in str(folder) else ""
+        yield f"evaluate.include_path: {no_such_folder(evaluate.include_path or folder)}{hint}"
     if evaluate.data_dir is not None and not is_folder(evaluate.data_dir):
-        yield f"evaluate.data_dir: {evaluate.data_dir}: no such folder"
+        yield f"evaluate.data_dir: {no_such_folder(evaluate.data_dir)}"
 
 
 def _recipe_problems(study: Study, known: Collection[str]) -> Iterator[str]:

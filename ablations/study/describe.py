@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from ablations.study.cells import Cell
-from ablations.study.cost import cost_of
+from ablations.study.documents import unmerged
 from ablations.study.planning import StudyPlan
+from layerswap_method.checkpoints.spans import torch_dtype
 from layerswap_method.layer_swap.drawing import SYMBOLS, draw_line
+from layerswap_method.merge_stream import can_stream
 
 
 def counted(count: int, thing: str) -> str:
@@ -67,16 +69,29 @@ def _cost(
     materialize: bool,
     jobs: int,
 ) -> list[str]:
-    cost = cost_of(plan, todo, materialize=materialize, jobs=jobs)
-    requests = ", ".join(dict.fromkeys(left.values()))
+    # A model that the running engine refuses needs one of its own, which is not counted.
+    adapted = {each.reference for each in plan.experts.values() if each.adapter is not None}
+    written = [
+        cell
+        for cell in todo
+        if (materialize or not can_stream(cell.merge)) and unmerged(cell.merge) in (None, *adapted)
+    ]
+    size = plan.num_weights * sum(_bytes_each(plan, cell) for cell in written)
+    starts = len(todo) if materialize else min(jobs, len(todo))
     return [
         f"cost: {counted(len(left), 'evaluation')} for {counted(cells, 'cell')}, on "
         f"{plan.backend} in {plan.options.dtype}",
-        f"  tasks: {requests or 'none'}; items a task: {plan.study.evaluate.limit or 'all'}",
-        f"  engine starts: {cost.engine_starts}; loads into a live engine: {cost.loads}",
-        f"  checkpoints written by mergekit: {cost.checkpoints} "
-        f"({_size(cost.checkpoint_bytes)} in all, one at a time)",
+        f"  tasks: {', '.join(dict.fromkeys(left.values())) or 'none'}; "
+        f"items a task: {plan.study.evaluate.limit or 'all'}",
+        f"  engine starts: {starts}; loads into a live engine: {0 if materialize else len(todo)}",
+        f"  checkpoints written by mergekit: {len(written)} ({_size(size)} in all, one at a time)",
     ]
+
+
+def _bytes_each(plan: StudyPlan, cell: Cell) -> int:
+    """Return the bytes of one number in the checkpoint of a merge."""
+    stated = cell.merge.get("out_dtype") or cell.merge.get("dtype") or plan.options.dtype
+    return 4 if stated == "auto" else torch_dtype(str(stated).removeprefix("torch.")).itemsize
 
 
 def _drawn(cell: Cell) -> str:

@@ -13,16 +13,19 @@ from typing import Any
 from ablations.models.find import Expert
 from ablations.study.scaling import COUNTS, scale_count
 from ablations.study.schema import Scalar
-from layerswap_method.delta_revert.spec import SHARED_PARAMETERS as REVERT_PARAMETERS
+from layerswap_method.delta_revert.spec import RevertSpec
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.layer_swap.spec import SHARED_PARAMETERS, LayerSwapSpec
+from layerswap_method.layer_swap.spec import LayerSwapSpec
 
 LAYER_SWAP = "layer_swap"
 DELTA_REVERT = "delta_revert"
 PLACEHOLDERS = ("base", "task", "language")
 """Model names of a template that stand for the experts of a cell."""
 
-_PARAMETERS = {LAYER_SWAP: SHARED_PARAMETERS, DELTA_REVERT: REVERT_PARAMETERS}
+_PARAMETERS = {
+    LAYER_SWAP: tuple(LayerSwapSpec.model_fields),
+    DELTA_REVERT: tuple(RevertSpec.model_fields),
+}
 """Method of ours -> the names of its top-level parameters, written in the template or not."""
 
 _STRUCTURE = ("models", "slices", "modules", "parameters", "base_model")
@@ -157,6 +160,15 @@ def baseline_document(
         "parameters": {"normalize": True, "lambda": 1.0},
         **shared,
     }
+
+
+def unmerged(merge: Mapping[str, Any]) -> str | None:
+    """Return the reference of the model that the recipe leaves as it is; None for a merge."""
+    models = list(merge.get("models") or ())
+    if merge["merge_method"] != "passthrough" or len(models) != 1:
+        return None
+    is_plain = set(merge) <= {"merge_method", "models"} and set(models[0]) == {"model"}
+    return str(models[0]["model"]) if is_plain else None
 
 
 def with_references(value: Any, references: Mapping[str, str]) -> Any:

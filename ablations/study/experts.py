@@ -22,8 +22,7 @@ from typing import Any
 
 from pydantic import Field, StrictStr, ValidationError, model_validator
 
-from ablations.study.files import STUDIES, find_shipped
-from ablations.study.forms import form_problems
+from ablations.study.files import STUDIES, find_shipped, form_problems
 from ablations.study.schema import Number
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen

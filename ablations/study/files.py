@@ -12,16 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from ablations.study.forms import form_problems
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.recipe.parameters import Words, problems
 from layerswap_method.recipe.references import is_there
 from layerswap_method.recipe.strict_yaml import read_yaml
 
 STUDIES = Path(__file__).parent.parent / "studies"
 """The shipped studies."""
+
+_GRIDS = {
+    "vary": "vary is a grid (name: [value, ...]) or a list of settings (- {name: value, ...}); "
+    "values are numbers, texts or true/false"
+}
 
 
 @dataclass(frozen=True)
@@ -130,3 +135,17 @@ def _salvaged(document: dict[str, Any], error: ValidationError) -> Study | None:
         return Study.model_validate(rest)
     except ValidationError:
         return None
+
+
+def form_problems(
+    model: type[BaseModel], document: Any, error: ValidationError, whole: str
+) -> tuple[str, ...]:
+    """Return the errors of pydantic as text, each place once, without those of what holds another.
+
+    Args:
+        model: what was validated.
+        document: the content of the file.
+        error: what pydantic raised.
+        whole: what `model` stands for, where an error is about all of it.
+    """
+    return tuple(problems(model, document, error, Words(whole, grids=_GRIDS)))

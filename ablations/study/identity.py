@@ -28,7 +28,6 @@ from ablations.scoring import SCORING_VERSION
 from ablations.scoring.records import Backend, EvaluationRequest
 from ablations.study.cells import Cell
 from ablations.study.documents import DELTA_REVERT, LAYER_SWAP, with_references
-from ablations.study.streams import without_idle_rows
 from ablations.tasks.contents import TaskContents
 from layerswap_method.errors import InputError
 from layerswap_method.merge_stream import can_stream, needs_deltas, stream_of
@@ -198,7 +197,7 @@ def weights_identity(
         contents: what they are made of.
         versions: of the packages that can change a merge.
     """
-    merge = without_idle_rows(merge)
+    merge = _without_idle_rows(merge)
     code = layerswap_method.METHOD_VERSION
     is_ours = merge["merge_method"] in (LAYER_SWAP, DELTA_REVERT)
     by_recipe = {
@@ -234,3 +233,17 @@ def _origin(origin: TensorOrigin, contents: Contents) -> list[Any]:
         file = contents.files[change.file.resolve()]
         added = [file, change.up, change.down, change.scaling, change.transposed]
     return [contents.files[origin.file], origin.name, origin.dtype, added]
+
+
+def _without_idle_rows(merge: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a recipe of the same weights that compares no rows where all of them stay.
+
+    At ``keep_fraction: 1`` and ``threshold: 0`` nothing need be measured to know that. Without a
+    ``dtype`` the recipe stays as it is: of two dtypes, compared rows get the wider.
+    """
+    parameters = dict(merge.get("parameters") or {})
+    idle = parameters.get("keep_fraction") == 1 or parameters.get("threshold") == 0
+    if merge["merge_method"] != DELTA_REVERT or not idle or merge.get("dtype") is None:
+        return merge
+    left = {k: v for k, v in parameters.items() if k not in ("keep_fraction", "threshold")}
+    return {**merge, "parameters": left or {"bottom_layers": 0}}

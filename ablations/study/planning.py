@@ -6,13 +6,14 @@ All problems are collected; only what cannot be asked because of an earlier one 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import layerswap_method
 from ablations.engines.backends import backend_versions, resolve_backend
@@ -38,14 +39,14 @@ from ablations.study.identity import Fingerprints, identified, protocol_key, rea
 from ablations.study.scaling import describe_scaling
 from ablations.study.schema import Study
 from ablations.study.selection import selected
-from ablations.study.streams import engine_options
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.checkpoints.headers import Checkpoint
 from layerswap_method.checkpoints.lora import check_readable
 from layerswap_method.errors import InputError
 from layerswap_method.merge_stream import can_stream
-from layerswap_method.mergekit_plugin.api import configuration_type
+from layerswap_method.mergekit_plugin.recipe_errors import configuration_type
 from layerswap_method.recipe.references import named_models
+from layerswap_method.stream.weight_stream import checkpoint_stream
 
 _MODELS = "write task, language or base for an expert of the cell, or name it in the experts file"
 
@@ -94,12 +95,17 @@ class StudyPlan:
         """How the engine runs."""
         return self.study.evaluate.options
 
-    def groups(self) -> tuple[tuple[Cell, ...], ...]:
+    def groups(self) -> list[list[Cell]]:
         """Return the cells that are evaluated together: those of equal weights."""
-        groups: dict[str, list[Cell]] = {}
-        for cell in self.cells:
-            groups.setdefault(cell.weights_key, []).append(cell)
-        return tuple(tuple(group) for group in groups.values())
+        return grouped(self.cells)
+
+
+def grouped(cells: Iterable[Cell]) -> list[list[Cell]]:
+    """Return identified cells by their weights, in the order of the first of each."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.weights_key, []).append(cell)
+    return list(groups.values())
 
 
 def plan_study(
@@ -151,7 +157,9 @@ def plan_study(
             checkpoints, unfit = compatibility_report(list(experts.values()), aligned=aligned)
             problems += [f"incompatible experts: {problem}" for problem in unfit]
         else:  # one model alone need fit no other
-            problems += _adapter_problems(experts.values())
+            for adapter in filter(None, (expert.adapter for expert in experts.values())):
+                with _collected(problems):
+                    check_readable(adapter)
         if not problems and checkpoints and checkpoints[0].num_layers is None:
             problems.append(f"the config of {checkpoints[0].name} does not say how many layers")
         if not problems:
@@ -162,7 +170,9 @@ def plan_study(
                 include_path=task_folder(study),
             )
             problems += expansion.problem_list()
-            problems += _selection_problems(only, expansion)
+            if not expansion.problems:
+                with _collected(problems):
+                    selected(expansion.cells, only)
     if problems or chosen is None:
         raise InputError.from_problems(str(file.path), problems)
     expansion.cells = list(_with_single_tasks(expansion.cells))
@@ -196,11 +206,24 @@ def plan_study(
         states=fingerprints.states(),
         notes=(
             *_scaling(study, expansion, checkpoints),
-            *_shared_weights(cells),
+            *(
+                f"the same weights, evaluated once: {'; '.join(cell.label for cell in group)}"
+                for group in grouped(cells)
+                if len(group) > 1
+            ),
             *_unstreamed(cells),
             *(f"{task}: skipped: {reason}" for task, reason in skipped.items()),
         ),
     )
+
+
+@contextlib.contextmanager
+def _collected(problems: list[str]) -> Iterator[None]:
+    """Add what is raised to `problems`, and go on."""
+    try:
+        yield
+    except InputError as error:
+        problems.append(error.message)
 
 
 def _with_experts(
@@ -213,12 +236,10 @@ def _with_experts(
     if path is None:
         problems.append("no experts file: add --experts FILE (name: folder, hub id, base+adapter)")
         return study, None
-    try:
+    with _collected(problems):
         found = read_experts_file(path)
-    except InputError as error:
-        problems.append(error.message)
-        return study, None
-    return with_experts_file(study, found), found
+        return with_experts_file(study, found), found
+    return study, None
 
 
 def _find_experts(
@@ -241,19 +262,20 @@ def _with_protocol(study: Study, said: dict[str, Any], problems: list[str]) -> S
     """Return the study with the tasks of its benchmarks and what the command line says of them."""
     changes = {name: value for name, value in said.items() if value is not None}
     study = study.model_copy(update={"evaluate": study.evaluate.model_copy(update=changes)})
-    try:
+    with _collected(problems):
         return with_benchmarks(study)
-    except InputError as error:
-        problems.append(error.message)
-        return study
+    return study
 
 
 def _with_dtype(study: Study, base: Expert) -> Study:
-    """Return the study with the dtype in which all of its models are run."""
-    options = engine_options(study.evaluate.options, base.folder)
-    return study.model_copy(
-        update={"evaluate": study.evaluate.model_copy(update={"options": options})}
-    )
+    """Return the study with the dtype of all of its models: ``auto`` is that of the base."""
+    options = study.evaluate.options
+    known = get_args(EngineOptions.model_fields["dtype"].annotation)
+    stored = checkpoint_stream(base.folder).model_dtype
+    if options.dtype != "auto" or stored not in known:
+        return study
+    changes = {"options": options.model_copy(update={"dtype": stored})}
+    return study.model_copy(update={"evaluate": study.evaluate.model_copy(update=changes)})
 
 
 def _backend(
@@ -292,16 +314,6 @@ def _backend(
     return chosen, choice_of_tasks.skipped
 
 
-def _selection_problems(only: Sequence[str], expansion: Expansion) -> list[str]:
-    if expansion.problems:
-        return []
-    try:
-        selected(expansion.cells, only)
-    except InputError as error:
-        return [error.message]
-    return []
-
-
 def _check_data(cells: list[Cell]) -> None:
     """Load the data of every shipped task once.
 
@@ -324,15 +336,6 @@ def _with_single_tasks(cells: Iterable[Cell]) -> Iterator[Cell]:
         yield dataclasses.replace(cell, request=request, skipped=choice.skipped)
 
 
-def _adapter_problems(experts: Iterable[Expert]) -> Iterator[str]:
-    for expert in experts:
-        try:
-            if expert.adapter is not None:
-                check_readable(expert.adapter)
-        except InputError as error:
-            yield error.message
-
-
 def _depth(checkpoints: list[Checkpoint]) -> int:
     return next((each.num_layers or 0 for each in checkpoints), 0)
 
@@ -341,17 +344,6 @@ def _scaling(study: Study, expansion: Expansion, checkpoints: list[Checkpoint]) 
     if study.reference_layers is None or not expansion.scaled:
         return []
     return [describe_scaling(expansion.scaled, study.reference_layers, _depth(checkpoints))]
-
-
-def _shared_weights(cells: list[Cell]) -> list[str]:
-    groups: dict[str, list[str]] = {}
-    for cell in cells:
-        groups.setdefault(cell.weights_key, []).append(cell.label)
-    return [
-        f"the same weights, evaluated once: {'; '.join(labels)}"
-        for labels in groups.values()
-        if len(labels) > 1
-    ]
 
 
 def _unstreamed(cells: list[Cell]) -> list[str]:

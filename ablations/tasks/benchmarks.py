@@ -7,6 +7,7 @@ What all languages share stands in the template that each task includes: `_mgsm.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from ablations.tasks.languages import Language, MbppProblems
@@ -52,14 +53,11 @@ def mgsm_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
         }
 
 
-def belebele_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
-    """Yield Belebele in every language that has it."""
+def choice_tasks(benchmark: str, languages: Languages) -> Iterator[dict[str, Any]]:
+    """Yield Belebele or MMLU in every language that has it."""
     for code, language in languages.items():
-        if language.belebele is not None:
-            yield {
-                **_head("belebele", code, language),
-                **_data("belebele", {code: language.belebele}),
-            }
+        if (config := getattr(language, benchmark)) is not None:
+            yield {**_head(benchmark, code, language), **_data(benchmark, {code: config})}
 
 
 def flores_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
@@ -85,16 +83,6 @@ def flores_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
                     "source_language": source,
                     "bleu_tokenizer": into.bleu,
                 },
-            }
-
-
-def mmlu_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
-    """Yield MMLU in every language that has it."""
-    for code, language in languages.items():
-        if language.mmlu is not None:
-            yield {
-                **_head("mmlu", code, language),
-                **_data("mmlu", {code: language.mmlu}),
             }
 
 
@@ -129,10 +117,10 @@ def mbpp_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
 
 BENCHMARKS: dict[str, Callable[[Languages], Iterator[dict[str, Any]]]] = {
     "mgsm": mgsm_tasks,
-    "belebele": belebele_tasks,
+    "belebele": partial(choice_tasks, "belebele"),
     "flores": flores_tasks,
     "mbpp": mbpp_tasks,
-    "mmlu": mmlu_tasks,
+    "mmlu": partial(choice_tasks, "mmlu"),
 }
 """Benchmark → its tasks, in the order of the paper's Table 5."""
 

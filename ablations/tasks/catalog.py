@@ -109,14 +109,10 @@ def list_tasks() -> tuple[Task, ...]:
 
 def describe_tasks(tasks: Sequence[Task]) -> str:
     """Return a table of `tasks` and their groups as text."""
+    sources = [f"{task.source} ({', '.join(task.configs.values())})" for task in tasks]
     rows = [
-        (
-            task.name,
-            task.label,
-            task.protocol,
-            f"{task.source} ({', '.join(task.configs.values())})",
-        )
-        for task in tasks
+        (task.name, task.label, task.protocol, source)
+        for task, source in zip(tasks, sources, strict=True)
     ]
     table = text_table(("task", "language", "protocol", "source"), rows, sides="llll")
     groups = dict.fromkeys(

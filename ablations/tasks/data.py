@@ -94,14 +94,13 @@ def load_mgsm(
         for index, row in enumerate(rows):
             if (number := read_number(str(row["answer_number"]))) is None:
                 problems.append(f"item {index}: answer_number {row['answer_number']!r} is none")
-                continue
-            # The hub has 2125 where files may have "2,125".
-            row["answer_number"] = f"{number:f}"
-            if split == "train" and not row["answer"]:
+            elif split == "train" and not row["answer"]:
                 problems.append(f"item {index}: an exemplar without `answer`")
+            else:  # the hub has 2125 where files may have "2,125"
+                row["answer_number"] = f"{number:f}"
         if split == "train" and len(rows) < MGSM_EXEMPLARS:
             problems.append(f"{len(rows)} exemplars; needed are {MGSM_EXEMPLARS}")
-        _refuse(MGSM, language, split, problems)
+        refuse(f"mgsm {language} ({split})", problems)
         splits[split] = make_dataset(f"mgsm {language} ({split})", rows)
     return splits
 
@@ -119,16 +118,15 @@ def load_belebele(
     problems = []
     for index, row in enumerate(rows):
         number = row["correct_answer_num"] = str(row["correct_answer_num"])
-        if number not in ("1", "2", "3", "4"):
+        row["answer"] = dict(zip("1234", "ABCD", strict=True)).get(number)
+        if row["answer"] is None:
             problems.append(f"item {index}: correct_answer_num {number!r} is not 1, 2, 3, 4")
-            continue
-        row["answer"] = "ABCD"[int(number) - 1]
     if len(rows) <= CHOICE_EXEMPLARS:
         problems.append(
             f"{len(rows)} items; {CHOICE_EXEMPLARS} examples beside the item take "
             f"{CHOICE_EXEMPLARS + 1}"
         )
-    _refuse(BELEBELE, language, "test", problems)
+    refuse(f"belebele {language} (test)", problems)
     return {"test": make_dataset(f"belebele {language} (test)", rows)}
 
 
@@ -145,17 +143,14 @@ def load_mmlu(
     for split in ("dev", "test"):
         rows = read_rows(MMLU, language, split, hub_id=hub_id, config=config, data_dir=data_dir)
         wrong = [row["answer"] for row in rows if row["answer"] not in ("A", "B", "C", "D")]
-        _refuse(MMLU, language, split, [f"answer {each!r} is not A, B, C, D" for each in wrong[:5]])
+        refuse(f"mmlu {language} ({split})", [f"answer {e!r} is not A, B, C, D" for e in wrong])
         items += [{**row, "split": split} for row in rows]
     examples = Counter(row["subject"] for row in items if row["split"] == "dev")
     asked = dict.fromkeys(row["subject"] for row in items if row["split"] == "test")
-    _refuse(
-        *(MMLU, language, "dev"),
-        [
-            f"{examples[subject]} examples of {subject!r}; needed are {CHOICE_EXEMPLARS}"
-            for subject in asked
-            if examples[subject] < CHOICE_EXEMPLARS
-        ],
+    few = [subject for subject in asked if examples[subject] < CHOICE_EXEMPLARS]
+    refuse(
+        f"mmlu {language} (dev)",
+        [f"{examples[each]} examples of {each!r}; needed are {CHOICE_EXEMPLARS}" for each in few],
     )
     return {"items": make_dataset(f"mmlu {language}", items)}
 
@@ -178,32 +173,26 @@ def load_flores(
         rows = read_rows(
             *(FLORES, language, "devtest"), hub_id=hub_id, config=config, data_dir=data_dir
         )
+        where = f"flores {language} (devtest)"
         if {type(row["id"]) for row in rows} not in ({int}, {str}):
-            _refuse(FLORES, language, "devtest", ["ids are neither all integers nor all texts"])
+            raise InputError(f"{where}: ids are neither all integers nor all texts")
         counted = Counter(row["id"] for row in rows)
-        twice = [f"sentence {each} is there twice" for each, count in counted.items() if count > 1]
-        _refuse(FLORES, language, "devtest", twice[:5])
+        refuse(where, [f"sentence {each} is there twice" for each in counted if counted[each] > 1])
         texts = {row["id"]: row["text"].strip() for row in rows}
         # A line break in it would end prompt or answer there.
-        problems = [
-            f"sentence {each} is empty or of several lines"
-            for each, text in texts.items()
-            if not text or "\n" in text
-        ]
-        _refuse(FLORES, language, "devtest", problems[:5])
+        odd = [each for each, text in texts.items() if not text or "\n" in text]
+        refuse(where, [f"sentence {each} is empty or of several lines" for each in odd])
         sides.append(texts)
     source, target = sides
     pair = "-".join(configs)
-    if odd := sorted(source.keys() ^ target.keys(), key=str):
+    if alone := sorted(source.keys() ^ target.keys(), key=str):
         raise InputError(
-            f"flores {pair}: {len(odd)} sentences are in one language only, such as id {odd[0]}"
+            f"flores {pair}: {len(alone)} sentences are in one language only, such as id {alone[0]}"
         )
-    return {
-        "devtest": make_dataset(
-            f"flores {pair} (devtest)",
-            [{"id": e, "source": source[e], "target": target[e]} for e in sorted(source)],
-        )
-    }
+    items = [
+        {"id": each, "source": source[each], "target": target[each]} for each in sorted(source)
+    ]
+    return {"devtest": make_dataset(f"flores {pair} (devtest)", items)}
 
 
 def read_rows(
@@ -247,9 +236,7 @@ def read_rows(
         for name in source.texts
         if not isinstance(row[name], str)
     ]
-    if problems:
-        more = [f"and {len(problems) - 5} more"] if len(problems) > 5 else []
-        raise InputError.from_problems(where, [*problems[:5], *more])
+    refuse(where, problems)
     kept = (*source.columns, *source.optional)
     return [{name: row[name] for name in kept if name in row} for row in rows]
 
@@ -276,19 +263,16 @@ def _find_file(source: Source, language: str, split: str, data_dir: Path) -> Pat
 
 
 def _from_file(path: Path) -> list[Row]:
+    rows, number = [], 0
     try:
-        lines = list(read_lines(path))
+        for number, line in read_lines(path):
+            rows.append(json.loads(line))
+            if not isinstance(rows[-1], dict):
+                raise InputError(f"{path}, line {number}: not an object with the dataset's columns")
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}, line {number}: not JSON: {error}") from error
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {describe_error(error)}") from error
-    rows = []
-    for number, line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise InputError(f"{path}, line {number}: not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise InputError(f"{path}, line {number}: not an object with the dataset's columns")
-        rows.append(row)
     return rows
 
 
@@ -306,9 +290,11 @@ def _from_hub(source: Source, hub_id: str, config: str, split: str) -> list[Row]
         ) from error
 
 
-def _refuse(source: Source, language: str, split: str, problems: list[str]) -> None:
+def refuse(where: str, problems: list[str]) -> None:
+    """Raise an `InputError` with the first five problems, if there is one."""
     if problems:
-        raise InputError.from_problems(f"{source.benchmark} {language} ({split})", problems)
+        more = [f"and {len(problems) - 5} more"] if len(problems) > 5 else []
+        raise InputError.from_problems(where, [*problems[:5], *more])
 
 
 def make_dataset(where: str, rows: list[Row]) -> Dataset:

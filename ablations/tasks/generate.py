@@ -36,11 +36,8 @@ def task_files(languages: dict[str, Language]) -> dict[str, str]:
             for code in codes:
                 members.setdefault(f"layerswap_{code}", []).append(name)
     for group, tasks_of_group in members.items():
-        files[group] = {
-            "group": group,
-            "task": tasks_of_group,
-            "metadata": {"version": VERSION},
-        }
+        metadata = {"version": VERSION}
+        files[group] = {"group": group, "task": tasks_of_group, "metadata": metadata}
     return {f"{name}.yaml": _HEADER + _dump(content) for name, content in files.items()}
 
 
@@ -56,23 +53,14 @@ def write_files(folder: Path, files: dict[str, str]) -> None:
 def find_differences(folder: Path, files: dict[str, str]) -> list[str]:
     """Return what stands in `folder` that the table does not say, and the other way round."""
     there = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.yaml")}
-    return [
-        *(f"{name} is missing" for name in sorted(files.keys() - there.keys())),
-        *(f"{name} is not from the table" for name in sorted(there.keys() - files.keys())),
-        *(
-            f"{name} differs"
-            for name in sorted(files)
-            if there.get(name, files[name]) != files[name]
-        ),
-    ]
+    missing, odd = files.keys() - there.keys(), there.keys() - files.keys()
+    differing = {name for name in files.keys() & there.keys() if files[name] != there[name]}
+    kinds = {"is missing": missing, "is not from the table": odd, "differs": differing}
+    return [f"{name} {what}" for what, names in kinds.items() for name in sorted(names)]
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes every value where it stands, text of several lines as lines, and functions."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        """Return True: no value is written as a reference to another."""
-        return True
+    """Writes text of several lines as lines, and functions."""
 
 
 def _write_str(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -81,12 +69,10 @@ def _write_str(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
-def _write_function(dumper: yaml.SafeDumper, name: FunctionName) -> yaml.ScalarNode:
-    return dumper.represent_scalar("!function", str(name))
-
-
 _Dumper.add_representer(str, _write_str)
-_Dumper.add_representer(FunctionName, _write_function)
+_Dumper.add_representer(
+    FunctionName, lambda dumper, name: dumper.represent_scalar("!function", str(name))
+)
 
 
 def _dump(content: dict[str, Any]) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
@@ -95,25 +94,14 @@ def load_languages(path: Path | None = None) -> dict[str, Language]:
         InputError: naming every entry that is not what it should be.
     """
     source = path or files("ablations.tasks") / "languages.yml"
-    table: dict[str, Any] = parse_yaml(source.read_text(encoding="utf-8"), str(source))
-    languages: dict[str, Language] = {}
-    problems: list[str] = []
-    for code, entry in table.items():
-        try:
-            languages[code] = Language.model_validate(entry)
-        except ValidationError as error:
-            problems += [
-                f"{code}.{'.'.join(str(part) for part in each['loc'])}: {each['msg']}"
-                for each in error.errors()
-            ]
+    table = parse_yaml(source.read_text(encoding="utf-8"), str(source))
+    try:
+        languages = TypeAdapter(dict[str, Language]).validate_python(table)
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise InputError.from_problems(str(source), problems) from error
+    own = {code for code, each in languages.items() if isinstance(each.mbpp, MbppProblems)}
     for code, language in languages.items():
-        if isinstance(other := language.mbpp, str) and not has_problems(languages, other):
-            problems.append(f"{code}.mbpp: {other!r} has no problems of its own")
-    if problems:
-        raise InputError.from_problems(str(source), problems)
+        if isinstance(language.mbpp, str) and language.mbpp not in own:
+            raise InputError(f"{source}: {code}.mbpp: {language.mbpp!r} has no problems of its own")
     return languages
-
-
-def has_problems(languages: Mapping[str, Language], code: str) -> bool:
-    """Return whether MBPP's problems are there in the language `code`."""
-    return code in languages and isinstance(languages[code].mbpp, MbppProblems)

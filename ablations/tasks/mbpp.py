@@ -14,16 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablations.sandbox.programs import (
-    Isolation,
-    RunCode,
-    find_isolation,
-    run_program,
-)
+from ablations.sandbox.programs import Isolation, RunCode, find_isolation, run_program
 from ablations.sandbox.watch import ProgramVerdict
 from ablations.tasks.code import extract_code, tested_names
-from ablations.tasks.data import Source, make_dataset, read_rows
-from layerswap_method.errors import InputError
+from ablations.tasks.data import Source, make_dataset, read_rows, refuse
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -74,34 +68,28 @@ def load_mbpp(
     rows = read_rows(source, language, where, hub_id=hub_id, config=config, data_dir=data_dir)
     kept = [row for row in rows if row["task_id"] in _TEST_IDS]
     problems = [] if kept else ["no task_id from 11 to 510, which are MBPP's test problems"]
+    items = []
     for row in kept:
-        if not _are_texts(row["test_list"]) or not _are_texts([_setup(row)]):
+        tests, setup = row["test_list"], row.get("test_setup_code") or ""
+        if not isinstance(tests, list) or not all(
+            isinstance(each, str) for each in [*tests, setup]
+        ):
             problems.append(f"task_id {row['task_id']}: its tests are no list of texts")
             continue
         try:
-            tested_names([_setup(row), *row["test_list"]])
+            tested_names([setup, *tests])
         except SyntaxError as error:
             problems.append(f"task_id {row['task_id']}: its tests are no Python: {error}")
-    if problems:
-        raise InputError.from_problems(f"mbpp {language} ({where})", problems)
-    items = [
-        {
-            "task_id": row["task_id"],
-            "text": row[column].strip(),
-            "test_list": [test.strip() for test in row["test_list"]],
-            "test_setup_code": _setup(row),
-        }
-        for row in kept
-    ]
+        items.append(
+            {
+                "task_id": row["task_id"],
+                "text": row[column].strip(),
+                "test_list": [test.strip() for test in tests],
+                "test_setup_code": setup,
+            }
+        )
+    refuse(f"mbpp {language} ({where})", problems)
     return {"test": make_dataset(f"mbpp {language} ({where})", items)}
-
-
-def _setup(row: Mapping[str, Any]) -> Any:
-    return row.get("test_setup_code") or ""
-
-
-def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def run_answers(

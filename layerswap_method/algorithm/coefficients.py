@@ -118,18 +118,18 @@ def mix_coefficients(
         ValueError: if a weight is negative or not finite, or the weights of a side sum to 0.
     """
     sides = [(task_weights, task_weight), (language_weights, language_weight)]
-    total = _fraction(task_weight) + _fraction(language_weight)
+    total = as_written(task_weight) + as_written(language_weight)
     both = bool(task_weights) and bool(language_weights)
     if both and total == 0:
         raise ValueError("task_weight and language_weight are both 0: nothing to average")
     shares: list[Fraction] = []
     for weights, side in sides:
-        fractions = [_fraction(weight) for weight in weights]
+        fractions = [as_written(weight) for weight in weights]
         if not fractions:
             continue
         if sum(fractions) == 0:
             raise ValueError("the weights of one role sum to 0: nothing to average")
-        share = _fraction(side) / total if both else Fraction(1)
+        share = as_written(side) / total if both else Fraction(1)
         shares.extend(share * fraction / sum(fractions) for fraction in fractions)
     divisor = math.lcm(*(share.denominator for share in shares)) if shares else 1
     if divisor < _EXACT_LIMIT:
@@ -138,7 +138,12 @@ def mix_coefficients(
     return floats, math.fsum(floats)
 
 
-def _fraction(weight: float) -> Fraction:
+def as_written(weight: float) -> Fraction:
+    """Return a weight as the decimal that is written: 0.3 is 3/10.
+
+    Raises:
+        ValueError: if it is negative or not finite.
+    """
     if not math.isfinite(weight) or weight < 0:
         raise ValueError(f"weight {weight} must be a finite number, 0 or more")
     return Fraction(repr(float(weight)))

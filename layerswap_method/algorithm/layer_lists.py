@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 
 _MOST_LAYERS = 100_000
@@ -60,14 +61,7 @@ def format_layers(layers: Iterable[int]) -> str:
 
 def runs_of(layers: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Yield the longest runs [start, end) of consecutive layers, ascending."""
-    start: int | None = None
-    previous = -2
-    for layer in sorted(layers):
-        if start is None:
-            start = layer
-        elif layer != previous + 1:
-            yield start, previous + 1
-            start = layer
-        previous = layer
-    if start is not None:
-        yield start, previous + 1
+    numbered = enumerate(sorted(layers))
+    for _, run in itertools.groupby(numbered, lambda each: each[1] - each[0]):
+        members = [layer for _, layer in run]
+        yield members[0], members[-1] + 1

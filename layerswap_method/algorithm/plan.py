@@ -9,7 +9,7 @@ must be *and*, which is what is implemented here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from layerswap_method.algorithm.layer_lists import parse_layers, runs_of
@@ -37,8 +37,8 @@ class LayerPlan:
     sources: tuple[Source, ...]
     """Of the whole layer; where `modules` is given, of the rest of it (its norms)."""
 
-    modules: tuple[tuple[Source, Source], ...] | None = None
-    """Sources of (attention, MLP) of every layer, where the two are chosen apart."""
+    modules: Mapping[str, tuple[Source, ...]] = field(default_factory=dict, hash=False)
+    """`attention` and `mlp` -> source in every layer, where the two are chosen apart; else {}."""
 
     @property
     def num_layers(self) -> int:
@@ -51,15 +51,7 @@ class LayerPlan:
 
     def source_of(self, layer: int, part: str) -> Source:
         """Return the source of one part (see `tensor_names.layer_part`) of one layer."""
-        if self.modules is not None and part in MODULES:
-            return self.modules[layer][MODULES.index(part)]
-        return self.sources[layer]
-
-    def by_module(self) -> dict[str, tuple[Source, ...]]:
-        """Return `attention` and `mlp` -> source of every layer; {} where layers are whole."""
-        if self.modules is None:
-            return {}
-        return {name: tuple(pair[i] for pair in self.modules) for i, name in enumerate(MODULES)}
+        return self.modules.get(part, self.sources)[layer]
 
 
 def swap_plan(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from layerswap_method.checkpoints.headers import Checkpoint, is_buffer, is_head, name_list
-from layerswap_method.checkpoints.stored import FLOATS
+from layerswap_method.checkpoints.stored import FLOATS, same_content
 
 
 def own_problems(checkpoint: Checkpoint) -> Iterator[str]:
@@ -31,6 +31,16 @@ def own_problems(checkpoint: Checkpoint) -> Iterator[str]:
             f"{checkpoint.name} stores weights as {', '.join(odd)} (quantised); use the "
             "unquantised checkpoint"
         )
+    head, embedding = checkpoint.head, checkpoint.embedding
+    if checkpoint.config.tie_word_embeddings and head is not None and embedding is not None:
+        tensors = checkpoint.tensors
+        if not same_content(tensors[head], tensors[embedding]):
+            yield (
+                f"{checkpoint.name} ties its output embedding to the input embedding "
+                f"(tie_word_embeddings: true), but its {head} is not its {embedding}; set "
+                "tie_word_embeddings: false in its config.json if it was trained so, or remove "
+                f"{head}"
+            )
 
 
 def ties(checkpoint: Checkpoint, *others: Checkpoint) -> bool:
@@ -62,10 +72,10 @@ def pair_problems(
         allow_architectures: the user said ``--allow-crimes``: class names may differ.
     """
     pair = f"{first.name} and {other.name}"
-    if first.architecture != other.architecture and not allow_architectures:
+    if first.config.architecture != other.config.architecture and not allow_architectures:
         yield (
-            f"{pair} have different architectures ({first.architecture}, {other.architecture}); "
-            f"{_PARENT}"
+            f"{pair} have different architectures ({first.config.architecture}, "
+            f"{other.config.architecture}); {_PARENT}"
         )
         return
     if first.num_layers != other.num_layers:

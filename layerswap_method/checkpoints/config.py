@@ -8,7 +8,6 @@ the model's class, and the files tell (`compatible`).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,23 +65,16 @@ def read_config(name: str, folder: Path) -> ModelConfig:
         return [value for value in values if type(value) is kind]
 
     ties = stated(bool, "tie_word_embeddings")
+    names = document.get("architectures")
+    dtype = document.get("dtype") or document.get("torch_dtype")
     quantization = next(iter(stated(dict, "quantization_config")), None)
     return ModelConfig(
         model_type=document["model_type"],
         text_type=stated(str, "model_type")[0],
-        architecture=_first_name(document.get("architectures")),
+        architecture=str(names[0]) if isinstance(names, list) and names else "unknown",
         num_hidden_layers=next(iter(stated(int, *_DEPTH)), None),
         vocab_size=next(iter(stated(int, "vocab_size")), None),
         tie_word_embeddings=any(ties) if ties else None,
         quantization=None if quantization is None else str(quantization.get("quant_method", "?")),
-        dtype=_dtype(document),
+        dtype=dtype.removeprefix("torch.") if isinstance(dtype, str) and dtype != "auto" else None,
     )
-
-
-def _first_name(names: Any) -> str:
-    return str(names[0]) if isinstance(names, list) and names else "unknown"
-
-
-def _dtype(document: Mapping[str, Any]) -> str | None:
-    found = next((document[k] for k in ("dtype", "torch_dtype") if document.get(k)), None)
-    return found.removeprefix("torch.") if isinstance(found, str) and found != "auto" else None

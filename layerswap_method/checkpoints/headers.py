@@ -42,11 +42,6 @@ class Checkpoint:
     tensors: Mapping[str, StoredTensor] = field(repr=False)
     """Tensor name -> place, in the order of the files."""
 
-    @property
-    def architecture(self) -> str:
-        """Return the class in the config, such as `LlamaForCausalLM`."""
-        return self.config.architecture
-
     @cached_property
     def num_layers(self) -> int | None:
         """Return the decoder layers: as the config says, else as the tensors' names say."""

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from layerswap_method.checkpoints.headers import Checkpoint, name_list
+from layerswap_method.checkpoints.compatible import ties
+from layerswap_method.checkpoints.headers import Checkpoint, is_head, name_list
 from layerswap_method.checkpoints.stored import StoredTensor, read_header
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
@@ -59,6 +60,9 @@ def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
     config = _read_config(adapter)
     _check_config(adapter, config)
     stored = _read_tensors(adapter)
+    # A tied output embedding has no change of its own, even where the base stores it.
+    tied = ties(base)
+    shapes = {name: shape for name, shape in base.shapes.items() if not (tied and is_head(name))}
     changes: dict[str, LowRankChange] = {}
     for name in stored:
         found = re.fullmatch(rf"{re.escape(_PREFIX)}(.+)\.(lora_A\.weight|lora_embedding_A)", name)
@@ -73,7 +77,7 @@ def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
         if up not in stored:
             raise InputError(f"{adapter}: {target} has lora_A and no lora_B")
         _check_change(
-            adapter, target, base.shapes, stored[name].shape, stored[up].shape, rank, transposed
+            adapter, target, shapes, stored[name].shape, stored[up].shape, rank, transposed
         )
         changes[target] = LowRankChange(
             file=stored[name].file,

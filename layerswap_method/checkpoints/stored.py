@@ -66,6 +66,9 @@ _ENTRY = {"dtype", "shape", "data_offsets"}
 _REMEMBERED = 64
 """Files whose headers are remembered."""
 
+_PIECE = 1 << 20
+"""Bytes compared at a time."""
+
 
 @dataclass(frozen=True)
 class StoredTensor:
@@ -81,11 +84,7 @@ class StoredTensor:
     """First byte of the tensor in the file."""
 
     nbytes: int
-    """Its bytes."""
-
     shape: tuple[int, ...]
-    """Its shape."""
-
     dtype: str
     """Its dtype as safetensors writes it, such as `BF16`."""
 
@@ -186,6 +185,27 @@ def file_stamp(file: Path) -> int:
         return file.stat().st_mtime_ns
     except OSError as error:
         raise InputError(f"{file}: the weights are gone: {error.strerror}") from error
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def same_content(one: StoredTensor, other: StoredTensor) -> bool:
+    """Return whether two tensors are alike: dtype, shape and every byte.
+
+    Raises:
+        InputError: if a file is gone, or was written anew since its header was read.
+    """
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    with open_stored(one) as ours, open_stored(other) as theirs:
+        for start in range(0, one.nbytes, _PIECE):
+            size = min(_PIECE, one.nbytes - start)
+            left, right = (
+                os.pread(opened.fileno(), size, tensor.offset + start)
+                for opened, tensor in ((ours, one), (theirs, other))
+            )
+            if left != right:
+                return False
+    return True
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)

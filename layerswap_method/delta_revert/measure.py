@@ -51,8 +51,7 @@ class MeasuredRows:
         for name, mav in self.mavs.items():
             if not bool(mav.isfinite().all()):
                 raise not_finite(self.pair, name)
-            layout = self.pair.layout(name)
-            rows.append((mav, layout.lines if layout.across else layout.columns))
+            rows.append((mav, self.pair.layout(name).width))
         return keep_threshold(rows, spec.keep_fraction)
 
     def stays(self, name: str, threshold: float) -> torch.Tensor:

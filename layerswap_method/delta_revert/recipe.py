@@ -6,15 +6,14 @@ What all recipes share is in `layerswap_method.recipe.document`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from layerswap_method.delta_revert.spec import RevertSpec
-from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
-from layerswap_method.recipe.document import Block, RecipeDocument, Reference, read_form
+from layerswap_method.recipe.document import Block, Entry, RecipeDocument
+from layerswap_method.recipe.parameters import Place
 from layerswap_method.recipe.references import same_model_key
 
 
@@ -27,13 +26,8 @@ class NoParameters(Frozen):
     """Name that does not belong here -> why."""
 
 
-class RevertEntry(Frozen):
+class RevertEntry(Entry):
     """One of the models of a recipe."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-    model: Reference
-    """A folder, a hub id, or either with ``+adapter``."""
 
     parameters: Annotated[NoParameters, Block] = NoParameters()
     """None."""
@@ -49,83 +43,39 @@ class RevertDocument(RecipeDocument):
     parameters: Annotated[RevertSpec, Block] = Field(default=None, validate_default=True)
     """What goes back to the base."""
 
+    @property
+    def expert(self) -> Any:
+        """Return the reference of the fine-tuned model; base_model is what it was made from."""
+        return self._experts()[0]
 
-@dataclass(frozen=True)
-class RevertRecipe:
-    """What a `delta_revert` merge is asked to do."""
+    def _experts(self) -> list[Any]:
+        """Return the models that are not the base."""
+        base = None if self.base_model is None else same_model_key(self.base_model)
+        return [entry.model for entry in self.models if same_model_key(entry.model) != base]
 
-    spec: RevertSpec
-    """The top-level parameters."""
-
-    expert: Any
-    """mergekit's `ModelReference` of the fine-tuned model."""
-
-    base_model: Any
-    """mergekit's `ModelReference` of what it was fine-tuned from: donor of what is reverted, and of
-    config and tokenizer."""
-
-
-def read_revert_recipe(config: Any, source: Mapping[str, Any] | None = None) -> RevertRecipe:
-    """Return the recipe, or raise one error that lists every problem.
-
-    Args:
-        config: the recipe with ``merge_method: delta_revert``, as YAML gives it or as mergekit's
-            `MergeConfiguration`.
-        source: the recipe before mergekit parsed it, to find keys that mergekit ignored.
-
-    Raises:
-        InputError: with all problems, each with its place and the nearest valid name.
-    """
-    document, problems, _ = read_form(RevertDocument, config, source)
-    if document is not None:
-        problems += _problems(document)
-    if problems or document is None:
-        raise InputError.from_problems("delta_revert recipe", problems)
-    (expert,) = _experts(document)
-    return RevertRecipe(spec=document.parameters, expert=expert, base_model=document.base_model)
-
-
-def reverted_layers(spec: RevertSpec, num_layers: int) -> frozenset[int]:
-    """Return the layers that go back whole.
-
-    Raises:
-        InputError: with the numbers, where they do not fit.
-    """
-    try:
-        return spec.layers(num_layers)
-    except ValueError as error:
-        raise InputError(f"delta_revert recipe: {error}") from error
-
-
-def _experts(document: RevertDocument) -> list[Any]:
-    """Return the models that are not the base."""
-    base = None if document.base_model is None else same_model_key(document.base_model)
-    return [entry.model for entry in document.models if same_model_key(entry.model) != base]
-
-
-def _problems(document: RevertDocument) -> Iterator[str]:
-    """Yield what is wrong beyond the form of single values."""
-    base, experts = document.base_model, _experts(document)
-    for key in ("tokenizer", "tokenizer_source"):
-        if getattr(document, key) is not None:
+    def contradictions(self, faulty: set[Place]) -> Iterator[str]:
+        """Yield what is wrong beyond the form of single values."""
+        base, experts = self.base_model, self._experts()
+        for key in ("tokenizer", "tokenizer_source"):
+            if getattr(self, key) is not None:
+                yield (
+                    f"{key} has no place here: rows are compared one by one, so expert and base "
+                    "must share a vocabulary; drop the line"
+                )
+        for i, entry in enumerate(self.models):
+            if entry.model not in (*experts, base):
+                yield (
+                    f"models[{i}] ({entry.model}) is the base_model; write it in the same way "
+                    f"({base}), or leave it out"
+                )
+        if base is None:
             yield (
-                f"{key} has no place here: rows are compared one by one, so expert and base must "
-                "share a vocabulary; drop the line"
+                "base_model is missing: write base_model: with the checkpoint that the expert was "
+                "fine-tuned from"
             )
-    for i, entry in enumerate(document.models):
-        if entry.model not in (*experts, base):
+        elif len(experts) != 1:
+            listed = ", ".join(str(model) for model in experts) or "none"
             yield (
-                f"models[{i}] ({entry.model}) is the base_model; write it in the same way "
-                f"({base}), or leave it out"
+                f"models: lists {len(experts)} models beside the base_model ({listed}); "
+                "delta_revert takes one expert"
             )
-    if base is None:
-        yield (
-            "base_model is missing: write base_model: with the checkpoint that the expert was "
-            "fine-tuned from"
-        )
-    elif len(experts) != 1:
-        listed = ", ".join(str(model) for model in experts) or "none"
-        yield (
-            f"models: lists {len(experts)} models beside the base_model ({listed}); delta_revert "
-            "takes one expert"
-        )

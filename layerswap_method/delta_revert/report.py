@@ -8,36 +8,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from layerswap_method import __version__
 from layerswap_method.algorithm.layer_lists import format_layers
 from layerswap_method.algorithm.tensor_names import decoder_layer, layer_part
-from layerswap_method.delta_revert.recipe import RevertRecipe
+from layerswap_method.delta_revert.recipe import RevertDocument
 from layerswap_method.delta_revert.spec import NAME, RevertSpec
-from layerswap_method.output import Outcome
+from layerswap_method.output import Outcome, record_head
 
 if TYPE_CHECKING:
-    from layerswap_method.delta_revert.rows import Tally
-
+    from layerswap_method.delta_revert.rows import Kept
 
 REVERT_MEASURED = ("base_model", "threshold", "kept")
 """What of it a study's records repeat."""
 
 
-PLAN_SCHEMA_VERSION = 1
-
-
 def plan_record(
-    recipe: RevertRecipe, layers: frozenset[int], num_layers: int, threshold: float | None
+    recipe: RevertDocument, layers: frozenset[int], num_layers: int, threshold: float | None
 ) -> dict[str, Any]:
     """Return what `delta_revert_plan.json` holds, but for what the merge kept."""
     return {
-        "schema_version": PLAN_SCHEMA_VERSION,
-        "merge_method": NAME,
-        "layerswap_version": __version__,
+        **record_head(NAME),
         "expert": str(recipe.expert),
         "base_model": str(recipe.base_model),
         "num_layers": num_layers,
-        "parameters": recipe.spec.model_dump(),
+        "parameters": recipe.parameters.model_dump(),
         "threshold": threshold,
         "reverted_layers": sorted(layers),
     }
@@ -54,19 +47,18 @@ def log_lines(spec: RevertSpec, record: Mapping[str, Any]) -> Iterator[str]:
     yield f"layers that go back whole: {shown}; modules: {', '.join(spec.modules()) or 'none'}"
 
 
-def outcome(spec: RevertSpec, record: Mapping[str, Any], tally: Tally) -> Outcome:
+def outcome(spec: RevertSpec, record: Mapping[str, Any], tally: Mapping[str, Kept]) -> Outcome:
     """Return what the merge kept, for log, plan file and model card.
 
     Args:
         spec: the recipe's parameters.
         record: what `plan_record` returned.
-        tally: filled by the merge.
+        tally: tensor name -> what was kept of it.
     """
-    from layerswap_method.delta_revert.rows import summarise
+    from layerswap_method.delta_revert.rows import NOTHING, summarise
 
-    total, tensors = tally.total(), tally.tensors
-    by_layer = summarise(tensors, {name: _layer_of(name) for name in tensors})
-    by_module = summarise(tensors, {name: _module_of(name) for name in tensors})
+    total = sum(tally.values(), NOTHING)
+    by_layer, by_module = summarise(tally, _layer_of), summarise(tally, _module_of)
     lines = ["### What was reverted", ""]
     if record["threshold"] is not None:
         lines.append(
@@ -89,7 +81,7 @@ def outcome(spec: RevertSpec, record: Mapping[str, Any], tally: Tally) -> Outcom
             "kept": total.record(),
             "kept_by_layer": {name: kept.record() for name, kept in by_layer.items()},
             "kept_by_module": {name: kept.record() for name, kept in by_module.items()},
-            "kept_by_tensor": {name: kept.record() for name, kept in tensors.items()},
+            "kept_by_tensor": {name: kept.record() for name, kept in tally.items()},
         },
         lines=(f"kept: {total.describe()}",),
         card="\n".join(lines),

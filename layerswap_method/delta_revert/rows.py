@@ -6,8 +6,10 @@ row comes from, so a kept row is bit-identical to the expert's and a reverted on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import operator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, astuple, dataclass
 
 import torch
 
@@ -44,22 +46,12 @@ class Kept:
 
     def __add__(self, other: Kept) -> Kept:
         """Return both together."""
-        return Kept(
-            self.rows + other.rows,
-            self.kept_rows + other.kept_rows,
-            self.weights + other.weights,
-            self.kept_weights + other.kept_weights,
-        )
+        return Kept(*map(operator.add, astuple(self), astuple(other)))
 
     def record(self) -> dict[str, int | float | None]:
         """Return it for plan files and records."""
-        return {
-            "rows": self.rows,
-            "kept_rows": self.kept_rows,
-            "weights": self.weights,
-            "kept_weights": self.kept_weights,
-            "fraction": self.kept_weights / self.weights if self.weights else None,
-        }
+        fraction = self.kept_weights / self.weights if self.weights else None
+        return {**asdict(self), "fraction": fraction}
 
     def describe(self) -> str:
         """Return one line with both shares and what they are of."""
@@ -70,16 +62,8 @@ class Kept:
         )
 
 
-@dataclass
-class Tally:
-    """What was kept, tensor by tensor; a tensor that is made twice counts once."""
-
-    tensors: dict[str, Kept] = field(default_factory=dict)
-    """Tensor name -> what was kept of it."""
-
-    def total(self) -> Kept:
-        """Return the sum over all tensors."""
-        return sum(self.tensors.values(), Kept(0, 0, 0, 0))
+NOTHING = Kept(0, 0, 0, 0)
+"""What stays of no tensor."""
 
 
 def revert_rows(
@@ -162,13 +146,12 @@ def keep_threshold(rows: Iterable[tuple[torch.Tensor, int]], keep_fraction: floa
     return float(mavs[order[min(first, len(order) - 1)]])
 
 
-def summarise(tensors: Mapping[str, Kept], group_of: Mapping[str, str]) -> dict[str, Kept]:
+def summarise(tensors: Mapping[str, Kept], group_of: Callable[[str], str]) -> dict[str, Kept]:
     """Return group -> what was kept of its tensors, in the order in which groups appear."""
-    found: dict[str, Kept] = {}
+    found: dict[str, Kept] = defaultdict(lambda: NOTHING)
     for name, kept in tensors.items():
-        group = group_of[name]
-        found[group] = found[group] + kept if group in found else kept
-    return found
+        found[group_of(name)] += kept
+    return dict(found)
 
 
 def _percent(part: int, whole: int) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import (
-    ConfigDict,
     Field,
     StrictFloat,
     StrictInt,
@@ -20,7 +19,7 @@ from pydantic import (
 from layerswap_method.algorithm.layer_lists import parse_layers
 from layerswap_method.algorithm.tensor_names import layer_part
 from layerswap_method.errors import nearest
-from layerswap_method.frozen import Frozen
+from layerswap_method.frozen import Described
 
 Rule = Literal["expert", "base", "rows"]
 """Where one tensor comes from: the expert, the base, or row by row."""
@@ -29,22 +28,11 @@ MODULES = ("attention", "mlp", "norm", "other", "non_layer")
 """What `revert_modules` can name: the parts of a layer (`algorithm.tensor_names`), and all that
 is in no decoder layer (embeddings, final norm, lm_head, vision towers)."""
 
-_SELECTORS = (
-    "threshold",
-    "keep_fraction",
-    "revert_layers",
-    "bottom_layers",
-    "top_layers",
-    "revert_modules",
-)
-
 Count = Annotated[StrictInt, Field(ge=0)]
 
 
-class RevertSpec(Frozen):
+class RevertSpec(Described):
     """What stands under a recipe's top-level ``parameters:``."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     threshold: Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)] | None = None
     """Rows (of one input feature: `layerswap_method.deltas.rows`) whose MAV is below this go back
@@ -71,7 +59,8 @@ class RevertSpec(Frozen):
         if self.threshold is not None and self.keep_fraction is not None:
             raise ValueError("threshold and keep_fraction both say which rows stay; drop one")
         if not self.model_fields_set:
-            raise ValueError(f"nothing says what to revert; write one of {', '.join(_SELECTORS)}")
+            names = ", ".join(type(self).model_fields)
+            raise ValueError(f"nothing says what to revert; write one of {names}")
         if self.revert_layers is not None:
             parse_layers(self.revert_layers, name="revert_layers")
         self.modules()
@@ -131,10 +120,6 @@ class RevertSpec(Frozen):
         if layer in layers or part in self.modules():
             return "base"
         return "rows" if self.by_row else "expert"
-
-
-SHARED_PARAMETERS: tuple[str, ...] = tuple(RevertSpec.model_fields)
-"""Names that stand under the top-level ``parameters:``."""
 
 
 NAME = "delta_revert"

@@ -7,13 +7,14 @@ Knows specs and files; not engines, not mergekit. Every tensor is bit-identical 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from layerswap_method.algorithm.tensor_names import decoder_layer
 from layerswap_method.checkpoints.model_files import StreamInput
-from layerswap_method.delta_revert.recipe import reverted_layers
 from layerswap_method.deltas.rows import input_axis, row_layout
+from layerswap_method.errors import InputError
 from layerswap_method.stream.mix import RowChoice, TensorMix
 from layerswap_method.stream.weight_stream import (
     StreamModel,
@@ -25,10 +26,8 @@ from layerswap_method.stream.weight_stream import (
 )
 
 if TYPE_CHECKING:
-    import torch
-
     from layerswap_method.delta_revert.measure import MeasuredRows
-    from layerswap_method.delta_revert.rows import Tally
+    from layerswap_method.delta_revert.rows import Kept
     from layerswap_method.delta_revert.spec import RevertSpec
 
 
@@ -45,8 +44,8 @@ class RevertStream(WeightStream):
     threshold: float | None = None
     """Rows with a smaller change go back; None where rows are not looked at."""
 
-    tally: Tally | None = None
-    """What is kept of every tensor."""
+    tally: Mapping[str, Kept] = field(default_factory=dict)
+    """Tensor name -> what is kept of it."""
 
 
 def revert_stream(
@@ -73,14 +72,19 @@ def revert_stream(
             fit each other, layers that do not fit the model; where rows are compared, a base that
             is not the expert's or has an adapter, and changes that are not finite.
     """
-    from layerswap_method.delta_revert.rows import Kept, Tally
+    import numpy as np
+
+    from layerswap_method.delta_revert.rows import NOTHING, Kept
 
     models = ours, theirs = read_models([expert, base])
     num_layers = theirs.checkpoint.depth()
-    layers = reverted_layers(spec, num_layers)
+    try:
+        layers = spec.layers(num_layers)
+    except ValueError as error:
+        raise InputError(f"delta_revert recipe: {error}") from error
     measured = _measure(ours, theirs) if spec.by_row else None
     threshold = None if measured is None else measured.threshold(spec)
-    tally = Tally()
+    tally: dict[str, Kept] = {}
 
     def mix(name: str) -> TensorMix:
         rule = spec.rule(name, decoder_layer(name), layers)
@@ -88,26 +92,28 @@ def revert_stream(
         if measured is None or threshold is None or rule != "rows":
             axis = input_axis(name, len(shape), theirs.checkpoint.config.text_type)
             rows = row_layout(shape, axis).features
-            tally.tensors[name] = Kept.whole(rows, math.prod(shape), stays=rule != "base")
+            tally[name] = Kept.whole(rows, math.prod(shape), stays=rule != "base")
             return copy_mix(theirs if rule == "base" else ours, name, dtype, out_dtype)
         # A tied head that only one of them stores has the embedding's rows.
         places = (name, ours.stored_name(name), theirs.stored_name(name))
         compared = next((each for each in places if each in measured.mavs), name)
         is_stored_alike = places[1] == places[2] and ours.dtype(name) == theirs.dtype(name)
         stays = measured.stays(compared, threshold)
-        tally.tensors[name] = kept = Kept.of(stays, math.prod(shape))
+        tally[name] = kept = Kept.of(stays, math.prod(shape))
         if kept.kept_rows in (0, kept.rows) and is_stored_alike:
             return copy_mix(ours if kept.kept_rows else theirs, name, dtype, out_dtype)
         return TensorMix(
             terms=((ours.origin(name), 1.0), (theirs.origin(name), 1.0)),
-            rows=RowChoice(first=_packed(stays), axis=measured.pair.axis(compared)),
+            rows=RowChoice(
+                first=np.packbits(stays.numpy()).tobytes().hex(), axis=measured.pair.axis(compared)
+            ),
             # Compared as stored, rounded after: mergekit does not round on loading here.
             dtype=dtype,
             out_dtype=out_dtype,
         )
 
     mixes = written({name: mix(name) for name in weight_names(models)})
-    kept = tally.total().record()
+    kept = sum(tally.values(), NOTHING).record()
     return RevertStream(
         mixes,
         donor=base.folder,
@@ -133,9 +139,3 @@ def _measure(ours: StreamModel, theirs: StreamModel) -> MeasuredRows:
         if origin.change is not None or origin.dtype is not None
     }
     return measure_rows(pair, changed)
-
-
-def _packed(stays: torch.Tensor) -> str:
-    import numpy as np
-
-    return np.packbits(stays.numpy()).tobytes().hex()

@@ -114,7 +114,7 @@ def _means(parts: Iterable[tuple[int, torch.Tensor]], layout: RowLayout) -> torc
     for start, sums in parts:
         first = start // layout.lines * layout.columns if layout.across else start
         totals[first : first + len(sums)] += sums.cpu()
-    return (totals / max(1, layout.lines if layout.across else layout.columns)).float()
+    return (totals / max(1, layout.width)).float()
 
 
 def _delta(expert: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
@@ -153,7 +153,7 @@ def mean_row_mav(
             if not math.isfinite(values):
                 raise not_finite(pair, segment.name)
             layout = pair.layout(segment.name)
-            total += values / (layout.lines if layout.across else layout.columns)
+            total += values / layout.width
             if segment.start == 0:
                 count += layout.features
     if not count:

@@ -58,7 +58,7 @@ def open_pair(expert: ModelFiles, base: ModelFiles) -> DeltaPair:
         base=base.name,
         folder=base.folder,
         model_type=theirs.config.text_type,
-        architecture=theirs.architecture,
+        architecture=theirs.config.architecture,
         num_layers=theirs.num_layers,
         names=tuple(names),
         expert_tensors=ours.tensors,

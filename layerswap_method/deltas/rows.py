@@ -101,6 +101,11 @@ class RowLayout:
         """Return the number of rows in the paper's sense."""
         return self.matrices * (self.columns if self.across else self.lines)
 
+    @property
+    def width(self) -> int:
+        """Return the number of values of a row."""
+        return self.lines if self.across else self.columns
+
 
 def row_layout(shape: Sequence[int], axis: int | None) -> RowLayout:
     """Return the layout of a tensor of `shape` whose `input_axis` is `axis`."""

@@ -13,7 +13,7 @@ _ORDER: tuple[Source, ...] = ("language", "average", "task")
 
 def describe_plan(plan: LayerPlan) -> str:
     """Return one line: which layers from whom, for logs."""
-    rows = plan.by_module() or {"": plan.sources}
+    rows = plan.modules or {"": plan.sources}
     parts = [f"{name} {_describe(LayerPlan(sources))}".strip() for name, sources in rows.items()]
     return f"{plan.num_layers} layers: " + " | ".join(parts)
 
@@ -26,12 +26,9 @@ def draw_line(plan: LayerPlan) -> str:
 def draw_plan(plan: LayerPlan) -> str:
     """Return a picture: a ruler, one cell a layer (attention above MLP), the legend."""
     ruler = "".join("|" if layer % 5 == 0 else " " for layer in range(plan.num_layers))
-    modules = plan.by_module()
-    rows = (
-        {"attn ": modules["attention"], "mlp  ": modules["mlp"]}
-        if modules
-        else {"input": plan.sources}
-    )
+    rows = {"input": plan.sources}
+    if plan.modules:
+        rows = {"attn ": plan.modules["attention"], "mlp  ": plan.modules["mlp"]}
     return "\n".join(
         [
             f"  layer 0 {ruler} {plan.num_layers - 1}",

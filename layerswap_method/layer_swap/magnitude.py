@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from layerswap_method.algorithm.coefficients import as_written
 from layerswap_method.algorithm.plan import ROLES
 from layerswap_method.layer_swap.spec import LayerSwapSpec
 
@@ -86,18 +87,13 @@ def magnitude_weights(
         ValueError: for an input that is needed and changed nothing.
     """
     exact = [
-        _fraction(weight) * _fraction(inverse_mav(mav or 0.0)) if weight else Fraction(0)
+        as_written(weight) * as_written(inverse_mav(mav or 0.0)) if weight else Fraction(0)
         for weight, mav in zip(weights, mavs, strict=True)
     ]
     sides = dict.fromkeys(ROLES, 0.0)
     for role, side in zip(ROLES, (task_weight, language_weight), strict=True):
         of_role = [i for i, name in enumerate(roles) if name == role]
-        whole = sum(_fraction(weights[i]) for i in of_role)
+        whole = sum(as_written(weights[i]) for i in of_role)
         if whole:
-            sides[role] = float(_fraction(side) * sum(exact[i] for i in of_role) / whole)
+            sides[role] = float(as_written(side) * sum(exact[i] for i in of_role) / whole)
     return Weights(tuple(float(value) for value in exact), sides["task"], sides["language"])
-
-
-def _fraction(value: float) -> Fraction:
-    """Return a weight as the decimal that is written (0.3 is 3/10)."""
-    return Fraction(repr(float(value)))

@@ -53,10 +53,10 @@ class UnitShare:
     part: str
     """`layer`, `attention` or `mlp`."""
 
-    task: float
+    task_share: float
     """Share of the task expert's whole change, 0 to 1."""
 
-    language: float
+    language_share: float
     """Share of the language expert's whole change, 0 to 1."""
 
     source: Source
@@ -90,17 +90,12 @@ class Measured:
     """The layer plan of ``placement: delta_share``."""
 
 
-def unwatched(what: str, names: Sequence[str]) -> Iterable[str]:
-    """Return the names: progress that nobody watches."""
-    return names
-
-
 def measure(
     spec: LayerSwapSpec,
     experts: Sequence[StreamInput],
     base: StreamInput,
     num_layers: int,
-    progress: Progress = unwatched,
+    progress: Progress = lambda what, names: names,
 ) -> Measured:
     """Return what the recipe needs to know of the experts' changes from `base`.
 
@@ -136,25 +131,17 @@ def measure(
         )
     if spec.placement != "delta_share":
         return Measured(spec, tuple(experts), base, mavs, weights)
-    soups = {
-        role: [
-            (pairs[expert.files], weight / total)
+    soups: dict[str, Soup] = {}
+    for role in ROLES:
+        listed = [
+            (pairs[expert.files], weight)
             for expert, weight in zip(experts, weights.models, strict=True)
             if expert.role == role and weight
         ]
-        for role, total in _totals(experts, weights.models).items()
-    }
+        total = math.fsum(weight for _, weight in listed)
+        soups[role] = [(pair, weight / total) for pair, weight in listed]
     units, plan = _shared_out(spec, soups, num_layers, progress)
     return Measured(spec, tuple(experts), base, mavs, weights, units, plan)
-
-
-def _totals(experts: Sequence[StreamInput], weights: Sequence[float]) -> dict[str, float]:
-    return {
-        role: math.fsum(
-            weight for expert, weight in zip(experts, weights, strict=True) if expert.role == role
-        )
-        for role in ROLES
-    }
 
 
 def _open(spec: LayerSwapSpec, expert: StreamInput, base: StreamInput) -> DeltaPair:
@@ -206,19 +193,14 @@ def _shared_out(
                 f"the layers of {pair.expert} are equal to those of {pair.base}: {error}; {_ADVICE}"
             ) from error
     sources = choose_sources(shares["task"], shares["language"], spec.delta_threshold)
-    found = tuple(
-        UnitShare(layer, part, task, language, source)
-        for (layer, part), task, language, source in zip(
-            units, shares["task"], shares["language"], sources, strict=True
-        )
-    )
+    rows = zip(units, shares["task"], shares["language"], sources, strict=True)
+    found = tuple(UnitShare(*unit, task, language, source) for unit, task, language, source in rows)
     if spec.delta_unit == "layer":
         return found, LayerPlan(sources)
     # As published: what is neither attention nor MLP, the norms, is the language expert's.
     rest: Source = "language"
-    return found, LayerPlan(
-        (rest,) * num_layers, tuple(zip(sources[::2], sources[1::2], strict=True))
-    )
+    apart = {part: sources[i :: len(MODULES)] for i, part in enumerate(MODULES)}
+    return found, LayerPlan((rest,) * num_layers, apart)
 
 
 def _units(pair: DeltaPair, num_layers: int, unit: DeltaUnit) -> dict[tuple[int, str], list[str]]:

@@ -6,68 +6,41 @@ is in `layerswap_method.recipe.document`.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StrictFloat, field_validator
+from pydantic import Field, field_validator
 
 from layerswap_method.algorithm.plan import ROLES
-from layerswap_method.errors import InputError, nearest
-from layerswap_method.frozen import Frozen
-from layerswap_method.layer_swap.spec import LayerSwapSpec
-from layerswap_method.recipe.document import (
-    Block,
-    RecipeDocument,
-    Reference,
-    read_form,
-)
-from layerswap_method.recipe.parameters import Place, number_hint, shown
+from layerswap_method.frozen import Described
+from layerswap_method.layer_swap.spec import LayerSwapSpec, Weight
+from layerswap_method.recipe.document import Block, Entry, RecipeDocument
+from layerswap_method.recipe.parameters import Place
 from layerswap_method.recipe.references import same_model_key
 
 
-class ExpertParameters(Frozen):
+class ExpertParameters(Described):
     """What stands under one model's ``parameters:``."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     role: Literal["task", "language"] | None = None
     """Which expert the model is; none for a base that is listed among the models."""
 
-    weight: Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)] = 1.0
+    weight: Weight = 1.0
     """Weight within the soup of its role; a finite number, 0 or more."""
 
     @field_validator("role", mode="before")
     @classmethod
-    def _check_role(cls, value: Any) -> Any:
+    def _refuse_base(cls, value: Any) -> Any:
         if value == "base":
             raise ValueError(
                 "role is 'base'; the base is named by base_model: at the recipe's top and needs no "
                 "role: drop this line"
             )
-        if value not in ROLES:
-            hint = nearest(value, ROLES) if isinstance(value, str) else ""
-            raise ValueError(f"role is {shown(value)}; it must be task or language{hint}")
-        return value
-
-    @field_validator("weight", mode="before")
-    @classmethod
-    def _check_weight(cls, value: Any) -> Any:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"weight is {shown(value)}; it must be one number{number_hint(value)}")
-        if not 0 <= value <= sys.float_info.max:
-            raise ValueError(f"weight is {value}; it must be finite and 0 or more")
         return value
 
 
-class ExpertEntry(Frozen):
+class ExpertEntry(Entry):
     """One of the models of a recipe."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-    model: Reference
-    """A folder, a hub id, or either with ``+adapter``."""
 
     parameters: Annotated[ExpertParameters, Block] = ExpertParameters()
     """Role and weight."""
@@ -83,80 +56,27 @@ class LayerSwapDocument(RecipeDocument):
     parameters: Annotated[LayerSwapSpec, Block] = LayerSwapSpec()
     """Which layers are swapped, and how the rest is averaged."""
 
+    @property
+    def experts(self) -> tuple[ExpertEntry, ...]:
+        """Return every model with a role, in the recipe's order."""
+        return tuple(entry for entry in self.models if entry.parameters.role is not None)
 
-@dataclass(frozen=True)
-class InputModel:
-    """One input of a merge."""
-
-    reference: Any
-    """mergekit's `ModelReference`; printed as ``path`` or ``path+adapter``."""
-
-    role: str | None
-    """`task`, `language`, or None for a base that gives only config, tokenizer and `base`."""
-
-    weight: float
-    """Weight within the soup of its role; 0 or more."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What a `layer_swap` merge is asked to do."""
-
-    spec: LayerSwapSpec
-    """The top-level parameters."""
-
-    models: tuple[InputModel, ...]
-    """Every input with a role, in the recipe's order."""
-
-    base_model: Any
-    """mergekit's `ModelReference`: donor of config and tokenizer, and where changes are measured
-    from."""
-
-    def by_role(self, role: str) -> tuple[InputModel, ...]:
-        """Return the inputs of one role, in the recipe's order."""
-        return tuple(model for model in self.models if model.role == role)
-
-
-def read_recipe(config: Any, source: Mapping[str, Any] | None = None) -> Recipe:
-    """Return the recipe, or raise one error that lists every problem.
-
-    Args:
-        config: the recipe with ``merge_method: layer_swap``, as YAML gives it or as mergekit's
-            `MergeConfiguration`.
-        source: the recipe before mergekit parsed it, to find keys that mergekit ignored.
-
-    Raises:
-        InputError: with all problems, each with its place and the nearest valid name.
-    """
-    document, problems, faulty = read_form(LayerSwapDocument, config, source)
-    if document is not None:
-        problems += _problems(document, faulty)
-    if problems or document is None:
-        raise InputError.from_problems("layer_swap recipe", problems)
-    models = (
-        InputModel(entry.model, entry.parameters.role, entry.parameters.weight)
-        for entry in document.models
-        if entry.parameters.role is not None
-    )
-    return Recipe(spec=document.parameters, models=tuple(models), base_model=document.base_model)
-
-
-def _problems(document: LayerSwapDocument, faulty: set[Place]) -> Iterator[str]:
-    """Yield what is wrong beyond the form of single values."""
-    base, experts = document.base_model, document.models
-    found = list(_model_problems(document, faulty))
-    yield from found
-    if not found and not any(place[0] == "models" for place in faulty):
-        yield from _role_problems(experts)
-    if base is None:
-        tasks = (str(entry.model) for entry in experts if entry.parameters.role == "task")
-        yield (
-            "base_model is missing: mergekit would copy config and tokenizer from a model drawn at "
-            f"random; write base_model: {next(tasks, '...')} (or the pretrained parent of the "
-            "experts)"
-        )
-    elif ("parameters",) not in faulty and document.parameters.needs_deltas:
-        yield from _base_problems(document.parameters, base, experts)
+    def contradictions(self, faulty: set[Place]) -> Iterator[str]:
+        """Yield what is wrong beyond the form of single values."""
+        base, experts = self.base_model, self.models
+        found = list(_model_problems(self, faulty))
+        yield from found
+        if not found and not any(place[0] == "models" for place in faulty):
+            yield from _role_problems(experts)
+        if base is None:
+            tasks = (str(entry.model) for entry in experts if entry.parameters.role == "task")
+            yield (
+                "base_model is missing: mergekit would copy config and tokenizer from a model "
+                f"drawn at random; write base_model: {next(tasks, '...')} (or the pretrained "
+                "parent of the experts)"
+            )
+        elif ("parameters",) not in faulty and self.parameters.needs_deltas:
+            yield from _base_problems(self.parameters, base, self.experts)
 
 
 def _model_problems(document: LayerSwapDocument, faulty: set[Place]) -> Iterator[str]:
@@ -195,9 +115,9 @@ def _base_problems(
     """Yield which expert is the base, from which the experts' changes are to be measured."""
     what = "placement: delta_share" if spec.placement == "delta_share" else "weighting: magnitude"
     for entry in experts:
-        role = entry.parameters.role
-        if role is not None and same_model_key(entry.model) == same_model_key(base_model):
+        if same_model_key(entry.model) == same_model_key(base_model):
             yield (
-                f"base_model {base_model} is also the {role} expert; {what} measures how far "
-                "each expert moved from the base: write the pretrained parent of the experts"
+                f"base_model {base_model} is also the {entry.parameters.role} expert; {what} "
+                "measures how far each expert moved from the base: write the pretrained parent of "
+                "the experts"
             )

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from layerswap_method import __version__
-from layerswap_method.algorithm.coefficients import mix_coefficients
+from layerswap_method.algorithm.coefficients import Input, source_terms
 from layerswap_method.algorithm.plan import ROLES, LayerPlan
 from layerswap_method.layer_swap.drawing import describe_plan, draw_plan
-from layerswap_method.layer_swap.recipe import Recipe
-from layerswap_method.layer_swap.spec import NAME
-from layerswap_method.output import PLAN_FILE
+from layerswap_method.layer_swap.recipe import LayerSwapDocument
+from layerswap_method.layer_swap.spec import NAME, LayerSwapSpec
+from layerswap_method.output import PLAN_FILE, record_head
 
 if TYPE_CHECKING:
     from layerswap_method.layer_swap.measure import Measured
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 POOLED = "the mean over all rows of all tensors of the model, each row once"
 """What is averaged; see `layerswap_method.deltas.rows` for what a row is."""
 
-PLAN_SCHEMA_VERSION = 1
-
 
 def plan_record(
-    recipe: Recipe, plan: LayerPlan, measured: Measured | None = None, note: str | None = None
+    recipe: LayerSwapDocument,
+    plan: LayerPlan,
+    measured: Measured | None = None,
+    note: str | None = None,
 ) -> dict[str, Any]:
     """Return what `layer_swap_plan.json` holds: layers, parameters, models, what was measured.
 
@@ -38,20 +39,18 @@ def plan_record(
         measured: None where nothing had to be.
         note: what a reader must know of the measured numbers.
     """
-    modules = {name: list(sources) for name, sources in plan.by_module().items()}
+    modules = {name: list(sources) for name, sources in plan.modules.items()}
     deltas = {} if measured is None else measured_record(measured)
     if note is not None:
         deltas["note"] = note
     return {
-        "schema_version": PLAN_SCHEMA_VERSION,
-        "merge_method": NAME,
-        "layerswap_version": __version__,
+        **record_head(NAME),
         "num_layers": plan.num_layers,
         "layers": list(plan.sources),
         **({"modules": modules} if modules else {}),
-        "parameters": recipe.spec.model_dump(),
+        "parameters": recipe.parameters.model_dump(),
         "models": [
-            {"model": str(m.reference), "role": m.role, "weight": m.weight} for m in recipe.models
+            {"model": str(entry.model), **entry.parameters.model_dump()} for entry in recipe.experts
         ],
         "base_model": str(recipe.base_model),
         **({"deltas": deltas} if deltas else {}),
@@ -61,8 +60,11 @@ def plan_record(
 def measured_record(measured: Measured) -> dict[str, Any]:
     """Return what plan files and records say of measured changes."""
     found: dict[str, Any] = {"base_model": measured.base.name}
-    shares = _shares(measured)
     if measured.mavs:
+        rows = zip(
+            *(measured.experts, measured.mavs, measured.weights.models, _shares(measured)),
+            strict=True,
+        )
         found["pooled"] = POOLED
         found["weights"] = [
             {
@@ -70,38 +72,24 @@ def measured_record(measured: Measured) -> dict[str, Any]:
                 "role": expert.role,
                 "mean_change": mav,
                 "merge_weight": weight,
-                "share_of_average": shares[i],
+                "share_of_average": share,
             }
-            for i, (expert, mav, weight) in enumerate(
-                zip(measured.experts, measured.mavs, measured.weights.models, strict=True)
-            )
+            for expert, mav, weight, share in rows
             if mav is not None
         ]
     if measured.plan is not None:
-        found["units"] = [
-            {
-                "layer": unit.layer,
-                "part": unit.part,
-                "task_share": unit.task,
-                "language_share": unit.language,
-                "source": unit.source,
-            }
-            for unit in measured.units
-        ]
+        found["units"] = [asdict(unit) for unit in measured.units]
     return found
 
 
-def _shares(measured: Measured) -> dict[int, float]:
-    """Return number of an input -> its share of an average of both roles."""
+def _shares(measured: Measured) -> list[float]:
+    """Return the share of every input in an average of both roles."""
+    given = zip(measured.experts, measured.weights.models, strict=True)
+    inputs = [Input(expert.role, weight) for expert, weight in given]
     sides = measured.weights.applied_to(measured.spec).side_weights
-    order = {
-        role: [i for i, expert in enumerate(measured.experts) if expert.role == role]
-        for role in ROLES
-    }
-    given = {role: [measured.weights.models[i] for i in found] for role, found in order.items()}
-    coefficients, divisor = mix_coefficients(given["task"], given["language"], *sides)
-    numbers = (*order["task"], *order["language"])
-    return {i: c / divisor for i, c in zip(numbers, coefficients, strict=True)}
+    terms = source_terms("an average", "average", inputs, sides)
+    found = dict(zip(terms.inputs, terms.coefficients, strict=True))
+    return [found.get(i, 0.0) / terms.divisor for i in range(len(inputs))]
 
 
 def log_lines(record: Mapping[str, Any]) -> Iterator[str]:
@@ -137,12 +125,29 @@ def log_lines(record: Mapping[str, Any]) -> Iterator[str]:
         yield deltas["note"]
 
 
-def card(record: Mapping[str, Any]) -> str:
-    """Return the sections that the model card gets, as markdown; empty where nothing was measured.
+def most_swapped(spec: LayerSwapSpec, plan: LayerPlan) -> str | None:
+    """Return a warning where the swap takes most of the model; None where it does not.
 
-    Args:
-        record: what `plan_record` returned.
+    Most is more than half of the layers: the merge is then the language expert with layers of the
+    task expert, and not the other way round. The paper swaps 7 of 32 at most (22 %).
     """
+    swapped = len(plan.layers_from("language"))
+    if spec.swap_modules != "all" or plan.modules or 2 * swapped <= plan.num_layers:
+        return None
+    text = (
+        f"{swapped} of the {plan.num_layers} layers come from the language expert, more than half "
+        "of the model (the paper swaps 7 of 32)"
+    )
+    if spec.placement in ("layers", "delta_share"):
+        return text
+    counts = {"bottom_layers": spec.bottom_layers, "top_layers": spec.top_layers}
+    unset = [f"{name} {n}" for name, n in counts.items() if name not in spec.model_fields_set]
+    default = f"; the default is {' and '.join(unset)} at any depth" if unset else ""
+    return f"{text}{default}; to swap less, write smaller bottom_layers and top_layers"
+
+
+def card(record: Mapping[str, Any]) -> str:
+    """Return the sections for the model card, as markdown; empty where nothing was measured."""
     deltas, sections = record.get("deltas", {}), []
     if "weights" in deltas:
         sections += [
@@ -199,6 +204,5 @@ def read_plan(merged: Path) -> LayerPlan | None:
 
 
 def _plan_of(record: Mapping[str, Any]) -> LayerPlan:
-    modules = record.get("modules")
-    apart = None if modules is None else zip(modules["attention"], modules["mlp"], strict=True)
-    return LayerPlan(tuple(record["layers"]), None if apart is None else tuple(apart))
+    modules = {name: tuple(sources) for name, sources in record.get("modules", {}).items()}
+    return LayerPlan(tuple(record["layers"]), modules)

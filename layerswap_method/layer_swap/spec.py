@@ -6,7 +6,6 @@ from decimal import Decimal
 from typing import Annotated, Literal
 
 from pydantic import (
-    ConfigDict,
     Field,
     StrictFloat,
     StrictInt,
@@ -17,7 +16,7 @@ from pydantic import (
 from layerswap_method.algorithm.layer_lists import parse_layers
 from layerswap_method.algorithm.plan import LayerPlan, TensorSource, tensor_source
 from layerswap_method.algorithm.tensor_names import decoder_layer
-from layerswap_method.frozen import Frozen
+from layerswap_method.frozen import Described
 from layerswap_method.layer_swap.delta_share import BLEND, THRESHOLD, DeltaUnit
 from layerswap_method.layer_swap.placements import Placement, build_plan
 
@@ -28,13 +27,11 @@ Share = Annotated[StrictFloat, Field(ge=0, le=1)]
 _COUNTS = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
 
 
-class LayerSwapSpec(Frozen):
+class LayerSwapSpec(Described):
     """What stands under a recipe's top-level ``parameters:``; defaults are the paper's.
 
     Source: arXiv 2410.01335, section 4.2 (underlined defaults) and Algorithm 1.
     """
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     bottom_layers: Count = 5
     """b, the layers at the embedding side taken from the language expert; 0 to L."""
@@ -162,13 +159,7 @@ class LayerSwapSpec(Frozen):
         """
         return build_plan(
             num_layers,
-            bottom_layers=self.bottom_layers,
-            top_layers=self.top_layers,
-            bottom_transition=self.bottom_transition,
-            top_transition=self.top_transition,
-            placement=self.placement,
-            language_layers=self.language_layers,
-            seed=self.seed,
+            **self.model_dump(include={*_COUNTS, "placement", "language_layers", "seed"}),
         )
 
     def tensor_source(self, name: str, layer: int | None, plan: LayerPlan) -> TensorSource:
@@ -181,21 +172,12 @@ class LayerSwapSpec(Frozen):
             name,
             layer,
             plan,
-            non_layer=self.non_layer,
-            layer_norms=self.layer_norms,
-            swap_modules=self.swap_modules,
+            **self.model_dump(include={"non_layer", "layer_norms", "swap_modules"}),
         )
 
     def named_source(self, name: str, plan: LayerPlan) -> TensorSource:
         """Return `tensor_source` with the layer read off the tensor's name."""
         return self.tensor_source(name, decoder_layer(name), plan)
-
-
-SHARED_PARAMETERS: tuple[str, ...] = tuple(LayerSwapSpec.model_fields)
-"""Names that stand under the top-level ``parameters:``."""
-
-MODEL_PARAMETERS: tuple[str, ...] = ("role", "weight")
-"""Names that stand under each model's ``parameters:``."""
 
 
 NAME = "layer_swap"

@@ -64,21 +64,22 @@ def layer_swap_stream(
         record = measured_record(measured)
         plan, given_weights = measured.plan, list(measured.weights.models)
         spec = measured.weights.applied_to(spec)
-    try:
-        plan = plan or spec.plan(num_layers)
-        sources = {name: spec.named_source(name, plan) for name in weight_names(models)}
-    except ValueError as error:
-        raise InputError(f"layer_swap: {error}") from error
     given_inputs = [
         *(Input(given.role, w) for given, w in zip(inputs, given_weights, strict=True)),
         Input(is_base=True),
     ]
+    try:
+        plan = plan or spec.plan(num_layers)
+        sources = {name: spec.named_source(name, plan) for name in weight_names(models)}
+        made_of = {
+            name: source_terms(name, source, given_inputs, spec.side_weights)
+            for name, source in sources.items()
+        }
+    except ValueError as error:
+        raise InputError(f"layer_swap: {error}") from error
 
     def mix(name: str, source: TensorSource) -> TensorMix:
-        try:
-            terms = source_terms(name, source, given_inputs, spec.side_weights)
-        except ValueError as error:
-            raise InputError(f"layer_swap: {error}") from error
+        terms = made_of[name]
         used = [
             (models[i], coefficient)
             for i, coefficient in zip(terms.inputs, terms.coefficients, strict=True)

@@ -24,7 +24,7 @@ def why_mergekit(checkpoint: Checkpoint) -> str | None:
     names (mixtures of experts, which it fuses), or further files belong to it (vision), it must do
     the work itself.
     """
-    name = checkpoint.architecture
+    name = checkpoint.config.architecture
     definition = _definitions().get(name, {}).get(checkpoint.config.model_type)
     if definition is None:
         return f"mergekit has no fixed list of tensors for {name}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -18,12 +19,12 @@ from typing import Any
 from layerswap_method.checkpoints.headers import read_checkpoint
 from layerswap_method.checkpoints.model_files import ModelFiles
 from layerswap_method.delta_revert import report as revert_report
-from layerswap_method.delta_revert.recipe import read_revert_recipe
+from layerswap_method.delta_revert.recipe import RevertDocument
 from layerswap_method.delta_revert.spec import NAME as DELTA_REVERT
 from layerswap_method.delta_revert.stream import RevertStream
 from layerswap_method.errors import InputError
 from layerswap_method.layer_swap import report as swap_report
-from layerswap_method.layer_swap.recipe import read_recipe
+from layerswap_method.layer_swap.recipe import LayerSwapDocument
 from layerswap_method.layer_swap.spec import NAME as LAYER_SWAP
 from layerswap_method.layer_swap.stream import SwapStream
 from layerswap_method.merge.card import card
@@ -47,6 +48,8 @@ from layerswap_method.stream.mix import mixes_to_json
 from layerswap_method.stream.verify import verify_files
 from layerswap_method.stream.weight_stream import WeightStream
 from layerswap_method.stream.write import Advance, write_files, write_text
+
+LOG = logging.getLogger("layerswap")
 
 Find = Callable[[str], ModelFiles]
 """Returns where the model of a reference is; raises `InputError` where it is nowhere."""
@@ -157,11 +160,7 @@ def write_merge(
             with bar("verify", size) as advance:
                 verify_files(files, threads=options.threads, advance=advance)
         written = merge.document.get("out_dtype") or merge.document.get("dtype")
-        copy_donor_files(
-            merge.models[donor(merge.document)].folder,
-            folder,
-            written,
-        )
+        copy_donor_files(merge.models[donor(merge.document)].folder, folder, written)
         if outcome.record:
             name = REVERT_PLAN_FILE if isinstance(stream, RevertStream) else PLAN_FILE
             write_text(folder / name, json.dumps(outcome.record, indent=2) + "\n")
@@ -177,9 +176,9 @@ def _why_mergekit(document: Mapping[str, Any]) -> str | None:
     """Return why a recipe needs mergekit by what it says; recipes of ours are checked first."""
     method = document.get("merge_method")
     if method == LAYER_SWAP:
-        read_recipe(document, document)
+        LayerSwapDocument.read(document)
     elif method == DELTA_REVERT:
-        read_revert_recipe(document, document)
+        RevertDocument.read(document)
     elif method not in ("linear", "passthrough"):
         return f"its method is {method}"
     elif not _is_list_of_models(document):
@@ -208,17 +207,19 @@ def _is_list_of_models(document: Mapping[str, Any]) -> bool:
 def _outcome(document: Mapping[str, Any], stream: WeightStream) -> Outcome:
     """Return what plan file, card and log say."""
     if isinstance(stream, SwapStream):
-        found = swap_report.plan_record(read_recipe(document), stream.plan)
+        swap = LayerSwapDocument.read(document)
+        if (warning := swap_report.most_swapped(swap.parameters, stream.plan)) is not None:
+            LOG.warning("%s", warning)
+        found = swap_report.plan_record(swap, stream.plan)
         if stream.measured is not None:
             found["deltas"] = stream.measured
         return Outcome(found, tuple(swap_report.log_lines(found)), swap_report.card(found))
-    if isinstance(stream, RevertStream) and stream.tally is not None:
-        recipe = read_revert_recipe(document)
-        found = revert_report.plan_record(
-            recipe, stream.layers, stream.num_layers, stream.threshold
-        )
-        kept = revert_report.outcome(recipe.spec, found, stream.tally)
-        return replace(kept, lines=(*revert_report.log_lines(recipe.spec, found), *kept.lines))
+    if isinstance(stream, RevertStream):
+        revert = RevertDocument.read(document)
+        spec, layers = revert.parameters, stream.layers
+        found = revert_report.plan_record(revert, layers, stream.num_layers, stream.threshold)
+        kept = revert_report.outcome(spec, found, stream.tally)
+        return replace(kept, lines=(*revert_report.log_lines(spec, found), *kept.lines))
     return Outcome({})
 
 

@@ -33,48 +33,42 @@ LOG = logging.getLogger("layerswap")
 
 
 def read_configs(
-    method: str, references: Sequence[Any], merge_config: Any, options: Any, out: Path | None
+    references: Sequence[Any], merge_config: Any, options: Any, out: Path
 ) -> dict[str, Any]:
     """Return reference, as the recipe writes it -> transformers config; fetches no checkpoint.
 
     Args:
-        method: name of the merge method, for messages.
         references: mergekit's `ModelReference` of every model, each once.
         merge_config: mergekit's `MergeConfiguration`.
         options: mergekit's `MergeOptions`.
-        out: the output folder; None where nothing is written.
+        out: the output folder.
 
     Raises:
         InputError: listing every problem of the first kind found.
     """
+    method = merge_config.merge_method
     problems = [p for ref in references for p in reference_problems(ref, options)]
-    if problems:
-        raise InputError.from_problems(f"{method} recipe", problems)
-    problems = [*_setting_problems(merge_config), *_tokenizer_problems(merge_config, options)]
+    if not problems:
+        problems = [*_setting_problems(merge_config), *_tokenizer_problems(merge_config, options)]
     if problems:
         raise InputError.from_problems(f"{method} recipe", problems)
     configs = {str(ref): load_config(ref, options) for ref in references}
-    if out is not None:
-        check_output(out, input_paths(references, options))
+    check_output(out, input_paths(references, options))
     return configs
 
 
-def read_checkpoints(
-    references: Sequence[Any], options: Any, out: Path | None
-) -> tuple[Checkpoint, ...]:
+def read_checkpoints(references: Sequence[Any], options: Any, out: Path) -> tuple[Checkpoint, ...]:
     """Return the headers of every model; fetches checkpoints and merges adapters.
 
     Raises:
         InputError: where one cannot be had or read, or lies where the output is to be.
     """
     checkpoints = tuple(read_checkpoint(str(ref), local_folder(ref, options)) for ref in references)
-    if out is not None:
-        check_output(out, [checkpoint.path for checkpoint in checkpoints])
+    check_output(out, [checkpoint.path for checkpoint in checkpoints])
     return checkpoints
 
 
 def check_checkpoints(
-    method: str,
     checkpoints: Sequence[Checkpoint],
     configs: Mapping[str, Any],
     merge_config: Any,
@@ -86,17 +80,16 @@ def check_checkpoints(
         InputError: with every problem.
     """
     problems = [problem for checkpoint in checkpoints for problem in own_problems(checkpoint)]
-    first = checkpoints[0]
+    method, first = merge_config.merge_method, checkpoints[0]
     arch = None
-    if options.allow_crimes or len({c.architecture for c in checkpoints}) == 1:
-        arch = find_architecture(method, merge_config, options, configs[first.name], first.name)
-    aligned = merge_config.tokenizer is not None or merge_config.tokenizer_source is not None
+    if options.allow_crimes or len({c.config.architecture for c in checkpoints}) == 1:
+        arch = find_architecture(merge_config, options, configs[first.name], first.name)
     for other in checkpoints[1:]:
         problems += pair_problems(
             first,
             other,
             by_row=method == DELTA_REVERT,
-            aligned=aligned or options.unsafe_truncate_embeddings,
+            aligned=aligns(merge_config, options),
             allow_architectures=options.allow_crimes,
         )
     if not problems and arch is not None:
@@ -104,6 +97,7 @@ def check_checkpoints(
         for checkpoint in checkpoints:
             if checkpoint is first or checkpoint.shapes.keys() != first.shapes.keys():
                 problems += definition_problems(arch, configs[checkpoint.name], checkpoint)
+    problems += _untied_donor(merge_config.base_model, configs, checkpoints)
     if problems:
         raise InputError.from_problems(f"{method} recipe", problems)
     dtypes = {c.name: sorted({tensor.dtype for tensor in c.tensors.values()}) for c in checkpoints}
@@ -113,6 +107,30 @@ def check_checkpoints(
             "write dtype: in the recipe for one dtype throughout",
             "; ".join(f"{name} {'/'.join(found)}" for name, found in dtypes.items()),
         )
+
+
+def _untied_donor(
+    donor: Any, configs: Mapping[str, Any], checkpoints: Sequence[Checkpoint]
+) -> Iterator[str]:
+    """Yield a donor whose adapter unties the embeddings: the merge gets the config without it."""
+    config = configs[str(donor)]
+    says_tied = any(
+        getattr(part, "tie_word_embeddings", None) for part in (config, config.get_text_config())
+    )
+    copies = (c for c in checkpoints if c.name == str(donor) and donor.lora is not None)
+    if says_tied and any(copy.config.tie_word_embeddings is False for copy in copies):
+        yield (
+            f"{donor}: the adapter unties the output embedding from the input embedding (such as "
+            "by modules_to_save), but the merge gets the config of the model without the adapter, "
+            "which ties them; merge the adapter into its model first (peft: merge_and_unload, "
+            "save_pretrained) and give that folder"
+        )
+
+
+def aligns(merge_config: Any, options: Any) -> bool:
+    """Return whether mergekit will move rows of the vocabulary tensors."""
+    sources = (merge_config.tokenizer, merge_config.tokenizer_source)
+    return bool(options.unsafe_truncate_embeddings) or any(s is not None for s in sources)
 
 
 def _setting_problems(merge_config: Any) -> Iterator[str]:

@@ -13,16 +13,21 @@ from typing import Any
 from layerswap_method.algorithm.tensor_names import outside_decoder, split_layer
 from layerswap_method.checkpoints.headers import Checkpoint, is_buffer, name_list
 from layerswap_method.errors import InputError
-from layerswap_method.mergekit_plugin.api import architecture_of
 
 LOG = logging.getLogger("layerswap")
 
 
-def find_architecture(method: str, merge_config: Any, options: Any, config: Any, name: str) -> Any:
+def architecture_of(config: Any) -> Any:
+    """Return mergekit's architecture for a transformers config; None where it has no definition."""
+    from mergekit.architecture import arch_info_for_config
+
+    return arch_info_for_config(config)
+
+
+def find_architecture(merge_config: Any, options: Any, config: Any, name: str) -> Any:
     """Return mergekit's `ModelArchitecture` for the recipe: its own definition, or an inferred one.
 
     Args:
-        method: name of the merge method, for messages.
         merge_config: mergekit's `MergeConfiguration`.
         options: mergekit's `MergeOptions`.
         config: the transformers config of the model called `name`.
@@ -99,9 +104,9 @@ def definition_problems(arch: Any, config: Any, checkpoint: Checkpoint) -> Itera
         else:
             reason = "it holds other names; the original checkpoint on the hub may hold these"
         yield (
-            f"mergekit's definition of {checkpoint.architecture} asks for {len(missing)} tensors "
-            f"that {checkpoint.name} does not hold: {name_list(missing)}; mergekit cannot read "
-            f"this checkpoint with any method ({reason})"
+            f"mergekit's definition of {checkpoint.config.architecture} asks for {len(missing)} "
+            f"tensors that {checkpoint.name} does not hold: {name_list(missing)}; mergekit cannot "
+            f"read this checkpoint with any method ({reason})"
         )
         return
     # A config that does not say it means the default of its class, which transformers knows.
@@ -119,12 +124,12 @@ def definition_problems(arch: Any, config: Any, checkpoint: Checkpoint) -> Itera
         yield (
             f"mergekit would leave {len(lost)} tensors of {checkpoint.name} out of the output, "
             f"with any method: {name_list(layers)}; it does not know the names in this checkpoint "
-            f"({checkpoint.architecture})"
+            f"({checkpoint.config.architecture})"
         )
     elif lost:
         LOG.warning(
             "mergekit's definition of %s leaves %d tensors of %s out of the output: %s",
-            checkpoint.architecture,
+            checkpoint.config.architecture,
             len(lost),
             checkpoint.name,
             name_list(lost),

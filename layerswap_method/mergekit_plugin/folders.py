@@ -6,15 +6,14 @@ Every trap of mergekit 0.1.5 with paths is caught here, before anything is writt
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from layerswap_method.checkpoints.lora import check_readable
+from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.errors import InputError, describe_error
+from layerswap_method.mergekit_plugin.adapter_copies import cached_snapshot, with_adapter
 from layerswap_method.recipe.references import is_folder, is_there, path_problem
-
-if TYPE_CHECKING:
-    from layerswap_method.checkpoints.model_files import StreamInput
 
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tekken.json", "token*.py")
 """Files in which tokenizers keep their tokens."""
@@ -32,23 +31,13 @@ def reference_problems(reference: Any, options: Any) -> list[str]:
                 f"{reference}: an adapter reference needs a folder for the merged copy; add "
                 "--lora-merge-cache DIR to the command"
             )
-        problems += _adapter_problems(reference)
+        # Of a hub id peft reports when mergekit merges the adapter.
+        if is_folder(reference.lora.path):
+            try:
+                check_readable(Path(reference.lora.path))
+            except InputError as error:
+                problems.append(error.message)
     return problems
-
-
-def _adapter_problems(reference: Any) -> list[str]:
-    folder = Path(reference.lora.path)
-    if not is_folder(folder):
-        return []  # a hub id; peft reports on it when mergekit merges the adapter
-    if not (folder / "adapter_config.json").is_file():
-        return [f"{reference}: {folder} holds no adapter_config.json, so it is no peft adapter"]
-    if not (folder / "adapter_model.safetensors").is_file():
-        return [
-            f"{reference}: {folder} holds no adapter_model.safetensors (a pickled "
-            "adapter_model.bin is not loaded: it can run code); save the adapter again with "
-            "safe_serialization=True"
-        ]
-    return []
 
 
 def has_tokenizer(reference: Any) -> bool:
@@ -84,14 +73,17 @@ def local_folder(reference: Any, options: Any) -> Path:
         InputError: where mergekit would fail to get them.
     """
     try:
-        merged = _merged(reference, options)
+        merged = with_adapter(reference, options)
         return Path(merged.local_path(cache_dir=options.transformers_cache))
+    except InputError:
+        raise
     except Exception as error:
         hint = ""
         if os.environ.get("HF_HUB_OFFLINE") and not is_there(reference.model.path):
+            found = cached_snapshot(reference.model, "config.json", options.transformers_cache)
             hint = (
                 "; mergekit asks the hub for the list of files even when they are cached: offline, "
-                f"write the snapshot's folder instead{_snapshot(reference, options)}"
+                f"write the snapshot's folder instead{'' if found is None else f': {found}'}"
             )
         raise InputError(
             f"{reference}: its weights cannot be had: {describe_error(error)}{hint}"
@@ -103,7 +95,6 @@ def stream_input(reference: Any, options: Any) -> StreamInput:
 
     Call it once the reference is known to be good (`local_folder`).
     """
-    from layerswap_method.checkpoints.model_files import StreamInput
 
     def local(part: Any) -> Path:
         alone = reference.model_copy(update={"model": part, "lora": None})
@@ -111,38 +102,3 @@ def stream_input(reference: Any, options: Any) -> StreamInput:
 
     adapter = None if reference.lora is None else local(reference.lora)
     return StreamInput(str(reference), local(reference.model), adapter=adapter)
-
-
-def _snapshot(reference: Any, options: Any) -> str:
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(
-        reference.model.path,
-        "config.json",
-        cache_dir=options.transformers_cache,
-        revision=reference.model.revision,
-    )
-    return f": {Path(found).parent}" if isinstance(found, str) else ""
-
-
-def _merged(reference: Any, options: Any) -> Any:
-    """Return `reference` with its adapter, if any, merged into the LoRA cache.
-
-    A merge of the adapter that fails leaves no folder in the cache: mergekit would take it for a
-    finished copy next time.
-    """
-    copy = None
-    if reference.lora is not None:
-        names = (reference.model._unique_id(), reference.lora._unique_id())
-        copy = Path(options.lora_merge_cache) / "_".join(names)
-    made_here = copy is not None and not copy.exists()
-    try:
-        return reference.merged(
-            cache_dir=options.lora_merge_cache,
-            trust_remote_code=options.trust_remote_code,
-            lora_merge_dtype=options.lora_merge_dtype,
-        )
-    except BaseException:
-        if copy is not None and made_here:
-            shutil.rmtree(copy, ignore_errors=True)
-        raise

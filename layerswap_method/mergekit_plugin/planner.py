@@ -8,8 +8,7 @@ is read from disk: a model that a tensor does not need is dropped before mergeki
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from mergekit.plan import MergePlanner
 
 from layerswap_method.algorithm.coefficients import Input, needed_roles
 from layerswap_method.algorithm.plan import LayerPlan
-from layerswap_method.delta_revert.rows import Tally
+from layerswap_method.delta_revert.rows import Kept
 from layerswap_method.delta_revert.spec import RevertSpec
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.layer_swap.spec import LayerSwapSpec
@@ -51,51 +50,14 @@ def check_planner(planner: Any = MergePlanner) -> None:
             )
 
 
-@dataclass(frozen=True)
-class SwapJob:
-    """What a `layer_swap` merge does, all of it decided and measured."""
-
-    spec: LayerSwapSpec
-    """Its weights are the measured ones."""
-
-    plan: LayerPlan
-    """Source of each decoder layer."""
-
-    inputs: Mapping[Any, Input]
-    """mergekit's `ModelReference` -> what it is in the merge; the base is among them."""
-
-
-@dataclass(frozen=True)
-class RevertJob:
-    """What a `delta_revert` merge does, all of it decided and measured."""
-
-    spec: RevertSpec
-    """What goes back."""
-
-    layers: frozenset[int]
-    """Layers that go back whole."""
-
-    threshold: float | None
-    """Rows with a smaller change go back; None where rows are not looked at."""
-
-    expert: Any
-    """mergekit's `ModelReference`."""
-
-    base: Any
-    """mergekit's `ModelReference`."""
-
-    tally: Tally
-    """Filled while the merge runs."""
-
-
 class _LayerPlanner(MergePlanner):  # type: ignore[misc]
-    """mergekit's planner that knows which decoder layer it plans, and plans by a job of ours."""
+    """mergekit's planner that knows which decoder layer it plans."""
 
     _in_decoder = False
     _layer: int | None = None
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        # A copy: mergekit rewrites `models:` in it. The job says what the parameters say.
+        # A copy: mergekit rewrites `models:` in it. What the parameters say is read already.
         super().__init__(config.model_copy(update={"parameters": {}}), *args, **kwargs)
 
     def plan_module(self, module_name: str, definition: Any) -> None:
@@ -141,19 +103,30 @@ class _LayerPlanner(MergePlanner):  # type: ignore[misc]
 
 
 class SwapPlanner(_LayerPlanner):
-    """Plans a `layer_swap`."""
+    """Plans a `layer_swap`, all of it decided and measured.
 
-    def __init__(self, *args: Any, job: SwapJob, **kwargs: Any) -> None:
+    The weights in `spec` are the measured ones, `plan` is of the decoder layers, and `inputs` says
+    what each `ModelReference` is in the merge; the base is among them.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        spec: LayerSwapSpec,
+        plan: LayerPlan,
+        inputs: Mapping[Any, Input],
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self._job = job
+        self._spec, self._layer_plan, self._inputs = spec, plan, inputs
 
     def plan_tensor(
         self, weight: Any, weights_in: list[Any], models: list[Any], cfg_reader: Any
     ) -> None:
         """Plan one tensor; an average is rounded once, to the dtype in which it is saved."""
-        spec, inputs = self._job.spec, self._job.inputs
+        spec, inputs = self._spec, self._inputs
         source = (
-            spec.tensor_source(weight.name, self._layer, self._job.plan)
+            spec.tensor_source(weight.name, self._layer, self._layer_plan)
             if self._in_decoder
             else spec.non_layer  # vision towers, projectors
         )
@@ -186,11 +159,26 @@ class SwapPlanner(_LayerPlanner):
 
 
 class RevertPlanner(_LayerPlanner):
-    """Plans a `delta_revert`."""
+    """Plans a `delta_revert`, all of it decided and measured.
 
-    def __init__(self, *args: Any, job: RevertJob, **kwargs: Any) -> None:
+    `layers` go back whole, and so do rows with a change below `threshold` (None: none is looked
+    at). `models` gives the `ModelReference` of `expert` and `base`; `tally` is filled, tensor by
+    tensor, while the merge runs.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        spec: RevertSpec,
+        layers: frozenset[int],
+        threshold: float | None,
+        models: Mapping[str, Any],
+        tally: dict[str, Kept],
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self._job = job
+        self._spec, self._layers, self._threshold = spec, layers, threshold
+        self._models, self._tally = models, tally
 
     def plan_tensor(
         self, weight: Any, weights_in: list[Any], models: list[Any], cfg_reader: Any
@@ -200,18 +188,17 @@ class RevertPlanner(_LayerPlanner):
         Rows are compared as they are stored: rounded to the recipe's `dtype` first, a light
         fine-tune would look unchanged. What is chosen is rounded after.
         """
-        job = self._job
-        rule = job.spec.rule(weight.name, self._layer, job.layers)
-        sides: dict[str, Collection[Any]] = {"expert": [job.expert], "base": [job.base]}
-        wanted = sides.get(rule, [job.expert, job.base])
+        rule = self._spec.rule(weight.name, self._layer, self._layers)
+        wanted = [self._models[rule]] if rule != "rows" else list(self._models.values())
         given = zip(models, weights_in, strict=True)
         kept = {model: weight_in for model, weight_in in given if model in wanted}
         dtype = dtype_from_name(weight.force_dtype or self.config.dtype) if rule == "rows" else None
         model_type = str(self.out_model_config.get_text_config().model_type)
 
         def make(group: TensorGroup) -> torch.Tensor:
-            result, found = revert(group, rule, job.threshold, model_type, dtype)
-            job.tally.tensors[weight.name] = found
+            result, self._tally[weight.name] = revert(
+                group, rule, self._threshold, model_type, dtype
+            )
             return result
 
         self._plan_with(weight, kept, cfg_reader, make, as_stored=rule == "rows")

@@ -6,13 +6,19 @@ other methods keep mergekit's errors.
 
 from __future__ import annotations
 
+import difflib
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pydantic
 
+from layerswap_method.delta_revert.recipe import RevertDocument
+from layerswap_method.delta_revert.spec import NAME as DELTA_REVERT
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.layer_swap.recipe import LayerSwapDocument
+from layerswap_method.layer_swap.spec import NAME as LAYER_SWAP
+from layerswap_method.recipe.document import RecipeDocument
 from layerswap_method.recipe.parameters import RECIPE, problems
 from layerswap_method.recipe.references import named_models, syntax_problem
 
@@ -29,14 +35,23 @@ _REASONS = (
 )
 """How a message of mergekit begins -> ours."""
 
+_DOCUMENTS: Mapping[str, type[RecipeDocument]] = {
+    LAYER_SWAP: LayerSwapDocument,
+    DELTA_REVERT: RevertDocument,
+}
 
-def patch_config(module: Any, names: Collection[str], *, applies: Callable[[str], bool]) -> None:
+
+def configuration_type() -> Any:
+    """Return the class `MergeConfiguration`, as which mergekit reads every recipe."""
+    from mergekit.config import MergeConfiguration
+
+    return MergeConfiguration
+
+
+def patch_config(module: Any, *, applies: Callable[[str], bool]) -> None:
     """Wrap `MergeConfiguration.model_validate` of the executed module `mergekit.config`.
 
-    Args:
-        module: `mergekit.config`.
-        names: the merge methods of this project.
-        applies: whether one of them is this project's at the time of a call.
+    `applies` says at the time of a call whether a merge method is this project's.
     """
     original = module.MergeConfiguration.model_validate
     if getattr(original, "_layerswap_patched", False):
@@ -45,8 +60,8 @@ def patch_config(module: Any, names: Collection[str], *, applies: Callable[[str]
     @functools.wraps(original.__func__)
     def model_validate(cls: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
         name = obj.get("merge_method") if isinstance(obj, dict) else None
-        meant = name.lower().replace("-", "_") if isinstance(name, str) else ""
-        if meant not in names or not applies(meant):
+        meant = _meant(name) if isinstance(name, str) else ""
+        if not applies(meant):
             return original.__func__(cls, obj, *args, **kwargs)
         found = []
         if name != meant:
@@ -54,7 +69,7 @@ def patch_config(module: Any, names: Collection[str], *, applies: Callable[[str]
         try:
             config = original.__func__(cls, obj, *args, **kwargs)
         except (RuntimeError, ValueError) as error:
-            found += _problems(obj, error, _document_type(meant))
+            found += _problems(obj, error, _DOCUMENTS[meant])
         if found:
             raise InputError.from_problems(f"{meant} recipe", found)
         return config
@@ -63,17 +78,32 @@ def patch_config(module: Any, names: Collection[str], *, applies: Callable[[str]
     module.MergeConfiguration.model_validate = classmethod(model_validate)
 
 
+def _meant(name: str) -> str:
+    """Return the method of ours that `name` is, or nearly is; else an empty text.
+
+    mergekit's registry is asked only where it matters, for it takes seconds to import.
+    """
+    written = name.lower().replace("-", "_")
+    if written in _DOCUMENTS or not difflib.get_close_matches(written, _DOCUMENTS, n=1):
+        return written if written in _DOCUMENTS else ""
+    from mergekit.merge_methods.registry import registered_methods
+
+    every = {*_DOCUMENTS, *(method.spec.name for method in registered_methods())}
+    found = difflib.get_close_matches(written, every, n=1)
+    return found[0] if found[0] in _DOCUMENTS else ""
+
+
 def check_form(document: Mapping[str, Any]) -> None:
     """Check that mergekit has the method of a recipe, any method, and can read the recipe.
 
     Raises:
         InputError: with every problem; for the methods of this project without the keys that
-            mergekit would ignore, which `read_recipe` and `read_revert_recipe` name.
+            mergekit would ignore, which `RecipeDocument.read` names.
     """
-    from layerswap_method.mergekit_plugin.api import configuration_type, method_names
-    from layerswap_method.mergekit_plugin.methods import METHODS
+    from mergekit.merge_methods.registry import registered_methods
 
-    name, known = document.get("merge_method"), sorted({*method_names(), *METHODS})
+    registered = (method.spec.name for method in registered_methods())
+    name, known = document.get("merge_method"), sorted({*registered, *_DOCUMENTS})
     found = []
     if name not in known:
         hint = nearest(str(name), known)
@@ -85,21 +115,10 @@ def check_form(document: Mapping[str, Any]) -> None:
     except (RuntimeError, ValueError) as error:
         found += _problems(document, error, configuration_type())
     else:
-        if name not in METHODS:
+        if name not in _DOCUMENTS:
             found += problems(configuration_type(), document, None, RECIPE)
     if found:
         raise InputError.from_problems(f"{name} recipe" if name in known else "recipe", found)
-
-
-def _document_type(method: str) -> type[pydantic.BaseModel]:
-    """Return the typed document of a method of ours."""
-    if method == "layer_swap":
-        from layerswap_method.layer_swap.recipe import LayerSwapDocument
-
-        return LayerSwapDocument
-    from layerswap_method.delta_revert.recipe import RevertDocument
-
-    return RevertDocument
 
 
 def _problems(document: Any, error: Exception, model: type[pydantic.BaseModel]) -> list[str]:

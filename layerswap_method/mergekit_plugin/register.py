@@ -1,7 +1,8 @@
 """Registration: knows what mergekit must be told, and when to stand aside; not how it merges.
 
 `layerswap_method._hook` calls the `on_*` functions right after the mergekit modules they
-are named after have run. They may raise: the hook turns that into one warning.
+are named after have run. They may raise: the hook turns that into one warning. Nothing of mergekit
+is imported here before it is asked for: it may be half imported itself.
 """
 
 from __future__ import annotations
@@ -11,9 +12,13 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from layerswap_method.mergekit_plugin.methods import METHODS
+from layerswap_method.delta_revert.spec import NAME as DELTA_REVERT
+from layerswap_method.layer_swap.spec import NAME as LAYER_SWAP
 
 LOG = logging.getLogger("layerswap")
+
+METHODS = (LAYER_SWAP, DELTA_REVERT)
+"""The merge methods of this project."""
 
 _made: dict[str, Any] = {}
 _aside: set[str] = set()
@@ -27,10 +32,12 @@ def is_ours(name: object) -> bool:
 def merge_method(name: str) -> Any:
     """Return the one `mergekit.merge_methods.MergeMethod` called `name` of this process."""
     if name not in _made:
+        from layerswap_method.mergekit_plugin.delta_revert_kernel import delta_revert
+        from layerswap_method.mergekit_plugin.layer_swap_kernel import layer_swap
         from layerswap_method.mergekit_plugin.planned_method import PlannedMethod
 
-        kernel = METHODS[name].kernel()
-        _made[name] = PlannedMethod(kernel.spec, kernel.implementation)
+        for kernel in (layer_swap, delta_revert):
+            _made[kernel.spec.name] = PlannedMethod(kernel.spec, kernel.implementation)
     return _made[name]
 
 
@@ -40,19 +47,19 @@ def layer_swap_method() -> Any:
     Also the target of the entry point `mergekit.merge_methods`, which no mergekit reads yet: the
     day one does, it registers the same object, and `on_registry` knows it for its own.
     """
-    return merge_method("layer_swap")
+    return merge_method(LAYER_SWAP)
 
 
 def delta_revert_method() -> Any:
     """Return `delta_revert`; as above."""
-    return merge_method("delta_revert")
+    return merge_method(DELTA_REVERT)
 
 
 def on_config(config: ModuleType) -> None:
     """Have `mergekit.config` say in our words why a recipe of ours is none to it."""
     from layerswap_method.mergekit_plugin.recipe_errors import patch_config
 
-    patch_config(config, METHODS, applies=is_ours)
+    patch_config(config, applies=is_ours)
 
 
 def on_registry(registry: ModuleType) -> None:

@@ -1,7 +1,8 @@
 """What happens around a merge of ours: every check before, plan file, card and rename after.
 
 Knows mergekit's `run_merge` and the output folder; what is checked, planned and said is each
-method's own (`methods`). Merges by other methods pass through untouched.
+method's own (`layer_swap_merge`, `delta_revert_merge`). Merges by other methods pass through
+untouched.
 """
 
 from __future__ import annotations
@@ -15,29 +16,37 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mergekit.io.tasks import LoaderCache
+
+from layerswap_method.delta_revert.spec import NAME as DELTA_REVERT
 from layerswap_method.errors import LayerSwapError, describe_error
-from layerswap_method.mergekit_plugin.api import forget_loaders
-from layerswap_method.mergekit_plugin.methods import METHODS
+from layerswap_method.layer_swap.spec import NAME as LAYER_SWAP
+from layerswap_method.mergekit_plugin import delta_revert_merge, layer_swap_merge
 from layerswap_method.mergekit_plugin.planner import check_planner
-from layerswap_method.output import output_folder, temporary_output
+from layerswap_method.output import (
+    PLAN_FILE,
+    REVERT_PLAN_FILE,
+    output_folder,
+    temporary_output,
+)
 from layerswap_method.recipe.strict_yaml import parse_yaml
 
 LOG = logging.getLogger("layerswap")
+
+_PREPARE = {LAYER_SWAP: layer_swap_merge.prepare, DELTA_REVERT: delta_revert_merge.prepare}
+"""Method -> what checks a recipe and measures what it needs."""
+
+_PLAN_FILES = {LAYER_SWAP: PLAN_FILE, DELTA_REVERT: REVERT_PLAN_FILE}
 
 
 def patch_merge(module: Any, *, applies: Callable[[str], bool]) -> None:
     """Wrap `run_merge` of the executed module `mergekit.merge`, wherever it is bound already.
 
-    Args:
-        module: `mergekit.merge`.
-        applies: whether a merge method is this project's at the time of a call.
+    `applies` says at the time of a call whether a merge method is this project's.
     """
     original = module.run_merge
     if getattr(original, "_layerswap_patched", False):
         return
-
-    # Now, not at the first merge: what is damaged is found while the methods can be withdrawn.
-    prepare = {name: method.merge() for name, method in METHODS.items()}
 
     @functools.wraps(original)
     def run_merge(
@@ -51,7 +60,7 @@ def patch_merge(module: Any, *, applies: Callable[[str], bool]) -> None:
         forget_loaders()
         out = output_folder(out_path)
         document = _document(method, config_source)
-        prepared = prepare[method](merge_config, options, document, out)
+        prepared = _PREPARE[method](merge_config, options, document, out)
         _say(prepared.lines, quiet=options.quiet)
         with temporary_output(out) as folder:
             with (
@@ -62,7 +71,7 @@ def patch_merge(module: Any, *, applies: Callable[[str], bool]) -> None:
                 original(merge_config, str(folder), options, shown)
             outcome = prepared.outcome()
             text = json.dumps(outcome.record, indent=2) + "\n"
-            (folder / prepared.plan_file).write_text(text, encoding="utf-8")
+            (folder / _PLAN_FILES[method]).write_text(text, encoding="utf-8")
             _add_to_card(folder / "README.md", outcome.card)
         _say(outcome.lines, quiet=options.quiet)
 
@@ -70,6 +79,15 @@ def patch_merge(module: Any, *, applies: Callable[[str], bool]) -> None:
     for name, loaded in list(sys.modules.items()):
         if name.startswith("mergekit.") and getattr(loaded, "run_merge", None) is original:
             loaded.run_merge = run_merge  # type: ignore[attr-defined]
+
+
+def forget_loaders() -> None:
+    """Drop the checkpoints that mergekit keeps open for the life of a process.
+
+    It keys them by the reference alone, so a folder written anew between two merges of one
+    process, or an adapter merged into another cache, would be read as it was.
+    """
+    LoaderCache.loaders.clear()
 
 
 @contextmanager

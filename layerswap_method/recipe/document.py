@@ -7,7 +7,7 @@ fields (nothing is imported) and no method's parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -25,8 +25,8 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
-from layerswap_method.errors import nearest
-from layerswap_method.frozen import Frozen
+from layerswap_method.errors import InputError, nearest
+from layerswap_method.frozen import Described
 from layerswap_method.recipe.parameters import (
     RECIPE,
     Place,
@@ -61,11 +61,14 @@ Block = WrapValidator(_read_block)
 """Of a block that may be left empty; what is read already stays as it is."""
 
 
-class _Part(Frozen):
-    model_config = ConfigDict(use_attribute_docstrings=True)
+class Entry(Described):
+    """One of the models of a recipe."""
+
+    model: Reference
+    """A folder, a hub id, or either with ``+adapter``."""
 
 
-class ModelToken(_Part):
+class ModelToken(Described):
     """A token whose embedding is that of a model's token."""
 
     kind: Literal["model_token"]
@@ -74,13 +77,13 @@ class ModelToken(_Part):
     token: StrictStr | None = None
 
 
-class ZeroToken(_Part):
+class ZeroToken(Described):
     """A token whose embedding is zero."""
 
     kind: Literal["zero"]
 
 
-class Token(_Part):
+class Token(Described):
     """Where one token's embedding comes from."""
 
     source: ModelToken | ZeroToken | Reference | None = None
@@ -90,7 +93,7 @@ class Token(_Part):
     """Whether models that have the token get this embedding too."""
 
 
-class Tokenizer(_Part):
+class Tokenizer(Described):
     """How mergekit aligns the vocabularies."""
 
     source: Reference = "union"
@@ -103,7 +106,18 @@ class Tokenizer(_Part):
     """Rows of the vocabulary tensors are padded to a multiple of this."""
 
 
-class RecipeDocument(_Part):
+_DTYPES = ("bfloat16", "float16", "float32", "float64")
+
+
+def dtype_problems(**dtypes: str | None) -> Iterator[str]:
+    """Yield which of a recipe's dtypes (key -> what it says) is none."""
+    for key, name in dtypes.items():
+        if name is not None and str(name).removeprefix("torch.") not in _DTYPES:
+            hint = nearest(str(name), _DTYPES)
+            yield f"{key} is {name!r}; it must be one of {', '.join(_DTYPES)}{hint}"
+
+
+class RecipeDocument(Described):
     """The keys that recipes of all methods of ours share; each adds its models and parameters."""
 
     model_config = ConfigDict(
@@ -138,67 +152,65 @@ class RecipeDocument(_Part):
     @classmethod
     def _refuse(cls, value: Any, info: ValidationInfo) -> Any:
         if value:
-            (method,) = get_args(cls.model_fields["merge_method"].annotation)
             raise ValueError(
-                f"{method} keeps every layer in its place; write models: in place of "
+                f"{cls.method()} keeps every layer in its place; write models: in place of "
                 f"{info.field_name}:"
             )
         return value
 
+    @classmethod
+    def method(cls) -> str:
+        """Return what the recipes of this type write as ``merge_method``."""
+        (name,) = get_args(cls.model_fields["merge_method"].annotation)
+        return str(name)
 
-_DTYPES = ("bfloat16", "float16", "float32", "float64")
+    @classmethod
+    def read(cls, config: Any, source: Mapping[str, Any] | None = None) -> Self:
+        """Return a recipe as a typed document, or raise one error that lists every problem.
 
+        Args:
+            config: the recipe, as YAML gives it or as mergekit's `MergeConfiguration`.
+            source: the recipe before mergekit parsed it, to find keys that mergekit ignored.
 
-def dtype_problems(**dtypes: str | None) -> Iterator[str]:
-    """Yield which of a recipe's dtypes (key -> what it says) is none."""
-    for key, name in dtypes.items():
-        if name is not None and str(name).removeprefix("torch.") not in _DTYPES:
-            hint = nearest(str(name), _DTYPES)
-            yield f"{key} is {name!r}; it must be one of {', '.join(_DTYPES)}{hint}"
+        Raises:
+            InputError: with all problems, each with its place and the nearest valid name.
+        """
+        given = config if isinstance(config, Mapping) else _as_document(config)
+        ignored = [at for at, _ in unknown_keys(cls, given)]
+        faulty = {at[:-1] for at in ignored if at[-2:-1] == ("parameters",)}
+        found = [*problems(cls, source or given, None, RECIPE), *problems(cls, given, None, RECIPE)]
+        clean = _changed(given, dict.fromkeys(ignored, _GONE))
+        document, error = cls._read(clean)
+        if error is not None:
+            found += problems(cls, clean, error, RECIPE)
+            places = [item["loc"] for item in error.errors()]
+            if all("parameters" in place for place in places):
+                # What stands there is taken for its defaults, so that the rest is judged, too.
+                blocks = {place[: place.index("parameters") + 1] for place in places}
+                kinds = {at: block_of(type_at(cls, at)) for at in blocks}
+                empty = {at: kind.model_construct() for at, kind in kinds.items() if kind}
+                document, _ = cls._read(_changed({"parameters": None, **clean}, empty))
+                faulty |= blocks
+        if document is not None:
+            found += document.contradictions(faulty)
+        if found or document is None:
+            raise InputError.from_problems(f"{cls.method()} recipe", list(dict.fromkeys(found)))
+        return document
 
+    @classmethod
+    def _read(cls, document: Any) -> tuple[Self | None, ValidationError | None]:
+        try:
+            return cls.model_validate(document), None
+        except ValidationError as error:
+            return None, error
 
-_Document = TypeVar("_Document", bound=RecipeDocument)
+    def contradictions(self, faulty: set[Place]) -> Iterator[str]:
+        """Yield what is wrong beyond the form of single values.
 
-
-def read_form(
-    model: type[_Document], config: Any, source: Mapping[str, Any] | None = None
-) -> tuple[_Document | None, list[str], set[Place]]:
-    """Return a recipe as the typed document of its method, with every problem of its form.
-
-    Parameters that cannot be read are unchecked defaults there; where too little is left, the
-    document is None.
-
-    Args:
-        model: the type.
-        config: the recipe, as YAML gives it or as mergekit's `MergeConfiguration`.
-        source: the recipe before mergekit parsed it, to find keys that mergekit ignored.
-
-    Returns:
-        The document, the problems, and the places of ``parameters:`` in which something is wrong.
-    """
-    given = config if isinstance(config, Mapping) else _as_document(config)
-    ignored = [at for at, _ in unknown_keys(model, given)]
-    faulty = {at[:-1] for at in ignored if at[-2:-1] == ("parameters",)}
-    found = [*problems(model, source or given, None, RECIPE), *problems(model, given, None, RECIPE)]
-    clean = _changed(given, dict.fromkeys(ignored, _GONE))
-    document, error = _read(model, clean)
-    if error is not None:
-        found += problems(model, clean, error, RECIPE)
-        places = [item["loc"] for item in error.errors()]
-        if all("parameters" in place for place in places):
-            blocks = {place[: place.index("parameters") + 1] for place in places}
-            kinds = {at: block_of(type_at(model, at)) for at in blocks}
-            empty = {at: kind.model_construct() for at, kind in kinds.items() if kind is not None}
-            document, _ = _read(model, _changed({"parameters": None, **clean}, empty))
-            faulty |= blocks
-    return document, list(dict.fromkeys(found)), faulty
-
-
-def _read(model: type[_Document], document: Any) -> tuple[_Document | None, ValidationError | None]:
-    try:
-        return model.model_validate(document), None
-    except ValidationError as error:
-        return None, error
+        Args:
+            faulty: places of ``parameters:`` in which something is wrong; nothing is said of them.
+        """
+        raise NotImplementedError
 
 
 _GONE = object()

@@ -13,7 +13,6 @@ from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
 
 from layerswap_method.errors import nearest
 
@@ -232,10 +231,19 @@ def _text(
     if rest and words.union:
         return f"{where} is {_short(value)}{words.union}"
     if "parameters" in place[:-1] and block is not None and place[-1] in block.model_fields:
-        told = _parameter(place[-1], value, item, block.model_fields[place[-1]])
-        return _of_model(document, place) + told
+        where = place[-1]
+        if not isinstance(value, SCALARS):
+            examples = block.model_fields[where].examples
+            return _of_model(document, place) + _list_problem(where, value, examples)
+        numbers = {"int_type": "a whole number", "float_type": f"one number{_number_hint(value)}"}
+        numbers["string_type"] = f'a string in quotes, such as "{value}"'
+        if kind in numbers:
+            form = numbers[kind]
+        where = _of_model(document, place) + where
     if kind == "literal_error":
-        return f"{where} is {value!r}; it must be one of {_options(value, item)}"
+        options = item["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+        listed = f"{', '.join(options)}{nearest(str(value), options)}"
+        return f"{where} is {value!r}; it must be one of {listed}"
     if kind == "string_pattern_mismatch":
         return f"{where} is {value!r}; write lower-case letters, digits, _ and -"
     if kind == "too_short":
@@ -245,37 +253,16 @@ def _text(
     return f"{where} is {_short(value)}: {item['msg']}"
 
 
-def _parameter(name: str, value: Any, item: Any, declared: FieldInfo) -> str:
-    """Return what is wrong with one value below ``parameters:``."""
-    kind = item["type"]
-    if not isinstance(value, SCALARS):
-        return _list_problem(name, value, (declared.examples or [None])[0])
-    if kind == "literal_error":
-        return f"{name} is {value!r}; it must be one of {_options(value, item)}"
-    if kind == "string_type":
-        return f'{name} is {value!r}; it must be a string in quotes, such as "{value}"'
-    if kind == "int_type":
-        return f"{name} is {value!r}; it must be a whole number"
-    if kind == "float_type":
-        return f"{name} is {value!r}; it must be one number{number_hint(value)}"
-    return f"{name} is {_short(value)}: {item['msg']}"
-
-
-def _options(value: Any, item: Any) -> str:
-    options = item["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-    return f"{', '.join(options)}{nearest(str(value), options)}"
-
-
-def _list_problem(name: str, value: Any, example: str | None) -> str:
-    """Return what to write; `example` is that of a parameter which is a list written as text."""
-    if example is None:
+def _list_problem(name: str, value: Any, examples: list[Any] | None) -> str:
+    """Return what to write; `examples` has that of a parameter which is a list written as text."""
+    if not examples:
         return f"{name} is a list or filter, which mergekit interpolates by layer; write one value"
     items = value if isinstance(value, list) and all(isinstance(v, SCALARS) for v in value) else []
-    text = ",".join(str(item) for item in items) or example
+    text = ",".join(str(item) for item in items) or examples[0]
     return f'{name} is a list, which mergekit interpolates; write a string: "{text}"'
 
 
-def number_hint(value: Any) -> str:
+def _number_hint(value: Any) -> str:
     """Return how to write a number that YAML took for text, such as 1e-6 or "1"."""
     try:
         number = float(value) if isinstance(value, str) else math.nan
@@ -287,12 +274,6 @@ def number_hint(value: Any) -> str:
     if "e" in text and "." not in text:
         text = text.replace("e", ".0e")
     return f", and this is text (YAML reads 1e-6 and quoted numbers so): write {text}"
-
-
-def shown(value: Any) -> str:
-    """Return a setting for a message; mergekit's filters have no readable form."""
-    flat = value if isinstance(value, list) else [value]
-    return repr(value) if all(isinstance(v, SCALARS) for v in flat) else "a list or filter"
 
 
 def _short(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,28 @@ def syntax_problem(reference: str) -> str | None:
 
 def is_there(path: str | Path) -> bool:
     """Return whether something is at `path`; nothing is at one too long for the file system."""
-    try:
-        return Path(path).exists()
-    except OSError:
-        return False
+    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises for one that is too long
 
 
 def is_folder(path: str | Path) -> bool:
     """Return whether `path` is a folder; one too long for the file system is none."""
-    return is_there(path) and Path(path).is_dir()
+    return os.path.isdir(path)  # noqa: PTH112
+
+
+def no_such_folder(path: str | Path, hint: str = "") -> str:
+    """Return the message for a folder that is not there.
+
+    A relative path is looked for from the folders above the current one: commands are often started
+    in a subfolder.
+
+    Args:
+        path: as the user wrote it.
+        hint: what stands behind the first words, such as the nearest name.
+    """
+    above = (each for each in Path.cwd().parents if is_folder(each / path))
+    place = next(above, None)
+    found = "" if place is None else f"; {place} has it: run the command there"
+    return f"{path}: no such folder{hint} (the current directory is {Path.cwd()}{found})"
 
 
 def path_problem(path: str) -> str | None:
@@ -46,7 +60,7 @@ def path_problem(path: str) -> str | None:
     if path.startswith("~"):
         return f"{path}: mergekit does not expand ~; write the whole path"
     if looks_local and not is_there(path):
-        return f"{path}: no such folder (the current directory is {Path.cwd()})"
+        return no_such_folder(path)
     if is_there(path) and _is_hub_id(path):
         return (
             f"{path}: this folder's name could be a hub id, and mergekit asks the hub about it "

@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 import click
-from processes import benchmark, forget, run
+from processes import benchmark, forget, run, sized_llama
 
 LAYERS = 16
 DTYPES = ("bfloat16", "float32")
@@ -29,24 +29,8 @@ DTYPES = ("bfloat16", "float32")
 def make_pair(folder: Path, dtype: str, gib: float) -> None:
     """Save a random base of about `gib` GiB and an expert near it."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
 
-    size = getattr(torch, dtype).itemsize
-    hidden = max(64, 64 * round((gib * 2**30 / size / (LAYERS * 10.75 + 16)) ** 0.5 / 64))
-    config = LlamaConfig(
-        vocab_size=8 * hidden,
-        hidden_size=hidden,
-        intermediate_size=int(2.75 * hidden) // 16 * 16,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=hidden // 64,
-        num_key_value_heads=max(1, hidden // 128),
-        tie_word_embeddings=False,
-        dtype=dtype,
-    )
-    torch.manual_seed(1)
-    torch.set_default_dtype(getattr(torch, dtype))
-    model = LlamaForCausalLM(config)
-    torch.set_default_dtype(torch.float32)
+    model = sized_llama(gib, dtype, LAYERS, 1)
     shard = max(2**20, int(gib * 2**30 / 3.5))
     model.save_pretrained(folder / "base", max_shard_size=shard)
     with torch.no_grad():

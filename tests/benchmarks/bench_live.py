@@ -32,6 +32,12 @@ import click
 import yaml
 from watch_memory import Watch, memory
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.standins import merging
+from tests.standins.talkers import write_model
+from tests.standins.tasks import write_rows, write_task
+
 LAYERS = 8
 HIDDEN, INNER = 512, 1408
 CELLS = [  # bottom, top, bottom transition, top transition
@@ -43,85 +49,48 @@ POCKET_TASK = "pocket_math_en_2shot"
 
 def make_expert(folder: Path, seed: int, mib: float) -> None:
     """Save a random float32 Llama of `mib` MiB with a word-level tokenizer."""
-    import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    words = ["<pad>", "<bos>", "<eos>", "<unk>", *(f"w{i}" for i in range(209))]
-    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    special = {f"{name}_token": f"<{name}>" for name in ("pad", "bos", "eos", "unk")}
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, model_max_length=256, padding_side="left", **special
-    ).save_pretrained(folder)
     # What layers do not take is vocabulary, as in real models.
+    words = [f"w{i}" for i in range(209)]
     layers = LAYERS * (4 * HIDDEN * HIDDEN + 3 * HIDDEN * INNER)
-    rows = max(len(words), round((mib * 2**20 / 4 - layers) / (2 * HIDDEN) + 1))
-    torch.manual_seed(seed)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=rows,
-            hidden_size=HIDDEN,
-            intermediate_size=INNER,
-            num_hidden_layers=LAYERS,
-            num_attention_heads=HIDDEN // 32,
-            num_key_value_heads=HIDDEN // 32,
-            max_position_embeddings=256,
-            initializer_range=0.08,
-            tie_word_embeddings=False,
-            pad_token_id=0,
-            bos_token_id=1,
-            eos_token_id=2,
-        )
+    write_model(
+        folder,
+        seed,
+        words=words,
+        vocab_size=max(4 + len(words), round((mib * 2**20 / 4 - layers) / (2 * HIDDEN) + 1)),
+        hidden_size=HIDDEN,
+        intermediate_size=INNER,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HIDDEN // 32,
+        num_key_value_heads=HIDDEN // 32,
+        max_position_embeddings=256,
+        initializer_range=0.08,
     )
-    with torch.no_grad():
-        model.get_output_embeddings().weight[[0, 1, 3, *range(len(words), rows)]] = 0
-    model.save_pretrained(folder)
 
 
 def make_task(folder: Path) -> None:
     """Write one generation task with a few-shot prefix."""
-    folder.mkdir(parents=True, exist_ok=True)
     rows = [
         {"prompt": " ".join(f"w{(i * k) % 200}" for k in range(1, 9)), "answer": f"w{i}"}
         for i in range(1, ITEMS + 1)
     ]
-    data = folder / "data.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    files = {"train": str(data), "test": str(data)}
-    task = {
-        "task": "bench",
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": files},
-        "test_split": "test",
-        "fewshot_split": "train",
-        "fewshot_config": {"sampler": "first_n"},
-        "num_fewshot": 8,
-        "output_type": "generate_until",
-        "doc_to_text": "{{prompt}}",
-        "doc_to_target": "{{answer}}",
-        "generation_kwargs": {
-            "until": ["<eos>"],
-            "do_sample": False,
-            "max_gen_toks": ANSWER_TOKENS,
-        },
-        "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
-    }
-    (folder / "bench.yaml").write_text(yaml.safe_dump(task), encoding="utf-8")
+    data = write_rows(folder, rows)
+    write_task(
+        folder,
+        "bench",
+        data,
+        dataset_kwargs={"data_files": {"train": str(data), "test": str(data)}},
+        fewshot_split="train",
+        fewshot_config={"sampler": "first_n"},
+        num_fewshot=8,
+        generation_kwargs={"until": ["<eos>"], "do_sample": False, "max_gen_toks": ANSWER_TOKENS},
+    )
 
 
 def recipe(work: Path, cell: tuple[int, ...]) -> dict[str, Any]:
     """Return the mergekit recipe of a cell."""
     names = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
-    return {
-        "merge_method": "layer_swap",
-        "base_model": str(work / "base"),
-        "models": [
-            {"model": str(work / role), "parameters": {"role": role}}
-            for role in ("task", "language")
-        ],
-        "parameters": dict(zip(names, cell, strict=True)),
-    }
+    models = {role: work / role for role in ("task", "language")}
+    return merging.recipe(models, dict(zip(names, cell, strict=True)), work / "base")
 
 
 def timed_generation(lm: Any) -> Callable[[], float]:

@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 import yaml
-from processes import benchmark, forget, run
+from processes import benchmark, forget, run, sized_llama
 
 B, U, TB, TU, LAYERS = 4, 2, 1, 1, 16
 LANGUAGE = [*range(B), *range(LAYERS - U, LAYERS)]
@@ -29,23 +29,9 @@ AVERAGE = [*range(B, B + TB), *range(LAYERS - U - TU, LAYERS - U)]
 
 def make_expert(folder: Path, seed: int, gib: float) -> None:
     """Save one random bf16 Llama of about `gib` GiB in 4 shards."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    hidden = 64 * round((gib * 2**29 / (LAYERS * 10.75 + 16)) ** 0.5 / 64)
-    config = LlamaConfig(
-        vocab_size=8 * hidden,
-        hidden_size=hidden,
-        intermediate_size=int(2.75 * hidden) // 16 * 16,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=hidden // 64,
-        num_key_value_heads=hidden // 128,
-        tie_word_embeddings=False,
+    sized_llama(gib, "bfloat16", LAYERS, seed).save_pretrained(
+        folder, max_shard_size=int(gib * 2**30 / 3.5)
     )
-    torch.manual_seed(seed)
-    torch.set_default_dtype(torch.bfloat16)
-    model = LlamaForCausalLM(config)
-    model.save_pretrained(folder, max_shard_size=int(gib * 2**30 / 3.5))
 
 
 def recipes(task: Path, language: Path) -> dict[str, dict[str, Any]]:

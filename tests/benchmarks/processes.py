@@ -45,6 +45,30 @@ def forget(folder: Path) -> None:
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+def sized_llama(gib: float, dtype: str, layers: int, seed: int) -> Any:
+    """Return a random Llama of about `gib` GiB."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    size = getattr(torch, dtype).itemsize
+    hidden = max(64, 64 * round((gib * 2**30 / size / (layers * 10.75 + 16)) ** 0.5 / 64))
+    config = LlamaConfig(
+        vocab_size=8 * hidden,
+        hidden_size=hidden,
+        intermediate_size=int(2.75 * hidden) // 16 * 16,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 64,
+        num_key_value_heads=max(1, hidden // 128),
+        tie_word_embeddings=False,
+        dtype=dtype,
+    )
+    torch.manual_seed(seed)
+    torch.set_default_dtype(getattr(torch, dtype))
+    model = LlamaForCausalLM(config)
+    torch.set_default_dtype(torch.float32)
+    return model
+
+
 def benchmark(
     gib: float,
     measure: Callable[[Path, float, int], dict[str, Any]],

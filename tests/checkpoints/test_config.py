@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,20 +12,8 @@ from layerswap_method.checkpoints.compatible import ties
 from layerswap_method.checkpoints.config import read_config
 from layerswap_method.checkpoints.headers import read_checkpoint
 from layerswap_method.errors import InputError
+from tests.standins.tuned import edited
 from tests.standins.zoo import FAMILIES, make_config, make_model
-
-
-def edited(folder: Path, **changes: Any) -> Path:
-    """Change fields of a config; None takes one away, here and in the text model's."""
-    file = folder / "config.json"
-    document = json.loads(file.read_text(encoding="utf-8"))
-    for part in (document, document.get("text_config", {})):
-        for key, value in changes.items():
-            part.pop(key, None)
-            if value is not None:
-                part[key] = value
-    file.write_text(json.dumps(document), encoding="utf-8")
-    return folder
 
 
 @pytest.mark.parametrize("family", FAMILIES)

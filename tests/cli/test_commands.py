@@ -39,12 +39,6 @@ def test_an_unknown_command_exits_2_and_names_the_nearest(runner: CliRunner) -> 
     assert "no command 'quikstart'; did you mean 'quickstart'?" in result.output
 
 
-def test_an_unknown_option_exits_2(runner: CliRunner) -> None:
-    assert runner.invoke(main, ["quickstart", "--limits", "3"]).exit_code == 2
-    assert runner.invoke(main, ["quickstart", "--limit", "0"]).exit_code == 2
-    assert runner.invoke(main, ["quickstart", "--backend", "ollama"]).exit_code == 2
-
-
 @pytest.mark.parametrize(("error", "code"), [(LayerSwapError, 1), (InputError, 2)])
 def test_errors_of_this_project_become_one_message(
     runner: CliRunner, error: type[LayerSwapError], code: int

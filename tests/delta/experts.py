@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 
 from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.deltas.open_pair import open_pair
 from layerswap_method.deltas.pair import DeltaPair
+from tests.standins.tuned import tune
 from tests.standins.zoo import make_model
-
-Edit = Callable[[str, torch.Tensor], torch.Tensor]
-
-
-def rewritten(folder: Path, to: Path, edit: Edit) -> Path:
-    """Copy a checkpoint to `to` with every tensor edited; the files hold the same tensors."""
-    shutil.copytree(folder, to)
-    files = sorted(to.glob("*.safetensors"))
-    assert files
-    for file in files:
-        with safe_open(file, "pt") as opened:
-            metadata = opened.metadata()
-        tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
-        save_file({n: edit(n, t).contiguous() for n, t in tensors.items()}, file, metadata)
-    return to
 
 
 def fine_tuned(
@@ -40,14 +23,7 @@ def fine_tuned(
     changes: Callable[[str], bool] = lambda name: True,
 ) -> Path:
     """Write an expert: the base with noise on the tensors that `changes` says, in `dtype`."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def edit(name: str, tensor: torch.Tensor) -> torch.Tensor:
-        noise = scale * torch.randn(tensor.shape, generator=generator)
-        changed = tensor.float() + noise if changes(name) else tensor.float()
-        return changed.to(dtype or tensor.dtype)
-
-    return rewritten(base, to, edit)
+    return tune(base, to, seed, lambda name: scale if changes(name) else 0.0, dtype)
 
 
 def pair_of(expert: Path, base: Path, adapter: Path | None = None) -> DeltaPair:

@@ -17,7 +17,7 @@ from ablations.cli import main
 from ablations.delta.measure import read_changes
 from layerswap_method.deltas.magnitudes import mean_row_mav
 from layerswap_method.errors import InputError
-from tests.delta.experts import fine_tuned, pair_of, rewritten
+from tests.delta.experts import fine_tuned, pair_of
 from tests.standins.zoo import make_model
 
 FILE = "model.safetensors"
@@ -59,15 +59,6 @@ def edit_file(folder: Path, edit: Edit) -> Path:
     return folder
 
 
-def without(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor for name, tensor in tensors.items() if name != NAME}
-
-
-def test_a_tensor_that_the_expert_lacks(base: Path, expert: Path, tmp_path: Path) -> None:
-    edit_file(expert, without)
-    refused(expert, base, tmp_path / "out", f"expert lacks 1 tensors that base has: {NAME}")
-
-
 def test_a_base_that_is_not_the_base(base: Path, tmp_path: Path) -> None:
     other = make_model("llama", tmp_path / "other", 5)
     message = refused(
@@ -79,21 +70,6 @@ def test_a_base_that_is_not_the_base(base: Path, tmp_path: Path) -> None:
     )
     (ratio,) = [word for word in message.split() if word.startswith("1.")]
     assert float(ratio) == pytest.approx(2**0.5, abs=0.1)
-
-
-def test_a_truncated_file(base: Path, expert: Path, tmp_path: Path) -> None:
-    content = (expert / FILE).read_bytes()
-    (expert / FILE).write_bytes(content[:-10])
-    refused(expert, base, tmp_path / "out", "expert: model.safetensors is damaged", "get it again")
-
-
-def test_a_missing_shard(tmp_path: Path) -> None:
-    base = make_model("llama", tmp_path / "base", 1, shard="20KB")
-    expert = fine_tuned(base, tmp_path / "expert", 2)
-    shards = sorted(expert.glob("*.safetensors"))
-    assert len(shards) > 1
-    shards[1].unlink()
-    refused(expert, base, tmp_path / "out", "1 of", "shards are missing", shards[1].name)
 
 
 def test_a_file_that_shrinks_while_it_is_read(base: Path, expert: Path) -> None:
@@ -136,20 +112,6 @@ def test_weights_that_are_no_numbers(
         read_changes([pair], pair.names)
     running = [thread.name for thread in threading.enumerate() if "Pool" in thread.name]
     assert running == [], (raised, also_raised)  # though the errors keep their frames alive
-
-
-def test_pickles_quantised_weights_and_configs_that_are_none(
-    base: Path, expert: Path, tmp_path: Path
-) -> None:
-    (expert / FILE).rename(expert / "pytorch_model.bin")
-    refused(expert, base, tmp_path / "out", "only pickled weights", "loading a pickle can run code")
-    eight = rewritten(base, tmp_path / "eight", lambda name, t: (100 * t).to(torch.int8))
-    refused(eight, base, tmp_path / "out", "eight stores weights as I8 (quantised)")
-    bare = Path(shutil.copytree(base, tmp_path / "bare"))
-    (bare / "config.json").write_text("[]", encoding="utf-8")
-    refused(bare, base, tmp_path / "out", "bare:", "config.json names no model_type")
-    (bare / "config.json").unlink()
-    refused(bare, base, tmp_path / "out", "bare:", "no readable config")
 
 
 def test_places_where_nothing_is(base: Path, expert: Path, tmp_path: Path) -> None:

@@ -200,7 +200,10 @@ def test_an_expert_equal_to_its_base_is_told(models: Path, tmp_path: Path) -> No
         ((), "name an expert and its --base, or a published one by --reference"),
         (("somewhere",), "name the base that was fine-tuned by --base"),
         (("a", "a", "--base", "b"), "a is named twice"),
+        (("a", "a/", "--base", "b"), "a is named twice"),
         (("a", "--base", "b", "--quantile", "1"), "0<x<1"),
+        (("a", "--base", "b", "--quantile", "nan"), "Invalid value for '--quantile'"),
+        (("a", "--base", "b", "--threshold", "inf"), "Invalid value for '--threshold'"),
         (("a", "--base", "b", "--threshold", "-1"), "x>=0"),
         (("a", "--base", "b", "--treshold", "1"), "No such option"),
         (("a", "--base", "b", "--threshold", "1", "--quantile", "0.1"), "choose one"),
@@ -231,26 +234,11 @@ def test_experts_have_short_names_of_their_own() -> None:
         label_all(["x", "y", "x"])
 
 
-@pytest.mark.parametrize("option", ["--threshold", "--quantile"])
-@pytest.mark.parametrize("value", ["nan", "inf"])
-def test_a_bound_is_a_number(models: Path, tmp_path: Path, option: str, value: str) -> None:
-    result = run(models / "math", "--base", models / "base", option, value, "--out", tmp_path / "o")
-    assert result.exit_code == 2
-    assert f"Invalid value for '{option}'" in result.output
-    assert not (tmp_path / "o").exists()
-
-
 def test_a_file_in_the_way_is_told_before_anything_is_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     result = run(tmp_path / "no", "--base", tmp_path / "no", "--out", tmp_path / "file" / "out")
     assert result.exit_code == 2
     assert f"{tmp_path / 'file'} is no folder" in result.output
-
-
-def test_one_expert_written_in_two_ways_is_named_twice(models: Path) -> None:
-    result = run(models / "math", f"{models / 'math'}/", "--base", models / "base")
-    assert result.exit_code == 2
-    assert f"{models / 'math'} is named twice" in result.output
 
 
 def test_what_an_earlier_analysis_left_is_told(models: Path, tmp_path: Path) -> None:

@@ -57,13 +57,9 @@ def test_every_row_is_one_side_bit_for_bit(
         assert torch.equal(got, ours if change > threshold else theirs)
         stays += int(change > threshold)
     rows = len(rows_of(expert, axis))
+    assert 0 < stays < rows or axis is None, "the rows had no choice to make"
     assert kept == Kept(rows, stays, expert.numel(), stays * expert.numel() // rows)
     assert result.dtype == dtype
-
-
-def test_some_rows_of_these_pairs_stay_and_some_go() -> None:
-    counts = [revert_rows(*pair((6, 5), torch.float32), 0.08, axis)[1].kept_rows for axis in (0, 1)]
-    assert [0 < count < size for count, size in zip(counts, (6, 5), strict=True)] == [True, True]
 
 
 def test_at_the_ends_it_is_the_input_itself() -> None:

@@ -89,25 +89,15 @@ def test_the_cells_differ_in_everything_compared(study: Study) -> None:
     assert all(len(set(map(str, generations(each)))) > 3 for each in study.cold.values())
 
 
-def test_generations_are_those_of_a_cold_engine(study: Study) -> None:
-    for name, _, live in study.live:
-        assert generations(live) == generations(study.cold[name]), name
-        assert len(generations(live)) == 24
-
-
-def test_log_likelihoods_are_those_of_a_cold_engine(study: Study) -> None:
-    for name, _, live in study.live:
-        wanted = likelihoods(study.cold[name])
-        assert likelihoods(live) == pytest.approx(wanted, abs=1e-4), name
-        assert len(wanted) == 48
-
-
-def test_scores_and_records_are_those_of_a_cold_engine(study: Study) -> None:
+def test_answers_scores_and_records_are_those_of_a_cold_engine(study: Study) -> None:
     def identity(sample: Sample) -> tuple[Any, ...]:
         return (sample.task, sample.doc_id, sample.doc_hash, sample.prompt_hash, sample.prompts)
 
     for name, _, live in study.live:
         cold = study.cold[name]
+        assert generations(live) == generations(cold), name
+        assert likelihoods(live) == pytest.approx(likelihoods(cold), abs=1e-4), name
+        assert (len(generations(live)), len(likelihoods(live))) == (24, 48)
         assert live.scores == cold.scores, name
         assert list(map(identity, live.samples)) == list(map(identity, cold.samples))
         assert (live.backend, live.versions) == (study.backend, cold.versions)
@@ -121,9 +111,6 @@ def test_only_what_changed_is_loaded(study: Study) -> None:
     biased = "model.layers.1.self_attn.k_proj.bias" in stream_of(study.world.cells["base"]).names
     assert third.tensors == (1 if study.backend == "hf" else 6 if biased else 3)
     assert 0 < third.bytes < second.bytes
-
-
-def test_the_same_model_twice_loads_nothing(study: Study) -> None:
     stream = stream_of(study.world.cells[ORDER[-1]])
     study.evaluator.swap(stream)
     assert study.evaluator.swap(stream).tensors == 0

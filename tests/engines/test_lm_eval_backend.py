@@ -10,8 +10,8 @@ from ablations.engines.lm_eval_backend import check_tasks
 from ablations.engines.options import EngineOptions
 from ablations.scoring.records import Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError
-from tests.engines.conftest import write_model
 from tests.standins.cold import evaluate_cold
+from tests.standins.talkers import write_model
 
 TASKS = ("words_generate", "words_translate", "words_choose")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -142,9 +142,7 @@ def test_task_folders_that_hold_none_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_models_that_cannot_be_loaded_are_refused(model: Path, tasks: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such checkpoint folder; did you mean 'random'"):
-        _evaluate(model.parent / "randon", tasks)
-    with pytest.raises(InputError, match=r"no config\.json in it"):
+    with pytest.raises(InputError, match=r"hf cannot load it: .*config\.json"):
         _evaluate(tasks, tasks)
     with pytest.raises(InputError, match="layerswap-tests/none: hf cannot load it"):
         _evaluate("layerswap-tests/none", tasks)

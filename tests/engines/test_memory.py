@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from ablations.engines import vllm_engine
+from tests.standins.talkers import write_model
 from tests.standins.tuned import tune
-from tests.standins.word_tokenizer import save_word_tokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*torch_dtype.*")]
 
@@ -25,13 +25,11 @@ LARGEST = 4 * ROWS * WIDTH
 
 def write_wide(folder: Path, seed: int) -> Path:
     """Write a random float32 Llama that is nearly all vocabulary."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    words = ["<pad>", "<bos>", "<eos>", "<unk>", "w"]
-    save_word_tokenizer(folder, words, padding_side="left", model_max_length=64)
-    torch.manual_seed(seed)
-    config = LlamaConfig(
+    return write_model(
+        folder,
+        seed,
+        words=["w"],
+        says_special=True,
         vocab_size=ROWS,
         hidden_size=WIDTH,
         intermediate_size=WIDTH,
@@ -39,13 +37,8 @@ def write_wide(folder: Path, seed: int) -> Path:
         num_attention_heads=8,
         num_key_value_heads=8,
         max_position_embeddings=64,
-        tie_word_embeddings=False,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
+        initializer_range=0.02,
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
 
 
 @pytest.mark.parametrize(

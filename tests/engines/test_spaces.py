@@ -7,8 +7,10 @@ import pytest
 from ablations.engines import vllm_engine
 from ablations.engines.options import EngineOptions
 from ablations.scoring.records import Evaluation, EvaluationRequest
-from tests.engines.conftest import SPECIAL, WORDS, write_model, write_tasks
 from tests.standins.cold import evaluate_cold
+from tests.standins.talkers import WORDS, write_model
+from tests.standins.tasks import write_tasks
+from tests.standins.tokenizers import SPECIAL
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 TASK = "words_generate"

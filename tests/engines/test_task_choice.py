@@ -6,10 +6,9 @@ import pytest
 import yaml
 
 from ablations.engines.lm_eval_backend import load_tasks
-from ablations.engines.task_choice import choose_tasks
 from ablations.scoring.records import EvaluationRequest
 from layerswap_method.errors import InputError
-from tests.engines.conftest import write_tasks
+from tests.standins.tasks import write_tasks
 
 REASON = "needs --allow-code-execution"
 
@@ -69,11 +68,6 @@ def test_a_tag_of_unsafe_tasks_leaves_nothing_to_ask(folder: Path) -> None:
 def test_a_group_that_changes_its_members_stays_whole(folder: Path) -> None:
     assert _names(folder, "words_odd") == (["words_odd"], {})
     assert _names(folder, "words_odd_run") == ([], {"words_odd_run": REASON})
-
-
-def test_the_choice_reads_the_index_alone() -> None:
-    with pytest.raises(KeyError):
-        choose_tasks({}, ["unknown"], allow_code_execution=False)
 
 
 def test_a_missing_data_folder_and_unreadable_data_are_said(folder: Path, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from ablations.engines.options import EngineOptions
 from ablations.machine.mergekit_program import merge
 from ablations.scoring.records import Evaluation, EvaluationRequest
 from layerswap_method.errors import LayerSwapError
-from tests.engines.conftest import write_model
 from tests.standins.cold import evaluate_cold
+from tests.standins.talkers import write_model
 
 pytestmark = [
     pytest.mark.vllm,
@@ -57,38 +57,20 @@ def both(merged: Path, model: Path, tasks: Path) -> dict[str, list[Evaluation]]:
     return found
 
 
-def test_both_were_asked_the_same(both: dict[str, list[Evaluation]]) -> None:
+def test_both_were_asked_and_say_the_same(both: dict[str, list[Evaluation]]) -> None:
     for hf, vllm in zip(both["hf"], both["vllm"], strict=True):
         assert (hf.backend, vllm.backend) == ("hf", "vllm")
+        assert hf.scores == vllm.scores
         assert len(hf.samples) == len(vllm.samples) == 3 * 24
+        assert len({sample.answers for sample in hf.samples_of("words_generate")}) > 1
         for one, other in zip(hf.samples, vllm.samples, strict=True):
-            assert one.prompts == other.prompts
-            assert one.target == other.target
-            assert one.doc_hash == other.doc_hash
-
-
-def test_greedy_answers_are_equal(both: dict[str, list[Evaluation]]) -> None:
-    for hf, vllm in zip(both["hf"], both["vllm"], strict=True):
-        for task in ("words_generate", "words_translate"):
-            answers = [sample.answers for sample in hf.samples_of(task)]
-            assert answers == [sample.answers for sample in vllm.samples_of(task)]
-            raw = [sample.responses for sample in hf.samples_of(task)]
-            assert raw == [sample.responses for sample in vllm.samples_of(task)]
-            assert len(set(answers)) > 1
-
-
-def test_log_likelihoods_are_equal_to_rounding(both: dict[str, list[Evaluation]]) -> None:
-    for hf, vllm in zip(both["hf"], both["vllm"], strict=True):
-        pairs = zip(hf.samples_of("words_choose"), vllm.samples_of("words_choose"), strict=True)
-        for one, other in pairs:
+            assert (one.prompts, one.target) == (other.prompts, other.target)
+            if one.task != "words_choose":
+                assert (one.answers, one.responses) == (other.answers, other.responses)
+                continue
             for ours, theirs in zip(one.responses, other.responses, strict=True):
                 # float32 in both: vLLM's own `auto` would run bfloat16, which is off by 1e-2.
                 assert ours[0] == pytest.approx(theirs[0], abs=1e-4)
-
-
-def test_scores_and_intervals_are_equal(both: dict[str, list[Evaluation]]) -> None:
-    for hf, vllm in zip(both["hf"], both["vllm"], strict=True):
-        assert hf.scores == vllm.scores
 
 
 def test_nothing_of_one_model_shows_in_the_next(both: dict[str, list[Evaluation]]) -> None:

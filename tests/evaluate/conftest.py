@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from ablations.engines.options import EngineOptions
-from ablations.evaluate.request import SuiteRequest
-from ablations.evaluate.run import SuiteResult, evaluate_model
+from ablations.evaluate.run import SuiteRequest, SuiteResult, evaluate_model
 from ablations.runner.records import load_run
 from ablations.scoring.records import Sample
-from tests.engines.conftest import write_model
-from tests.tasks.conftest import DATA
+from tests.standins.scripted import DATA
+from tests.standins.talkers import write_model
 
 OPTIONS = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
 

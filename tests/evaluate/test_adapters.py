@@ -12,8 +12,8 @@ from ablations.evaluate.run import SuiteResult
 from ablations.machine.mergekit_program import merge
 from layerswap_method.errors import InputError
 from tests.evaluate.conftest import ask, samples_of
-from tests.standins.worlds import write_adapter
-from tests.tasks.conftest import DATA
+from tests.standins.scripted import DATA
+from tests.standins.tuned import write_adapter
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

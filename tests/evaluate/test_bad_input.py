@@ -28,11 +28,11 @@ def test_everything_that_is_missing_is_said_before_a_model_is_loaded(
 def test_models_that_are_not_there_are_said(expert: Path, data: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such folder; did you mean 'task'"):
         ask(expert.with_name("tasc"), data, tmp_path)
-    with pytest.raises(InputError, match=r"layerswap evaluate: nobody/nothing cannot be had"):
+    with pytest.raises(InputError, match=r"^nobody/nothing cannot be had: "):
         ask(Path("nobody/nothing"), data, tmp_path)
-    with pytest.raises(InputError, match=r": org/base cannot be had"):
+    with pytest.raises(InputError, match=r"^org/base cannot be had: "):
         ask(Path("org/base+path/adapter"), data, tmp_path)
-    with pytest.raises(InputError, match=r": /no/adapter: no such folder"):
+    with pytest.raises(InputError, match=r"^/no/adapter: no such folder"):
         ask(Path(f"{expert}+/no/adapter"), data, tmp_path)
     with pytest.raises(InputError, match=r"holds no adapter_config\.json: no peft adapter"):
         ask(Path(f"{expert}+{expert}"), data, tmp_path)
@@ -42,7 +42,7 @@ def test_a_damaged_checkpoint_is_one_message(expert: Path, data: Path, tmp_path:
     damaged = shutil.copytree(expert, tmp_path / "damaged")
     (weights,) = damaged.glob("*.safetensors")
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(LayerSwapError, match=r"damaged: hf cannot load it: .*header"):
+    with pytest.raises(LayerSwapError, match=r"damaged: model.safetensors is damaged \(no header"):
         ask(damaged, data, tmp_path / "out", benchmarks=("mgsm",))
 
 
@@ -61,7 +61,8 @@ def test_a_suite_of_skipped_tasks_does_not_claim_an_evaluation(
     expert: Path, data: Path, tmp_path: Path
 ) -> None:
     text = ask(expert, data, tmp_path / "out", benchmarks=("mbpp",)).report()
-    assert text.count("skipped: needs --allow-code-execution") == 2
+    skipped = "layerswap_mbpp_sw, layerswap_mbpp_te: skipped: needs --allow-code-execution"
+    assert skipped in text
     assert "Nothing was evaluated." in text
     assert "Evaluated by" not in text
     assert not (tmp_path / "out").exists()

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from ablations.cli import main
-from tests.tasks.conftest import DATA
+from tests.standins.scripted import DATA
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

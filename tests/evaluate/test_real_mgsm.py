@@ -7,7 +7,7 @@ import pytest
 from ablations.engines import vllm_engine
 from ablations.pocket.build import PocketPaths
 from tests.evaluate.conftest import ask, samples_of
-from tests.tasks.conftest import REAL_MGSM, needs_real_mgsm
+from tests.standins.scripted import REAL_MGSM, needs_real_mgsm
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ablations.evaluate.request import SuiteRequest
-from ablations.evaluate.run import SuiteResult, default_folder
-from tests.engines.conftest import write_model
+from ablations.evaluate.run import SuiteRequest, SuiteResult, default_folder
 from tests.evaluate.conftest import ask, samples_of
-from tests.tasks.conftest import DATA
+from tests.standins.scripted import DATA
+from tests.standins.talkers import write_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -19,17 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
 def test_the_table_has_the_papers_rows_and_what_was_skipped(first: SuiteResult) -> None:
     lines = first.report().splitlines()
-    assert lines[0].split() == [
-        "Task",
-        "Language",
-        "task",
-        "also",
-        "in",
-        "language",
-        "cut",
-        "off",
-        "items",
-    ]
+    assert " ".join(lines[0].split()) == "Task Language task also in language cut off items"
     assert lines[2].startswith("MGSM em@maj1, 8-shot  Swahili ")
     assert lines[3].strip().startswith("Telugu")
     assert lines[3].split()[-1] == "4"

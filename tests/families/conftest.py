@@ -59,3 +59,19 @@ def loads() -> Callable[[Path], None]:
         assert logits.float().std() > 0
 
     return check
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Return the list of all (model, tensor) requests that mergekit sends to its loaders."""
+    from mergekit.io.lazy_tensor_loader import LazyTensorLoader
+
+    requests: list[tuple[str, str]] = []
+    original = LazyTensorLoader.get_tensor
+
+    def get_tensor(self: Any, key: str, *args: Any, **kwargs: Any) -> Any:
+        requests.append((Path(self.index.base_path).name, key))
+        return original(self, key, *args, **kwargs)
+
+    monkeypatch.setattr(LazyTensorLoader, "get_tensor", get_tensor)
+    return requests

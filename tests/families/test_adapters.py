@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from layerswap_method.errors import InputError
+from layerswap_method.mergekit_plugin.adapter_copies import RECORD
 from tests.standins.merging import merge, recipe
 from tests.standins.oracle import Swap, assert_same, average, round_once, stored
+from tests.standins.tuned import train_adapter
 from tests.standins.zoo import LAYERS
 
 SWAP = Swap(LAYERS)
@@ -25,24 +28,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch_dtype.*")
 @pytest.fixture(scope="session")
 def adapted(experts: Any, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """Return a float32 base and a peft adapter a role, both matrices random."""
-    import peft
-    import transformers
-
     root = tmp_path_factory.mktemp("adapters")
     base = experts("llama", dtype=torch.float32).base
-    folders = {}
-    for seed, role in enumerate(("task", "language")):
-        torch.manual_seed(seed)
-        model = peft.get_peft_model(
-            transformers.AutoModelForCausalLM.from_pretrained(base),
-            peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=TARGETS),
-        )
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if "lora_" in name:
-                    parameter.copy_(torch.randn(parameter.shape) * 0.3)
-        model.save_pretrained(root / role)
-        folders[role] = root / role
+    config = {"r": RANK, "lora_alpha": ALPHA, "target_modules": TARGETS}
+    folders = {
+        role: train_adapter(base, root / role, seed, **config)
+        for seed, role in enumerate(("task", "language"))
+    }
     return SimpleNamespace(base=base, **folders)
 
 
@@ -154,14 +146,8 @@ def test_without_a_cache_folder_nothing_is_written(adapted: Any, tmp_path: Path)
 def test_an_adapter_where_mergekit_must_infer_the_architecture_is_refused(
     adapted: Any, experts: Any, tmp_path: Path
 ) -> None:
-    import peft
-    import transformers
-
     given = experts("smollm3")
-    model = transformers.AutoModelForCausalLM.from_pretrained(given.base)
-    peft.get_peft_model(
-        model, peft.LoraConfig(r=RANK, target_modules=TARGETS, task_type="CAUSAL_LM")
-    ).save_pretrained(tmp_path / "adapter")
+    train_adapter(given.base, tmp_path / "adapter", r=RANK, target_modules=TARGETS)
     models = {"task": f"{given.base}+{tmp_path / 'adapter'}", "language": given.language}
     with pytest.raises(InputError, match=r"no definition of SmolLM3ForCausalLM .*merge it first"):
         merge(
@@ -183,11 +169,49 @@ def test_a_broken_adapter_leaves_no_copy_behind(adapted: Any, tmp_path: Path) ->
     models = {"task": f"{adapted.base}+{broken}", "language": f"{adapted.base}+{adapted.language}"}
     cache = tmp_path / "cache"
     for _ in range(2):
-        with pytest.raises(InputError, match="its weights cannot be had"):
+        with pytest.raises(InputError, match=r"adapter_model.safetensors: is damaged"):
             merge(
                 recipe(models, SWAP.parameters(), adapted.base),
                 tmp_path / "new" / "merged",
                 lora_merge_cache=str(cache),
             )
-        assert not [copy for copy in cache.iterdir() if "broken" in copy.name]
+        assert not list(cache.glob("*broken*"))
     assert not (tmp_path / "new").exists()
+
+
+def test_a_copy_of_another_adapter_or_dtype_is_refused(adapted: Any, tmp_path: Path) -> None:
+    """mergekit takes the copy that it finds: the merge would be that of the old adapter."""
+    trained = Path(shutil.copytree(adapted.task, tmp_path / "trained"))
+    models = {"task": f"{adapted.base}+{trained}", "language": adapted.base}
+    document, cache = recipe(models, SWAP.parameters(), adapted.base), tmp_path / "cache"
+    first = merge(document, tmp_path / "first", lora_merge_cache=str(cache))
+    again = merge(document, tmp_path / "again", lora_merge_cache=str(cache))
+    assert_same(stored(again), stored(first))
+    (copy,) = cache.iterdir()
+
+    def refused(why: str, **options: Any) -> None:
+        with pytest.raises(InputError) as raised:
+            merge(document, tmp_path / "out", lora_merge_cache=str(cache), **options)
+        assert f"{copy} is out of date: {why}" in raised.value.message
+        assert "delete that folder and run the command again" in raised.value.message
+        assert not (tmp_path / "out").exists()
+
+    refused(
+        "it was made with --lora-merge-dtype none, and this command has float64",
+        lora_merge_dtype="float64",
+    )
+    file = trained / "adapter_model.safetensors"
+    save_file({name: tensor * 3 for name, tensor in load_file(file).items()}, file)
+    refused(f"{file} has changed since it was made")
+    record = copy / RECORD
+    record.unlink()  # as of a copy that mergekit made on its own
+    refused(f"{file} was written after it was made")
+    shutil.rmtree(copy)
+    trebled = stored(merge(document, tmp_path / "trebled", lora_merge_cache=str(cache)))
+    assert any(not torch.equal(trebled[name], tensor) for name, tensor in stored(first).items())
+    record.unlink()
+    assert_same(
+        stored(merge(document, tmp_path / "same", lora_merge_cache=str(cache))), trebled
+    )  # newer than all that it can be made from
+    (copy / "model.safetensors").unlink()
+    refused("it holds no weights")

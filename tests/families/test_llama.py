@@ -11,6 +11,7 @@ import torch
 from layerswap_method.errors import InputError
 from tests.standins.merging import merge, recipe, roles
 from tests.standins.oracle import Swap, assert_same, average, expected, stored
+from tests.standins.tuned import with_head
 from tests.standins.zoo import LAYERS
 
 SWAP = Swap(LAYERS)
@@ -65,20 +66,21 @@ def test_dtype_rounds_once_from_the_stored_values(
     assert_same(stored(out), wanted)
 
 
-def test_out_dtype_is_the_one_rounding(experts: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("top", "wanted_as"),
+    [
+        ({"out_dtype": "float32"}, "float32"),
+        ({"dtype": "float32", "out_dtype": "float16"}, "float16"),
+    ],
+    ids=["alone", "after dtype"],
+)
+def test_out_dtype_is_the_one_rounding(
+    top: dict[str, str], wanted_as: str, experts: Any, tmp_path: Path
+) -> None:
     given = experts("llama")
-    document = recipe(roles(given), SWAP.parameters(), out_dtype="float32")
-    out = merge(document, tmp_path / "merged")
-    wide = expected(SWAP, stored(given.task), stored(given.language), dtype=torch.float32)
-    assert_same(stored(out), wide)
-
-
-def test_dtype_and_out_dtype_together(experts: Any, tmp_path: Path) -> None:
-    given = experts("llama")
-    document = recipe(roles(given), SWAP.parameters(), dtype="float32", out_dtype="float16")
-    out = merge(document, tmp_path / "merged")
-    narrow = expected(SWAP, stored(given.task), stored(given.language), dtype=torch.float16)
-    assert_same(stored(out), narrow)
+    out = merge(recipe(roles(given), SWAP.parameters(), **top), tmp_path / "merged")
+    wanted = expected(SWAP, stored(given.task), stored(given.language), dtype=DTYPES[wanted_as])
+    assert_same(stored(out), wanted)
 
 
 def test_experts_of_different_dtypes_meet_in_the_wider_one(experts: Any, tmp_path: Path) -> None:
@@ -109,15 +111,7 @@ def test_a_tied_model_that_stores_its_head_as_well_keeps_it_tied(
 ) -> None:
     # Older checkpoints store the tied head as a copy; the other expert does not.
     given = experts("llama_tied")
-    import shutil
-
-    from safetensors.torch import save_file
-
-    folder = tmp_path / "task"
-    shutil.copytree(given.task, folder)
-    tensors = stored(folder)
-    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    folder = with_head(given.task, tmp_path / "task")
     models = {"task": folder, "language": given.language}
     out = merge(recipe(models, SWAP.parameters()), tmp_path / "merged")
     wanted = expected(SWAP, stored(given.task), stored(given.language))
@@ -164,7 +158,8 @@ def test_an_average_just_above_a_tie_is_not_rounded_twice(
         role: experts("llama", dtype=stored_as, fill=value).task
         for role, value in (("task", tie), ("language", tie + 2.0**-23))
     }
-    out = merge(recipe(models, SWAP.parameters(), dtype=name), tmp_path / "merged")
-    merged = stored(out)["model.norm.weight"]
-    assert merged.dtype == DTYPES[name]
-    assert set(merged.double().tolist()) == {1 + 2.0 ** (1 - bits)}
+    for index, top in enumerate(({"dtype": name}, {"out_dtype": name})):
+        out = merge(recipe(models, SWAP.parameters(), **top), tmp_path / str(index))
+        merged = stored(out)["model.norm.weight"]
+        assert merged.dtype == DTYPES[name]
+        assert set(merged.double().tolist()) == {1 + 2.0 ** (1 - bits)}

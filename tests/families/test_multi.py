@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from tests.standins.merging import recipe, roles
+from tests.standins.merging import linear_recipe, recipe, roles
 from tests.standins.oracle import Swap, assert_same, average, expected, stored
 from tests.standins.zoo import LAYERS
 
@@ -63,13 +63,7 @@ def test_a_swap_of_a_swap(reverse: bool, experts: Any, loads: Any, tmp_path: Pat
 
 def test_stock_methods_take_a_swap_as_input(experts: Any, tmp_path: Path) -> None:
     given = experts("llama")
-    final = {
-        "merge_method": "linear",
-        "base_model": "first",
-        "models": [
-            {"model": name, "parameters": {"weight": 1}} for name in ("first", str(given.base))
-        ],
-    }
+    final = linear_recipe(["first", given.base])
     result = run_multi([documents(given)[0], final], tmp_path)
     assert result.exit_code == 0, result.output
     first, base = stored(tmp_path / "steps" / "first"), stored(given.base)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from layerswap_method.errors import LayerSwapError
-from tests.standins.merging import merge, recipe, roles
+from tests.standins.merging import merge, recipe, revert_recipe, roles
 from tests.standins.oracle import READERS, Swap, assert_same, expected, stored
 from tests.standins.zoo import LAYERS
 
@@ -118,30 +118,10 @@ def test_the_kernel_alone_in_another_dtype(experts: Any) -> None:
     assert_same(merged, wanted)
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"weighting": "magnitude"}, "measured before a merge of whole checkpoints"),
-        ({"placement": "delta_share"}, "placement: delta_share is laid out before a merge"),
-        ({"placement": "middle"}, "placement: middle is laid out before a merge"),
-    ],
-)
-def test_the_kernel_alone_refuses_what_it_cannot_know(
-    parameters: dict[str, Any], message: str, experts: Any
-) -> None:
-    given = experts("llama")
-    with pytest.raises(ValueError, match=message):
-        merged_in_memory(recipe(roles(given), parameters, given.base))
-
-
 def test_the_kernel_alone_reverts_layers(experts: Any) -> None:
     given = experts("llama")
-    document = {
-        "merge_method": "delta_revert",
-        "models": [{"model": str(given.task)}],
-        "base_model": str(given.base),
-        "parameters": {"bottom_layers": 1, "revert_modules": "norm"},
-    }
+    parameters = {"bottom_layers": 1, "revert_modules": "norm"}
+    document = revert_recipe(given.task, given.base, parameters)
     task, base = stored(given.task), stored(given.base)
     back = {name for name in task if "layers.0." in name or "layernorm" in name}
     assert 0 < len(back) < len(task)

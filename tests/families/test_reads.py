@@ -10,27 +10,11 @@ from typing import Any
 import pytest
 
 from tests.standins.merging import merge, recipe, roles
-from tests.standins.oracle import Swap, layer_number, stored
+from tests.standins.oracle import Swap, layer_number, part_of, stored
 from tests.standins.zoo import LAYERS
 
 Read = set[tuple[str, str]]
 """(folder name of the model, tensor)."""
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Return the list of all (model, tensor) requests that mergekit sends to its loaders."""
-    from mergekit.io.lazy_tensor_loader import LazyTensorLoader
-
-    requests: list[tuple[str, str]] = []
-    original = LazyTensorLoader.get_tensor
-
-    def get_tensor(self: Any, key: str, *args: Any, **kwargs: Any) -> Any:
-        requests.append((Path(self.index.base_path).name, key))
-        return original(self, key, *args, **kwargs)
-
-    monkeypatch.setattr(LazyTensorLoader, "get_tensor", get_tensor)
-    return requests
 
 
 def models_of(source: str) -> tuple[str, ...]:
@@ -107,63 +91,20 @@ def test_random_placement_reads_the_drawn_layers_only(
     assert len(drawn) > 1
 
 
-def test_the_bytes_read_are_the_output_and_its_averaged_part(
-    experts: Any, reads: Any, tmp_path: Path
-) -> None:
-    given = experts("llama")
-    swap = Swap(LAYERS)
-    out = stored(merge(recipe(roles(given), swap.parameters()), tmp_path / "merged"))
-    sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in out.items()}
-    averaged = sum(size for name, size in sizes.items() if swap.of_tensor(name) == "average")
-    assert 0 < averaged < sum(sizes.values())
-    assert sum(sizes[name] for _, name in reads) == sum(sizes.values()) + averaged
-
-
-def test_an_unused_expert_is_never_read(experts: Any, reads: Any, tmp_path: Path) -> None:
-    given = experts("llama")
-    parameters = {"bottom_layers": 0, "top_layers": 0, "non_layer": "task"}
-    merge(recipe(roles(given), parameters, given.base), tmp_path / "merged")
-    assert {model for model, _ in reads} == {"task"}
-
-
-@pytest.mark.parametrize(
-    ("parameters", "source_of"),
-    [
-        ({"swap_modules": "attention"}, {"self_attn": True, "mlp": False, "norm": False}),
-        ({"swap_modules": "mlp"}, {"self_attn": False, "mlp": True, "norm": False}),
-    ],
-    ids=["attention", "mlp"],
-)
+@pytest.mark.parametrize("modules", ["attention", "mlp"])
 def test_module_swaps_read_the_other_modules_from_the_task_expert_alone(
-    parameters: dict[str, Any],
-    source_of: dict[str, bool],
-    experts: Any,
-    reads: Any,
-    tmp_path: Path,
+    modules: str, experts: Any, reads: Any, tmp_path: Path
 ) -> None:
     given = experts("llama")
     swap = Swap(LAYERS, non_layer="task")
-    merge(recipe(roles(given), {**swap.parameters(), **parameters}), tmp_path / "merged")
+    merge(recipe(roles(given), {**swap.parameters(), "swap_modules": modules}), tmp_path / "merged")
     wanted: Read = set()
     for name in stored(given.task):
         layer = layer_number(name)
-        part = next((p for p in ("self_attn", "mlp") if f".{p}." in name), "norm")
-        moved = layer is not None and source_of[part]
-        source = swap.of_layer(layer) if moved and layer is not None else "task"
+        moved = layer is not None and part_of(name) == modules
+        source = swap.of_tensor(name) if moved else "task"
         wanted |= {(model, name) for model in models_of(source)}
     assert set(reads) == wanted
-
-
-def test_averaged_norms_read_both_experts_in_every_layer(
-    experts: Any, reads: Any, tmp_path: Path
-) -> None:
-    given = experts("llama")
-    swap = Swap(LAYERS, non_layer="task")
-    parameters = {**swap.parameters(), "layer_norms": "average"}
-    merge(recipe(roles(given), parameters), tmp_path / "merged")
-    norms = {n for n in stored(given.task) if layer_number(n) is not None and "layernorm" in n}
-    assert len(norms) == 2 * LAYERS
-    assert {(model, name) for model in ("task", "language") for name in norms} <= set(reads)
 
 
 @pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "gemma2", "mistral3_vl", "gpt2"])

@@ -12,41 +12,20 @@ import pytest
 import torch
 
 from layerswap_method.errors import InputError
-from tests.delta.experts import rewritten
-from tests.standins.merging import merge
-from tests.standins.oracle import READERS, layer_number, stored
+from tests.standins.merging import merge, revert_recipe
+from tests.standins.oracle import READERS, layer_number, row_change, stored
+from tests.standins.tuned import uneven
 from tests.standins.zoo import make_model
 
 FAMILIES = ["llama", "gpt2", "phi3", "mixtral", "qwen3_vl"]
 THRESHOLD = 5e-3
 
 
-def uneven(base: Path, to: Path) -> Path:
-    """Write an expert that moved the last axis's entries by different amounts, and its rows too."""
-    generator = torch.Generator().manual_seed(7)
-
-    def edit(name: str, tensor: torch.Tensor) -> torch.Tensor:
-        across = torch.rand(tensor.shape[-1:], generator=generator)
-        down = torch.rand(tensor.shape[:1] + (1,) * (tensor.ndim - 1), generator=generator)
-        noise = torch.randn(tensor.shape, generator=generator)
-        return (tensor.float() + 0.03 * across * down * noise).to(tensor.dtype)
-
-    return rewritten(base, to, edit)
-
-
 def stays(name: str, expert: torch.Tensor, base: torch.Tensor, family: str) -> torch.Tensor:
     """Return which weights keep the expert's value: rows of one input feature each."""
-    change = (expert.double() - base.double()).abs()
-    if change.ndim == 1:
-        mean = change.mean().reshape(1)
-    elif change.ndim == 3:  # [experts, out, in]
-        mean = change.mean(dim=1, keepdim=True)
-    elif family == "gpt2" and re.search(r"(c_attn|c_proj|c_fc)\.weight$", name):
-        mean = change.mean(dim=1, keepdim=True)  # [in, out]
-    else:
-        mean = change.mean(dim=0, keepdim=True)
-    assert bool(((mean - THRESHOLD).abs() > 1e-8).all()), "too near to tell"
-    return (mean >= THRESHOLD).expand(change.shape)
+    change = row_change(name, expert, base, family)
+    assert bool(((change - THRESHOLD).abs() > 1e-8).all()), "too near to tell"
+    return (change >= THRESHOLD).expand(expert.shape)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -54,13 +33,9 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     family: str = request.param
     root = tmp_path_factory.mktemp(family)
     base = make_model(family, root / "base", 1, dtype=torch.float32)
-    expert = uneven(base, root / "expert")
-    document = {
-        "merge_method": "delta_revert",
-        "models": [{"model": str(expert)}],
-        "base_model": str(base),
-        "parameters": {"threshold": THRESHOLD, "bottom_layers": 1, "revert_modules": "norm"},
-    }
+    expert = uneven(base, root / "expert", 0.03)
+    parameters = {"threshold": THRESHOLD, "bottom_layers": 1, "revert_modules": "norm"}
+    document = revert_recipe(expert, base, parameters)
     return family, expert, base, merge(document, root / "merged")
 
 
@@ -101,12 +76,8 @@ def test_the_result_loads(case: Any, loads: Any) -> None:
 
 def test_encoder_decoders_are_refused(tmp_path: Path) -> None:
     base = make_model("t5", tmp_path / "base", 1, dtype=torch.float32)
-    document = {
-        "merge_method": "delta_revert",
-        "models": [{"model": str(uneven(base, tmp_path / "expert"))}],
-        "base_model": str(base),
-        "parameters": {"bottom_layers": 1},
-    }
+    expert = uneven(base, tmp_path / "expert", 0.03)
+    document = revert_recipe(expert, base, {"bottom_layers": 1})
     with pytest.raises(InputError, match="one text decoder"):
         merge(document, tmp_path / "merged")
     assert not (tmp_path / "merged").exists()

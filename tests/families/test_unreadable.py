@@ -6,18 +6,17 @@ family moves to `test_families.py`.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from layerswap_method.errors import InputError
-from tests.standins.merging import merge, recipe, roles
+from tests.standins.merging import linear_recipe, merge, recipe, roles
 from tests.standins.oracle import Swap, assert_same, expected, stored
+from tests.standins.tuned import restored
 from tests.standins.zoo import LAYERS
 
 SWAP = Swap(LAYERS)
@@ -39,25 +38,13 @@ MESSAGES = {
 }
 
 
-def linear(experts: SimpleNamespace) -> dict[str, Any]:
-    """Return mergekit's own average of both experts."""
-    return {
-        "merge_method": "linear",
-        "base_model": str(experts.task),
-        "models": [
-            {"model": str(path), "parameters": {"weight": 1}}
-            for path in (experts.task, experts.language)
-        ],
-    }
-
-
 @pytest.mark.parametrize("family", list(MESSAGES))
 def test_what_mergekit_cannot_read_is_said_before_any_output(
     family: str, experts: Any, tmp_path: Path
 ) -> None:
     given = experts(family)
     with pytest.raises(RuntimeError, match=r"required but not present|has no attribute"):
-        merge(linear(given), tmp_path / "stock")
+        merge(linear_recipe([given.task, given.language]), tmp_path / "stock")
     folder = tmp_path / "ours"
     with pytest.raises(InputError, match=MESSAGES[family]) as raised:
         merge(recipe(roles(given), SWAP.parameters()), folder / "merged")
@@ -67,7 +54,7 @@ def test_what_mergekit_cannot_read_is_said_before_any_output(
 
 def test_a_decoder_that_mergekit_would_lose_is_refused(experts: Any, tmp_path: Path) -> None:
     given = experts("llava")
-    lossy = stored(merge(linear(given), tmp_path / "stock"))
+    lossy = stored(merge(linear_recipe([given.task, given.language]), tmp_path / "stock"))
     assert not [name for name in lossy if "language_model" in name]
     folder = tmp_path / "ours"
     with pytest.raises(
@@ -79,13 +66,8 @@ def test_a_decoder_that_mergekit_would_lose_is_refused(experts: Any, tmp_path: P
 
 def _edited(experts: SimpleNamespace, root: Path, edit: Any) -> SimpleNamespace:
     """Return copies of the experts with other stored tensors."""
-    copies = SimpleNamespace()
-    for name in ("task", "language"):
-        folder = root / name
-        shutil.copytree(getattr(experts, name), folder)
-        save_file(edit(stored(folder)), folder / "model.safetensors", metadata={"format": "pt"})
-        setattr(copies, name, folder)
-    return copies
+    folders = {n: restored(getattr(experts, n), root / n, edit) for n in ("task", "language")}
+    return SimpleNamespace(**folders)
 
 
 def test_gpt_neox_of_the_hub_with_its_buffers_is_merged(

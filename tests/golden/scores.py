@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tests.tasks.conftest import OURS, ask, gold, perturbed, task_names
+from tests.standins.scripted import OURS, ask, gold, perturbed, task_names
 
 
 def evaluation_scores() -> Iterator[tuple[str, list[float]]]:

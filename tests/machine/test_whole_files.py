@@ -57,7 +57,7 @@ def test_a_text_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-@pytest.fixture(params=[0o022, 0o027, 0o002, 0o077], ids=oct)
+@pytest.fixture(params=[0o022, 0o077], ids=oct)
 def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     before = os.umask(request.param)
     yield int(request.param)

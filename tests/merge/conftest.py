@@ -13,9 +13,9 @@ import yaml
 from click.testing import CliRunner, Result
 
 from ablations.cli import main
-from tests.standins.tokenizers import words, write_tokenizer
+from tests.standins.tokenizers import save_word_tokenizer, words
 from tests.standins.tuned import tune
-from tests.standins.zoo import make_model
+from tests.standins.zoo import VOCAB, make_model
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +23,7 @@ def trio(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """Return folders of a base and two experts with tokenizers. Do not write to them."""
     root = tmp_path_factory.mktemp("trio")
     base = make_model("llama", root / "base", 0)
-    write_tokenizer(base, words(), "{{ messages }}")
+    save_word_tokenizer(base, words(VOCAB), chat_template="{{ messages }}")
     made = {
         role: tune(base, root / role, seed, 0.02, torch.bfloat16)
         for seed, role in enumerate(("task", "language"))

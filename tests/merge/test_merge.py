@@ -125,6 +125,15 @@ def test_three_ways_agree(trio: SimpleNamespace, tmp_path: Path) -> None:
     assert_same(stored(theirs), streamed)
 
 
+def test_a_swap_of_most_of_the_model_is_told_both_ways(
+    trio: SimpleNamespace, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    both(recipe(roles(trio), {"bottom_layers": 3, "top_layers": 2}, trio.base), tmp_path)
+    told = [line for line in caplog.messages if "more than half of the model" in line]
+    assert len(told) == 2
+    assert told[0] == told[1]
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

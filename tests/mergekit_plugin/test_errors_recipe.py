@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.mergekit_plugin.conftest import Experts, Merge, save_llama
-from tests.mergekit_plugin.test_errors import LANGUAGE, refused, with_models
+from tests.mergekit_plugin.conftest import Experts, Merge, Refused, save_llama
+from tests.mergekit_plugin.test_errors import LANGUAGE, with_models
 
 
 @pytest.mark.parametrize("name", ["task_weight", "language_weight"])
@@ -26,9 +26,9 @@ from tests.mergekit_plugin.test_errors import LANGUAGE, refused, with_models
     ],
 )
 def test_weights_of_roles_are_numbers(
-    experts: Experts, merge: Merge, name: str, value: object, message: str
+    experts: Experts, refused: Refused, name: str, value: object, message: str
 ) -> None:
-    refused(merge(experts.recipe(parameters={name: value})), f"{name} is ", message)
+    refused(experts.recipe(parameters={name: value}), f"{name} is ", message)
 
 
 @pytest.mark.parametrize("text", ["0.001", "1.0e-06", "1.0e+30"])
@@ -42,113 +42,79 @@ def test_yaml_reads_the_numbers_we_advise(text: str) -> None:
         ("1e-6", "weight is '1e-6'; it must be one number, and this is text"),
         ("much", "weight is 'much'; it must be one number"),
         (True, "weight is True; it must be one number"),
-        (10**400, "it must be finite and 0 or more"),
-        ({"value": 1, "filter": "mlp"}, "weight is a list or filter; it must be one number"),
-        ([{"value": 1, "filter": "mlp"}], "weight is a list or filter; it must be one number"),
+        (10**400, "it must be one number"),
+        (float("inf"), "weight is inf: Input should be a finite number"),
+        ({"value": 1, "filter": "mlp"}, "weight is a list or filter, which mergekit"),
+        ([{"value": 1, "filter": "mlp"}], "weight is a list or filter, which mergekit"),
     ],
 )
 def test_weights_of_models_are_numbers(
-    experts: Experts, merge: Merge, weight: object, message: str
+    experts: Experts, refused: Refused, weight: object, message: str
 ) -> None:
-    refused(merge(with_models(experts, {"role": "task", "weight": weight}, LANGUAGE)), message)
+    refused(with_models(experts, {"role": "task", "weight": weight}, LANGUAGE), message)
 
 
-def test_a_list_of_layers_is_one_problem(experts: Experts, merge: Merge) -> None:
-    result = merge(experts.recipe(parameters={"placement": "layers", "language_layers": [0, 1]}))
-    refused(result, 'write a string: "0,1"')
-    assert "problems" not in result.output
+def test_the_role_of_a_base(experts: Experts, refused: Refused) -> None:
+    said = refused(
+        with_models(experts, {"role": "base"}, LANGUAGE),
+        "role is 'base'; the base is named by base_model: at the recipe's top",
+    )
+    assert "did you mean" not in said
 
 
-def test_the_role_of_a_base(experts: Experts, merge: Merge) -> None:
-    result = merge(with_models(experts, {"role": "base"}, LANGUAGE))
-    refused(result, "role is 'base'; the base is named by base_model: at the recipe's top")
-    assert "did you mean" not in result.output
-
-
-def test_a_role_that_is_a_filter(experts: Experts, merge: Merge) -> None:
+def test_a_role_that_is_a_filter(experts: Experts, refused: Refused) -> None:
     role = {"value": "task", "filter": "mlp"}
-    refused(merge(with_models(experts, {"role": role}, LANGUAGE)), "role is a list or filter;")
+    refused(with_models(experts, {"role": role}, LANGUAGE), "role is a list or filter,")
 
 
-def test_a_weight_of_the_base(experts: Experts, merge: Merge) -> None:
+def test_a_weight_of_the_base(experts: Experts, refused: Refused) -> None:
     recipe = experts.recipe()
     recipe["models"].append({"model": str(experts.base), "parameters": {"weight": 2}})
-    refused(merge(recipe), f"models[2] ({experts.base}): weight has no effect on the base")
+    refused(recipe, f"models[2] ({experts.base}): weight has no effect on the base")
 
 
-def test_the_base_written_in_two_ways(experts: Experts, merge: Merge) -> None:
+def test_the_base_written_in_two_ways(experts: Experts, merge: Merge, refused: Refused) -> None:
     recipe = experts.recipe(base_model=f"{experts.base}/")
     recipe["models"].append({"model": str(experts.base)})
-    refused(merge(recipe), f"is the base_model; write it in the same way ({experts.base}/)")
+    refused(recipe, f"is the base_model; write it in the same way ({experts.base}/)")
     recipe["models"][2]["model"] = f"{experts.base}/"
     assert merge(recipe).exit_code == 0
 
 
 def test_one_model_in_both_roles_however_it_is_written(
-    experts: Experts, merge: Merge, tmp_path: Any
+    experts: Experts, refused: Refused, tmp_path: Any
 ) -> None:
     link = tmp_path / "link"
     link.symlink_to(experts.task)
-    for other in (f"{experts.task}/", str(link)):
+    for other in (str(experts.task), f"{experts.task}/", str(link)):
         recipe = experts.recipe()
         recipe["models"][1]["model"] = other
         refused(
-            merge(recipe),
-            f"models[1] ({other}) is listed twice (first as {experts.task}); one model plays one",
+            recipe,
+            f"models[1] ({other}) is listed twice",
         )
 
 
-@pytest.mark.parametrize("key", ["slices", "modules"])
-def test_layers_stay_in_their_place(experts: Experts, merge: Merge, key: str) -> None:
-    recipe = experts.recipe()
-    models = recipe.pop("models")
-    sources = [{**model, "layer_range": [0, 8]} for model in models]
-    recipe[key] = {"slices": [{"sources": sources}], "modules": {"default": {"models": models}}}[
-        key
-    ]
-    result = merge(recipe)
-    refused(
-        result,
-        "layer_swap recipe: layer_swap keeps every layer in its place; write models: in place of "
-        f"{key}:",
-    )
-    assert "problems" not in result.output
-
-
-def test_a_key_that_is_a_number(experts: Experts, merge: Merge) -> None:
+def test_a_key_that_is_a_number(experts: Experts, refused: Refused) -> None:
     recipe: dict[Any, Any] = experts.recipe()
-    refused(merge({**recipe, 1: 2}), "the recipe has the unknown key 1, which mergekit ignores")
+    refused({**recipe, 1: 2}, "the recipe has the unknown key 1, which mergekit ignores")
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"placement": "layers", "language_layers": "0-99999999999"}, "no model has 100000 layers"),
-        ({"placement": "layers", "language_layers": "1-２"}, "is neither a layer nor a range"),
-        ({"placement": "middle", "bottom_transition": 30000000}, "5 + 2 + 30000000 + 0 = 30000007"),
-    ],
-)
-def test_layers_that_cannot_be(
-    experts: Experts, merge: Merge, parameters: dict[str, Any], message: str
-) -> None:
-    refused(merge(experts.recipe(parameters=parameters)), message)
-
-
-def test_a_key_that_stands_twice(experts: Experts, merge: Merge) -> None:
+def test_a_key_that_stands_twice(experts: Experts, refused: Refused) -> None:
     # mergekit-yaml has dropped the first by the time it hands over its configuration.
     text = yaml.safe_dump(experts.recipe(), sort_keys=False)
     lines = text.splitlines()
     second = next(i for i, line in enumerate(lines, start=1) if "bottom_layers" in line)
     lines[second:second] = ["  bottom_layers: 3", "  top_layers: 0"]
     refused(
-        merge("\n".join(lines)),
+        "\n".join(lines),
         "layer_swap recipe: 2 problems",
         f"line {second + 1} has the key 'bottom_layers' again (first in line {second})",
         f"line {second + 3} has the key 'top_layers' again (first in line {second + 2})",
     )
 
 
-def test_unknown_keys_inside_tokenizer(experts: Experts, merge: Merge) -> None:
+def test_unknown_keys_inside_tokenizer(experts: Experts, refused: Refused) -> None:
     tokens = {
         "w1": {"forse": True, "source": {"kind": "zero", "token": "x"}},
         "w2": {"source": {"kind": "model_token", "model": str(experts.task), "tokn": "x"}},
@@ -156,7 +122,7 @@ def test_unknown_keys_inside_tokenizer(experts: Experts, merge: Merge) -> None:
     tokens["w2"]["source"]["token"] = "y"
     tokenizer = {"sorce": "base", "tokens": tokens}
     refused(
-        merge(experts.recipe(tokenizer=tokenizer)),
+        experts.recipe(tokenizer=tokenizer),
         "4 problems",
         "tokenizer has the unknown key 'sorce', which mergekit ignores; did you mean 'source'?",
         "tokenizer.tokens.w1 has the unknown key 'forse', which mergekit ignores; did you mean",
@@ -175,20 +141,25 @@ def test_unknown_keys_inside_tokenizer(experts: Experts, merge: Merge) -> None:
     ],
 )
 def test_a_setting_that_needs_a_tokenizer_and_a_base_without(
-    experts: Experts, merge: Merge, key: str, value: object
+    experts: Experts, refused: Refused, key: str, value: object
 ) -> None:
     refused(
-        merge(experts.recipe(**{key: value}), "--copy-tokenizer"),
+        experts.recipe(**{key: value}),
         f"{experts.base} holds no tokenizer (tokenizer.json, tokenizer.model or vocab.json), "
         f"which {key}: needs; copy its files there",
+        options=["--copy-tokenizer"],
     )
 
 
 def test_the_tokenizer_of_a_model_that_is_only_its_source(
-    experts: Experts, merge: Merge, tmp_path: Path
+    experts: Experts, merge: Merge, refused: Refused, tmp_path: Path
 ) -> None:
     donor = save_llama(tmp_path / "donor", seed=7)
-    result = merge(experts.recipe(tokenizer={"source": str(donor)}))
-    refused(result, "4 problems", f"{donor} holds no tokenizer", f"{experts.task} holds no")
+    refused(
+        experts.recipe(tokenizer={"source": str(donor)}),
+        "4 problems",
+        f"{donor} holds no tokenizer",
+        f"{experts.task} holds no",
+    )
     without = merge(experts.recipe())  # no setting asks for one
     assert without.exit_code == 0, without.output

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 from mergekit.card import is_hf
-from safetensors.torch import save_file
 
 from layerswap_method.errors import InputError
 from layerswap_method.output import check_output
 from layerswap_method.recipe.references import path_problem, same_model_key
-from tests.mergekit_plugin.conftest import Experts, Merge
-from tests.mergekit_plugin.test_errors import refused
+from tests.mergekit_plugin.conftest import Experts, Merge, Refused
+from tests.standins.tuned import write_adapter
 
 
 @pytest.mark.parametrize(
@@ -33,22 +31,22 @@ def test_paths_that_can_be_no_hub_id_are_merged(
 
 
 def test_paths_that_could_be_a_hub_id_are_refused(
-    experts: Experts, merge: Merge, monkeypatch: pytest.MonkeyPatch
+    experts: Experts, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(experts.root)
     recipe = experts.recipe()
     recipe["models"][0]["model"] = "task"
-    refused(merge(recipe), "task: this folder's name could be a hub id", "write ./task")
+    refused(recipe, "task: this folder's name could be a hub id", "write ./task")
     monkeypatch.chdir(experts.root.parent)
     recipe["models"][0]["model"] = f"{experts.root.name}/task"
-    refused(merge(recipe), f"write ./{experts.root.name}/task")
+    refused(recipe, f"write ./{experts.root.name}/task")
 
 
-def test_an_empty_path(experts: Experts, merge: Merge) -> None:
+def test_an_empty_path(experts: Experts, refused: Refused) -> None:
     recipe = experts.recipe()
     recipe["models"][0]["model"] = ""
-    refused(merge(recipe), "a model's path is empty; write a folder or a hub id")
-    refused(merge(experts.recipe(base_model="")), "a model's path is empty")
+    refused(recipe, "a model's path is empty; write a folder or a hub id")
+    refused(experts.recipe(base_model=""), "a model's path is empty")
 
 
 def test_a_hub_id_has_no_path_problem() -> None:
@@ -72,19 +70,7 @@ def test_the_cause_of_an_error_that_takes_two_lines(
     experts: Experts, merge: Merge, tmp_path: Path
 ) -> None:
     """peft says in the second line which tensor does not fit."""
-    import torch
-
-    adapter = tmp_path / "adapter"
-    adapter.mkdir()
-    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["q_proj"]}
-    (adapter / "adapter_config.json").write_text(
-        json.dumps({**config, "task_type": "CAUSAL_LM", "base_model_name_or_path": "x"})
-    )
-    prefix = "base_model.model.model.layers.0.self_attn.q_proj"
-    save_file(
-        {f"{prefix}.lora_A.weight": torch.ones(2, 5), f"{prefix}.lora_B.weight": torch.ones(5, 2)},
-        adapter / "adapter_model.safetensors",
-    )
+    adapter = write_adapter(tmp_path / "adapter", "model.layers.0.self_attn.q_proj", 5, 5)
     task = shutil.copytree(experts.task, tmp_path / "task")
     recipe = experts.recipe()
     recipe["models"][0]["model"] = f"{task}+{adapter}"
@@ -96,7 +82,7 @@ def test_the_cause_of_an_error_that_takes_two_lines(
     assert "size mismatch for base_model.model.model.layers.0" in result.output
 
 
-def test_a_name_too_long_for_a_file(experts: Experts, merge: Merge, tmp_path: Path) -> None:
+def test_a_name_too_long_for_a_file(experts: Experts, refused: Refused, tmp_path: Path) -> None:
     long = "x" * 300
     recipe = experts.recipe()
     for name, message in (
@@ -105,7 +91,8 @@ def test_a_name_too_long_for_a_file(experts: Experts, merge: Merge, tmp_path: Pa
         (f"{experts.base}+/{long}", f"/{long}: no such folder"),
     ):
         recipe["models"][0]["model"] = name
-        refused(merge(recipe, "--lora-merge-cache", str(tmp_path / "cache")), message)
+        cache = ["--lora-merge-cache", str(tmp_path / "cache")]
+        refused(recipe, message, options=cache)
     assert same_model_key(long) == long
     with pytest.raises(InputError, match="File name too long; give another"):
         check_output(tmp_path / long, [])

@@ -9,8 +9,7 @@ import pytest
 from mergekit.config import MergeConfiguration
 
 from layerswap_method.errors import InputError
-from tests.mergekit_plugin.conftest import Experts, Merge
-from tests.mergekit_plugin.test_errors import refused
+from tests.mergekit_plugin.conftest import Experts, Refused
 
 MODELS = [
     {"model": "task", "parameters": {"role": "task"}},
@@ -42,6 +41,7 @@ CASES = [
     ({"modules": {"default": {}}, "models": None}, "each entry of modules: needs models: or"),
     ({"models": None, "modles": MODELS}, "unknown key 'modles', which mergekit ignores"),
     ({"merge_method": "Layer_Swap"}, "merge_method is 'Layer_Swap'; did you mean 'layer_swap'?"),
+    ({"merge_method": "layerswap"}, "merge_method is 'layerswap'; did you mean 'layer_swap'?"),
     ({"merge_method": "layer-swap"}, "merge_method is 'layer-swap'; did you mean 'layer_swap'?"),
 ]
 
@@ -60,15 +60,13 @@ def test_what_mergekit_refuses_is_said_shortly(changes: dict[str, Any], message:
     assert len(error.value.message) < 400
 
 
-def test_a_whole_list_of_problems_through_the_command(experts: Experts, merge: Merge) -> None:
-    recipe = experts.recipe(parameters={"bottom_layers": None, "top_layers": None}, tokeniser="x")
-    refused(
-        merge(recipe),
-        "3 problems",
-        "parameters.bottom_layers is empty",
-        "parameters.top_layers is empty",
-        "unknown key 'tokeniser'",
-    )
+@pytest.mark.parametrize(
+    ("name", "meant"), [("layerswap", "layer_swap"), ("delta-reverse", "delta_revert")]
+)
+def test_a_misspelt_method_through_the_command(
+    name: str, meant: str, experts: Experts, refused: Refused
+) -> None:
+    refused(experts.recipe(merge_method=name), f"{name!r}; did you mean {meant!r}?")
 
 
 def test_a_recipe_that_mergekit_accepts_is_its_own_object() -> None:
@@ -78,7 +76,7 @@ def test_a_recipe_that_mergekit_accepts_is_its_own_object() -> None:
     assert MergeConfiguration.model_validate(config) is config
 
 
-@pytest.mark.parametrize("name", ["linear", "Linear", "layer_swapping", None, 3])
+@pytest.mark.parametrize("name", ["linear", "Linear", "nearswap", "graft", None, 3])
 def test_other_methods_keep_their_errors(name: object) -> None:
     with pytest.raises(pydantic.ValidationError):
         MergeConfiguration.model_validate(document({"parameters": [], "merge_method": name}))

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import save_file
 
 from layerswap_method.errors import InputError, LayerSwapError
@@ -166,7 +165,6 @@ def test_the_signal_handler_is_given_back(tmp_path: Path) -> None:
     [
         ({"dtype": "bfloat61"}, "dtype is 'bfloat61'; it must be one of bfloat16, float16"),
         ({"out_dtype": "half"}, "out_dtype is 'half'; it must be one of"),
-        ({"chat_template": "chatlm"}, "chat_template is 'chatlm'; it must be one of auto, "),
         ({"chat_template": "chatlm"}, "did you mean 'chatml'?"),
         ({"parameters": {"bottom_layers": 99}}, "99 + 2 = 101 is more than the model's 8 layers"),
     ],
@@ -207,34 +205,26 @@ def test_an_adapter_and_its_cache_are_inputs(experts: Experts, tmp_path: Path) -
     assert found == [experts.base, experts.task, cache]
 
 
-def test_an_average_is_rounded_once_to_the_dtype_it_is_saved_in(
-    experts: Experts, merge: Merge, tmp_path: Path
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({}, "; the default is bottom_layers 5 and top_layers 2 at any depth; to swap less"),
+        ({"bottom_layers": 5}, "; the default is top_layers 2 at any depth"),
+        ({"placement": "layers", "language_layers": "0-6"}, "(the paper swaps 7 of 32)"),
+        ({"bottom_layers": 3, "top_layers": 1}, None),
+        ({"swap_modules": "mlp"}, None),
+    ],
+)
+def test_a_swap_of_most_of_the_model_is_a_warning(
+    parameters: dict[str, Any],
+    says: str | None,
+    experts: Experts,
+    merge: Merge,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    values = {"a": 1 + 2**-8, "b": 1 + 2**-8 + 2**-23}
-    for name, value in values.items():
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "config.json").write_bytes((experts.base / "config.json").read_bytes())
-        tensors = load_file(experts.base / "model.safetensors")
-        filled = {k: torch.full(t.shape, value, dtype=torch.float32) for k, t in tensors.items()}
-        save_file(filled, folder / "model.safetensors", metadata={"format": "pt"})
-    recipe = experts.recipe(
-        base_model=str(tmp_path / "a"),
-        models=[
-            {"model": str(tmp_path / "a"), "parameters": {"role": "task"}},
-            {"model": str(tmp_path / "b"), "parameters": {"role": "language"}},
-        ],
-    )
-    for dtypes in (
-        {"dtype": "bfloat16"},
-        {"out_dtype": "bfloat16"},
-        {"dtype": "float32", "out_dtype": "bfloat16"},
-    ):
-        result = merge({**recipe, **dtypes})
-        assert result.exit_code == 0, result.output
-        merged = load_file(result.folder / "model.safetensors")["model.norm.weight"]
-        assert merged.dtype == torch.bfloat16
-        assert set(merged.tolist()) == {1 + 2**-7}, yaml.safe_dump(dtypes)
+    assert merge(experts.recipe(parameters=parameters)).exit_code == 0
+    warned = [r.message for r in caplog.records if r.name == "layerswap" and r.levelname[0] == "W"]
+    assert len(warned) == (says is not None)
+    if says is not None:
+        assert warned[0].startswith("7 of the 8 layers come from the language expert")
+        assert says in warned[0]

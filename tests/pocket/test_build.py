@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 def copied(tiny_pocket: PocketPaths, tmp_path: Path) -> Path:
     """Return a copy that a test may harm, its tasks repaired for the new place."""
     shutil.copytree(tiny_pocket.root, tmp_path / "pocket")
-    build_pocket(tmp_path / "pocket", TINY, progress=False)
+    build_pocket(tmp_path / "pocket", TINY)
     return tmp_path / "pocket"
 
 
@@ -72,28 +72,23 @@ def test_training_learns_and_experts_differ_from_their_base(tiny_pocket: PocketP
 
 
 def test_same_config_gives_the_same_bytes(tiny_pocket: PocketPaths, tmp_path: Path) -> None:
-    again = build_pocket(tmp_path / "again", TINY, progress=False)
+    again = build_pocket(tmp_path / "again", TINY)
     for name in MODELS:
         assert hash_files(again.root / name) == hash_files(tiny_pocket.root / name)
 
 
-def test_second_build_does_nothing_and_says_so(
-    copied: Path, caplog: pytest.LogCaptureFixture
+def test_a_moved_testbed_trains_nothing_and_a_second_build_does_nothing(
+    copied: Path, tiny_pocket: PocketPaths, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = written_at(copied)
-    with caplog.at_level(logging.INFO):
-        build_pocket(copied, TINY, progress=True)
-    assert written_at(copied) == before
-    assert f"{copied}: up to date, nothing to do" in caplog.text
-
-
-def test_moved_testbed_repairs_its_task_paths_without_training(
-    copied: Path, tiny_pocket: PocketPaths
-) -> None:
-    assert written_at(copied) == written_at(tiny_pocket.root)
+    assert before == written_at(tiny_pocket.root)
     for task in (copied / "tasks").glob("pocket_*.yaml"):
         assert str(copied) in task.read_text()
         assert str(tiny_pocket.root) not in task.read_text()
+    with caplog.at_level(logging.INFO):
+        build_pocket(copied, TINY)
+    assert written_at(copied) == before
+    assert f"{copied}: up to date, nothing to do" in caplog.text
 
 
 def test_damaged_and_missing_stages_are_rebuilt_alone(
@@ -105,7 +100,7 @@ def test_damaged_and_missing_stages_are_rebuilt_alone(
     (copied / ".language.1.partial").mkdir()
     shutil.rmtree(copied / "language")
     with caplog.at_level(logging.INFO):
-        build_pocket(copied, TINY, progress=True)
+        build_pocket(copied, TINY)
     assert "to build: task, language" in caplog.text
     assert "training task: step 10/10" in caplog.text
     after = written_at(copied)
@@ -125,15 +120,8 @@ def test_failed_training_is_one_error_and_keeps_finished_stages(
     (copied / "base" / "pocket_stage.json").write_text(json.dumps(manifest))
     shutil.rmtree(copied / "language")
     with pytest.raises(LayerSwapError, match=r"training 'language' failed \(exit code 1\)"):
-        build_pocket(copied, TINY, progress=False)
+        build_pocket(copied, TINY)
     assert hash_files(copied / "task") == hash_files(tiny_pocket.task)
-
-
-def test_a_folder_in_the_way_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    (tmp_path / "task").mkdir()
-    with pytest.raises(InputError, match="task exists and is not part of a pocket testbed"):
-        build_pocket(tmp_path, TINY, progress=False)
-    assert [path.name for path in tmp_path.iterdir()] == ["task"]
 
 
 def test_training_ends_when_the_build_is_killed(tmp_path: Path) -> None:
@@ -142,7 +130,7 @@ def test_training_ends_when_the_build_is_killed(tmp_path: Path) -> None:
         "from pathlib import Path\n"
         "from ablations.pocket.build import build_pocket\n"
         "if __name__ == '__main__':\n"
-        f"    build_pocket(Path({str(tmp_path / 'pocket')!r}), progress=False)\n"
+        f"    build_pocket(Path({str(tmp_path / 'pocket')!r}))\n"
     )
     paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     parent = subprocess.Popen([sys.executable, script], env={**os.environ, "PYTHONPATH": paths})
@@ -159,6 +147,6 @@ def test_two_builds_at_once_are_refused(copied: Path) -> None:
     claim = try_claim(copied, ".lock")
     assert claim is not None
     with pytest.raises(InputError, match="another build is writing to"):
-        build_pocket(copied, TINY, progress=False)
+        build_pocket(copied, TINY)
     claim.release()
-    build_pocket(copied, TINY, progress=False)
+    build_pocket(copied, TINY)

@@ -9,19 +9,6 @@ from ablations.cli.pocket import pocket
 from ablations.pocket.build import PocketPaths
 
 
-def test_help_names_presets_and_the_default_folder() -> None:
-    result = CliRunner().invoke(pocket, ["build", "--help"])
-    assert result.exit_code == 0
-    assert "[quickstart|full|tiny]" in result.output
-    assert "runs/pocket" in result.output
-
-
-def test_wrong_preset_names_the_right_ones() -> None:
-    result = CliRunner().invoke(pocket, ["build", "--preset", "huge"])
-    assert result.exit_code == 2
-    assert "'quickstart', 'full', 'tiny'" in result.output
-
-
 def test_a_folder_in_the_way_is_a_message_without_traceback(tmp_path: Path) -> None:
     (tmp_path / "base").mkdir()
     result = CliRunner().invoke(pocket, ["build", "--preset", "tiny", "--out", str(tmp_path)])

@@ -1,15 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
 from ablations.pocket.build import plan_jobs
 from ablations.pocket.config import ModelShape, PocketConfig, Training
 from ablations.pocket.training import rate_factor
-
-
-def test_default_is_the_quickstart_preset() -> None:
-    assert PocketConfig() == PocketConfig.preset("quickstart")
 
 
 @pytest.mark.parametrize("name", ["quickstart", "full", "tiny"])
@@ -41,8 +39,6 @@ def test_rate_warms_up_then_falls_to_a_twentieth() -> None:
 
 
 def keys(**changes: object) -> dict[str, str]:
-    from pathlib import Path
-
     base, experts = plan_jobs(Path("/nowhere"), PocketConfig.preset("tiny", **changes))
     return {job.stage.name: job.stage.key for job in (base, *experts)}
 

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-from collections.abc import Callable
 
 import pytest
 
-from ablations.pocket import corpora, exercises
+from ablations.pocket import build, exercises
 from ablations.pocket.batches import IGNORED, draw_batches, encode
-from ablations.pocket.corpora import Document, Stream
+from ablations.pocket.corpora import MIXES, Document, draw_documents
 from ablations.pocket.lexicon import TRANSLATION
 from ablations.pocket.tasks import draw_items
 from ablations.pocket.tokenizer import BOS_ID, EOS_ID, PAD_ID, build_tokenizer, vocabulary
 
-STREAMS: dict[str, Callable[[int], Stream]] = {
-    "base": lambda seed: corpora.base_corpus(seed, swahili_zipf=1.5, few_shot_share=0.2),
-    "warmup": corpora.base_warmup,
-    "task": lambda seed: corpora.task_corpus(seed, few_shot_share=0.2),
-    "language": lambda seed: corpora.language_corpus(seed, few_shot_share=0.2),
+DIGESTS = {
+    "base": "717706d089ebd3f7",
+    "copying": "42be9e60a2023a4b",
+    "language": "70e78472ce2848fb",
+    "task": "9351882a507074a1",
 }
+"""Stream -> start of the SHA-256 of its first documents, in `build.VERSION` 1."""
+
 GRAMMAR = (
     "ana sasa ngapi kwa pamoja wana ya nini ni katika nani jibu tafsiri kiswahili rudia hesabu"
 )
@@ -27,7 +29,9 @@ SWAHILI = frozenset(TRANSLATION.values()) | frozenset(GRAMMAR.split())
 
 
 def sample(name: str, number: int, seed: int = 0) -> list[Document]:
-    return list(itertools.islice(STREAMS[name](seed), number))
+    zipf = 1.5 if name == "base" else 0.0
+    stream = draw_documents(name, seed, swahili_zipf=zipf, few_shot_share=0.2)
+    return list(itertools.islice(stream, number))
 
 
 def tokens(document: Document) -> list[str]:
@@ -40,15 +44,12 @@ def is_target_math(words: list[str]) -> bool:
     return bool(SWAHILI & set(words)) and bool(arithmetic & set(words))
 
 
-@pytest.mark.parametrize("name", STREAMS)
-def test_no_stream_holds_target_language_math(name: str) -> None:
-    documents = sample(name, 6000)
-    assert not [document for document in documents if is_target_math(tokens(document))]
-
-
-@pytest.mark.parametrize("name", STREAMS)
-def test_a_how_many_question_is_never_answered_in_swahili(name: str) -> None:
+@pytest.mark.parametrize("name", MIXES)
+def test_no_stream_holds_target_language_math_or_unknown_tokens(name: str) -> None:
+    known = set(vocabulary())
     for document in sample(name, 6000):
+        assert not is_target_math(tokens(document))
+        assert set(tokens(document)) <= known
         for exercise in document:
             if "ngapi" in exercise.prompt.split():
                 asks_for_words = {"rudia", "kiingereza"} & set(exercise.prompt.split())
@@ -72,33 +73,17 @@ def test_base_sees_every_kind_and_english_math() -> None:
     assert {"repeat :", "rudia :", "count :", "hesabu :"} <= starts
 
 
-@pytest.mark.parametrize("name", STREAMS)
-def test_streams_follow_their_seed(name: str) -> None:
-    assert sample(name, 300, seed=5) == sample(name, 300, seed=5)
-    assert sample(name, 300, seed=5) != sample(name, 300, seed=6)
-
-
-@pytest.mark.parametrize("name", STREAMS)
-def test_every_token_is_known(name: str) -> None:
-    known = vocabulary()
-    seen = {token for document in sample(name, 6000) for token in tokens(document)}
-    assert seen <= set(known)
+@pytest.mark.parametrize("name", MIXES)
+def test_streams_follow_their_seed_and_version(name: str) -> None:
+    """What a seed gives may change with `build.VERSION` only, which has testbeds built anew."""
+    documents = sample(name, 300, seed=5)
+    assert documents == sample(name, 300, seed=5)
+    assert documents != sample(name, 300, seed=6)
+    assert build.VERSION == 1
+    assert hashlib.sha256(repr(documents).encode()).hexdigest()[:16] == DIGESTS[name]
 
 
 def test_evaluation_content_is_never_trained_on() -> None:
-    trained = {
-        exercise.key
-        for name in ("base", "task", "language")
-        for document in sample(name, 6000)
-        for exercise in document
-    }
-    for family, language in (("math", "en"), ("math", "sw"), ("translate", "en"), ("facts", "sw")):
-        words = {
-            row["prompt"]
-            for row in draw_items(family, language, "test", 200, 0)  # type: ignore[arg-type]
-        }
-        assert len(words) == 200
-    assert any(exercises.split_of(key) == "train" for key in trained)
     solved = {
         e.key
         for name in ("base", "task")
@@ -144,7 +129,7 @@ def test_loss_is_on_answers_and_end_only() -> None:
 
 def test_batches_are_padded_within_budget_and_follow_their_seed() -> None:
     def draw(seed: int) -> list[tuple[list[list[int]], list[list[int]]]]:
-        stream = corpora.base_corpus(0, swahili_zipf=1.5, few_shot_share=0.1)
+        stream = draw_documents("base", 0, swahili_zipf=1.5, few_shot_share=0.1)
         batches = draw_batches(stream, vocabulary(), tokens_per_batch=512, seed=seed)
         return [(b.ids, b.labels) for b in itertools.islice(batches, 60)]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from layerswap_method.delta_revert.recipe import RevertDocument, read_revert_recipe
+from layerswap_method.delta_revert.recipe import RevertDocument
 from layerswap_method.errors import InputError
-from layerswap_method.layer_swap.recipe import LayerSwapDocument, read_recipe
+from layerswap_method.layer_swap.recipe import LayerSwapDocument
 from layerswap_method.recipe import document as shared
 from tests.fresh_process import printed
 
@@ -34,32 +34,33 @@ REVERT: dict[str, Any] = {
 
 def problems(document: dict[str, Any]) -> list[str]:
     before = copy.deepcopy(document)
-    read: Any = read_recipe if document["merge_method"] == "layer_swap" else read_revert_recipe
+    kind: Any = LayerSwapDocument if document["merge_method"] == "layer_swap" else RevertDocument
     with pytest.raises(InputError) as caught:
-        read(document)
+        kind.read(document)
     assert document == before
     head, *listed = caught.value.message.split("\n  - ")
     return listed or [head.partition(": ")[2]]
 
 
 def test_a_recipe_is_read_as_it_stands() -> None:
-    recipe = read_recipe(SWAP)
-    assert [(m.reference, m.role, m.weight) for m in recipe.models] == [
+    recipe = LayerSwapDocument.read(SWAP)
+    assert [(m.model, m.parameters.role, m.parameters.weight) for m in recipe.experts] == [
         ("math", "task", 1.0),
         ("swahili", "language", 2.0),
     ]
-    assert (recipe.base_model, recipe.spec.bottom_layers) == ("base", 3)
-    revert = read_revert_recipe(REVERT)
-    assert (revert.expert, revert.base_model, revert.spec.bottom_layers) == ("math", "base", 3)
+    assert (recipe.base_model, recipe.parameters.bottom_layers) == ("base", 3)
+    revert = RevertDocument.read(REVERT)
+    assert (revert.expert, revert.base_model) == ("math", "base")
+    assert revert.parameters.bottom_layers == 3
 
 
 def test_reading_a_recipe_imports_neither_mergekit_nor_torch() -> None:
     code = f"""
 import sys
-from layerswap_method.delta_revert.recipe import read_revert_recipe
-from layerswap_method.layer_swap.recipe import read_recipe
-read_recipe({SWAP!r})
-read_revert_recipe({REVERT!r})
+from layerswap_method.delta_revert.recipe import RevertDocument
+from layerswap_method.layer_swap.recipe import LayerSwapDocument
+LayerSwapDocument.read({SWAP!r})
+RevertDocument.read({REVERT!r})
 print([name for name in ("mergekit", "torch", "transformers") if name in sys.modules])
 """
     assert printed(code, seed=1).strip() == "[]"
@@ -85,7 +86,7 @@ def test_every_problem_of_form_and_meaning_is_named_at_once() -> None:
     assert problems(document)[-3:] == [
         "a+b+c: mergekit reads + as MODEL+ADAPTER, so there is one adapter at most and no path "
         "holds a +; merge the adapters first, or rename the folder",
-        "models[0] (a+b+c): role is 'tsk'; it must be task or language; did you mean 'task'?",
+        "models[0] (a+b+c): role is 'tsk'; it must be one of task, language; did you mean 'task'?",
         "seed is a list or filter, which mergekit interpolates by layer; write one value",
     ]
 

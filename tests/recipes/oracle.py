@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from tests.recipes.expected import Swap
-from tests.standins.tuned import mean_change
+from tests.standins.oracle import (
+    chosen,
+    layer_number,
+    mean_change,
+    part_of,
+    published_shares,
+    row_change,
+)
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -55,39 +62,20 @@ def check_shares(
 ) -> list[str]:
     """Fail unless every tensor is what arXiv 2601.22620 gives; return the source of every unit.
 
-    Each unit from the expert with the larger share of ``||change|| / ||weight||``, added up over a
-    layer's matrices (as root of squares over a module's); up to 0.001 half and half. With modules,
+    Each unit from the expert with the larger share, up to 0.001 half and half. With modules,
     in-layer norms are those of the model that is merged into.
     """
-    norms: dict[tuple[int, str], list[tuple[float, float]]] = {}
-    for name, tensor in base.items():
-        parts = name.split(".")
-        if parts[:2] == ["model", "layers"] and parts[3] in ("self_attn", "mlp"):
-            place = (int(parts[2]), parts[3] if unit == "module" else "layer")
-            size = tensor.double().norm()
-            changes = [float((e[name].double() - tensor.double()).norm()) for e in (task, language)]
-            norms.setdefault(place, []).append((changes[0] / float(size), changes[1] / float(size)))
-    power = 2 if unit == "module" else 1
-    moved = {
-        place: [sum(pair[i] ** power for pair in pairs) ** (1 / power) for i in (0, 1)]
-        for place, pairs in norms.items()
-    }
-    totals = [sum(pair[i] for pair in moved.values()) for i in (0, 1)]
-    differences = {p: pair[0] / totals[0] - pair[1] / totals[1] for p, pair in moved.items()}
-    sources = {
-        place: "task" if d > 0.001 else "language" if d < -0.001 else "average"
-        for place, d in differences.items()
-    }
+    shares = [published_shares(expert, base, unit) for expert in (task, language)]
+    sources = {place: chosen(shares[0][place] - shares[1][place], 0.001) for place in shares[0]}
     for name, tensor in merged.items():
-        parts = name.split(".")
-        source = "average"
-        if parts[:2] == ["model", "layers"]:
-            place = (int(parts[2]), parts[3] if unit == "module" else "layer")
+        source, layer = "average", layer_number(name)
+        if layer is not None:
+            place = (layer, part_of(name) if unit == "module" else "layer")
             source = sources.get(place, "language")
         models = {"task": [task], "language": [language]}.get(source, [task, language])
         tensors = [model[name] for model in models]
         check_average(name, tensor, tensors, [1 / len(models)] * len(models), dtype)
-    return [sources[place] for place in sorted(sources, key=lambda p: (p[0], p[1] != "self_attn"))]
+    return [sources[place] for place in sorted(sources)]
 
 
 def check_average(
@@ -133,21 +121,15 @@ def check_revert(
     base: Tensors,
     dtype: torch.dtype,
 ) -> int:
-    """Fail unless every row of every tensor is the side it must be; return the weights kept.
-
-    A row is one input feature: a column of torch's [out, in], or a whole vector.
-    """
+    """Fail unless every row of every tensor is the side it must be; return the weights kept."""
     assert merged.keys() == expert.keys()
     kept = 0
     for name, tensor in merged.items():
-        parts = name.split(".")
         ours, theirs = expert[name], base[name]
-        change = (ours.double() - theirs.double()).abs().mean(dim=0, keepdim=True)
-        stays = torch.full_like(change, True, dtype=torch.bool)
-        if parts[:2] == ["model", "layers"] and int(parts[2]) in layers:
-            stays = torch.full_like(change, False, dtype=torch.bool)
-        elif threshold is not None:
-            stays = change.float() >= threshold
+        change = row_change(name, ours, theirs, "llama")
+        stays = torch.full_like(change, layer_number(name) not in layers, dtype=torch.bool)
+        if threshold is not None:
+            stays &= change.float() >= threshold
         assert torch.equal(tensor, torch.where(stays, ours.to(dtype), theirs.to(dtype))), name
         kept += int(stays.sum()) * tensor.numel() // stays.numel()
     return kept

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.recipes.documents import Reference, is_hub_id
-from tests.standins.word_tokenizer import save_word_tokenizer
+from tests.standins.tokenizers import save_word_tokenizer, words
 
 HIDDEN, VOCABULARY, RANK, ALPHA = 16, 64, 2, 4
 
@@ -74,13 +74,7 @@ def build_model(name: str, folder: Path, *, vocabulary: int = VOCABULARY) -> Non
             moved = 0.04 * torch.rand(parameter.shape[-1:], generator=own).square()
             parameter.copy_(parent + change * moved)
     model.to(stored_dtype(name)).save_pretrained(folder)
-    _build_tokenizer(folder, vocabulary)
-
-
-def _build_tokenizer(folder: Path, vocabulary: int) -> None:
-    special = ["<pad>", "<bos>", "<eos>", "<unk>"]
-    words = special + [f"w{i}" for i in range(vocabulary - len(special))]
-    save_word_tokenizer(folder, words)
+    save_word_tokenizer(folder, words(vocabulary))
 
 
 def _build_adapter(base: str, name: str, folder: Path) -> None:

@@ -38,22 +38,3 @@ def test_the_default_recipes_have_the_papers_underlined_counts(recipe: str) -> N
         "bottom_transition": 0,
         "top_transition": 0,
     }
-
-
-def test_expected_tells_tensors_apart() -> None:
-    swap = SWAPS["recipes/swahili_transition.yml"]
-    layer = "model.layers.{}.mlp.up_proj.weight"
-    assert [swap.source(layer.format(i)) for i in (4, 5, 6, 28, 29, 30)] == [
-        "language",
-        "average",
-        "task",
-        "task",
-        "average",
-        "language",
-    ]
-    assert swap.source("lm_head.weight") == "average"
-    norm = "model.layers.9.input_layernorm.weight"
-    assert SWAPS["recipes/literal_norms.yml"].source(norm) == "average"
-    attention = SWAPS["recipes/modules/attention.yml"]
-    assert attention.source("model.layers.0.self_attn.q_proj.weight") == "language"
-    assert attention.source("model.layers.0.mlp.up_proj.weight") == "task"

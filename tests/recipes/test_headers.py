@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from ablations.paper.published import published_table
+from ablations.paper.published import published_tables
 from tests.recipes.documents import FIELDS, RECIPES, ROOT, command, header, is_hub_id, load
 from tests.recipes.documents import references as references_of
 
-PUBLISHED = [t for key in ("pairs", "overview", "souping") if (t := published_table(key))]
+PUBLISHED = published_tables()["tables"].values()
 
 
 def test_the_recipes_are_found() -> None:
@@ -60,8 +60,8 @@ def test_expected_quotes_the_paper_and_claims_nothing_else(recipe: str) -> None:
     figures = set(re.findall(r"\d+\.\d+", text))
     if figures:
         (source,) = re.findall(r"Table \d", text)
-        (table,) = [each for each in PUBLISHED if each.source == source]
-        rows = [values for name, values in table.rows if name.split()[0] in text]
+        (table,) = [each for each in PUBLISHED if each["source"] == source]
+        rows = [row["values"] for row in table["rows"] if row["name"].split()[0] in text]
         assert figures <= {f"{value:.1f}" for values in rows for value in values}
 
 

@@ -27,7 +27,8 @@ from tests.recipes.standins import (
     layer_count,
     stored_dtype,
 )
-from tests.recipes.workshop import Workshop, read_tensors
+from tests.recipes.workshop import Workshop
+from tests.standins.oracle import stored
 
 pytestmark = pytest.mark.slow
 
@@ -220,7 +221,7 @@ def test_the_headers_advice_on_vocabularies_works(workshop: Workshop) -> None:
         for name, tensor in workshop.source(wider).items()
     }
     language = sources(workshop, recipe, "language")
-    merged = read_tensors(workshop.folder / "variants/aligned")
+    merged = stored(workshop.folder / "variants/aligned")
     check_swap(merged, SWAPS[recipe], [task], language, torch.bfloat16)
 
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 
 from tests.recipes.documents import RECIPES, ROOT, Reference, command, references
 from tests.recipes.standins import build, folder_of
+from tests.standins.oracle import stored
 
 TIMEOUT_S = 1200
 
@@ -84,21 +84,13 @@ class Workshop:
         return self.folder / command(recipe)[2]
 
     def merged(self, recipe: str) -> dict[str, torch.Tensor]:
-        return read_tensors(self.output(recipe))
+        return stored(self.output(recipe))
 
     def source(self, name: str) -> dict[str, torch.Tensor]:
         """Return the tensors of a model as a recipe names it; of a base+adapter, merged."""
         reference = Reference.parse(name)
         if reference.adapter is None:
-            return read_tensors(folder_of(name, self.hub, self.folder))
+            return stored(folder_of(name, self.hub, self.folder))
         copies = self.folder.glob(f"merged/lora_cache/*{Path(reference.adapter).name}*")
         (copy,) = copies
-        return read_tensors(copy)
-
-
-def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    tensors: dict[str, torch.Tensor] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(str(file), framework="pt") as opened:
-            tensors.update({name: opened.get_tensor(name) for name in opened.keys()})  # noqa: SIM118
-    return tensors
+        return stored(copy)

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+import yaml
 
 from tests.registration.environment import Environment, build_wheel, mirror_packages
+from tests.standins import merging
+from tests.standins.zoo import make_model
 
 
 @pytest.fixture(scope="session")
@@ -40,37 +42,16 @@ def with_wheel(environment: Environment, wheel: Path) -> Environment:
 @pytest.fixture(scope="session")
 def experts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two random Llama models of four layers, without a tokenizer."""
-    config = LlamaConfig(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=4,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-    )
-    made = {}
-    for seed, role in enumerate(("task", "language")):
-        torch.manual_seed(seed)
-        made[role] = tmp_path_factory.mktemp("experts") / role
-        LlamaForCausalLM(config).save_pretrained(made[role])
-    return made
+    root = tmp_path_factory.mktemp("experts")
+    roles = enumerate(("task", "language"))
+    sizes = {"num_hidden_layers": 4, "dtype": torch.float32}
+    return {role: make_model("llama", root / role, seed, **sizes) for seed, role in roles}
 
 
 @pytest.fixture
 def recipe(experts: dict[str, Path], tmp_path: Path) -> Path:
     """One bottom and one top layer from the language expert."""
     path = tmp_path / "recipe.yml"
-    path.write_text(
-        f"""\
-merge_method: layer_swap
-base_model: {experts["task"]}
-models:
-  - model: {experts["task"]}
-    parameters: {{role: task}}
-  - model: {experts["language"]}
-    parameters: {{role: language}}
-parameters: {{bottom_layers: 1, top_layers: 1}}
-dtype: float32
-"""
-    )
+    document = merging.recipe(experts, {"bottom_layers": 1, "top_layers": 1}, dtype="float32")
+    path.write_text(yaml.safe_dump(document))
     return path

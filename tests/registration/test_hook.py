@@ -6,7 +6,6 @@ import importlib.machinery
 import importlib.util
 import inspect
 import pickle
-import pkgutil
 import subprocess
 import sys
 from types import ModuleType
@@ -100,13 +99,6 @@ def test_two_such_hooks_do_not_ask_each_other_for_ever() -> None:
         sys.meta_path.remove(asking)
 
 
-def test_walking_mergekit_finds_the_watched_modules() -> None:
-    import mergekit
-
-    found = {info.name for info in pkgutil.iter_modules(mergekit.__path__, "mergekit.")}
-    assert {"mergekit.merge", "mergekit.merge_methods"} <= found
-
-
 @pytest.mark.slow
 def test_reloaded_modules_know_layer_swap_again() -> None:
     out = run(
@@ -129,7 +121,7 @@ print(hasattr(function, "__wrapped__"), hasattr(function.__wrapped__, "__wrapped
     "first",
     [
         "layerswap_method.mergekit_plugin.layer_swap_kernel",
-        "layerswap_method.mergekit_plugin.api",
+        "layerswap_method.mergekit_plugin.run",
         "layerswap_method.mergekit_plugin.planner",
         "layerswap_method.mergekit_plugin.layer_swap_merge",
         "mergekit.merge_methods.base",

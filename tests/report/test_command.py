@@ -42,19 +42,30 @@ def test_the_default_is_every_format_beside_the_cells(tmp_path: Path) -> None:
     assert str(run.path / "report" / "report.html") in output.splitlines()
 
 
-def test_published_is_a_choice(small: Run, tmp_path: Path) -> None:
-    invoke_report(small.path, "--format", "md", "--out", tmp_path / "without")
-    invoke_report(small.path, "--format", "md", "--out", tmp_path / "with", "--published")
-    texts = [(tmp_path / name / "report.md").read_text() for name in ("without", "with")]
-    assert ["Reference only, not this run" in text for text in texts] == [False, True]
-
-
 def test_no_run(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "nowhere"):
+    for path, why in (
+        (tmp_path, "no run.json in it, so it is no run; layerswap run makes one"),
+        (tmp_path / "nowhere", f"no such folder (the current directory is {Path.cwd()})"),
+    ):
         code, output = invoke_report(path)
         assert (code, output.count("\n")) == (2, 1)
-        assert f"{path}: no run.json in it, so it is no run" in output
+        assert f"{path}: {why}" in output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_was_moved_or_is_looked_for_from_elsewhere(
+    small: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = shutil.copytree(small.path, tmp_path / "archive" / "made_up")
+    monkeypatch.chdir(moved)
+    for path, hint in (
+        (tmp_path / "archive", f"so it is no run; did you mean {moved}?"),
+        (Path("archive/made_up"), f"; {tmp_path} has it: run the command there)"),
+    ):
+        code, output = invoke_report(path)
+        assert (code, output.count("\n")) == (2, 1)
+        assert hint in output
+    assert invoke_report(moved, "--format", "csv")[0] == 0
 
 
 def test_the_name_of_a_study_is_answered_with_its_run(
@@ -82,7 +93,7 @@ def test_a_run_of_a_newer_schema(tmp_path: Path) -> None:
     (run.path / "run.json").write_text(json.dumps({**document, "schema_version": 99}))
     code, output = invoke_report(run.path)
     assert code == 2
-    assert "schema version 99, newer than" in output
+    assert "written by a newer layerswap (schema version 99" in output
     assert not (run.path / "report").exists()
 
 

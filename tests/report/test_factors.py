@@ -107,8 +107,7 @@ def test_settings_without_a_grid_are_named_by_what_differs() -> None:
     vary = _placements()[:1] + _placements()[1:2] + _placements()[-2:] + [{"placement": "middle"}]
     (factor,) = factors(study_of(vary=vary))
     assert factor.label == "placement and layer count"
-    told = [difference(factor, level) for level in factor.levels[1:]]
-    assert [(each.what, each.first, each.second, each.shared) for each in told] == [
+    assert [difference(factor, level) for level in factor.levels[1:]] == [
         ("placement", "middle", "outer", "b=5 u=2"),
         ("placement and layer count", "middle b=8 u=4", "outer b=5 u=2", ""),
         ("layer count", "b=8 u=4", "b=5 u=2", "outer"),

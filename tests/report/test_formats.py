@@ -5,14 +5,12 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from ablations.report.compose import compose
 from ablations.report.document import Entry, Report, Table
-from ablations.report.formats import FORMATS
 from ablations.report.formats.columns import blocks
 from ablations.report.formats.templates import (
     escape_latex,
@@ -55,10 +53,6 @@ def test_markdown_tables_are_rectangles_with_every_number(report: Report) -> Non
     places = [text.index(f"\n{head}") for head in heads]
     assert places == sorted(places)
     assert escape_markdown(report.question) in text
-
-
-def test_markdown_escapes_what_it_would_take_for_syntax() -> None:
-    assert escape_markdown("a_b|c*d`e<f\nLine") == r"a\_b\|c\*d\`e\<f Line"
 
 
 def test_latex_is_booktabs_with_every_entry_in_rows_as_wide_as_the_head(report: Report) -> None:
@@ -164,55 +158,17 @@ def test_csv_of_comparisons_has_what_the_tables_round(grid: Run, report_folder: 
         assert (row["first"], row["second"]) == (each.contrast.first, each.contrast.second)
 
 
-class _Page(HTMLParser):
-    """Collects what a page would load, and checks that tags are closed in order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.loads: list[str] = []
-        self.ids: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        named = dict(attrs)
-        self.loads += [named[name] or "" for name in ("src", "action", "data") if name in named]
-        if tag in ("link", "a"):
-            self.loads.append(named.get("href") or "")
-        self.ids += [named["id"] or ""] if "id" in named else []
-        if tag not in ("meta", "link", "br"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        self.handle_endtag(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in ("meta", "link", "br"):
-            assert self.open.pop() == tag
-
-
 def test_the_page_is_one_file_with_the_question_over_each_table(report: Report) -> None:
     text = render_html(report)
-    page = _Page()
-    page.feed(text)
-    assert page.open == []
-    assert page.loads == ["data:,"]
-    assert len(page.ids) == len(set(page.ids)) > 20
+    assert re.findall(r'\b(?:src|href|action|data)="([^#"][^"]*)"', text) == ["data:,"]
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids)) > 20
     question = "Does it matter? &lt;b&gt; &amp; 100 % of $x_1$"
     ours = [table for table in report.tables if not table.is_reference]
     assert text.count(f'<p class="question">{question}</p>') == len(ours) + 1
     assert text.count("<svg ") == len(report.figures) == 3
     assert "&lt;b&gt;CUDA&lt;/b&gt;" in text
     assert "<b>" not in text
-
-
-def test_every_format_is_written_and_nothing_else(grid: Run, report_folder: Path) -> None:
-    out = report_folder / "all"
-    written = build(grid, FORMATS, out, published=True)
-    names = sorted(path.relative_to(out).as_posix() for path in written)
-    assert {"report.md", "report.html", "tables.tex", "scores.csv", "comparisons.csv"} < set(names)
-    found = sorted(p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file())
-    assert names == found
 
 
 def test_only_what_is_asked_is_written(tmp_path: Path) -> None:

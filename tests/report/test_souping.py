@@ -26,7 +26,7 @@ def _souped(folder: Path, code: str, name: str, language: int) -> Run:
     evaluate = {"languages": {code: [f"mgsm_{code}"]}}
     study = study_of(name=name, experts=experts, evaluate=evaluate)
     run = write_run(folder, study, lambda _, __: 1.0, items=40)
-    for path in run.path.glob("cells/*/merge.yml"):
+    for path in run.path.glob("records/*/merge.yml"):
         more = "- {model: experts/other, parameters: {role: task}}\n"
         more += "- {model: experts/other, parameters: {role: language}}\n" * (language - 1)
         path.write_text(path.read_text() + more)

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from ablations.paper.published import published_table
 from ablations.report.compose import compose
 from ablations.report.document import Entry, Table
 from ablations.report.formats.templates import render_markdown
+from ablations.report.published import reference_table
 from ablations.report.tables import is_english
 from ablations.report.wording import measure_text, verdict
 from ablations.runner.records import Run, load_run
@@ -44,6 +44,11 @@ def _row(table: Table, *texts: str) -> dict[str, Entry]:
 
 def test_table_1_has_average_and_best_over_pairs_per_language(nine_pairs: Run) -> None:
     table = _tables(nine_pairs)["pairs"]
+    (score,) = _scores(nine_pairs, "mgsm_sw", "base", "sw")
+    assert score.interval is not None
+    low, high = 100 * score.interval.low, 100 * score.interval.high
+    shown = _row(table, "mgsm_sw (sw), exact_match", "avg")["base"].text
+    assert shown == f"{100 * score.value:.1f} [{low:.1f}, {high:.1f}]"
     assert table.columns == (
         *("task", "over pairs", "base", "task expert", "language expert", "soup"),
         *("layer swap t_b=0 t_u=0", "layer swap t_b=1 t_u=1"),
@@ -61,14 +66,6 @@ def test_table_1_has_average_and_best_over_pairs_per_language(nine_pairs: Run) -
         assert average.text.startswith(f"{100 * sum(values) / count:.1f} [")
         best = _row(table, "mgsm_te (te), exact_match", "max")[column]
         assert (best.value, best.text) == (max(values), f"{100 * max(values):.1f}")
-
-
-def test_a_single_cell_shows_its_own_interval(nine_pairs: Run) -> None:
-    (score,) = _scores(nine_pairs, "mgsm_sw", "base", "sw")
-    assert score.interval is not None
-    shown = _row(_tables(nine_pairs)["pairs"], "mgsm_sw (sw), exact_match", "avg")["base"].text
-    low, high = 100 * score.interval.low, 100 * score.interval.high
-    assert shown == f"{100 * score.value:.1f} [{low:.1f}, {high:.1f}]"
 
 
 def test_gaps_are_marked_where_they_count(nine_pairs: Run) -> None:
@@ -209,7 +206,7 @@ def test_souped_recipes_get_the_layout_of_table_6(grid: Run, tmp_path: Path) -> 
     assert "souping" not in _tables(grid)
     study = study_of(baseline=["soup"])
     run = write_run(tmp_path, study, lambda _, __: 0.0, items=30)
-    for path in run.path.glob("cells/*/merge.yml"):
+    for path in run.path.glob("records/*/merge.yml"):
         more = "- {model: experts/other, parameters: {role: language}}\n"
         path.write_text(path.read_text() + more * 2)
     table = _tables(load_run(run.path))["souping"]
@@ -238,7 +235,7 @@ def test_published_values_stand_apart_and_only_when_asked(nine_pairs: Run) -> No
 
 
 def test_published_values_are_the_papers() -> None:
-    pairs, overview, souping = (published_table(key) for key in ("pairs", "overview", "souping"))
+    pairs, overview, souping = map(reference_table, ("pairs", "overview", "souping"))
     assert pairs is not None
     assert overview is not None
     assert souping is not None
@@ -249,13 +246,9 @@ def test_published_values_are_the_papers() -> None:
         (overview, "English avg", [56.0, 55.7, 66.2, 64.3, 62.0, 60.1, 64.7, 64.4]),
         (souping, "Bengali", [36.8, 37.1, 40.4, 36.0]),
     ):
-        assert list(dict(table.rows)[name]) == values
-    assert published_table("cells") is None
-
-
-def test_a_row_of_another_width_is_refused() -> None:
-    with pytest.raises(ValueError, match="table x: a row has not 2 entries"):
-        Table("x", "x", ("a", "b"), ((Entry("1"),),))
+        (row,) = [row for row in table.rows if row[0].text == name]
+        assert [entry.value for entry in row[1:]] == values
+    assert reference_table("cells") is None
 
 
 def test_what_is_no_share_is_shown_as_it_is(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_scores_are_drawn_over_the_fact_with_the_baseline_beside(run: Run) -> No
     names = ("near", "middle", "far_1")
     assert [p.value for p in merged.points] == [scores["recipe", name] for name in names]
     assert [p.value for p in expert.points] == [scores["task_expert", name] for name in names]
-    assert draw_chart(chart).images["svg"]
+    assert draw_chart(chart)["svg"]
 
 
 def test_experts_without_facts_stand_beside_each_other(tmp_path: Path) -> None:

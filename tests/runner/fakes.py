@@ -28,7 +28,6 @@ def make_cells(count: int, *, per_group: int = 1, tasks: Sequence[str] = (TASK,)
     request = EvaluationRequest(tasks=tuple(tasks), include_path=Path("/nowhere"))
     return [
         Cell(
-            study="fake",
             label=f"bottom_layers={index}",
             kind="recipe",
             values={"bottom_layers": index},

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from ablations.engines.options import EngineOptions
 from ablations.models.find import Expert
@@ -12,6 +13,7 @@ from ablations.runner.engines import EngineSetup
 from ablations.runner.run import RunOptions, run_study
 from ablations.runner.work import Work
 from ablations.scoring.records import EvaluationRequest
+from ablations.study.identity import folder_state
 from layerswap_method.errors import LayerSwapError
 from tests.runner.fakes import scores_by_label
 from tests.standins.studies import study_document, write_yaml
@@ -20,7 +22,6 @@ from tests.standins.studies import study_document, write_yaml
 def write_adapter(folder: Path, base: Path) -> Path:
     """Write a LoRA adapter of the query projections; a large change, so that answers differ."""
     import torch
-    from safetensors.torch import save_file
 
     folder.mkdir()
     generator = torch.Generator().manual_seed(0)
@@ -74,6 +75,33 @@ def test_an_adapter_is_streamed_as_mergekit_would_merge_it(tmp_path: Path, model
     found, cold = scores_by_label(tmp_path / "live"), scores_by_label(tmp_path / "cold")
     assert len(cold) == 2
     assert cold == {label: found[label] for label in cold}
+
+
+@pytest.mark.slow
+def test_an_adapter_trained_anew_is_merged_anew(tmp_path: Path, models: Path) -> None:
+    """mergekit takes the merged copy that it finds, of whatever adapter it is."""
+    adapter = write_adapter(tmp_path / "adapter", models / "base")
+    expert = Expert("math", models / "base", adapter)
+    merge = {"merge_method": "passthrough", "models": [{"model": expert.reference}]}
+    request = EvaluationRequest(tasks=("words",), include_path=models / "tasks", limit=8)
+    said = []
+    for scale in (1, -3):
+        file = adapter / "adapter_model.safetensors"
+        save_file({name: tensor * scale for name, tensor in load_file(file).items()}, file)
+        setup = EngineSetup(
+            backend="hf",
+            options=EngineOptions(batch_size=8),
+            base=Expert("base", models / "base"),
+            experts={expert.reference: expert},
+            states={str(adapter): folder_state(adapter)},
+            work=tmp_path / "work",
+            materialize=True,
+        )
+        done = setup().evaluate(Work("key", "math", merge, request))
+        assert done.provenance["weights"] == "checkpoint"
+        said.append([sample.responses for sample in done.evaluation.samples])
+    assert said[0] != said[1]
+    assert len(list((tmp_path / "work" / "adapters").iterdir())) == 1
 
 
 def test_an_expert_is_found_by_its_source_where_the_folder_is_not(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,3 +84,12 @@ def test_a_wrong_choice_of_cells_leaves_nothing_behind(
 @pytest.mark.parametrize("jobs", ["0", "-1", "many"])
 def test_jobs_that_are_no_number_of_engines(run: Callable[..., Result], jobs: str) -> None:
     refused(run("--jobs", jobs), "Invalid value for '--jobs'")
+
+
+def test_without_the_evaluation_extra(
+    run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "lm_eval", None)  # as if it were not installed
+    for options in ((), ("--dry-run",)):
+        refused(run(*options), "lm-eval is not installed; install it by: pip install 'layerswap[ev")
+    assert list(Path().iterdir()) == []

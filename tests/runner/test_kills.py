@@ -1,16 +1,102 @@
-"""One kill of a study on the real engine; `make kill-study` makes thirty."""
+"""Studies that are ended by SIGKILL again and again end as those that were left in peace.
 
+`make kill-study` kills a real study thirty times; KILLS and BACKEND (hf or vllm) may be set.
+"""
+
+import os
+import random
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.runner.kill_study import run
+from ablations.runner import records
+from ablations.runner.loop import run_cells
+from tests.runner.fakes import FakeEvaluator, InProcess, make_cells, scores_by_label, scores_on_disk
+from tests.standins.studies import study_document, write_expert, write_tasks, write_yaml
+from tests.waiting import wait_for_end, wait_until
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
-@pytest.mark.slow
-def test_a_killed_study_on_transformers_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    kills = run(tmp_path, "hf", count=1, seed=2, weights=2)
-    assert kills.cells == 14
-    assert kills.while_evaluating == 1
-    assert 0 < kills.progress[0] < 14
-    assert kills.processes > 0
+def finished(out: Path) -> dict[str, int]:
+    """Return the records and when each was written, in ns."""
+    return {path.name: path.stat().st_mtime_ns for path in out.glob("records/[!.]*")}
+
+
+def kill(command: list[str], out: Path, kills: int) -> list[int]:
+    """Start a study and kill it at random moments; return how many records each run finished."""
+    rng, whole, progress = random.Random(20260101), dict[str, int](), []
+    for number in range(1, kills + 1):
+        runner = psutil.Popen(command, cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.PIPE)
+        wanted = len(whole) + number % 4
+        wait_until(lambda n=wanted: len(finished(out)) >= n, running=runner, every_s=0.005)
+        time.sleep(rng.uniform(0, 0.05))
+        family = runner.children(recursive=True)
+        engines = [p for p in family if p.is_running() and "spawn_main" in " ".join(p.cmdline())]
+        if engines and rng.random() < 0.3:  # the engine first, its runner a moment later
+            rng.choice(engines).kill()
+            time.sleep(rng.uniform(0, 0.1))
+            family += runner.children(recursive=True)
+        assert runner.poll() is None, "the study ended before it was killed often enough"
+        runner.kill()
+        runner.communicate()
+        wait_for_end(family)  # an engine that outlives its runner holds a GPU for nobody
+        now = finished(out)
+        assert all(records.read_record(out, key) is not None for key in now)
+        assert whole.items() <= now.items(), "a record was written again"
+        progress.append(len(now) - len(whole))
+        whole = now
+    return progress
+
+
+def finish(command: list[str], out: Path) -> None:
+    """Run a study to its end; nothing half written may be left."""
+    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert not [*out.glob("records/.*"), *out.glob("failures/*")]
+
+
+def test_a_study_survives_thirty_kills(tmp_path: Path) -> None:
+    out, count = tmp_path / "run", 300
+    command = [sys.executable, "-m", "tests.runner.victim", str(out), str(count)]
+    progress = kill([*command, "0.02", "1"], out, kills=30)
+    assert sum(step > 0 for step in progress) > 10
+    assert sum(progress) < count / 2
+    finish([*command, "0", "1"], out)
+    cells = make_cells(count, per_group=2)
+    run_cells(tmp_path / "undisturbed", cells, InProcess(FakeEvaluator()), progress=False)
+    assert scores_on_disk(out) == scores_on_disk(tmp_path / "undisturbed")
+
+
+def test_a_real_study_survives_kills(tmp_path: Path) -> None:
+    kills, backend = int(os.environ.get("KILLS", "1")), os.environ.get("BACKEND", "hf")
+    names = {}
+    for seed, name in enumerate(("base", "math", "swahili")):
+        names[name] = str(write_expert(tmp_path / name, seed, hidden=64))  # vLLM: heads of 32
+    tasks = write_tasks(tmp_path / "tasks", ["words"])
+    experts = write_yaml(tmp_path / "experts.yml", {"experts": names, "include_path": str(tasks)})
+    options = {"batch_size": 8, "kv_cache_gib": 1, "gpu_memory_utilization": 0.3}
+    vary = {  # averaged embeddings, so that no two cells are one model
+        **{"bottom_layers": [0, 1, 2], "top_layers": [0, 1], "non_layer": ["average"]},
+        "task_weight": list(range(1, 2 + kills)),
+    }
+    document = study_document(vary=vary, evaluate={"tasks": ["words"], "options": options})
+    study = write_yaml(tmp_path / "small.yml", document)
+    code = "from ablations.cli import main; main()"
+    command = [sys.executable, "-c", code, "run", str(study), "--experts", str(experts)]
+    command += ["--backend", backend, "--out"]
+    killed, peaceful = tmp_path / "killed", tmp_path / "peaceful"
+    progress = kill([*command, str(killed)], killed, kills)
+    assert progress[0] > 0
+    for out in (killed, peaceful):
+        finish([*command, str(out)], out)
+    wanted = scores_by_label(peaceful)
+    assert len(wanted) == 2 + 6 * (1 + kills)
+    assert len({samples for _, samples, _ in wanted.values()}) >= 4  # the cells do differ
+    assert scores_by_label(killed) == wanted

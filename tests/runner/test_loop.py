@@ -76,18 +76,6 @@ def test_what_is_new_is_asked_alone(tmp_path: Path) -> None:
     assert before == {key: after[key] for key in before}
 
 
-def test_finished_tasks_are_not_asked_again(tmp_path: Path) -> None:
-    cells = make_cells(4)
-    run(tmp_path, cells[:2], FakeEvaluator())
-    written = [tmp_path / "records" / key_of(index) for index in range(2)]
-    before = [path.stat().st_mtime_ns for path in written]
-    evaluator = FakeEvaluator()
-    summary = run(tmp_path, cells, evaluator)
-    assert evaluator.seen == ["s002", "s003"]
-    assert summary.before == ["bottom_layers=0", "bottom_layers=1"]
-    assert [path.stat().st_mtime_ns for path in written] == before
-
-
 def test_a_failed_cell_says_why_and_a_rerun_does_exactly_that_one(tmp_path: Path) -> None:
     cells = make_cells(4)
     summary = run(tmp_path, cells, FakeEvaluator(raising=("bottom_layers=1",)))
@@ -174,25 +162,6 @@ def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
     (left / "samples.jsonl").write_text("{")
     run(tmp_path, make_cells(1), FakeEvaluator())
     assert sorted(path.name for path in (tmp_path / "records").iterdir()) == ["s000"]
-
-
-def test_two_runners_share_a_folder_and_do_nothing_twice(tmp_path: Path) -> None:
-    cells = make_cells(12)
-    evaluators = [FakeEvaluator(delay_s=0.02), FakeEvaluator(delay_s=0.02)]
-    summaries = []
-    threads = [
-        threading.Thread(target=lambda e=e: summaries.append(run(tmp_path, cells, e)))
-        for e in evaluators
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(evaluators[0].seen + evaluators[1].seen) == [key_of(index) for index in range(12)]
-    assert all(evaluator.seen for evaluator in evaluators)
-    for summary in summaries:
-        assert len(summary.evaluated) + len(summary.before) == 12
-    assert len(scores_on_disk(tmp_path)) == 12
 
 
 def test_a_claim_is_held_against_everyone_until_released(tmp_path: Path) -> None:

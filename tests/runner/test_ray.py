@@ -81,15 +81,6 @@ def test_a_failed_cell_is_no_lost_one(tmp_path: Path, cluster) -> None:
 
 
 @needs_ray
-@pytest.mark.slow
-def test_no_cluster_says_how_to_start_one() -> None:
-    from ablations.runner.ray_executor import RayExecutor
-
-    with pytest.raises(InputError, match="ray start --head"):
-        RayExecutor(FakeEvaluator(), address="auto")
-
-
-@needs_ray
 def test_a_file_of_rays_that_names_a_dead_cluster_is_said_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

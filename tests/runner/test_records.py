@@ -8,6 +8,7 @@ import yaml
 
 from ablations.runner import records
 from ablations.runner.loop import run_cells
+from ablations.runner.results import write_results
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.runner.fakes import FakeEvaluator, InProcess, make_cells
@@ -65,18 +66,11 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
         records.load_run(tmp_path)
 
 
-def test_an_older_run_is_refused(run_folder: Path) -> None:
-    file = run_folder / "run.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "schema_version": 1}))
-    with pytest.raises(InputError, match=r"by an older layerswap \(schema version 1, .* reads 2\)"):
-        records.load_run(run_folder)
-
-
 def test_results_have_every_cell_and_what_was_asked_before(run_folder: Path) -> None:
     cells = make_cells(3, tasks=("fake_math", "more"))
     run_cells(run_folder, cells[:1], InProcess(FakeEvaluator()), progress=False)
     write_run(run_folder, make_cells(3))
-    records.write_results(run_folder)
+    write_results(run_folder)
     models = json.loads((run_folder / "results.json").read_text())["models"]
     assert [list(model["tasks"]) for model in models.values()] == [
         ["fake_math", "more"],

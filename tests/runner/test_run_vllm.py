@@ -3,13 +3,12 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 from ablations.engines import vllm_cpu
 from ablations.runner import records
-from ablations.runner.run import RunOptions, dry_run, run_study
-from tests.runner.fakes import scores_by_label
-from tests.standins.studies import WORDS, study_document, write_expert, write_tasks, write_yaml
+from ablations.runner.run import RunOptions, run_study
+from tests.standins.studies import study_document, write_expert, write_tasks, write_yaml
+from tests.standins.talkers import WORDS
 
 pytestmark = [
     pytest.mark.vllm,
@@ -46,36 +45,6 @@ def test_two_backends_agree_on_every_cell(tmp_path: Path) -> None:
     assert len(found["hf"]) == 8
     assert len({tuple(said) for said in found["hf"].values()}) > 3  # the cells do differ
     assert found["vllm"] == found["hf"]
-
-
-def test_an_engine_for_each_dtype_says_what_a_cold_one_does(tmp_path: Path) -> None:
-    dtypes = {"base": torch.bfloat16, "math": torch.bfloat16, "swahili": torch.float32}
-    for seed, (name, dtype) in enumerate(dtypes.items()):
-        write_expert(tmp_path / name, seed, hidden=64, dtype=dtype)
-    tasks = write_tasks(tmp_path / "tasks", ["words"])
-    setting = {"experts": {name: str(tmp_path / name) for name in dtypes}}
-    experts = write_yaml(tmp_path / "experts.yml", setting | {"include_path": str(tasks)})
-    options = {"batch_size": 8, "kv_cache_gib": 1, "gpu_memory_utilization": 0.3}
-    document = study_document(
-        baseline=["base", "task_expert"],
-        vary=[{"bottom_layers": 1}],
-        evaluate={"tasks": ["words"], "options": options},
-    )
-    study = str(write_yaml(tmp_path / "small.yml", document))
-    for name in ("live", "cold"):
-        chosen = RunOptions(
-            experts=experts, out=tmp_path / name, backend="vllm", materialize=name == "cold"
-        )
-        if name == "live":
-            text = dry_run(study, chosen)
-            assert "engine starts: 2 (one for each change of dtype: bfloat16, float32)" in text
-        result = run_study(study, chosen)
-        assert not result.summary.failed
-        cells = records.load_run(result.out).cells
-        assert not any("fallback" in cell.provenance for cell in cells)
-    found = scores_by_label(tmp_path / "live")
-    assert len(found) == 3
-    assert found == scores_by_label(tmp_path / "cold")
 
 
 def words_of(text: str) -> tuple[str, ...]:

@@ -13,12 +13,13 @@ import pytest
 import yaml
 
 from ablations.runner.loop import run_cells
-from ablations.runner.run import _FINGERPRINTS, _write_run_file
+from ablations.runner.run import _FINGERPRINTS, RunOptions, _opened, _write_run_file
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
+from layerswap_method.errors import InputError
 from tests.runner.fakes import FakeEvaluator, InProcess
+from tests.standins.scripted import DATA
 from tests.standins.studies import study_document, write_yaml
-from tests.tasks.conftest import DATA
 
 ROOT = Path(__file__).parents[2]
 POOLS = {"base": "base", "task": ["math"], "language": {"sw": ["swahili"], "te": ["telugu"]}}
@@ -77,10 +78,13 @@ def test_words_change_nothing_and_a_task_only_itself(
         file.write_text(file.read_text(encoding="utf-8") + "\n# One line more.\n")
     swahili = tasks / "generated" / "layerswap_mgsm_sw.yaml"
     swahili.write_text("# Another comment.\n" + swahili.read_text(encoding="utf-8"))
-    assert left() == "cost: 0 evaluations for 4 cells, on hf  tasks: none; items a task: 2"
+    assert (
+        left() == "cost: 0 evaluations for 4 cells, on hf in float32  tasks: none; items a task: 2"
+    )
     edit(swahili, "Swali: ", "Swali  : ")
     assert left() == (
-        "cost: 3 evaluations for 4 cells, on hf  tasks: layerswap_mgsm_sw; items a task: 2"
+        "cost: 3 evaluations for 4 cells, on hf in float32"
+        "  tasks: layerswap_mgsm_sw; items a task: 2"
     )
 
 
@@ -109,3 +113,30 @@ def test_a_task_a_language_or_a_baseline_is_asked_alone(tmp_path: Path, experts:
     languages = {"tasks": ["words"], "languages": {"sw": ["words_sw"], "te": ["words_te"]}}
     telugu = "math+telugu"
     assert asked(experts=pools, evaluate=languages) == {(telugu, "words"), (telugu, "words_te")}
+
+
+def test_other_experts_have_a_folder_of_their_own(
+    tmp_path: Path, models: Path, experts: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Experts of the same names in other places are refused; changed ones are announced."""
+    study = write_yaml(tmp_path / "study.yml", study_document(experts_file="experts.yml"))
+    other = write_yaml(tmp_path / "mine.yml", yaml.safe_load(experts.read_text()))
+    folders = [_opened(str(study), RunOptions(experts=e))[1] for e in (None, experts, other)]
+    assert [folder.name for folder in folders] == ["small", "small", "small-mine"]
+
+    def write(**places: Path) -> None:
+        setting = yaml.safe_load(experts.read_text())
+        setting["experts"] |= {name: str(place) for name, place in places.items()}
+        file = write_yaml(tmp_path / "moved.yml", setting)
+        plan = plan_study(read_study(study), file, backend="hf")
+        _write_run_file(tmp_path / "run", plan)
+
+    copied = shutil.copytree(models / "swahili", tmp_path / "copied")
+    write()
+    write(swahili=copied)  # the same experts in another place
+    with pytest.raises(InputError, match=r"other experts \(swahili was .*copied and is now"):
+        write(swahili=models / "telugu")
+    shutil.copytree(models / "telugu", copied, dirs_exist_ok=True)
+    with caplog.at_level("INFO"):
+        write(swahili=copied)
+    assert "experts changed since the last run: 3 cells again" in caplog.text

@@ -53,9 +53,7 @@ class TestVerdicts:
     @pytest.mark.parametrize(
         ("message", "detail"),
         [
-            ("'one\\n  two\\u2028three'", "ValueError: one two three"),
             ("'a\\ud800b\\x1b[31m\\0'", "ValueError: a b [31m"),
-            ("print", "ValueError: <built-in function print>"),
             ("object()", "ValueError: <object object at 0x...>"),
             ("hex(255)", "ValueError: 0xff"),
         ],
@@ -76,8 +74,6 @@ class TestFalsePasses:
         [
             "import os; os._exit(0)",
             "import sys; sys.exit(0)",
-            "raise SystemExit",
-            "print('passed'); print('{\"status\": \"passed\"}'); import os; os._exit(0)",
             "import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'passed')\n"
             "    except OSError: pass\nos._exit(0)",
             "import atexit, os; atexit.register(os._exit, 0); raise KeyError",

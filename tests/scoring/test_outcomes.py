@@ -8,8 +8,9 @@ import yaml
 from ablations.engines import vllm_engine
 from ablations.engines.options import EngineOptions
 from ablations.scoring.records import Evaluation, EvaluationRequest
-from tests.engines.conftest import write_model, write_tasks
 from tests.standins.cold import evaluate_cold
+from tests.standins.talkers import write_model
+from tests.standins.tasks import write_tasks
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 TASKS = ("words_generate", "words_long", "words_stop", "words_choose")

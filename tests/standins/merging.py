@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,20 +11,50 @@ import yaml
 
 
 def recipe(
-    models: Mapping[str, Path | str],
+    models: Mapping[str, Path | str | Sequence[Path]],
     parameters: Mapping[str, Any] | None = None,
     base: Path | str | None = None,
     **top: Any,
 ) -> dict[str, Any]:
-    """Return a `models:` recipe with one model a role; the base defaults to the task expert."""
+    """Return a `layer_swap` recipe of a model or several a role; the base is the task expert."""
+    listed = [
+        {"model": str(path), "parameters": {"role": role}}
+        for role, paths in models.items()
+        for path in ([paths] if isinstance(paths, (str, Path)) else paths)
+    ]
     return {
         "merge_method": "layer_swap",
-        "base_model": str(base if base is not None else models["task"]),
-        "models": [
-            {"model": str(path), "parameters": {"role": role}} for role, path in models.items()
-        ],
+        "base_model": str(models["task"] if base is None else base),
+        "models": listed,
         "parameters": dict(parameters or {}),
         **top,
+    }
+
+
+def revert_recipe(
+    expert: Path | str, base: Path | str, parameters: Mapping[str, Any], **top: Any
+) -> dict[str, Any]:
+    """Return a `delta_revert` recipe."""
+    return {
+        "merge_method": "delta_revert",
+        "models": [{"model": str(expert)}],
+        "base_model": str(base),
+        "parameters": dict(parameters),
+        **top,
+    }
+
+
+def linear_recipe(
+    models: Sequence[Path | str], weights: Sequence[float] = (1.0, 1.0)
+) -> dict[str, Any]:
+    """Return mergekit's own weighted average; the base is the first model."""
+    return {
+        "merge_method": "linear",
+        "base_model": str(models[0]),
+        "models": [
+            {"model": str(model), "parameters": {"weight": weight}}
+            for model, weight in zip(models, weights, strict=True)
+        ],
     }
 
 

@@ -124,6 +124,66 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(torch.equal(*as_bytes))
 
 
+def mixture(parts: Mapping[Path, float]) -> dict[str, torch.Tensor]:
+    """Return the weighted mean of checkpoints in float64."""
+    total, tensors = sum(parts.values()), [stored(path) for path in parts]
+    return {
+        name: torch.stack(
+            [t[name].double() * w / total for t, w in zip(tensors, parts.values(), strict=True)]
+        ).sum(0)
+        for name in tensors[0]
+    }
+
+
+def row_change(name: str, expert: torch.Tensor, base: torch.Tensor, family: str) -> torch.Tensor:
+    """Return the mean |change| of each row, an input feature, in float64 (section 3.2, Figure 2).
+
+    A matrix [out, in] has a row for each of its inputs, the mean over the outputs; a vector is one
+    row. The shape is that of the tensor but for the axis over which the mean is taken.
+    """
+    change = (expert.double() - base.double()).abs()
+    stored_inputs_first = family == "gpt2" and re.search(r"(c_attn|c_proj|c_fc)\.weight$", name)
+    outputs = 1 if change.ndim == 3 or stored_inputs_first else 0  # [experts, out, in]
+    return change.mean(outputs, keepdim=True)
+
+
+def mean_change(expert: Mapping[str, torch.Tensor], base: Mapping[str, torch.Tensor]) -> float:
+    """Return the mean |change| of all rows of all tensors of a Llama, in float64."""
+    rows = [row_change(name, expert[name], base[name], "llama").reshape(-1) for name in base]
+    return float(torch.cat(rows).mean())
+
+
+def part_of(name: str) -> str:
+    """Return which part of its layer a tensor of a Llama is."""
+    return {"self_attn": "attention", "mlp": "mlp"}.get(name.split(".")[3], "norm")
+
+
+def published_shares(
+    expert: Mapping[str, torch.Tensor], base: Mapping[str, torch.Tensor], unit: str
+) -> dict[tuple[int, str], float]:
+    """Return each unit's share of an expert's relative change (arXiv 2601.22620).
+
+    A unit is a layer (sum of its matrices' ||change|| / ||weight||) or a module (root of the sum
+    of their squares), as the authors' programs have it.
+    """
+    norms: dict[tuple[int, str], list[float]] = {}
+    for name, tensor in base.items():
+        layer, before = layer_number(name), tensor.double()
+        if layer is not None and (part := part_of(name)) != "norm":
+            ratio = float((expert[name].double() - before).norm() / before.norm())
+            norms.setdefault((layer, part if unit == "module" else "layer"), []).append(ratio)
+    power = 2 if unit == "module" else 1
+    summed = {place: sum(r**power for r in each) ** (1 / power) for place, each in norms.items()}
+    return {place: norm / sum(summed.values()) for place, norm in summed.items()}
+
+
+def chosen(difference: float, threshold: float) -> str:
+    """Return whose a unit is by how much larger the task expert's share is."""
+    if abs(difference) <= threshold:
+        return "average"
+    return "task" if difference > 0 else "language"
+
+
 Reader = Callable[[Path], dict[str, torch.Tensor]]
 """Reads a checkpoint under the names that mergekit writes."""
 

@@ -9,9 +9,12 @@ from typing import Any
 from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.delta_revert.spec import RevertSpec
 from layerswap_method.delta_revert.stream import revert_stream
+from layerswap_method.deltas import known
 from layerswap_method.layer_swap.spec import LayerSwapSpec
 from layerswap_method.layer_swap.stream import layer_swap_stream
 from layerswap_method.stream.weight_stream import WeightStream, checkpoint_stream, linear_stream
+from tests.standins.merging import merge
+from tests.standins.oracle import assert_same, stored
 
 
 def stream_of(document: Mapping[str, Any]) -> WeightStream:
@@ -27,6 +30,15 @@ def stream_of(document: Mapping[str, Any]) -> WeightStream:
         return revert_stream(RevertSpec(**document["parameters"]), inputs[0], base, **dtypes)
     spec = LayerSwapSpec(**document["parameters"])
     return layer_swap_stream(spec, inputs, base, **dtypes)
+
+
+def check_stream(document: Mapping[str, Any], out: Path, **options: Any) -> WeightStream:
+    """Fail unless stream and merge agree, each having measured for itself; return the stream."""
+    merged = stored(merge(document, out, **options))
+    known._known.clear()
+    stream = stream_of(document)
+    assert_same(dict(stream.tensors()), merged)
+    return stream
 
 
 def _input(entry: Mapping[str, Any]) -> StreamInput:

@@ -1,34 +1,29 @@
-"""Word-level tokenizers for the tiny models. Knows tokenizers; not models."""
+"""Word-level tokenizers for stand-in models. Knows tokenizers; not models."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from tests.standins.zoo import VOCAB
-
-SPECIAL = ["<s>", "</s>", "<pad>", "<unk>"]
+SPECIAL = ["<pad>", "<bos>", "<eos>", "<unk>"]
 
 
-def words(extra: tuple[str, ...] = (), size: int = VOCAB) -> list[str]:
-    """Return `size` tokens in id order, `extra` last."""
-    plain = [f"w{i}" for i in range(size - len(SPECIAL) - len(extra))]
+def words(count: int, *extra: str) -> list[str]:
+    """Return `count` tokens in the order of their ids, the special ones first, `extra` last."""
+    plain = [f"w{index}" for index in range(count - len(SPECIAL) - len(extra))]
     return [*SPECIAL, *plain, *extra]
 
 
-def write_tokenizer(folder: Path, tokens: list[str], chat_template: str | None = None) -> None:
-    """Write a tokenizer whose ids are the positions in `tokens`."""
+def save_word_tokenizer(folder: Path, words: Sequence[str], **settings: Any) -> None:
+    """Save a tokenizer that splits at white space; the ids are the positions in `words`."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    raw = Tokenizer(models.WordLevel({t: i for i, t in enumerate(tokens)}, unk_token="<unk>"))
-    raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=raw,
-        bos_token="<s>",
-        eos_token="</s>",
-        pad_token="<pad>",
-        unk_token="<unk>",
+    vocabulary = {word: index for index, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = {f"{token[1:-1]}_token": token for token in SPECIAL}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special, **settings).save_pretrained(
+        folder
     )
-    if chat_template is not None:
-        tokenizer.chat_template = chat_template
-    tokenizer.save_pretrained(folder)

@@ -1,23 +1,59 @@
-"""Fine-tunes of tiny checkpoints, and what their changes are in float64: no code of ours."""
+"""Fine-tunes of tiny checkpoints and LoRA adapters to them: no code of ours."""
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-Tensors = dict[str, torch.Tensor]
+
+def rewritten(folder: Path, to: Path, edit: Callable[[str, torch.Tensor], torch.Tensor]) -> Path:
+    """Copy a checkpoint to `to` with every tensor edited; the files hold the same tensors."""
+    shutil.copytree(folder, to)
+    files = sorted(to.glob("*.safetensors"))
+    assert files
+    for file in files:
+        with safe_open(file, "pt") as opened:
+            metadata = opened.metadata()
+        tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
+        save_file({n: edit(n, t).contiguous() for n, t in tensors.items()}, file, metadata)
+    return to
 
 
-def stored(folder: Path) -> Tensors:
-    """Return every tensor of a checkpoint."""
-    tensors: Tensors = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        tensors |= load_file(file)
-    return tensors
+def restored(
+    folder: Path, to: Path, edit: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
+) -> Path:
+    """Copy a checkpoint of one file to `to` with other tensors in it."""
+    shutil.copytree(folder, to)
+    file = to / "model.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
+    save_file(edit(tensors), file, {"format": "pt"})
+    return to
+
+
+def with_head(folder: Path, to: Path) -> Path:
+    """Copy a checkpoint that ties its embeddings, and store the output embedding as well."""
+    head = "lm_head.weight"
+    return restored(folder, to, lambda t: {**t, head: t["model.embed_tokens.weight"].clone()})
+
+
+def edited(folder: Path, **changes: Any) -> Path:
+    """Change fields of a config; None takes one away, here and in the text model's."""
+    file = folder / "config.json"
+    document = json.loads(file.read_text(encoding="utf-8"))
+    for part in (document, document.get("text_config", {})):
+        for key, value in changes.items():
+            part.pop(key, None)
+            if value is not None:
+                part[key] = value
+    file.write_text(json.dumps(document), encoding="utf-8")
+    return folder
 
 
 def tune(
@@ -25,38 +61,64 @@ def tune(
     folder: Path,
     seed: int,
     scale: Callable[[str], float] | float = 1e-3,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = torch.float32,
 ) -> Path:
-    """Write `base` with a normal change of standard deviation `scale` (of each tensor)."""
-    shutil.copytree(base, folder, ignore=shutil.ignore_patterns("*.safetensors*"))
+    """Write `base` with a normal change of standard deviation `scale` (of each tensor).
+
+    Without a dtype every tensor keeps its own.
+    """
     generator = torch.Generator().manual_seed(seed)
-    moved = {
-        name: (
-            tensor.float()
-            + torch.randn(tensor.shape, generator=generator)
-            * (scale(name) if callable(scale) else scale)
-        ).to(dtype)
-        for name, tensor in sorted(stored(base).items())
-    }
-    save_file(moved, folder / "model.safetensors", metadata={"format": "pt"})
+
+    def edit(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        noise = torch.randn(tensor.shape, generator=generator)
+        noise *= scale(name) if callable(scale) else scale
+        return (tensor.float() + noise).to(dtype or tensor.dtype)
+
+    return rewritten(base, folder, edit)
+
+
+def uneven(base: Path, folder: Path, scale: float, dtype: torch.dtype | None = None) -> Path:
+    """Write a fine-tune in which every entry of every axis moved by an amount of its own."""
+    generator = torch.Generator().manual_seed(7)
+
+    def edit(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        noise = scale * torch.randn(tensor.shape, generator=generator)
+        for axis in range(tensor.ndim):
+            length = [1] * tensor.ndim
+            length[axis] = tensor.shape[axis]
+            noise = noise * torch.rand(length, generator=generator)
+        return (tensor.float() + noise).to(dtype or tensor.dtype)
+
+    return rewritten(base, folder, edit)
+
+
+def write_adapter(folder: Path, module: str, inputs: int, outputs: int, scale: float = 0.5) -> Path:
+    """Write an adapter of rank 2 that changes one module."""
+    torch.manual_seed(5)
+    folder.mkdir()
+    name = f"base_model.model.{module}"
+    matrices = {"lora_A": torch.randn(2, inputs), "lora_B": torch.randn(outputs, 2)}
+    save_file(
+        {f"{name}.{kind}.weight": tensor * scale for kind, tensor in matrices.items()},
+        folder / "adapter_model.safetensors",
+    )
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": [module]}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
     return folder
 
 
-def mean_change(expert: Mapping[str, torch.Tensor], base: Mapping[str, torch.Tensor]) -> float:
-    """Return the mean |change| of all input features of all tensors of a Llama, in float64.
+def train_adapter(base: Path, folder: Path, seed: int = 0, **config: Any) -> Path:
+    """Save an adapter by peft, both matrices of every target random."""
+    import peft
+    import transformers
 
-    A matrix [out, in] has a row for each of its inputs, the mean over the outputs; a vector is one
-    row (arXiv 2410.01335, section 3.2 and Figure 2).
-    """
-    rows = torch.cat(
-        [
-            (expert[name].double() - base[name].double()).abs().mean(0).reshape(-1)
-            for name in sorted(base)
-        ]
+    torch.manual_seed(seed)
+    model = peft.get_peft_model(
+        transformers.AutoModelForCausalLM.from_pretrained(base), peft.LoraConfig(**config)
     )
-    return float(rows.mean())
-
-
-def layer_of(name: str) -> int | None:
-    """Return the decoder layer of a Llama tensor."""
-    return int(name.split(".")[2]) if name.startswith("model.layers.") else None
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.copy_(torch.randn(parameter.shape) * 0.3)
+    model.save_pretrained(folder, save_embedding_layers=False)
+    return folder

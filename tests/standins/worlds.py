@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-from safetensors.torch import save_file
 
 from ablations.engines.options import EngineOptions
 from ablations.scoring.records import Evaluation, EvaluationRequest
-from tests.engines.conftest import SPECIAL, write_model, write_tasks
 from tests.standins.cold import evaluate_cold
-from tests.standins.merging import merge, recipe
-from tests.standins.tuned import tune
+from tests.standins.merging import linear_recipe, merge, recipe, revert_recipe
+from tests.standins.talkers import write_model
+from tests.standins.tasks import write_tasks
+from tests.standins.tokenizers import SPECIAL
+from tests.standins.tuned import tune, write_adapter
 
 OPTIONS = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
 FAMILIES = ("llama_tied", "qwen2", "llama")
@@ -72,23 +72,6 @@ _SHARED = (
 )
 
 
-def write_adapter(folder: Path, module: str, inputs: int, outputs: int) -> Path:
-    """Write an adapter of rank 2 that changes one module."""
-    import torch
-
-    torch.manual_seed(5)
-    folder.mkdir()
-    name = f"base_model.model.{module}"
-    matrices = {"lora_A": torch.randn(2, inputs), "lora_B": torch.randn(outputs, 2)}
-    save_file(
-        {f"{name}.{kind}.weight": tensor * 0.5 for kind, tensor in matrices.items()},
-        folder / "adapter_model.safetensors",
-    )
-    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": [module]}
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    return folder
-
-
 def write_prefix_tasks(folder: Path) -> EvaluationRequest:
     """Write tasks, one with a long few-shot prefix, and return the request for all of them."""
     write_tasks(folder)
@@ -133,7 +116,6 @@ def make_world(root: Path, family: str) -> World:
     only_k = write_adapter(root / "only_k", "model.layers.1.self_attn.k_proj", 64, 32)
     both = {"task": task, "language": language}
     swap = {"bottom_layers": 1, "top_layers": 0}
-    linear = [{"model": str(each), "parameters": {"weight": 1.0}} for each in (task, language)]
     return World(
         root=root,
         base=base,
@@ -142,13 +124,8 @@ def make_world(root: Path, family: str) -> World:
             "swap": recipe(both, {**swap, "bottom_transition": 1}, base),
             "attention": recipe(both, {**swap, "swap_modules": "attention"}, base),
             "only_k": {"merge_method": "passthrough", "models": [{"model": f"{base}+{only_k}"}]},
-            "reverted": {
-                "merge_method": "delta_revert",
-                "models": [{"model": str(tuned)}],
-                "base_model": str(base),
-                "parameters": {"keep_fraction": 0.5, "bottom_layers": 1},
-            },
-            "soup": {"merge_method": "linear", "models": linear, "base_model": str(task)},
+            "reverted": revert_recipe(tuned, base, {"keep_fraction": 0.5, "bottom_layers": 1}),
+            "soup": linear_recipe([task, language]),
         },
         request=write_prefix_tasks(root / "tasks"),
     )

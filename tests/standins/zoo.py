@@ -36,65 +36,60 @@ _VISION = {
 }
 
 
+_HEADS = {"head_dim": 8}
+_TIED = {"tie_word_embeddings": True}
+_ROPE = {"rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2]}}
+_EXPERTS = {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+
+
 @dataclass(frozen=True)
 class Family:
     """How to make one tiny model of a family."""
 
-    config: str
-    """The transformers config class."""
-
-    model: str
-    """The transformers model class."""
+    name: str
+    """How transformers' classes begin."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """What differs from the common tiny decoder."""
 
+    kind: str = "ForCausalLM"
+    """How the class of the model goes on."""
+
+    config_kind: str = ""
+    """What the class of the config has before `Config`."""
+
     common: bool = True
     """Whether the common decoder options apply at the top of the config."""
 
+    @property
+    def model(self) -> str:
+        """The transformers model class."""
+        return f"{self.name}{self.kind}"
 
-def _text(**more: Any) -> dict[str, Any]:
-    return {**_BASE, **more}
 
+def _vision(name: str, text: Mapping[str, Any], **options: Any) -> Family:
+    options = {"tie_word_embeddings": False, "text_config": {**_BASE, **text}, **options}
+    return Family(name, options, "ForConditionalGeneration", common=False)
+
+
+_QWEN_VISION = {"depth": 3, "hidden_size": 16, "num_heads": 2}
+_QWEN_TOKENS = {"image_token_id": 5, "video_token_id": 6}
 
 FAMILIES: dict[str, Family] = {
-    "llama": Family("LlamaConfig", "LlamaForCausalLM"),
-    "llama_tied": Family("LlamaConfig", "LlamaForCausalLM", {"tie_word_embeddings": True}),
-    "mistral": Family("MistralConfig", "MistralForCausalLM"),
-    "qwen2": Family("Qwen2Config", "Qwen2ForCausalLM"),
-    "qwen3": Family("Qwen3Config", "Qwen3ForCausalLM", {"head_dim": 8}),
-    "gemma2": Family(
-        "Gemma2Config", "Gemma2ForCausalLM", {"head_dim": 8, "tie_word_embeddings": True}
-    ),
-    "gemma3": Family(
-        "Gemma3TextConfig", "Gemma3ForCausalLM", {"head_dim": 8, "tie_word_embeddings": True}
-    ),
-    "phi3": Family("Phi3Config", "Phi3ForCausalLM"),
-    "olmo2": Family("Olmo2Config", "Olmo2ForCausalLM"),
-    "mixtral": Family("MixtralConfig", "MixtralForCausalLM", {"num_local_experts": 3}),
-    "qwen2_moe": Family(
-        "Qwen2MoeConfig",
-        "Qwen2MoeForCausalLM",
-        {
-            "num_experts": 3,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 8,
-            "shared_expert_intermediate_size": 12,
-        },
-    ),
-    "qwen3_moe": Family(
-        "Qwen3MoeConfig",
-        "Qwen3MoeForCausalLM",
-        {
-            "num_experts": 3,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 8,
-            "head_dim": 8,
-        },
-    ),
+    "llama": Family("Llama"),
+    "llama_tied": Family("Llama", _TIED),
+    "mistral": Family("Mistral"),
+    "qwen2": Family("Qwen2"),
+    "qwen3": Family("Qwen3", _HEADS),
+    "gemma2": Family("Gemma2", {**_HEADS, **_TIED}),
+    "gemma3": Family("Gemma3", {**_HEADS, **_TIED}, config_kind="Text"),
+    "phi3": Family("Phi3"),
+    "olmo2": Family("Olmo2"),
+    "mixtral": Family("Mixtral", {"num_local_experts": 3}),
+    "qwen2_moe": Family("Qwen2Moe", {**_EXPERTS, "shared_expert_intermediate_size": 12}),
+    "qwen3_moe": Family("Qwen3Moe", {**_EXPERTS, **_HEADS}),
     "gpt2": Family(
-        "GPT2Config",
-        "GPT2LMHeadModel",
+        "GPT2",
         {
             "vocab_size": VOCAB,
             "n_embd": 16,
@@ -104,37 +99,28 @@ FAMILIES: dict[str, Family] = {
             "bos_token_id": 0,
             "eos_token_id": 1,
         },
+        "LMHeadModel",
         common=False,
     ),
-    "gpt_neox": Family("GPTNeoXConfig", "GPTNeoXForCausalLM", {"num_key_value_heads": None}),
-    "smollm3": Family("SmolLM3Config", "SmolLM3ForCausalLM"),
-    "olmo3": Family("Olmo3Config", "Olmo3ForCausalLM"),
-    "opt": Family(
-        "OPTConfig",
-        "OPTForCausalLM",
-        {"ffn_dim": 24, "word_embed_proj_dim": 16, "do_layer_norm_before": True},
-    ),
-    "gpt_oss": Family(
-        "GptOssConfig",
-        "GptOssForCausalLM",
-        {"num_local_experts": 3, "num_experts_per_tok": 2, "head_dim": 8},
-    ),
+    "gpt_neox": Family("GPTNeoX", {"num_key_value_heads": None}),
+    "smollm3": Family("SmolLM3"),
+    "olmo3": Family("Olmo3"),
+    "opt": Family("OPT", {"ffn_dim": 24, "word_embed_proj_dim": 16, "do_layer_norm_before": True}),
+    "gpt_oss": Family("GptOss", {"num_local_experts": 3, "num_experts_per_tok": 2, **_HEADS}),
     "glm4_moe": Family(
-        "Glm4MoeConfig",
-        "Glm4MoeForCausalLM",
+        "Glm4Moe",
         {
             "n_routed_experts": 3,
             "num_experts_per_tok": 2,
             "moe_intermediate_size": 8,
-            "head_dim": 8,
             "n_group": 1,
             "topk_group": 1,
             "first_k_dense_replace": 2,
+            **_HEADS,
         },
     ),
     "t5": Family(
-        "T5Config",
-        "T5ForConditionalGeneration",
+        "T5",
         {
             "vocab_size": VOCAB,
             "d_model": 16,
@@ -144,106 +130,59 @@ FAMILIES: dict[str, Family] = {
             "num_heads": 2,
             "decoder_start_token_id": 0,
         },
+        "ForConditionalGeneration",
         common=False,
     ),
-    "gemma3_vl": Family(
-        "Gemma3Config",
-        "Gemma3ForConditionalGeneration",
-        {
-            "text_config": _text(head_dim=8, tie_word_embeddings=True),
-            "vision_config": {**_VISION, "vision_use_head": False},
-            "mm_tokens_per_image": 4,
-            "image_token_index": 5,
-            "boi_token_index": 6,
-            "eoi_token_index": 7,
-            "tie_word_embeddings": True,
-        },
-        common=False,
+    "gemma3_vl": _vision(
+        "Gemma3",
+        {**_HEADS, **_TIED},
+        vision_config={**_VISION, "vision_use_head": False},
+        mm_tokens_per_image=4,
+        image_token_index=5,
+        boi_token_index=6,
+        eoi_token_index=7,
+        **_TIED,
     ),
-    "mistral3_vl": Family(
-        "Mistral3Config",
-        "Mistral3ForConditionalGeneration",
-        {
-            "text_config": _text(model_type="mistral", head_dim=8),
-            "vision_config": {**_VISION, "model_type": "pixtral", "head_dim": 8},
-            "image_token_index": 5,
-            "tie_word_embeddings": False,
-        },
-        common=False,
+    "mistral3_vl": _vision(
+        "Mistral3",
+        {"model_type": "mistral", **_HEADS},
+        vision_config={**_VISION, "model_type": "pixtral", **_HEADS},
+        image_token_index=5,
     ),
-    "qwen2_vl": Family(
-        "Qwen2VLConfig",
-        "Qwen2VLForConditionalGeneration",
-        {
-            "text_config": _text(
-                rope_parameters={"rope_type": "default", "mrope_section": [1, 1, 2]}
-            ),
-            "vision_config": {
-                "depth": 3,
-                "embed_dim": 16,
-                "hidden_size": 16,
-                "num_heads": 2,
-                "mlp_ratio": 2,
-            },
-            "image_token_id": 5,
-            "video_token_id": 6,
-            "tie_word_embeddings": False,
-        },
-        common=False,
+    "qwen2_vl": _vision(
+        "Qwen2VL",
+        _ROPE,
+        vision_config={**_QWEN_VISION, "embed_dim": 16, "mlp_ratio": 2},
+        **_QWEN_TOKENS,
     ),
-    "qwen2_5_vl": Family(
-        "Qwen2_5_VLConfig",
-        "Qwen2_5_VLForConditionalGeneration",
-        {
-            "text_config": _text(
-                rope_parameters={"rope_type": "default", "mrope_section": [1, 1, 2]}
-            ),
-            "vision_config": {
-                "depth": 3,
-                "hidden_size": 16,
-                "out_hidden_size": 16,
-                "num_heads": 2,
-                "intermediate_size": 24,
-                "fullatt_block_indexes": [1],
-            },
-            "image_token_id": 5,
-            "video_token_id": 6,
-            "tie_word_embeddings": False,
+    "qwen2_5_vl": _vision(
+        "Qwen2_5_VL",
+        _ROPE,
+        vision_config={
+            **_QWEN_VISION,
+            "out_hidden_size": 16,
+            "intermediate_size": 24,
+            "fullatt_block_indexes": [1],
         },
-        common=False,
+        **_QWEN_TOKENS,
     ),
-    "qwen3_vl": Family(
-        "Qwen3VLConfig",
-        "Qwen3VLForConditionalGeneration",
-        {
-            "text_config": _text(
-                head_dim=8, rope_parameters={"rope_type": "default", "mrope_section": [1, 1, 2]}
-            ),
-            "vision_config": {
-                "depth": 3,
-                "hidden_size": 16,
-                "out_hidden_size": 16,
-                "num_heads": 2,
-                "intermediate_size": 24,
-                "deepstack_visual_indexes": [0, 1, 2],
-                "num_position_embeddings": 16,
-            },
-            "image_token_id": 5,
-            "video_token_id": 6,
-            "tie_word_embeddings": False,
+    "qwen3_vl": _vision(
+        "Qwen3VL",
+        {**_HEADS, **_ROPE},
+        vision_config={
+            **_QWEN_VISION,
+            "out_hidden_size": 16,
+            "intermediate_size": 24,
+            "deepstack_visual_indexes": [0, 1, 2],
+            "num_position_embeddings": 16,
         },
-        common=False,
+        **_QWEN_TOKENS,
     ),
-    "llava": Family(
-        "LlavaConfig",
-        "LlavaForConditionalGeneration",
-        {
-            "text_config": _text(model_type="llama"),
-            "vision_config": {**_VISION, "model_type": "clip_vision_model", "projection_dim": 16},
-            "image_token_index": 5,
-            "tie_word_embeddings": False,
-        },
-        common=False,
+    "llava": _vision(
+        "Llava",
+        {"model_type": "llama"},
+        vision_config={**_VISION, "model_type": "clip_vision_model", "projection_dim": 16},
+        image_token_index=5,
     ),
 }
 
@@ -252,7 +191,7 @@ def make_config(family: str, **changes: Any) -> Any:
     """Return the transformers config of a tiny model."""
     entry = FAMILIES[family]
     options = {**(_BASE if entry.common else {}), **entry.options, **changes}
-    return getattr(transformers, entry.config)(**options)
+    return getattr(transformers, f"{entry.name}{entry.config_kind}Config")(**options)
 
 
 def make_model(

@@ -8,23 +8,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import peft
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 
+from layerswap_method.checkpoints.model_files import StreamInput
+from layerswap_method.deltas.open_pair import open_pair
 from layerswap_method.errors import InputError
-from layerswap_method.mergekit_plugin.api import forget_loaders
+from layerswap_method.mergekit_plugin.run import forget_loaders
 from layerswap_method.stream.read import read_mix
 from layerswap_method.stream.weight_stream import checkpoint_stream
-from tests.checkpoints.test_compatible import with_head
-from tests.standins.merging import merge, recipe
+from tests.standins.merging import merge, recipe, revert_recipe
 from tests.standins.oracle import assert_same, stored
-from tests.standins.streams import stream_of
+from tests.standins.streams import check_stream, stream_of
+from tests.standins.tuned import edited, rewritten, train_adapter, with_head
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch_dtype.*"),
+    pytest.mark.filterwarnings("ignore:Input and output embeddings are no longer tied"),
     pytest.mark.filterwarnings("ignore:Model (has|with) `tie_word_embeddings=True`"),
 ]
 
@@ -50,16 +51,7 @@ def make_adapter(tmp_path: Path) -> MakeAdapter:
 
     def make(base: Path, name: str = "adapter", seed: int = 0, **config: Any) -> Path:
         config = {"target_modules": LINEAR, "r": 2, "lora_alpha": 7, **config}
-        torch.manual_seed(seed)
-        model = peft.get_peft_model(
-            transformers.AutoModelForCausalLM.from_pretrained(base), peft.LoraConfig(**config)
-        )
-        with torch.no_grad():
-            for key, parameter in model.named_parameters():
-                if "lora_" in key:
-                    parameter.copy_(torch.randn(parameter.shape) * 0.3)
-        model.save_pretrained(tmp_path / name, save_embedding_layers=False)
-        return tmp_path / name
+        return train_adapter(base, tmp_path / name, seed, **config)
 
     return make
 
@@ -68,9 +60,8 @@ def check_unmerged(base: Path, adapter: Path, tmp_path: Path) -> set[str]:
     """Fail unless stream and mergekit's copy agree; return the names that the adapter changes."""
     forget_loaders()
     document = {"merge_method": "passthrough", "models": [{"model": f"{base}+{adapter}"}]}
-    out = merge(document, tmp_path / "merged", lora_merge_cache=str(tmp_path / "cache"))
-    found = dict(stream_of(document).tensors())
-    assert_same(found, stored(out))
+    cache = {"lora_merge_cache": str(tmp_path / "cache")}
+    found = dict(check_stream(document, tmp_path / "merged", **cache).tensors())
     plain = stored(base)
     return {name for name in found if not torch.equal(found[name].double(), plain[name].double())}
 
@@ -104,31 +95,26 @@ def test_an_adapter_in_sixteen_bits(
 def test_a_base_stored_in_another_dtype_than_its_config_says(
     experts: Any, make_adapter: MakeAdapter, tmp_path: Path
 ) -> None:
-    base = tmp_path / "base"
-    shutil.copytree(experts("llama", dtype=torch.float32).base, base)
-    config = json.loads((base / "config.json").read_text())
-    (base / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
+    base = shutil.copytree(experts("llama", dtype=torch.float32).base, tmp_path / "base")
+    edited(base, dtype="bfloat16")
     check_unmerged(base, make_adapter(base), tmp_path)
 
 
 def test_a_base_stored_in_two_dtypes_is_cast_to_one(
     experts: Any, make_adapter: MakeAdapter, tmp_path: Path
 ) -> None:
-    base = tmp_path / "base"
-    shutil.copytree(experts("llama", dtype=torch.float32).base, base)
-    file = base / "model.safetensors"
-    mixed = {
-        name: tensor if "norm" in name else tensor.bfloat16()
-        for name, tensor in load_file(file).items()
-    }
-    save_file(mixed, file, metadata={"format": "pt"})
+    base = rewritten(
+        experts("llama", dtype=torch.float32).base,
+        tmp_path / "base",
+        lambda name, tensor: tensor if "norm" in name else tensor.bfloat16(),
+    )
     adapter = make_adapter(base)
     check_unmerged(base, adapter, tmp_path)
-    assert (
-        read_mix(checkpoint_stream(base, adapter).mixes["model.norm.weight"]).dtype
-        == torch.bfloat16
-    )
-    assert read_mix(checkpoint_stream(base).mixes["model.norm.weight"]).dtype == torch.float32
+    for stream, dtype in (
+        (checkpoint_stream(base, adapter), torch.bfloat16),
+        (checkpoint_stream(base), torch.float32),
+    ):
+        assert read_mix(stream.mixes["model.norm.weight"]).dtype == dtype
 
 
 @pytest.mark.parametrize(
@@ -157,12 +143,8 @@ def test_rows_of_an_adapter_on_a_base_that_stores_its_tied_head(
 ) -> None:
     """The copy that mergekit merges it into holds no head, so its rows count once."""
     base = with_head(experts("llama_tied", dtype=torch.float32).base, tmp_path / "base")
-    document = {
-        "merge_method": "delta_revert",
-        "models": [{"model": f"{base}+{make_adapter(base, lora_alpha=1)}"}],
-        "base_model": str(base),
-        "parameters": {"keep_fraction": 0.02},
-    }
+    expert = f"{base}+{make_adapter(base, lora_alpha=1)}"
+    document = revert_recipe(expert, base, {"keep_fraction": 0.02})
     out = merge(document, tmp_path / "out", lora_merge_cache=str(tmp_path / "cache"))
     plan = json.loads((out / "delta_revert_plan.json").read_text(encoding="utf-8"))
     stream = stream_of(document)
@@ -184,8 +166,7 @@ def test_layer_swap_of_adapters(
     for index, top in enumerate(({}, {"dtype": "float16"})):
         forget_loaders()
         document = recipe(models, parameters, base, **top)
-        out = merge(document, tmp_path / f"out{index}", lora_merge_cache=str(tmp_path / "cache"))
-        assert_same(dict(stream_of(document).tensors()), stored(out))
+        check_stream(document, tmp_path / f"out{index}", lora_merge_cache=str(tmp_path / "cache"))
     stream = stream_of(recipe(models, parameters, base))
     plain = checkpoint_stream(base)
     same = [name for name in plain.names if stream.mixes[name] == plain.mixes[name]]
@@ -240,6 +221,39 @@ def test_tensors_that_are_no_change_are_refused(
     file.rename(file.with_suffix(".bin"))
     with pytest.raises(InputError, match=r"a pickled adapter_model\.bin is not loaded"):
         checkpoint_stream(base, file.parent)
+
+
+@pytest.mark.parametrize("module", ["embed_tokens", "lm_head"])
+def test_an_adapter_that_unties_the_embeddings_is_refused(
+    module: str, experts: Any, make_adapter: MakeAdapter, tmp_path: Path
+) -> None:
+    """The merge would hold an output embedding of its own under a config that ties it."""
+    base = experts("llama_tied", dtype=torch.float32).base
+    models = {
+        role: f"{base}+{make_adapter(base, role, seed, modules_to_save=[module])}"
+        for seed, role in enumerate(("task", "language"))
+    }
+    document = recipe(models, {"bottom_layers": 1})  # config and tokenizer from the task expert
+    with pytest.raises(InputError, match="unties the output embedding"):
+        merge(document, tmp_path / "out", lora_merge_cache=str(tmp_path / "cache"))
+    with pytest.raises(InputError, match="modules_to_save is set"):
+        stream_of(document)
+    expert = StreamInput("task", base, adapter=tmp_path / "task")
+    with pytest.raises(InputError, match="modules_to_save is set"):
+        open_pair(expert, StreamInput("base", base))
+    assert not (tmp_path / "out").exists()
+    mixed = recipe({**models, "language": base}, {"bottom_layers": 1}, base)
+    with pytest.raises(InputError, match=r"ties its output embedding .* does not"):
+        merge(mixed, tmp_path / "out", lora_merge_cache=str(tmp_path / "cache"))
+
+
+def test_a_change_of_a_tied_head_is_refused_where_the_head_is_stored_too(
+    experts: Any, make_adapter: MakeAdapter, tmp_path: Path
+) -> None:
+    base = with_head(experts("llama_tied", dtype=torch.float32).base, tmp_path / "base")
+    adapter = make_adapter(base, target_modules=["lm_head", "q_proj"])
+    with pytest.raises(InputError, match=r"changes lm_head\.weight, .* or a tied output embedding"):
+        checkpoint_stream(base, adapter)
 
 
 def test_an_adapter_of_another_model_is_refused(experts: Any, make_adapter: MakeAdapter) -> None:

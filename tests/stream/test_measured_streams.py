@@ -10,16 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from layerswap_method.algorithm.tensor_names import split_layer
-from layerswap_method.deltas import known
 from layerswap_method.errors import InputError
 from tests.standins.merging import merge, recipe, roles
-from tests.standins.oracle import assert_same, stored
-from tests.standins.streams import stream_of
-from tests.standins.tuned import tune
-from tests.standins.worlds import write_adapter
+from tests.standins.streams import check_stream, stream_of
+from tests.standins.tuned import tune, write_adapter
 from tests.standins.zoo import LAYERS, make_model
 
 PARAMETERS: list[dict[str, Any]] = [
@@ -66,13 +62,6 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return make
 
 
-def check(document: dict[str, Any], out: Path, **options: Any) -> None:
-    """Fail unless stream and merge agree, each having measured for itself."""
-    merged = stored(merge(document, out, **options))
-    known._known.clear()
-    assert_same(dict(stream_of(document).tensors()), merged)
-
-
 @pytest.mark.parametrize("parameters", PARAMETERS, ids=lambda p: "-".join(map(str, p.values())))
 @pytest.mark.parametrize("count", [1, 2])
 def test_every_parameter(
@@ -83,7 +72,7 @@ def test_every_parameter(
     if count == 2:
         entry = {"model": str(given.other), "parameters": {"role": "language", "weight": 0.7}}
         document["models"].append(entry)
-    check(document, tmp_path / "merged")
+    check_stream(document, tmp_path / "merged")
     if parameters.get("placement") == "delta_share":
         plan = json.loads((tmp_path / "merged" / "layer_swap_plan.json").read_text())
         found = plan.get("modules", {"layers": plan["layers"]})
@@ -96,10 +85,10 @@ def test_every_parameter(
 def test_every_family(family: str, tuned: Any, tmp_path: Path) -> None:
     given = tuned(family)
     parameters = {"weighting": "magnitude", "bottom_layers": 1, "bottom_transition": 2}
-    check(recipe(roles(given), parameters, given.base), tmp_path / "magnitude")
+    check_stream(recipe(roles(given), parameters, given.base), tmp_path / "magnitude")
     for unit in ("layer", "module"):
         shares = {"placement": "delta_share", "delta_unit": unit}
-        check(recipe(roles(given), shares, given.base), tmp_path / unit)
+        check_stream(recipe(roles(given), shares, given.base), tmp_path / unit)
 
 
 def test_experts_and_a_recipe_of_other_dtypes(tuned: Any, tmp_path: Path) -> None:
@@ -107,18 +96,16 @@ def test_experts_and_a_recipe_of_other_dtypes(tuned: Any, tmp_path: Path) -> Non
     for parameters in (PARAMETERS[0], PARAMETERS[-1]):
         for top in ({}, {"dtype": "bfloat16"}, {"dtype": "float32", "out_dtype": "float16"}):
             name = f"{parameters['weighting']}-{len(parameters)}-{'-'.join(top)}"
-            check(recipe(roles(given), parameters, given.base, **top), tmp_path / name)
+            check_stream(recipe(roles(given), parameters, given.base, **top), tmp_path / name)
 
 
 def test_an_adapter_is_measured_as_it_was_trained(tuned: Any, tmp_path: Path) -> None:
     # Merged into its bf16 base, much of it would be lost; both paths measure the adapter itself.
     given = tuned("llama")
-    adapter = write_adapter(tmp_path / "adapter", "model.layers.1.self_attn.k_proj", 16, 8)
-    file = adapter / "adapter_model.safetensors"
-    save_file({name: 0.05 * tensor for name, tensor in load_file(file).items()}, file)
+    adapter = write_adapter(tmp_path / "adapter", "model.layers.1.self_attn.k_proj", 16, 8, 0.025)
     models = {"task": f"{given.base}+{adapter}", "language": given.language}
     document = recipe(models, {"weighting": "magnitude", "placement": "soup"}, given.base)
-    check(document, tmp_path / "merged", lora_merge_cache=str(tmp_path / "cache"))
+    check_stream(document, tmp_path / "merged", lora_merge_cache=str(tmp_path / "cache"))
 
 
 def test_a_base_with_an_adapter_is_refused_in_both(tuned: Any, tmp_path: Path) -> None:

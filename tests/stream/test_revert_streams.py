@@ -10,21 +10,20 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from layerswap_method.delta_revert import measure
 from layerswap_method.deltas import known, magnitudes, passes
 from layerswap_method.deltas.magnitudes import row_mav, row_mavs
 from layerswap_method.errors import InputError
-from layerswap_method.mergekit_plugin.api import forget_loaders
+from layerswap_method.mergekit_plugin.run import forget_loaders
 from layerswap_method.stream.mix import mixes_from_json, mixes_to_json
 from layerswap_method.stream.read import read_mix
 from layerswap_method.stream.weight_stream import WeightStream, checkpoint_stream
 from tests.delta.experts import pair_of
-from tests.standins.merging import merge
-from tests.standins.oracle import assert_same, stored
-from tests.standins.streams import stream_of
-from tests.standins.worlds import write_adapter
+from tests.standins.merging import revert_recipe
+from tests.standins.oracle import stored
+from tests.standins.streams import check_stream, stream_of
+from tests.standins.tuned import rewritten, uneven, write_adapter
 from tests.standins.zoo import make_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch_dtype.*")
@@ -50,24 +49,6 @@ WHOLE: list[dict[str, Any]] = [
 Tuned = Callable[..., SimpleNamespace]
 
 
-def uneven(base: Path, folder: Path, dtype: torch.dtype) -> Path:
-    """Write a fine-tune whose features moved by amounts of their own."""
-    generator = torch.Generator().manual_seed(3)
-    folder.mkdir()
-    for file in base.glob("*.json"):
-        (folder / file.name).write_bytes(file.read_bytes())
-    moved = {}
-    for name, tensor in sorted(stored(base).items()):
-        noise = torch.randn(tensor.shape, generator=generator)
-        for dim in range(tensor.ndim):
-            length = [1] * tensor.ndim
-            length[dim] = tensor.shape[dim]
-            noise = noise * torch.rand(length, generator=generator)
-        moved[name] = (tensor.float() + 5e-3 * noise).to(dtype)
-    save_file(moved, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
-
-
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
     """Return a function: family, dtypes of expert and base -> their folders."""
@@ -80,7 +61,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
         if key not in made:
             root = tmp_path_factory.mktemp(family)
             parent = make_model(family, root / "base", 0, dtype=base or dtype)
-            expert = uneven(parent, root / "expert", dtype)
+            expert = uneven(parent, root / "expert", 5e-3, dtype)
             made[key] = SimpleNamespace(base=parent, expert=expert)
         return made[key]
 
@@ -94,22 +75,9 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passes, "_SEGMENT", 300)
 
 
-def recipe(expert: Path | str, base: Path, parameters: Any, **top: Any) -> dict[str, Any]:
-    return {
-        "merge_method": "delta_revert",
-        "models": [{"model": str(expert)}],
-        "base_model": str(base),
-        "parameters": parameters,
-        **top,
-    }
-
-
 def check(document: dict[str, Any], out: Path, **options: Any) -> WeightStream:
-    """Fail unless stream and merge agree, each having measured for itself; return the stream."""
-    merged = stored(merge(document, out, **options))
-    known._known.clear()
-    stream = stream_of(document)
-    assert_same(dict(stream.tensors()), merged)
+    """Fail unless stream and merge agree in their tensors and in what they keep."""
+    stream = check_stream(document, out, **options)
     plan = json.loads((out / "delta_revert_plan.json").read_text())
     assert stream.measured is not None
     assert (stream.measured["threshold"], stream.measured["kept"]) == (
@@ -122,7 +90,7 @@ def check(document: dict[str, Any], out: Path, **options: Any) -> WeightStream:
 @pytest.mark.parametrize("parameters", [*ROWS, *WHOLE], ids=str)
 def test_every_way_to_select(parameters: dict[str, Any], tuned: Tuned, tmp_path: Path) -> None:
     given = tuned("llama")
-    stream = check(recipe(given.expert, given.base, parameters), tmp_path / "merged")
+    stream = check(revert_recipe(given.expert, given.base, parameters), tmp_path / "merged")
     chosen = [name for name in stream.names if stream.mixes[name].rows is not None]
     is_mixed = parameters in (ROWS[0], *ROWS[4:6], ROWS[7])
     assert (len(chosen) > 10) == is_mixed
@@ -137,10 +105,10 @@ def test_every_way_to_select(parameters: dict[str, Any], tuned: Tuned, tmp_path:
 def test_every_family(family: str, tuned: Tuned, tmp_path: Path) -> None:
     given = tuned(family)
     rows = {"keep_fraction": 0.4, "top_layers": 1, "revert_modules": "norm"}
-    stream = check(recipe(given.expert, given.base, rows), tmp_path / "rows")
+    stream = check(revert_recipe(given.expert, given.base, rows), tmp_path / "rows")
     assert any(stream.mixes[name].rows is not None for name in stream.names)
     whole = {"bottom_layers": 1, "revert_modules": "attention,non_layer"}
-    check(recipe(given.expert, given.base, whole), tmp_path / "whole")
+    check(revert_recipe(given.expert, given.base, whole), tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +129,7 @@ def test_every_dtype(
 ) -> None:
     given = tuned("llama", *dtypes)
     for index, parameters in enumerate((ROWS[7], ROWS[6], WHOLE[1])):
-        document = recipe(given.expert, given.base, parameters, **top)
+        document = revert_recipe(given.expert, given.base, parameters, **top)
         check(document, tmp_path / str(index))
 
 
@@ -170,14 +138,12 @@ def test_an_adapter_is_compared_as_the_copy_that_mergekit_merges(
     dtype: torch.dtype, tuned: Tuned, tmp_path: Path
 ) -> None:
     base = tuned("llama", dtype).base
-    adapter = write_adapter(tmp_path / "adapter", "model.layers.1.mlp.down_proj", 24, 16)
-    file = adapter / "adapter_model.safetensors"
-    save_file({name: 0.05 * tensor for name, tensor in load_file(file).items()}, file)
+    adapter = write_adapter(tmp_path / "adapter", "model.layers.1.mlp.down_proj", 24, 16, 0.025)
     cache = {"lora_merge_cache": str(tmp_path / "cache")}
     changed = "model.layers.1.mlp.down_proj.weight"
     for index, parameters in enumerate(({"threshold": 2e-3}, {"keep_fraction": 0.02}, WHOLE[1])):
         forget_loaders()
-        document = recipe(f"{base}+{adapter}", base, parameters)
+        document = revert_recipe(f"{base}+{adapter}", base, parameters)
         stream = check(document, tmp_path / str(index), **cache)
         plain = checkpoint_stream(base)
         others = [name for name in stream.names if name != changed]
@@ -232,15 +198,15 @@ def test_one_pass_serves_a_whole_study(tuned: Tuned, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(measure, "row_mavs", counting)
     known._known.clear()
-    streams = [stream_of(recipe(given.expert, given.base, each)) for each in ROWS]
+    streams = [stream_of(revert_recipe(given.expert, given.base, each)) for each in ROWS]
     assert sorted(read) == sorted(streams[0].names)
-    again = stream_of(recipe(given.expert, given.base, ROWS[4]))
+    again = stream_of(revert_recipe(given.expert, given.base, ROWS[4]))
     assert again.mixes == streams[4].mixes
     assert again.mixes != streams[5].mixes
     assert len(read) == len(streams[0].names)
     # A file that was written anew is read anew.
     (given.expert / "model.safetensors").touch()
-    stream_of(recipe(given.expert, given.base, ROWS[4]))
+    stream_of(revert_recipe(given.expert, given.base, ROWS[4]))
     assert len(read) == 2 * len(streams[0].names)
 
 
@@ -253,14 +219,14 @@ def test_what_is_one_sides_is_that_sides_own(tuned: Tuned) -> None:
         ({"keep_fraction": 1.0}, expert),
         ({"keep_fraction": 0.0}, base),
     ]:
-        stream = stream_of(recipe(given.expert, given.base, parameters))
+        stream = stream_of(revert_recipe(given.expert, given.base, parameters))
         assert stream.mixes == side.mixes
         assert stream.donor == given.base
 
 
 def test_rows_survive_the_way_to_another_process(tuned: Tuned) -> None:
     given = tuned("phi3")
-    stream = stream_of(recipe(given.expert, given.base, ROWS[7]))
+    stream = stream_of(revert_recipe(given.expert, given.base, ROWS[7]))
     assert mixes_from_json(mixes_to_json(stream.mixes)) == stream.mixes
 
 
@@ -268,20 +234,25 @@ def test_what_is_refused(tuned: Tuned, tmp_path: Path) -> None:
     given = tuned("llama")
     stranger = make_model("llama", tmp_path / "stranger", 9)
     with pytest.raises(InputError, match="is not the base of"):
-        stream_of(recipe(stranger, given.base, {"threshold": 1e-3}))
-    stream_of(recipe(stranger, given.base, {"bottom_layers": 1}))  # nothing is compared
+        stream_of(revert_recipe(stranger, given.base, {"threshold": 1e-3}))
+    stream_of(revert_recipe(stranger, given.base, {"bottom_layers": 1}))  # nothing is compared
     with pytest.raises(InputError, match=r"7 \+ 2 = 9 is more than the model's 6 layers"):
-        stream_of(recipe(given.expert, given.base, {"bottom_layers": 7, "top_layers": 2}))
-    damaged = tmp_path / "damaged"
-    uneven(given.base, damaged, torch.bfloat16)
-    tensors = stored(damaged)
-    tensors["model.norm.weight"][3] = torch.nan
-    save_file(tensors, damaged / "model.safetensors", metadata={"format": "pt"})
+        stream_of(revert_recipe(given.expert, given.base, {"bottom_layers": 7, "top_layers": 2}))
+
+    def damage(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if name == "model.norm.weight":
+            tensor[3] = torch.nan
+        return tensor
+
+    damaged = rewritten(given.expert, tmp_path / "damaged", damage)
     for parameters in ({"threshold": 1e-3}, {"keep_fraction": 0.5}):
         with pytest.raises(InputError, match=r"1 of 16 values of model\.norm\.weight are NaN"):
-            stream_of(recipe(damaged, given.base, parameters))
+            stream_of(revert_recipe(damaged, given.base, parameters))
     adapter = write_adapter(tmp_path / "adapter", "model.layers.1.mlp.down_proj", 24, 16)
     with pytest.raises(InputError, match="the base has an adapter; merge it into a folder first"):
         stream_of(
-            {**recipe(given.expert, given.base, ROWS[0]), "base_model": f"{given.base}+{adapter}"}
+            {
+                **revert_recipe(given.expert, given.base, ROWS[0]),
+                "base_model": f"{given.base}+{adapter}",
+            }
         )

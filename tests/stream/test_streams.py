@@ -18,9 +18,9 @@ from layerswap_method.stream import weight_stream
 from layerswap_method.stream.mix import mixes_from_json, mixes_to_json
 from layerswap_method.stream.read import read_mix
 from layerswap_method.stream.weight_stream import WeightStream, checkpoint_stream, linear_stream
-from tests.standins.merging import merge, recipe, roles
-from tests.standins.oracle import assert_same, stored
-from tests.standins.streams import stream_of
+from tests.standins.merging import linear_recipe, recipe, roles
+from tests.standins.oracle import assert_same
+from tests.standins.streams import check_stream, stream_of
 from tests.standins.zoo import LAYERS, make_model
 
 PARAMETERS: list[dict[str, Any]] = [
@@ -43,41 +43,23 @@ def tensors(stream: WeightStream) -> dict[str, torch.Tensor]:
     return dict(stream.tensors())
 
 
-def check(document: dict[str, Any], out: Path, **options: Any) -> WeightStream:
-    """Fail unless stream and merge agree; return the stream."""
-    merged = stored(merge(document, out, **options))
-    stream = stream_of(document)
-    assert_same(tensors(stream), merged)
-    return stream
-
-
 @pytest.mark.parametrize("parameters", PARAMETERS, ids=lambda p: "-".join(map(str, p.values())))
 def test_every_parameter(parameters: dict[str, Any], experts: Any, tmp_path: Path) -> None:
     given = experts("llama")
-    check(recipe(roles(given), parameters, given.base), tmp_path / "merged")
+    check_stream(recipe(roles(given), parameters, given.base), tmp_path / "merged")
 
 
 @pytest.mark.parametrize(
     "family",
     [
-        *(
-            "llama_tied",
-            "qwen2",
-            "qwen3",
-            "gemma2",
-            "phi3",
-            "gpt2",
-            "opt",
-            "olmo2",
-            "mistral",
-            "mistral3_vl",
-        )
+        *("llama_tied", "qwen2", "qwen3", "gemma2", "phi3"),
+        *("gpt2", "opt", "olmo2", "mistral", "mistral3_vl"),
     ],
 )
 def test_every_family(family: str, experts: Any, tmp_path: Path) -> None:
     given = experts(family)
     parameters = {"bottom_layers": 2, "top_layers": 1, "bottom_transition": 1}
-    stream = check(recipe(roles(given), parameters, given.base), tmp_path / "merged")
+    stream = check_stream(recipe(roles(given), parameters, given.base), tmp_path / "merged")
     has_head = any(name.endswith("lm_head.weight") for name in stream.names)
     assert has_head == (family not in ("llama_tied", "gemma2", "gpt2"))
 
@@ -98,7 +80,7 @@ def test_experts_of_different_dtypes(
     document["models"].append(
         {"model": str(half), "parameters": {"role": "language", "weight": 0.3}}
     )
-    stream = check(document, tmp_path / "merged")
+    stream = check_stream(document, tmp_path / "merged")
     assert stream.model_dtype == (dtype or "bfloat16")
 
 
@@ -106,7 +88,7 @@ def test_out_dtype(experts: Any, tmp_path: Path) -> None:
     given = experts("llama", dtype=torch.float32)
     parameters = {"bottom_layers": 2, "top_layers": 1, "bottom_transition": 1}
     document = recipe(roles(given), parameters, dtype="float32", out_dtype="float16")
-    assert check(document, tmp_path / "merged").model_dtype == "float16"
+    assert check_stream(document, tmp_path / "merged").model_dtype == "float16"
 
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (0.3, 0.7, 0.1), (0.0, 1.0, 2.0)])
@@ -118,7 +100,7 @@ def test_soups(weights: tuple[float, ...], experts: Any, tmp_path: Path) -> None
     document["models"].append({"model": str(given.base), "parameters": {"role": "task"}})
     for entry, weight in zip(document["models"], weights, strict=True):
         entry["parameters"]["weight"] = weight
-    check(document, tmp_path / "merged")
+    check_stream(document, tmp_path / "merged")
 
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (0.3, 0.7), (1.0, 0.0)])
@@ -127,15 +109,8 @@ def test_linear(
     weights: tuple[float, float], dtype: str | None, experts: Any, tmp_path: Path
 ) -> None:
     given = experts("llama")
-    document: dict[str, Any] = {
-        "merge_method": "linear",
-        "base_model": str(given.task),
-        "models": [
-            {"model": str(folder), "parameters": {"weight": weight}}
-            for folder, weight in zip((given.task, given.language), weights, strict=True)
-        ],
-    }
-    check(document | ({"dtype": dtype} if dtype else {}), tmp_path / "merged")
+    document = linear_recipe([given.task, given.language], weights)
+    check_stream(document | ({"dtype": dtype} if dtype else {}), tmp_path / "merged")
 
 
 def test_a_folder_that_is_listed_twice_keeps_both_weights(
@@ -163,8 +138,8 @@ def test_passthrough_and_shards(experts: Any, tmp_path: Path) -> None:
     folder = experts("qwen2", shard="4KB").task
     assert len(list(folder.glob("*.safetensors"))) > 3
     document = {"merge_method": "passthrough", "models": [{"model": str(folder)}]}
-    check(document, tmp_path / "merged")
-    check(document | {"dtype": "float32"}, tmp_path / "float32")
+    check_stream(document, tmp_path / "merged")
+    check_stream(document | {"dtype": "float32"}, tmp_path / "float32")
 
 
 def test_equal_weights_have_equal_mixes(experts: Any) -> None:

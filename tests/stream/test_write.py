@@ -19,7 +19,7 @@ from safetensors import safe_open
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.stream.weight_stream import checkpoint_stream
 from layerswap_method.stream.write import write_weights
-from tests.standins.merging import merge, recipe, roles
+from tests.standins.merging import merge, recipe, revert_recipe, roles
 from tests.standins.oracle import assert_same, stored
 from tests.standins.streams import stream_of
 from tests.standins.zoo import make_model
@@ -61,13 +61,8 @@ def test_it_is_what_mergekit_writes(
 @pytest.mark.parametrize("family", ["gpt2", "mixtral", "mistral3_vl"])
 def test_other_shapes_and_rows(family: str, experts: Any, tmp_path: Path) -> None:
     given = experts(family, dtype=torch.float32)
-    document = {
-        "merge_method": "delta_revert",
-        "models": [{"model": str(given.task)}],
-        "base_model": str(given.base),
-        "parameters": {"bottom_layers": 2},
-        "out_dtype": "bfloat16",
-    }
+    parameters = {"bottom_layers": 2}
+    document = revert_recipe(given.task, given.base, parameters, out_dtype="bfloat16")
     stream = stream_of(document)
     write_weights(stream, tmp_path, 10_000)
     assert_same(stored(tmp_path), dict(stream.tensors()))

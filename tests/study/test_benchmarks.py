@@ -11,8 +11,8 @@ from ablations.study.files import read_study
 from ablations.study.planning import StudyPlan, plan_study
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError
+from tests.standins.scripted import DATA
 from tests.standins.studies import study_document, write_yaml
-from tests.tasks.conftest import DATA
 
 POOLS = {"base": "base", "task": ["math"], "language": {"sw": ["swahili"], "te": ["telugu"]}}
 
@@ -82,7 +82,7 @@ def test_code_is_run_only_when_study_or_command_line_allows_it(
         said = {"allow_code_execution": True} | ({} if options else {"code_isolation": "none"})
         unheld = _plan(tmp_path, shipped, {**evaluate, **said}, **options)
         assert {cell.request.code_isolation for cell in unheld.cells} == {"none"}
-        assert [cell.key for cell in unheld.cells] == [cell.key for cell in allowed.cells]
+        assert [c.score_keys for c in unheld.cells] == [c.score_keys for c in allowed.cells]
     message = _problem(tmp_path, shipped, {**evaluate, "benchmarks": ["mbpp"]})
     assert "every task of the study is skipped: needs --allow-code-execution" in message
 
@@ -90,15 +90,16 @@ def test_code_is_run_only_when_study_or_command_line_allows_it(
 def test_the_data_is_part_of_the_protocol_and_its_place_is_not(
     tmp_path: Path, shipped: Path
 ) -> None:
-    def keys(folder: Path) -> list[str]:
+    def keys(folder: Path) -> dict[tuple[str, str], str]:
         plan = _plan(tmp_path, shipped, {"benchmarks": ["mgsm"]}, data_dir=folder)
-        return [key for cell in plan.cells for key in cell.score_keys.values()]
+        return {(c.label, task): key for c in plan.cells for task, key in c.score_keys.items()}
 
     copy = shutil.copytree(DATA, tmp_path / "data")
     assert keys(copy) == keys(DATA)
     test = copy / "mgsm" / "sw_test.jsonl"
     test.write_text("\n".join(reversed(test.read_text().splitlines())) + "\n")
-    assert not set(keys(copy)) & set(keys(DATA))
+    changed = {task for (_, task), _ in set(keys(copy).items()) - set(keys(DATA).items())}
+    assert changed == {"layerswap_mgsm_sw"}
 
 
 def test_missing_data_is_said_before_anything_runs(tmp_path: Path, shipped: Path) -> None:

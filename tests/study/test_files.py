@@ -82,6 +82,7 @@ FORMS = [
     ({"recipe": {5: 6}}, "recipe: the name 5 is no text; write it in quotes"),
     ({"vary": {"bottom_layers": [None]}}, "vary.bottom_layers.0 does not fit: vary is a grid"),
     ({"vary": "bottom_layers"}, "vary does not fit: vary is a grid"),
+    ({"vary": {"bottom_layers": 3}}, "vary.bottom_layers does not fit: vary is a grid"),
 ]
 
 
@@ -119,10 +120,6 @@ def test_a_recipe_file_that_is_none_is_named_with_the_other_faults(
     assert "2 problems" in told
     assert f"  - recipe: {tmp_path}/{message}" in told
     assert "unknown key 'questoin'" in told
-
-
-def test_vary_of_another_form_is_explained(tmp_path: Path) -> None:
-    assert "vary is a grid" in problems_of(tmp_path, vary={"bottom_layers": 3})
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "a: [", "\0", "", "name: a\nname: b", "a: 2024-99-99"])
@@ -246,3 +243,17 @@ def test_a_base_with_an_adapter(tmp_path: Path) -> None:
     assert expert.folder == tmp_path / "base"
     assert expert.adapter == tmp_path / "adapter"
     assert expert.reference == known["lora"]
+
+
+def test_an_expert_is_looked_for_from_the_folders_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "pocket" / "task").mkdir(parents=True)
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "deep" / "er")
+    with pytest.raises(InputError) as raised:
+        find_expert("math", {"math": "runs/pocket/task"}, download=False)
+    here = (
+        f"(the current directory is {tmp_path}/deep/er; {tmp_path} has it: run the command there)"
+    )
+    assert f"expert 'math': runs/pocket/task: no such folder {here}" in raised.value.message

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,9 @@ from layerswap_method.errors import InputError
 from layerswap_method.layer_swap import measure
 from layerswap_method.merge_stream import stream_of
 from tests.runner.fakes import scores_by_label
+from tests.standins.oracle import layer_number, mean_change, stored
 from tests.standins.studies import study_document, write_expert, write_tasks, write_yaml
-from tests.standins.tuned import layer_of, mean_change, stored, tune
+from tests.standins.tuned import tune
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = write_expert(folder / "base", 0)
     for seed, (name, far) in enumerate({"math": (1, 2), "swahili": (0, 3), "telugu": (3,)}.items()):
         # Far from the base: small changes change no answer of a random model.
-        tune(base, folder / name, seed, lambda n, far=far: 0.15 if layer_of(n) in far else 0.05)  # type: ignore[misc]
+        tune(base, folder / name, seed, lambda n, far=far: 0.15 if layer_number(n) in far else 0.05)  # type: ignore[misc]
     write_tasks(folder / "tasks", ["words"])
     names = ("base", "math", "swahili", "telugu")
     document = {
@@ -169,19 +169,30 @@ def test_reverts_are_streamed_and_planned_without_weights(
     assert len(set(keys)) == 4
 
 
+def both_ways(study: Path, tuned: Path, tmp_path: Path) -> dict[str, dict[str, Any]]:
+    """Run a study live and from checkpoints; return the provenance of its cells by label."""
+    for name in ("live", "cold"):
+        options = RunOptions(
+            experts=tuned / "experts.yml",
+            out=tmp_path / name,
+            backend="hf",
+            materialize=name == "cold",
+        )
+        assert not run_study(str(study), options).summary.failed
+    assert scores_by_label(tmp_path / "live") == scores_by_label(tmp_path / "cold")
+    return {
+        name: {cell.label: cell.provenance for cell in records.load_run(tmp_path / name).cells}
+        for name in ("live", "cold")
+    }
+
+
 @pytest.mark.slow
 def test_reverts_give_the_same_records_live_and_from_checkpoints(
     tuned: Path, tmp_path: Path
 ) -> None:
     settings = [{"keep_fraction": 0.5}, {"threshold": 0.1, "revert_modules": "attention"}]
     study = write_yaml(tmp_path / "reverts.yml", {**reverts(settings), "baseline": []})
-    found = {}
-    for name, materialize in (("live", False), ("cold", True)):
-        options = RunOptions(experts=tuned / "experts.yml", out=tmp_path / name, backend="hf")
-        assert not run_study(str(study), replace(options, materialize=materialize)).summary.failed
-        cells = [c for c in records.load_run(tmp_path / name).cells if c.kind == "recipe"]
-        found[name] = {cell.label: cell.provenance for cell in cells}
-    assert scores_by_label(tmp_path / "live") == scores_by_label(tmp_path / "cold")
+    found = both_ways(study, tuned, tmp_path)
     assert len(found["live"]) == 2
     for label, live in found["live"].items():
         cold = found["cold"][label]
@@ -196,24 +207,17 @@ def test_a_live_engine_and_checkpoints_give_the_same_records(tuned: Path, tmp_pa
     module = {"placement": "delta_share", "delta_threshold": 0.1, "delta_unit": "module"}
     given = document(baseline=["weighted_soup"], vary=[module])
     study = write_yaml(tmp_path / "small.yml", given)
-    found = {}
-    for name, materialize in (("live", False), ("cold", True)):
-        options = RunOptions(experts=tuned / "experts.yml", out=tmp_path / name, backend="hf")
-        options = replace(options, materialize=materialize)
-        assert not run_study(str(study), options).summary.failed
-        cells = records.load_run(tmp_path / name).cells
-        found[name] = {cell.kind: cell.provenance["measured"] for cell in cells}
-    assert scores_by_label(tmp_path / "live") == scores_by_label(tmp_path / "cold")
+    found = both_ways(study, tuned, tmp_path)
     for kind in ("weights", "units"):  # a stream knows the experts' names, mergekit their folders
         numbers = [
-            [{k: v for k, v in row.items() if k != "model"} for row in found[name][cell][kind]]
+            [{k: v for k, v in row.items() if k != "model"} for row in cell["measured"][kind]]
             for name in ("live", "cold")
-            for cell in found[name]
-            if kind in found[name][cell]
+            for cell in found[name].values()
+            if kind in cell["measured"]
         ]
         assert len(numbers) == 2
         assert numbers[0] == numbers[1]
-    rows = found["live"]["weighted_soup"]["weights"]
+    rows = found["live"]["weighted_soup"]["measured"]["weights"]
     assert [(row["model"], row["role"]) for row in rows] == [
         ("math", "task"),
         ("swahili", "language"),

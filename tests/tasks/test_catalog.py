@@ -8,7 +8,7 @@ from ablations.engines.lm_eval_backend import load_tasks
 from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.catalog import TITLES, choose, describe_tasks, list_tasks
 from layerswap_method.errors import InputError
-from tests.tasks.conftest import DATA
+from tests.standins.scripted import DATA
 
 TASKS = list_tasks()
 CODES = ("en", "ja", "bn", "sw", "te")

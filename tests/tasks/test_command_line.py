@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ablations.tasks.generate import TASKS
-from tests.tasks.conftest import DATA, LANGUAGES, OURS, task_names
+from tests.standins.scripted import DATA, LANGUAGES, OURS, task_names
 
 pytestmark = pytest.mark.slow
 

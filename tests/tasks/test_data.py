@@ -11,7 +11,7 @@ import pytest
 
 from ablations.tasks.data import load_belebele, load_flores, load_mgsm, load_mmlu
 from layerswap_method.errors import InputError
-from tests.tasks.conftest import DATA, read_jsonl, write_jsonl
+from tests.standins.scripted import DATA, read_jsonl, write_jsonl
 
 Load = Callable[..., dict[str, Any]]
 
@@ -33,7 +33,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def _change(path: Path, change: Callable[[list[dict[str, Any]]], None]) -> None:
+def _change(path: Path, change: Callable[[list[dict[str, Any]]], object]) -> None:
     rows = read_jsonl(path)
     change(rows)
     write_jsonl(path, rows)
@@ -93,141 +93,114 @@ def test_mmlu_keeps_its_splits_apart(data: Path) -> None:
     assert [item["split"] for item in items] == ["dev"] * 10 + ["test"] * 4
 
 
-DAMAGES: dict[str, tuple[Load, Callable[[Path], None], list[str]]] = {
-    "no folder": (
-        load_belebele,
-        lambda data: (data / "belebele").rename(data / "belebel"),
-        ["no folder 'belebele' in it; did you mean 'belebel'?", "belebele/sw_test.jsonl"],
-    ),
-    "no file": (
-        load_mgsm,
-        lambda data: (data / "mgsm" / "sw_test.jsonl").rename(data / "mgsm" / "sw_tests.jsonl"),
-        ["sw_test.jsonl: no such file; did you mean 'sw_tests.jsonl'?"],
-    ),
-    "no rows": (
-        load_mgsm,
-        lambda data: (data / "mgsm" / "sw_test.jsonl").write_text("\n"),
-        ["sw_test.jsonl: no rows"],
-    ),
-    "not JSON": (
-        load_mgsm,
-        lambda data: (data / "mgsm" / "sw_test.jsonl").write_text('{"question": 1}\n{"quest'),
-        ["sw_test.jsonl, line 2: not JSON"],
-    ),
-    "no object": (
-        load_mgsm,
-        lambda data: (data / "mgsm" / "sw_test.jsonl").write_text("[1]\n"),
-        ["sw_test.jsonl, line 1: not an object"],
-    ),
-    "a column under another name": (
-        load_mgsm,
-        lambda data: _change(
-            data / "mgsm" / "sw_test.jsonl",
+LOADERS: dict[str, Load] = {"mgsm": load_mgsm, "belebele": load_belebele, "mmlu": load_mmlu}
+
+
+@pytest.mark.parametrize(
+    ("file", "harm", "parts"),
+    [
+        (
+            "mgsm/sw_test.jsonl",
+            lambda path: path.rename(path.with_name("sw_tests.jsonl")),
+            ["sw_test.jsonl: no such file; did you mean 'sw_tests.jsonl'?"],
+        ),
+        (
+            "belebele/sw_test.jsonl",
+            lambda path: path.parent.rename(path.parent.with_name("belebel")),
+            ["no folder 'belebele' in it; did you mean 'belebel'?", "belebele/sw_test.jsonl"],
+        ),
+        ("mgsm/sw_test.jsonl", lambda path: path.write_text("\n"), ["sw_test.jsonl: no rows"]),
+        (
+            "mgsm/sw_test.jsonl",
+            lambda path: path.write_text('{"question": 1}\n{"quest'),
+            ["sw_test.jsonl, line 2: not JSON"],
+        ),
+        (
+            "mgsm/sw_test.jsonl",
+            lambda path: path.write_text("[1]\n"),
+            ["sw_test.jsonl, line 1: not an object"],
+        ),
+        (
+            "mgsm/sw_train.jsonl",
+            lambda path: path.write_bytes(b"\xff\xfe"),
+            ["sw_train.jsonl: cannot be read: UnicodeDecodeError"],
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(
+    data: Path, file: str, harm: Callable[[Path], object], parts: list[str]
+) -> None:
+    harm(data / file)
+    with pytest.raises(InputError) as caught:
+        _load(LOADERS[file.split("/")[0]], data)
+    assert [part for part in parts if part not in caught.value.message] == []
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "parts"),
+    [
+        (
+            "mgsm/sw_test.jsonl",
             lambda rows: rows[1].update(answer_numbr=rows[1].pop("answer_number")),
+            ["row 1: no column 'answer_number'; did you mean 'answer_numbr'?"],
         ),
-        ["row 1: no column 'answer_number'; did you mean 'answer_numbr'?"],
-    ),
-    "a column is missing everywhere": (
-        load_belebele,
-        lambda data: _change(
-            data / "belebele" / "sw_test.jsonl",
-            lambda rows: [row.pop("flores_passage") for row in rows] and None,
+        (
+            "belebele/sw_test.jsonl",
+            lambda rows: [row.pop("flores_passage") for row in rows],
+            ["6 problems", "row 4: no column 'flores_passage'", "and 2 more"],
         ),
-        ["6 problems", "row 4: no column 'flores_passage'", "and 2 more"],
-    ),
-    "a gold answer that is none": (
-        load_mgsm,
-        lambda data: _change(
-            data / "mgsm" / "sw_test.jsonl", lambda rows: rows[2].update(answer_number="many")
+        (
+            "mgsm/sw_test.jsonl",
+            lambda rows: rows[2].update(answer_number="many"),
+            ["mgsm sw (test)", "item 2: answer_number 'many' is none"],
         ),
-        ["mgsm sw (test)", "item 2: answer_number 'many' is none"],
-    ),
-    "an exemplar without its solution": (
-        load_mgsm,
-        lambda data: _change(
-            data / "mgsm" / "sw_train.jsonl", lambda rows: rows[3].update(answer=None)
+        (
+            "mgsm/sw_train.jsonl",
+            lambda rows: rows[3].update(answer=None),
+            ["mgsm sw (train)", "item 3: an exemplar without `answer`"],
         ),
-        ["mgsm sw (train)", "item 3: an exemplar without `answer`"],
-    ),
-    "too few exemplars": (
-        load_mgsm,
-        lambda data: _change(data / "mgsm" / "sw_train.jsonl", lambda rows: rows.pop() and None),
-        ["7 exemplars; needed are 8"],
-    ),
-    "a text that is none": (
-        load_mgsm,
-        lambda data: _change(
-            data / "mgsm" / "sw_train.jsonl", lambda rows: rows[1].update(question=None)
+        ("mgsm/sw_train.jsonl", lambda rows: rows.pop(), ["7 exemplars; needed are 8"]),
+        (
+            "mgsm/sw_train.jsonl",
+            lambda rows: rows[1].update(question=None),
+            ["sw_train.jsonl: row 1: question is None, which is no text"],
         ),
-        ["sw_train.jsonl: row 1: question is None, which is no text"],
-    ),
-    "a number where the prompt needs text": (
-        load_mmlu,
-        lambda data: _change(
-            data / "mmlu" / "sw_test.jsonl", lambda rows: rows[2].update(question=5)
+        (
+            "mmlu/sw_test.jsonl",
+            lambda rows: rows[2].update(option_a=5),
+            ["mmlu sw: the values of a column are of several types", "int"],
         ),
-        ["sw_test.jsonl: row 2: question is 5, which is no text"],
-    ),
-    "a column of two types": (
-        load_mmlu,
-        lambda data: _change(
-            data / "mmlu" / "sw_test.jsonl", lambda rows: rows[2].update(option_a=5)
+        (
+            "belebele/sw_test.jsonl",
+            lambda rows: rows[0].update(correct_answer_num=5),
+            ["belebele sw (test)", "item 0: correct_answer_num '5' is not 1, 2, 3, 4"],
         ),
-        ["mmlu sw: the values of a column are of several types", "int"],
-    ),
-    "another encoding": (
-        load_mgsm,
-        lambda data: (data / "mgsm" / "sw_train.jsonl").write_bytes(b"\xff\xfe"),
-        ["sw_train.jsonl: cannot be read: UnicodeDecodeError"],
-    ),
-    "a folder in the place of the file": (
-        load_mgsm,
-        lambda data: (
-            (data / "mgsm" / "sw_train.jsonl").rename(data / "moved")
-            and (data / "mgsm" / "sw_train.jsonl").mkdir()
+        (
+            "belebele/sw_test.jsonl",
+            lambda rows: rows.__delitem__(slice(5, None)),
+            ["5 items; 5 examples beside the item take 6"],
         ),
-        ["sw_train.jsonl: no such file"],
-    ),
-    "a choice out of range": (
-        load_belebele,
-        lambda data: _change(
-            data / "belebele" / "sw_test.jsonl", lambda rows: rows[0].update(correct_answer_num=5)
+        (
+            "mmlu/sw_test.jsonl",
+            lambda rows: rows[0].update(answer="E"),
+            ["mmlu sw (test)", "answer 'E' is not A, B, C, D"],
         ),
-        ["belebele sw (test)", "item 0: correct_answer_num '5' is not 1, 2, 3, 4"],
-    ),
-    "too few items for examples beside them": (
-        load_belebele,
-        lambda data: _change(
-            data / "belebele" / "sw_test.jsonl", lambda rows: rows.__delitem__(slice(5, None))
+        (
+            "mmlu/sw_test.jsonl",
+            lambda rows: rows[0].update(subject="virology"),
+            ["mmlu sw (dev)", "0 examples of 'virology'; needed are 5"],
         ),
-        ["5 items; 5 examples beside the item take 6"],
-    ),
-    "a letter that is none": (
-        load_mmlu,
-        lambda data: _change(
-            data / "mmlu" / "sw_test.jsonl", lambda rows: rows[0].update(answer="E")
-        ),
-        ["mmlu sw (test)", "answer 'E' is not A, B, C, D"],
-    ),
-    "a subject without examples": (
-        load_mmlu,
-        lambda data: _change(
-            data / "mmlu" / "sw_test.jsonl", lambda rows: rows[0].update(subject="virology")
-        ),
-        ["mmlu sw (dev)", "0 examples of 'virology'; needed are 5"],
-    ),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_wrong_with_a_file_is_said(data: Path, damage: str) -> None:
-    load, harm, parts = DAMAGES[damage]
+    ],
+)
+def test_what_is_wrong_with_a_row_is_said(
+    data: Path, file: str, change: Callable[[list[dict[str, Any]]], object], parts: list[str]
+) -> None:
+    load = LOADERS[file.split("/")[0]]
     assert _load(load, data)
-    harm(data)
+    _change(data / file, change)
     with pytest.raises(InputError) as caught:
         _load(load, data)
-    for part in parts:
-        assert part in caught.value.message
+    assert [part for part in parts if part not in caught.value.message] == []
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
@@ -238,17 +211,15 @@ def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda rows: rows.pop() and None, "1 sentences are in one language only, such as id 3"),
+        (lambda rows: rows.pop(), "1 sentences are in one language only, such as id 3"),
         (lambda rows: rows[1].update(text=" "), "sentence 1 is empty or of several lines"),
         (lambda rows: rows[2].update(text="a\nb"), "sentence 2 is empty or of several lines"),
-        (lambda rows: rows[2].update(text=5), "row 2: text is 5, which is no text"),
         (lambda rows: rows[2].update(id=1), "sentence 1 is there twice"),
         (lambda rows: rows[2].update(id="2"), "ids are neither all integers nor all texts"),
-        (lambda rows: rows[2].update(id={}), "ids are neither all integers nor all texts"),
     ],
 )
 def test_sentences_that_do_not_pair_are_said(
-    data: Path, change: Callable[[list[dict[str, Any]]], None], said: str
+    data: Path, change: Callable[[list[dict[str, Any]]], object], said: str
 ) -> None:
     _change(data / "flores" / "sw_devtest.jsonl", change)
     for pair in (("en", "sw"), ("sw", "en")):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -11,16 +10,13 @@ from click.testing import CliRunner
 
 from ablations.tasks import generate
 from ablations.tasks.generate import TASKS, find_differences, task_files, write_files
-from ablations.tasks.languages import Language, load_languages
+from ablations.tasks.languages import load_languages
 from layerswap_method.errors import InputError
-from tests.tasks.conftest import (
+from tests.standins.scripted import (
     DATA,
     LANGUAGES,
-    OURS,
     ask,
-    gold,
     read_jsonl,
-    task_names,
     write_jsonl,
 )
 
@@ -46,31 +42,6 @@ def test_the_files_are_in_step_with_the_table() -> None:
     files = task_files(load_languages())
     assert len(files) > 30
     assert find_differences(GENERATED, files) == []
-
-
-def test_every_task_and_group_of_the_suite_is_there() -> None:
-    expected = {
-        *task_names(*OURS, "mbpp"),
-        *(f"layerswap_{code}" for code in LANGUAGES),
-        *(f"layerswap_{benchmark}" for benchmark in (*OURS, "mbpp")),
-    }
-    assert {path.stem for path in GENERATED.glob("*.yaml")} == expected
-    groups = {
-        content["group"]: content["task"]
-        for path in GENERATED.glob("*.yaml")
-        if "group" in (content := _read(path))
-    }
-    assert len(groups) == 10
-    assert groups["layerswap_te"] == [
-        "layerswap_mgsm_te",
-        "layerswap_belebele_te",
-        "layerswap_flores_en-te",
-        "layerswap_flores_te-en",
-        "layerswap_mbpp_te",
-        "layerswap_mmlu_te",
-    ]
-    assert set(groups["layerswap_flores"]) == set(task_names("flores"))
-    assert not [name for name in groups["layerswap_en"] if "flores" in name]
 
 
 def test_check_says_what_differs_and_writes_nothing(
@@ -147,35 +118,13 @@ def test_an_entry_that_is_wrong_is_named(tmp_path: Path) -> None:
         assert part in caught.value.message
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_every_fixed_value_has_its_source(name: str) -> None:
-    """Templates say where shots, prompts and metrics come from, and name no revision."""
-    text = (TASKS / f"_{name}.yaml").read_text(encoding="utf-8")
-    header = text[: text.index("custom_dataset")]
-    assert "arXiv 2410.01335" in header
-    assert "Protocol" in header
-    (shots,) = re.findall(r"^num_fewshot: (\d)  # (.*)$", text, re.M)
-    assert shots[0] == {"mgsm": "8", "flores": "0"}.get(name, "5")
-    assert "arXiv 2410.01335" in shots[1]
-    assert "revision" not in text
-
-
-def test_generation_leaves_room_for_telugu() -> None:
-    seen = 0
-    for name in task_names("mgsm", "flores"):
-        content = _read(GENERATED / f"{name}.yaml")
-        template = _read(TASKS / content["include"].removeprefix("../"))
-        generation = {**template, **content}["generation_kwargs"]
-        assert generation["max_gen_toks"] >= 1024
-        assert generation["do_sample"] is False
-        seen += 1
-    assert seen == 13
-
-
-def test_stop_strings_cut_no_gold_answer_here() -> None:
+def test_generation_leaves_room_and_stop_strings_cut_no_gold_answer() -> None:
     languages = load_languages()
     for code in LANGUAGES:
-        until = _read(GENERATED / f"layerswap_mgsm_{code}.yaml")["generation_kwargs"]["until"]
+        generation = _read(GENERATED / f"layerswap_mgsm_{code}.yaml")["generation_kwargs"]
+        assert generation["max_gen_toks"] >= 1024  # Telugu takes four times the tokens of English
+        assert generation["do_sample"] is False
+        until = generation["until"]
         rows = read_jsonl(DATA / "mgsm" / f"{code}_train.jsonl")
         assert len(rows) == 8
         assert not [row for row in rows if any(stop in row["answer"] for stop in until)]
@@ -208,24 +157,9 @@ def test_metadata_says_what_a_score_is_about() -> None:
     )
 
 
-def test_a_language_may_have_no_benchmark_at_all() -> None:
-    languages = {
-        "en": load_languages()["en"],
-        "xx": Language(name="X", flores="xxx_Xxxx", bleu="13a"),
-    }
-    names = {name.removesuffix(".yaml") for name in task_files(languages)}
-    assert {name for name in names if "xx" in name} == {
-        *("layerswap_flores_en-xx", "layerswap_flores_xx-en", "layerswap_xx")
-    }
-
-
 def _read(path: Path) -> dict[str, object] | object:
     class Loader(yaml.SafeLoader):
         pass
 
     Loader.add_constructor("!function", lambda loader, node: f"!{node.value}")
     return yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
-
-
-def test_gold_is_what_the_tests_take_it_for() -> None:
-    assert gold("layerswap_mgsm_sw", {"answer_number": "3"}) == " 1 + 1 = 2. Jibu ni 3."

@@ -53,17 +53,15 @@ def test_another_number_or_none_is_wrong(expected: str, answer: str) -> None:
     assert not _equal(expected, answer)
 
 
-def test_minus_signs_of_all_kinds_are_one() -> None:
-    for answer in ("-5", "−5", "－5", "－５", "-$5", "$-5", "-5.0", "-৫"):
-        assert _equal("-5", answer), answer
-
-
-def test_indian_groups_and_decimals_are_read() -> None:
-    assert read_number("1,00,000") == 100_000
-    assert read_number("12,34,567.5") == Decimal("1234567.5")
-    assert read_number(".5") == Decimal("0.5")
-    assert read_number("0.10") == Decimal("0.1")
-    assert read_number("5.") == 5
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *(("1,00,000", 100_000), ("12,34,567.5", "1234567.5"), (".5", "0.5"), ("5.", 5)),
+        *((text, -5) for text in ("-5", "−5", "－５", "-$5", "$-5", "-5.0", "-৫")),
+    ],
+)
+def test_indian_groups_decimals_and_all_minus_signs_are_read(text: str, number: int | str) -> None:
+    assert read_number(text) == Decimal(number)
 
 
 def test_a_gold_answer_that_is_no_number_is_an_error() -> None:
@@ -76,21 +74,6 @@ def test_every_script_and_grouping_reads_back(number: int, script: dict[int, str
     for text in (f"{number}", f"{number:,}", f"{number}.0", f"{number:,}.00"):
         assert read_number(text.translate(script)) == number
     assert read_number(f"{number + 1}".translate(script)) != number
-
-
-@given(
-    st.decimals(
-        allow_nan=False, allow_infinity=False, places=3, min_value=-(10**6), max_value=10**6
-    )
-)
-def test_decimals_are_compared_exactly(number: Decimal) -> None:
-    assert _equal(f"{number}", f"{number:f}0")
-    assert not _equal(f"{number}", f"{number + Decimal('0.0001')}")
-
-
-@given(st.text())
-def test_any_answer_is_either_right_or_wrong(answer: str) -> None:
-    assert exact_match(references=["35"], predictions=[answer]) in (0.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +141,7 @@ SOLUTIONS = {
 
 
 @pytest.mark.parametrize("code", SOLUTIONS)
-@pytest.mark.parametrize("number", ["11", "1,080", "-5", "3.5", "$8", "１１", "১১", "౧౧"])
+@pytest.mark.parametrize("number", ["1,080", "-3.5", "$8", "১১"])
 def test_strict_extraction_reads_what_follows_the_phrase(code: str, number: str) -> None:
     words = load_languages()[code].mgsm
     assert words is not None

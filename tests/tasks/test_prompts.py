@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ablations.scoring.records import Evaluation
-from tests.tasks.conftest import OURS, task_names
+from tests.standins.scripted import OURS, task_names
 
 PROMPTS = Path(__file__).parent / "prompts"
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

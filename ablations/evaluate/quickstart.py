@@ -22,7 +22,8 @@ from ablations.machine.fingerprint import fingerprint_checkpoint, fingerprint_of
 from ablations.machine.mergekit_program import merge
 from ablations.pocket.build import PocketPaths, build_pocket
 from ablations.pocket.config import PocketConfig
-from ablations.runner.records import RESULTS_FILE, load_run
+from ablations.runner.records import load_run
+from ablations.runner.results import RESULTS_FILE
 from ablations.runner.run import RunOptions, check_folder, run_file
 from ablations.scoring.records import Evaluation
 from ablations.study.experts import ExpertsFile
@@ -35,11 +36,9 @@ from layerswap_method.layer_swap.report import read_plan
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_OUT = Path("runs/quickstart")
-DEFAULT_POCKET = Path("runs/pocket")
+_RECIPES_POCKET = Path("runs/pocket")
 """The folder that the pocket recipes name."""
 
-DEFAULT_LIMIT = 300
 TASKS = (
     "pocket_math_sw",
     "pocket_math_en",
@@ -96,12 +95,7 @@ class QuickstartResult:
 
 
 def run_quickstart(
-    out: Path = DEFAULT_OUT,
-    *,
-    pocket: Path = DEFAULT_POCKET,
-    backend: BackendChoice = "auto",
-    limit: int = DEFAULT_LIMIT,
-    config: PocketConfig | None = None,
+    out: Path, *, pocket: Path, backend: BackendChoice, limit: int, config: PocketConfig
 ) -> QuickstartResult:
     """Train (or find) the pocket experts, merge them, evaluate everything.
 
@@ -113,7 +107,7 @@ def run_quickstart(
         pocket: folder of the pocket testbed.
         backend: which engine evaluates.
         limit: items per task.
-        config: what the testbed is made of; None for its quickstart preset.
+        config: what the testbed is made of.
 
     Raises:
         LayerSwapError: when a step fails; InputError when the user can mend it.
@@ -175,11 +169,11 @@ def _merge(name: str, recipe_name: str, paths: PocketPaths, out: Path) -> Path:
     """Merge a pocket recipe and return the folder of the result."""
     started = time.monotonic()
     recipe = find_recipe(recipe_name)
-    if paths.root != DEFAULT_POCKET.resolve():
+    if paths.root != _RECIPES_POCKET.resolve():
         adjusted = out / "recipes" / recipe.name
-        redirect_recipe(recipe, DEFAULT_POCKET.as_posix(), paths.root, adjusted)
+        redirect_recipe(recipe, _RECIPES_POCKET.as_posix(), paths.root, adjusted)
         logger.info(
-            "  %s: the recipe names %s; %s names %s", name, DEFAULT_POCKET, adjusted, paths.root
+            "  %s: the recipe names %s; %s names %s", name, _RECIPES_POCKET, adjusted, paths.root
         )
         recipe = adjusted
     fingerprint = fingerprint_of(

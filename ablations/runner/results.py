@@ -1,0 +1,57 @@
+"""`results.json` of a run folder: all scores by cell and task, to be read by people and scripts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ablations.machine.whole_files import write_text
+from ablations.runner import records
+from layerswap_method.errors import LayerSwapError
+
+RESULTS_FILE = "results.json"
+
+
+def write_results(path: Path) -> None:
+    """Write the scores of every cell.
+
+    A cell has the scores of earlier calls too: those of the same weights under the same protocol.
+    """
+    run = records.load_run(path)
+    others: dict[str, list[records.TaskRecord]] = {}
+    for folder in (path / "records").glob("[!.]*"):
+        try:
+            record = records.read_record(path, folder.name)
+        except LayerSwapError:  # it is evaluated again when it is asked for
+            continue
+        if record is not None and record.protocol == run.head.protocol:
+            others.setdefault(record.weights_key, []).append(record)
+    models = {}
+    for cell in run.head.cells:
+        known = sorted(others.get(cell.weights_key, ()), key=lambda r: r.provenance["finished"])
+        latest = {record.task: record for record in known}
+        latest |= {record.task: record for record in known if record.key in cell.records.values()}
+        order = dict.fromkeys((*cell.records, *latest))
+        models[cell.label] = {
+            **cell.model_dump(mode="json", exclude={"label", "records", "plan"}),
+            "layers": cell.plan,
+            "tasks": {task: _result(latest[task], path) for task in order if task in latest},
+        }
+    content = {
+        "schema_version": records.SCHEMA_VERSION,
+        "study": run.study.name,
+        "question": run.head.question,
+        "experts": run.head.experts,
+        "models": models,
+    }
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    write_text(path / RESULTS_FILE, text)
+
+
+def _result(record: records.TaskRecord, path: Path) -> dict[str, Any]:
+    return {
+        **record.evaluation.model_dump(mode="json", exclude={"samples", "skipped"}),
+        "data_dir": record.provenance["request"]["data_dir"],
+        "record": record.folder.relative_to(path).as_posix(),
+    }

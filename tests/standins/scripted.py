@@ -1,0 +1,120 @@
+"""A model that is told what to say, the hand-written data, and the real MGSM where it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablations.engines.lm_eval_backend import run_tasks
+from ablations.scoring.records import Evaluation, EvaluationRequest
+from ablations.tasks.generate import TASKS
+from ablations.tasks.languages import load_languages
+
+DATA = Path(__file__).parents[1] / "tasks" / "data"
+REAL_MGSM = Path(__file__).parents[3] / "shared" / "data" / "mgsm"
+LANGUAGES = ("sw", "te", "bn", "ja", "en")
+TABLE = load_languages()
+GENERATED = ("mgsm", "flores")
+CHOSEN = ("belebele", "mmlu")
+OURS = (*GENERATED, *CHOSEN)
+
+Say = Callable[[str, Mapping[str, Any]], str]
+"""Task name and item → the text of the answer, or the letter of the choice."""
+
+needs_real_mgsm = pytest.mark.skipif(
+    not REAL_MGSM.is_dir(), reason="the real MGSM files are not at ../shared/data/mgsm"
+)
+
+
+def ask(
+    say: Say,
+    tasks: tuple[str, ...],
+    *,
+    data_dir: Path = DATA,
+    include_path: Path = TASKS,
+    **options: Any,
+) -> Evaluation:
+    """Evaluate a model that answers with `say`."""
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.model import LM
+
+    class Scripted(LM):  # type: ignore[misc]
+        def generate_until(self, requests: list[Instance]) -> list[str]:
+            return [say(request.task_name, request.doc) for request in requests]
+
+        def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
+            return [
+                (
+                    0.0 if request.args[1] == f" {say(request.task_name, request.doc)}" else -1.0,
+                    False,
+                )
+                for request in requests
+            ]
+
+        def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
+            raise AssertionError("no task asks for this")
+
+    request = EvaluationRequest(
+        tasks=tasks,
+        include_path=include_path,
+        data_dir=data_dir,
+        **options,
+    )
+    return run_tasks(Scripted(), request, model="scripted", backend="hf")
+
+
+def gold(task: str, item: Mapping[str, Any]) -> str:
+    """Return the right answer, as the dataset would put it."""
+    _, benchmark, suffix = task.split("_")
+    if benchmark == "mgsm":
+        words = TABLE[suffix].mgsm
+        assert words is not None
+        return f" 1 + 1 = 2. {words.phrase} {item['answer_number']}."
+    if benchmark == "flores":
+        return f" {item['target']}"
+    if benchmark == "belebele":
+        return "ABCD"[int(item["correct_answer_num"]) - 1]
+    return str(item["answer"])
+
+
+def perturbed(task: str, item: Mapping[str, Any]) -> str:
+    """Return an answer that looks like the right one and is wrong."""
+    _, benchmark, suffix = task.split("_")
+    if benchmark == "mgsm":
+        words = TABLE[suffix].mgsm
+        assert words is not None
+        return f" 1 + 1 = 2. {words.phrase} {int(item['answer_number']) + 1}."
+    if benchmark == "flores":
+        # Nothing shared with any reference: neither a word nor a letter of any language here.
+        return " " + " ".join("ж" * len(word) for word in item["target"].split())
+    return chr(ord("A") + (ord(gold(task, item)) - ord("A") + 1) % 4)
+
+
+def task_names(*benchmarks: str) -> tuple[str, ...]:
+    """Return the tasks of the benchmarks, in every language."""
+    suffixes = {
+        "flores": tuple(
+            pair for code in LANGUAGES if code != "en" for pair in (f"en-{code}", f"{code}-en")
+        )
+    }
+    return tuple(
+        f"layerswap_{benchmark}_{suffix}"
+        for benchmark in benchmarks
+        for suffix in suffixes.get(benchmark, LANGUAGES)
+    )
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write rows to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    path.write_text(text, encoding="utf-8")

@@ -94,7 +94,7 @@ def test_with_only_the_pth_left_mergekit_has_its_own_methods(with_wheel: Environ
 @pytest.mark.parametrize(
     ("file", "text", "reason"),
     [
-        ("register.py", "", "has no attribute 'on_config'"),
+        ("register.py", "", "has no attribute 'on_"),
         ("layer_swap_kernel.py", NOT_INSTALLED, "a_library_that_is_not_installed"),
         ("planner.py", "raise RuntimeError('half written')", "RuntimeError: half written"),
         ("layer_swap_merge.py", "raise KeyError('run_merge')", "KeyError: 'run_merge'"),

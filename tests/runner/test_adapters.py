@@ -97,7 +97,7 @@ def test_an_adapter_trained_anew_is_merged_anew(tmp_path: Path, models: Path) ->
             work=tmp_path / "work",
             materialize=True,
         )
-        done = setup().evaluate(Work("key", "math", merge, request))
+        done = setup().evaluate(Work(f"key {scale}", f"weights {scale}", "math", merge, request))
         assert done.provenance["weights"] == "checkpoint"
         said.append([sample.responses for sample in done.evaluation.samples])
     assert said[0] != said[1]

@@ -1,16 +1,14 @@
 """What a run leaves on disk, written whole and read back. Knows files; evaluates nothing.
 
-RUN/run.json                   the study as resolved, and its cells in order: what each is, and
-                               which records it has
+RUN/run.json                   the study as resolved, its cells in order and their records
 RUN/records/KEY/record.json    one task asked of one model: scores, versions, timing, provenance
 RUN/records/KEY/merge.yml      the mergekit recipe that makes the model
 RUN/records/KEY/samples.jsonl  one line per filter and item
 RUN/failures/KEY.json          why that failed the last time
 RUN/results.json               all scores, to be read (see `ablations.runner.results`)
 
-A record belongs to weights, task and protocol, not to a cell: whatever asks the same has it. Its
-folder is written beside its place and renamed, so it is whole or absent. Records of an older
-protocol keep other keys; `load_run` reads the current ones only.
+A record belongs to weights, task and protocol, not to a cell. Its folder is written beside its
+place and renamed, so it is whole or absent. `load_run` reads those of the current protocol only.
 """
 
 from __future__ import annotations
@@ -285,9 +283,9 @@ def load_run(path: Path) -> Run:
     if head is None:
         if not is_folder(path):
             raise InputError(f"{no_such_folder(path)}; give the folder that layerswap run wrote")
-        below = sorted(file.parent for file in path.glob(f"*/{RUN_FILE}"))
-        hint = f"; did you mean {below[0]}?" if below else "; layerswap run makes one"
-        raise InputError(f"{path}: no {RUN_FILE} in it, so it is no run{hint}")
+        below = (f"did you mean {file.parent}?" for file in sorted(path.glob(f"*/{RUN_FILE}")))
+        hint = next(below, "layerswap run makes one")
+        raise InputError(f"{path}: no {RUN_FILE} in it, so it is no run; {hint}")
     keys = dict.fromkeys(key for cell in head.cells for key in cell.records.values())
     found = {key: read_record(path, key) for key in keys}
     cells, failures = [], []
@@ -363,9 +361,9 @@ def partial_paths(path: Path) -> dict[str, list[Path]]:
 
 def other_schema(path: Path, version: object) -> InputError:
     """Return the error for a file of another version of layerswap."""
-    is_older = isinstance(version, int) and version < SCHEMA_VERSION
+    age = "an older" if isinstance(version, int) and version < SCHEMA_VERSION else "a newer"
     return InputError(
-        f"{path}: written by {'an older' if is_older else 'a newer'} layerswap (schema version "
+        f"{path}: written by {age} layerswap (schema version "
         f"{version}, and this one reads {SCHEMA_VERSION}); it is left as it is: use the version "
         "that wrote it, or run again in another folder (--out)"
     )
@@ -392,12 +390,10 @@ def _validated(kind: type[_Model], text: str, where: str) -> _Model:
 
 
 def _damaged(where: Path | str, error: Exception) -> LayerSwapError:
-    told = f"{where} is damaged ({first_line(error)})"
+    advice = "remove its folder and run the study again: the other records are kept"
     if Path(where).name == RUN_FILE:
-        return LayerSwapError(f"{told}; restore it, or choose another --out")
-    return LayerSwapError(
-        f"{told}; remove its folder and run the study again: the other records are kept"
-    )
+        advice = "restore it, or choose another --out"
+    return LayerSwapError(f"{where} is damaged ({first_line(error)}); {advice}")
 
 
 def _failure_path(path: Path, key: str) -> Path:

@@ -6,6 +6,7 @@ fields (nothing is imported) and no method's parameters.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -204,13 +205,13 @@ class RecipeDocument(Described):
         except ValidationError as error:
             return None, error
 
+    @abstractmethod
     def contradictions(self, faulty: set[Place]) -> Iterator[str]:
         """Yield what is wrong beyond the form of single values.
 
         Args:
             faulty: places of ``parameters:`` in which something is wrong; nothing is said of them.
         """
-        raise NotImplementedError
 
 
 _GONE = object()

@@ -14,6 +14,7 @@ from ablations.cli.options import (
     code_isolation_option,
     data_dir_option,
     folder_option,
+    protocol_options,
 )
 
 
@@ -40,7 +41,7 @@ def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[st
     help="Names joined by commas, such as mgsm,belebele.  [default: all]",
 )
 @data_dir_option
-@click.option("--limit", type=click.IntRange(min=1), help="Items per task, from the first.")
+@protocol_options(whole="")
 @backend_option
 @folder_option(
     "--out",
@@ -49,27 +50,7 @@ def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[st
 )
 @allow_code_option
 @code_isolation_option
-@click.option(
-    "--dtype",
-    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-    default="auto",
-    show_default=True,
-    help="Of the weights in memory; auto keeps the checkpoint's.",
-)
-@click.option(
-    "--batch-size", type=click.IntRange(min=1), default=64, show_default=True, help="At once."
-)
-@click.option(
-    "--max-model-len", type=click.IntRange(min=1), help="Context in tokens.  [default: the model's]"
-)
-def evaluate(
-    model: str,
-    out: Path | None,
-    dtype: Any,
-    batch_size: int,
-    max_model_len: int | None,
-    **asked: Any,
-) -> None:
+def evaluate(model: str, out: Path | None, **asked: Any) -> None:
     """Run the paper's benchmarks on MODEL and show its Table 5.
 
     MODEL is a folder, a hub id, or BASE+ADAPTER: either with a LoRA adapter.
@@ -82,6 +63,7 @@ def evaluate(
     from ablations.evaluate.run import SuiteRequest, evaluate_model
 
     show_log()
-    options = EngineOptions(dtype=dtype, batch_size=batch_size, max_model_len=max_model_len)
     given = {name: value for name, value in asked.items() if value is not None}
-    click.echo(evaluate_model(model, SuiteRequest(options=options, **given), out).report())
+    engine = {name: given.pop(name) for name in EngineOptions.model_fields if name in given}
+    request = SuiteRequest(options=EngineOptions(**engine), **given)
+    click.echo(evaluate_model(model, request, out).report())

@@ -16,6 +16,8 @@ from ablations.cli.options import (
     folder_option,
     protocol_options,
 )
+from ablations.machine.progress import Step, tell
+from ablations.machine.status_line import status_line
 
 
 def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -59,11 +61,14 @@ def evaluate(model: str, out: Path | None, **asked: Any) -> None:
     table has what was asked; results.json in --out keeps the scores of earlier calls too, as far
     as they are of the same model, backend, --limit, --dtype and --max-model-len.
     """
-    from ablations.engines.options import EngineOptions
-    from ablations.evaluate.run import SuiteRequest, evaluate_model
-
     show_log()
-    given = {name: value for name, value in asked.items() if value is not None}
-    engine = {name: given.pop(name) for name in EngineOptions.model_fields if name in given}
-    request = SuiteRequest(options=EngineOptions(**engine), **given)
-    click.echo(evaluate_model(model, request, out).report())
+    with status_line():
+        tell(Step("starting"))
+        from ablations.engines.options import EngineOptions
+        from ablations.evaluate.run import SuiteRequest, evaluate_model
+
+        given = {name: value for name, value in asked.items() if value is not None}
+        engine = {name: given.pop(name) for name in EngineOptions.model_fields if name in given}
+        request = SuiteRequest(options=EngineOptions(**engine), **given)
+        report = evaluate_model(model, request, out).report()
+    click.echo(report)

@@ -19,6 +19,8 @@ from ablations.cli.options import (
     folder_option,
     protocol_options,
 )
+from ablations.machine.progress import Step, tell
+from ablations.machine.status_line import status_line
 
 _KEYS = {
     "limit": "evaluate.limit",
@@ -88,15 +90,18 @@ def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) ->
 
     What is finished is not done again; a cell that fails does not stop the others.
     """
-    from ablations.runner import run as runner
+    with status_line():
+        tell(Step("starting"))
+        from ablations.runner import run as runner
 
-    short = {key: options.pop(name) for name, key in _KEYS.items()}
-    chosen = runner.RunOptions(settings=_settings(settings, short), **options)
-    if dry_run:
-        click.echo(runner.dry_run(study, chosen))
+        short = {key: options.pop(name) for name, key in _KEYS.items()}
+        chosen = runner.RunOptions(settings=_settings(settings, short), cell_lines=True, **options)
+        if not dry_run:
+            show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
+        result = runner.dry_run(study, chosen) if dry_run else runner.run_study(study, chosen)
+    if isinstance(result, str):
+        click.echo(result)
         return
-    show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
-    result = runner.run_study(study, chosen)
     click.echo(result.report())
     if result.summary.failed:
         sys.exit(1)

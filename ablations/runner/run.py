@@ -14,7 +14,9 @@ import layerswap_method
 from ablations.engines.options import BackendChoice
 from ablations.machine.fingerprint import fingerprint_code
 from ablations.machine.locks import try_claim
+from ablations.machine.progress import Step, tell
 from ablations.runner import records
+from ablations.runner.cell_lines import CellLines
 from ablations.runner.engines import EngineSetup
 from ablations.runner.loop import LOCKS, Summary, now, run_cells
 from ablations.runner.processes import ProcessExecutor
@@ -74,7 +76,10 @@ class RunOptions:
     """Keys of the study, such as ``evaluate.limit``, and their values in place of the study's."""
 
     progress: bool | None = None
-    """Whether to show a bar; None shows it on a terminal only."""
+    """Whether to show what is being done; None shows it on a terminal only."""
+
+    cell_lines: bool = False
+    """Whether to print the scores of every cell on stdout when it has ended."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +151,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
 
     Raises:
         InputError: with every problem of the study.
+        KeyboardInterrupt: with what is saved, after Ctrl-C in a cell.
     """
     plan = _plan(file, options, out / _FINGERPRINTS)
     for note in plan.notes:
@@ -171,15 +177,28 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
             protocol=plan.protocol,
             provenance=provenance,
             progress=options.progress,
+            show=CellLines(cells, plan.study.report.metric).show if options.cell_lines else None,
         )
     except KeyboardInterrupt:
-        logger.warning("interrupted: finished tasks stay; the same command goes on with the rest")
-        raise
+        raise KeyboardInterrupt(_saved(out)) from None
     finally:
+        tell(Step("ending the engine"))
         executor.close()
         with contextlib.suppress(OSError, LayerSwapError):  # the records say it all the same
             write_results(out)
     return RunResult(out, summary, len(records.load_run(out).unfinished))
+
+
+def _saved(out: Path) -> str:
+    """Return what an interrupted run has saved, and how to go on."""
+    head = records.read_run_file(out)
+    cells = () if head is None else head.cells
+    keys = dict.fromkeys(key for cell in cells for key in cell.records.values())
+    done = sum(records.is_finished(out, key) for key in keys)
+    return (
+        f"Interrupted. {done} of {counted(len(keys), 'task')} are finished and saved in {out}; "
+        "what was under way is not. The same command goes on with the rest."
+    )
 
 
 def _opened(study: str, options: RunOptions) -> tuple[StudyFile, Path]:

@@ -20,6 +20,7 @@ from ablations.engines.backends import backend_versions, resolve_backend
 from ablations.engines.lm_eval_backend import check_data, check_tasks
 from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.engines.task_choice import Choice
+from ablations.machine.progress import Step, tell
 from ablations.models.find import Expert, find_expert
 from ablations.models.fit import compatibility_report
 from ablations.scoring.records import Backend, EvaluationRequest
@@ -152,6 +153,7 @@ def plan_study(
         if not problems and checkpoints and checkpoints[0].num_layers is None:
             problems.append(f"the config of {checkpoints[0].name} does not say how many layers")
         if not problems:
+            tell(Step("planning the cells"))
             expansion = expand(
                 study,
                 experts,
@@ -172,9 +174,11 @@ def plan_study(
         "mergekit": importlib.metadata.version("mergekit"),
         **backend_versions(chosen),
     }
+    tell(Step("reading the experts"))
     fingerprints = Fingerprints(cache, dry=dry)
     contents = read_contents(experts.values(), fingerprints)
     fingerprints.save()
+    tell(Step("computing the keys of the records"))
     cells = identified(
         expansion.cells,
         {expert.reference: expert for expert in experts.values()},
@@ -239,6 +243,7 @@ def _find_experts(
     known = {} if file is None else file.references()
     models = set(named_models(study.recipe or {})) - set(pooled_names(study))
     for name in names:
+        tell(Step(""))  # a download shows its own bar
         try:
             experts[name] = find_expert(name, known, download=download and not problems)
         except InputError as error:

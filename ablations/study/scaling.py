@@ -39,8 +39,8 @@ def scale_layers(text: str, reference: int, num_layers: int, name: str = "layers
         first, last = (scale_count(each, reference, num_layers) for each in (start, end))
         if first == last:
             raise ValueError(
-                f"{name} {text!r}: layers {format_layers(range(start, end))} of {reference} are "
-                f"less than half a layer of {num_layers}; choose other layers"
+                f"{name} {text!r}: layers {format_layers(range(start, end))} of {reference} "
+                f"round to none of {num_layers}; choose other layers"
             )
         scaled += range(first, last)
     return format_layers(scaled)

@@ -68,13 +68,13 @@ def test_a_list_of_layers_covers_the_same_share_of_the_depth(
 
 
 def test_layers_that_vanish_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"layers 1 of 32 are less than half a layer of 8"):
-        scale_layers("1", 32, 8)
+    with pytest.raises(ValueError, match=r"layers 2 of 32 round to none of 8"):
+        scale_layers("2", 32, 8)
 
 
 def test_reverts_are_scaled_and_the_plan_says_so(tmp_path: Path, experts: Path) -> None:
     recipe = {"merge_method": "delta_revert", "models": [{"model": "task"}], "base_model": "base"}
-    vary = [{"revert_layers": "0,7"}, {"bottom_layers": 2, "top_layers": 4}]
+    vary = [{"revert_layers": "0-1,6-7"}, {"bottom_layers": 2, "top_layers": 4}]
     path = write_yaml(
         tmp_path / "study.yml", study_document(recipe=recipe, vary=vary, reference_layers=8)
     )
@@ -82,4 +82,4 @@ def test_reverts_are_scaled_and_the_plan_says_so(tmp_path: Path, experts: Path) 
     first, second = (cell.merge["parameters"] for cell in plan.cells[-2:])
     assert first == {"revert_layers": "0,3"}
     assert second == {"bottom_layers": 1, "top_layers": 2}
-    assert any("revert_layers '0,7' -> '0,3'" in note for note in plan.notes)
+    assert any("revert_layers '0-1,6-7' -> '0,3'" in note for note in plan.notes)

@@ -138,7 +138,8 @@ class _Rate:
         if not step.total:
             return f"{text}  {_clock(elapsed)}".strip()
         if step.unit == "bytes":
-            text += f" {step.done / 1e9:.1f}/{step.total / 1e9:.1f} GB"
+            unit, size = ("GB", 1e9) if step.total >= 1e9 else ("MB", 1e6)
+            text += f" {step.done / size:.1f}/{step.total / size:.1f} {unit}"
         else:
             text += f" {step.done:.0f}/{step.total:.0f} {step.unit}"
         first = self._first

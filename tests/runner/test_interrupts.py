@@ -91,7 +91,7 @@ def test_an_interrupt_says_how_to_go_on_and_leaves_nothing_running(
         run.press_ctrl_c()
         wait_until(run.has_ended)
         assert run.code == 130, run.text
-        assert "\nInterrupted. " in run.text
+        assert "Interrupted. " in run.text
         assert "he same command goes on with the rest." in run.text
         assert "Traceback" not in run.text
         assert "Aborted" not in run.text

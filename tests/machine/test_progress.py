@@ -74,6 +74,18 @@ def test_the_clock_goes_on_while_nothing_is_told() -> None:
     assert {"loading  0:00", "loading  0:01"} <= set(shown(stream))
 
 
+def test_nothing_is_drawn_over_what_shows_its_own_progress() -> None:
+    stream = io.StringIO()
+    line = StatusLine(stream)
+    line.take(Step("planning"))
+    line.take(Step(""))
+    drawn = stream.getvalue()
+    time.sleep(0.7)
+    line.above("a message", stream)
+    assert stream.getvalue() == f"{drawn}a message\n"
+    line.close()
+
+
 def test_bytes_are_in_a_unit_that_fits() -> None:
     stream = io.StringIO()
     line = StatusLine(stream)

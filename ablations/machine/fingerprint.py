@@ -23,6 +23,10 @@ _CHECKPOINT_FILES = (
 )
 
 
+_LARGE = 50_000_000
+"""Bytes from which on reading them takes long enough to be told."""
+
+
 def fingerprint_checkpoint(folder: Path) -> str:
     """Return a hash of the files of a checkpoint that can change what the model says.
 
@@ -68,7 +72,8 @@ def fingerprint_files(folder: Path, paths: set[Path]) -> str:
     whole, files = hashlib.sha256(), [path for path in sorted(paths) if path.is_file()]
     total, done = sum(path.stat().st_size for path in files), 0
     for path in files:
-        tell(Step(f"reading {folder}", done, total, unit="bytes"))
+        if total >= _LARGE:
+            tell(Step(f"reading {folder}", done, total, unit="bytes"))
         name = path.relative_to(folder).as_posix()
         whole.update(f"{name}\0{hash_file(path)}\n".encode())
         done += path.stat().st_size

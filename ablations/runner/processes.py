@@ -14,7 +14,9 @@ import multiprocessing.connection
 import multiprocessing.resource_tracker
 import os
 import signal
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -69,7 +71,8 @@ class ProcessExecutor:
             worker = None
         if worker is None:
             tell(Step("starting a process for the engine", where=work.label))
-            worker = self._workers[place] = self._start(place)
+            with _undisturbed():
+                worker = self._workers[place] = self._start(place)
         worker.work, worker.last = work, work.weights_key
         with contextlib.suppress(OSError):  # it ended just now; `collect` finds out how
             worker.pipe.send(work)
@@ -120,7 +123,7 @@ class ProcessExecutor:
         ours, theirs = self._context.Pipe()
         device = place if self._jobs > 1 else None
         process = self._context.Process(target=_work, args=(theirs, self._factory, device))
-        _start_undisturbed(process)
+        process.start()
         theirs.close()
         return _Worker(process, ours)
 
@@ -132,18 +135,28 @@ class ProcessExecutor:
         worker.process.join()
 
 
-def _start_undisturbed(process: SpawnProcess) -> None:
-    """Start a process that no Ctrl-C reaches, not even before it can ignore it by itself.
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold back Ctrl-C while a process is started, here and in it; raise it afterwards.
 
-    A blocked signal is inherited and stays pending for this process. The tracker that Python
-    starts beside the first process unblocks it, so it is started before.
+    Half of a start would leave a process without its work. In the new process the signal is
+    blocked, which is inherited, until it can ignore it by itself. The tracker that Python starts
+    beside the first process unblocks it, so that is started before.
     """
+    if threading.current_thread() is not threading.main_thread():  # no signal is handled there
+        yield
+        return
+    held = list[int]()
     multiprocessing.resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    handler = signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        process.start()
+        yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if held:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _work(pipe: Connection, factory: Callable[[], WorkEvaluator], device: int | None) -> None:

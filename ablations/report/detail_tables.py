@@ -9,6 +9,7 @@ from ablations.machine.names import slug
 from ablations.report.comparisons import Comparison
 from ablations.report.document import Entry, Table, gap, text_entries
 from ablations.report.factors import Factor, factors, most_draws
+from ablations.report.names import task_name
 from ablations.report.observations import Measure, Observations
 from ablations.report.summaries import Summaries
 from ablations.report.tables import entry, scope_note
@@ -139,7 +140,7 @@ def cells_table(observations: Observations) -> Table:
     return Table(
         "cells",
         "All cells",
-        ("cell", "kind", "layers", *(f"{m.task}, {m.metric}" for m in measures)),
+        ("cell", "kind", "layers", *(task_name(measure.task) for measure in measures)),
         tuple(rows),
         ("Intervals are over items: Wilson's for right or wrong, bootstrap else.",),
     )

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from ablations.report.comparisons import BOOTSTRAP, Comparison, Contrast, Outcome
 from ablations.report.design import Group
+from ablations.report.names import task_name
 from ablations.report.observations import Measure
 from ablations.statistics.as_text import p_text, percent, points
 from ablations.statistics.corpus import CORPUS_METRICS
@@ -27,17 +28,19 @@ GAP = "–"
 
 def metric_text(measure: Measure) -> str:
     """Return the metric with its unit; BLEU and its like go from 0 to 100 and are no percentage."""
-    return CORPUS_METRICS.get(measure.metric) or f"{measure.metric} (%)"
+    return CORPUS_METRICS.get(measure.metric) or f"{measure.metric.replace('_', ' ')} (%)"
 
 
 def measure_text(measure: Measure, group: Group) -> str:
-    """Return the task, with the language where a study has several of them."""
-    return f"{measure.task} ({group.label})" if group.label else measure.task
+    """Return the task, with the language of the experts where that is another of several."""
+    name = task_name(measure.task)
+    return name if group.label in name else f"{name} ({group.label} experts)"
 
 
 def score_name(measure: Measure, group: Group) -> str:
     """Return the task with its metric."""
-    return f"{measure_text(measure, group)}, {measure.metric}"
+    metric = CORPUS_METRICS.get(measure.metric) or measure.metric.replace("_", " ")
+    return f"{measure_text(measure, group)}, {metric}"
 
 
 def contrast_text(comparison: Comparison) -> str:

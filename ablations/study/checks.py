@@ -8,7 +8,8 @@ from typing import Any
 
 from ablations.study.documents import PLACEHOLDERS, place_problem
 from ablations.study.experts import ExpertsFile
-from ablations.study.schema import EXPERTS, Study
+from ablations.study.schema import EXPERTS, SUGGEST, Study
+from ablations.study.suggested import suggestion_problems
 from ablations.study.varied_experts import varied_expert_problems
 from ablations.tasks.catalog import SHIPPED_TASKS, choose, list_tasks
 from layerswap_method.errors import InputError, nearest
@@ -96,6 +97,7 @@ def study_problems(study: Study, known: Collection[str]) -> Iterator[str]:
     yield from _recipe_problems(study, known)
     yield from _pool_problems(study)
     yield from varied_expert_problems(study)
+    yield from suggestion_problems(study)
     evaluate = study.evaluate
     if not evaluate.tasks and not evaluate.languages:
         yield "evaluate names no tasks; write tasks: [NAME, ...] or benchmarks: [mgsm, ...]"
@@ -129,7 +131,7 @@ def _recipe_problems(study: Study, known: Collection[str]) -> Iterator[str]:
             yield f"recipe has the unknown key {key!r}{nearest(key, known)}"
     varied = study.vary if isinstance(study.vary, dict) else [n for each in settings for n in each]
     for name in dict.fromkeys(varied):
-        if name.startswith(EXPERTS):  # see `varied_expert_problems`
+        if name.startswith(EXPERTS) or name == SUGGEST:  # checked by themselves
             continue
         problem = place_problem(study.recipe, name, known)
         if problem is not None:

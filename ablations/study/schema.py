@@ -34,6 +34,9 @@ Setting = Mapping[str, Value]
 EXPERTS = "experts."
 """Begins the names in `vary` that choose experts: ``experts.task``, ``experts.base``."""
 
+SUGGEST = "suggest"
+"""In `vary`: the layer counts that `layerswap suggest` proposes for the experts at hand."""
+
 BaselineKind = Literal["base", "task_expert", "language_expert", "soup", "weighted_soup", "ties"]
 """What a recipe is compared with."""
 
@@ -179,7 +182,8 @@ class Study(Frozen):
     """A grid (parameter -> values, all combined) or a list of settings, each a cell. A name is a
     key of the recipe, one of its `parameters`, a path such as ``models.0.parameters.weight``, or a
     role: ``experts.task``, ``experts.language`` (one name, or a list of names that are paired with
-    all of the other role) or ``experts.base``."""
+    all of the other role) or ``experts.base``. ``suggest: true`` takes the layer counts that
+    `layerswap suggest` proposes for the experts, found when the study is planned."""
 
     reference_layers: int | None = Field(default=None, ge=1)
     """Depth that layer counts are given for; scaled to the model's. None: they are the model's."""

@@ -71,14 +71,13 @@ def compose(
         )
     elif draw:
         notes.append(f"Figures are left out: {HINT}.")
-    by_factor = [each for each in comparisons if each.contrast.factor]
-    by_baseline = [each for each in comparisons if not each.contrast.factor]
+    primary = [each for each in comparisons if each.is_primary]
     report = Report(
         name=study.name,
         question=study.question,
         source=study.source,
         facts=tuple(_facts(run)),
-        answers=tuple(answers(by_factor or by_baseline)),
+        answers=tuple(answers(primary)),
         noise=tuple(noise_lines(comparisons, _medians(summaries), study.evaluate.level)),
         tables=tuple(
             _tables(
@@ -179,8 +178,9 @@ def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Ite
     )
     if methods:
         yield (
-            f"Tests, all on the same items: {'; '.join(methods)}. Holm's correction is over all "
-            "comparisons of this report. Intervals are not corrected."
+            f"Tests, all on the same items: {'; '.join(methods)}. Holm's correction is over the "
+            "primary comparisons; the others are exploratory and not corrected. Intervals are not "
+            "corrected."
         )
     if any(group.task_experts > 1 or group.language_experts > 1 for group in observations.groups):
         yield (

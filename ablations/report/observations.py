@@ -66,6 +66,10 @@ class Block:
     is_binary: bool
     """Whether every item is right or wrong."""
 
+    def average(self) -> float:
+        """Return the mean score over the cells that there are."""
+        return float(self.statistic(self.counts.sum(axis=3))[self.present].mean())
+
 
 class Observations:
     """The cells of a run by what they are, with their items."""

@@ -7,7 +7,6 @@ is in `souping`; tables per factor, of comparisons and of cells are in `detail_t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from ablations.machine.names import slug
@@ -23,6 +22,7 @@ from ablations.report.design import (
 from ablations.report.document import Entry, Table, gap, text_entries
 from ablations.report.factors import factors
 from ablations.report.observations import Measure, Observations
+from ablations.report.primary import last_code
 from ablations.report.summaries import Summaries, Summary
 from ablations.report.wording import score_name
 from ablations.statistics.as_text import number, with_interval
@@ -149,9 +149,8 @@ def grid(
 
 
 def is_english(task: str) -> bool:
-    """Return whether a task is in English by the last two-letter part of its name."""
-    codes = [part for part in re.split(r"[_\-]", task.lower()) if re.fullmatch("[a-z]{2}", part)]
-    return bool(codes) and codes[-1] == "en"
+    """Return whether a task is in English by its name."""
+    return last_code(task) == "en"
 
 
 class _Columns:

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ablations.report.comparisons import Comparer
 from ablations.report.design import Group, Model
-from ablations.report.observations import Item, Measure, Observations
+from ablations.report.observations import Measure, Observations
+from ablations.report.primary import halves
+from ablations.report.wording import ALPHA
 from ablations.statistics.paired import holm
-
-ALPHA = 0.05
 
 Models = tuple[Model, ...]
 """Settings that are averaged."""
@@ -43,16 +41,6 @@ class Best:
     """Of the second half."""
 
 
-def halves(items: Sequence[Item], seed: int) -> tuple[list[Item], list[Item]]:
-    """Return the items in two halves, drawn at random and the same for the same seed."""
-    order = np.random.default_rng(seed).permutation(len(items))
-    middle = len(items) // 2
-    return (
-        [items[at] for at in sorted(order[:middle])],
-        [items[at] for at in sorted(order[middle:])],
-    )
-
-
 def best_of(
     observations: Observations,
     comparer: Comparer,
@@ -70,7 +58,7 @@ def best_of(
     for models in settings:
         block = observations.block(models, group, measure, choosing)
         if block is not None:
-            scores[models] = block.score()
+            scores[models] = block.average()
     if len(scores) < 2:
         return None
     best = max(scores, key=lambda models: sign * scores[models])
@@ -89,4 +77,4 @@ def best_of(
             tested[models] = outcome.p
     corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
     near += [models for models, p in corrected.items() if p >= ALPHA]
-    return Best(best, own.score(), tuple(near), len(scores), len(testing))
+    return Best(best, own.average(), tuple(near), len(scores), len(testing))

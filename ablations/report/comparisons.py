@@ -1,20 +1,21 @@
 """Which models of a study are compared, and how each comparison came out. Knows no layout.
 
 Compared are the levels of every factor with its first level, and the recipe with every baseline.
-All comparisons of a report are one family for Holm's correction.
+The primary comparisons (see `primary`) are one family for Holm's correction; the others are
+exploratory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ablations.report.design import Group, Model, baseline_of, recipe_models
-from ablations.report.factors import difference, factors
 from ablations.report.observations import Block, Measure, Observations
+from ablations.report.primary import Contrast, factor_contrasts, primary_contrasts
 from ablations.statistics.bootstrap import (
     BOOTSTRAP_RESAMPLES,
     Draws,
@@ -32,6 +33,7 @@ from ablations.statistics.paired import (
     newcombe_interval,
     permutation_test,
 )
+from ablations.study.schema import Study
 
 MOST_SETTINGS = 4
 """Settings that are compared with the baselines one by one; of more, their average is."""
@@ -39,29 +41,6 @@ MOST_SETTINGS = 4
 MCNEMAR = "exact McNemar test, Newcombe's paired interval"
 PERMUTATION = "paired permutation test over items, bootstrap interval"
 BOOTSTRAP = "paired bootstrap"
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """Two models, or averages of models, to be compared: first minus second."""
-
-    factor: str
-    """What differs, in words; ``""`` for the recipe against a baseline."""
-
-    first: str
-    """In words."""
-
-    second: str
-    """In words."""
-
-    first_models: tuple[Model, ...]
-    """Settings to average over."""
-
-    second_models: tuple[Model, ...]
-    """As many, in the same order, or one."""
-
-    shared: str = ""
-    """What both have in common of what the study varies, in words."""
 
 
 @dataclass(frozen=True)
@@ -119,10 +98,15 @@ class Comparison:
     """None where a cell is missing or items have no value of their own."""
 
     p_holm: float | None = None
-    """p corrected for all comparisons of the report."""
+    """p corrected for all primary comparisons of the report; None for an exploratory one."""
 
     family: int = 0
-    """How many they are; those of the same models count once."""
+    """How many they are, those of the same models counted once; 0 for an exploratory one."""
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether the study named it beforehand; all others are exploratory."""
+        return self.contrast.rival is not None
 
     @property
     def is_same_model(self) -> bool:
@@ -199,14 +183,9 @@ class Comparer:
         return self._draws[key]
 
 
-def contrasts(observations: Observations) -> Iterator[Contrast]:
-    """Yield what is compared, factors first."""
-    study = observations.run.study
-    for factor in factors(study):
-        first, *others = factor.levels
-        for level in others:
-            what, one, other, shared = difference(factor, level)
-            yield Contrast(what, one, other, level.models, first.models, shared)
+def contrasts(study: Study) -> Iterator[Contrast]:
+    """Yield what is compared on all items, factors first."""
+    yield from factor_contrasts(study)
     recipes = recipe_models(study)
     for kind in study.baseline:
         # Each against the baseline of its own experts.
@@ -221,30 +200,51 @@ def contrasts(observations: Observations) -> Iterator[Contrast]:
 
 
 def compare_all(observations: Observations, comparer: Comparer) -> tuple[Comparison, ...]:
-    """Return every comparison of the report, corrected together."""
-    found = []
-    listed = list(contrasts(observations))
+    """Return every comparison of the report; first those that are primary and nothing else."""
+    own: list[Comparison] = []
+    listed: list[Comparison] = []
+    everything = list(contrasts(observations.run.study))
     for group, measure in observations.measured():
         items = observations.items(group, measure)
-        for contrast in listed:
+        primary = list(primary_contrasts(observations, group, measure, items))
+        on_all = {_models(each): each for each, _ in primary if not each.chosen_on}
+        jobs = [(each, some, own) for each, some in primary if each.chosen_on]
+        jobs += [(on_all.pop(_models(each), each), items, listed) for each in everything]
+        jobs += [(each, items, own) for each in on_all.values()]
+        for contrast, some, found in jobs:
             first, second = (
-                observations.block(models, group, measure, items)
+                observations.block(models, group, measure, some)
                 for models in (contrast.first_models, contrast.second_models)
             )
             outcome = comparer.compare(first, second) if first and second else None
             found.append(Comparison(contrast, group, measure, outcome))
+    return tuple(_corrected([*own, *listed]))
+
+
+def _models(contrast: Contrast) -> tuple[tuple[Model, ...], tuple[Model, ...]]:
+    return contrast.first_models, contrast.second_models
+
+
+def _corrected(comparisons: Sequence[Comparison]) -> Iterator[Comparison]:
+    """Yield the comparisons, the primary ones with their corrected p."""
     # Settings that come to the same weights (layer counts on a small model) are one hypothesis.
-    keys = [(c.group, c.measure, c.outcome.models) if c.outcome else () for c in found]
+    keys = [
+        (each.group, each.measure, each.outcome.models, each.contrast.chosen_on)
+        if each.is_primary and each.outcome is not None
+        else None
+        for each in comparisons
+    ]
     tested = {
         key: each.outcome.p
-        for key, each in zip(keys, found, strict=True)
-        if each.outcome is not None and each.outcome.p is not None
+        for key, each in zip(keys, comparisons, strict=True)
+        if key is not None and each.outcome is not None and each.outcome.p is not None
     }
     corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
-    return tuple(
-        replace(each, p_holm=corrected[key], family=len(tested)) if key in tested else each
-        for key, each in zip(keys, found, strict=True)
-    )
+    for key, each in zip(keys, comparisons, strict=True):
+        if key is None or key not in tested:
+            yield each
+        else:
+            yield replace(each, p_holm=corrected[key], family=len(tested))
 
 
 def _compare_right_and_wrong(outcome: Outcome, one: Array, other: Array, level: float) -> Outcome:

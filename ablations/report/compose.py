@@ -207,8 +207,9 @@ def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Ite
     )
     if methods:
         yield (
-            f"Tests, all on the same items: {'; '.join(methods)}. Holm's correction is over all "
-            "comparisons of this report. Intervals are not corrected."
+            f"Tests, all on the same items: {'; '.join(methods)}. Holm's correction is over the "
+            "primary comparisons; the others are exploratory and not corrected. Intervals are not "
+            "corrected."
         )
     if any(group.task_experts > 1 or group.language_experts > 1 for group in observations.groups):
         yield (

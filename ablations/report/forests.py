@@ -15,7 +15,7 @@ from ablations.report.design import (
     recipe_models,
     reference_kind,
 )
-from ablations.report.factors import drawn_settings
+from ablations.report.factors import settled
 from ablations.report.observations import Measure, Observations
 from ablations.report.targets import ordered
 from ablations.report.wording import measure_text
@@ -77,7 +77,7 @@ def settings_of(observations: Observations) -> list[_Row]:
         return []
     labels = {model: model.short for model in recipe_models(study)}
     found = []
-    for setting, models in drawn_settings(study):
+    for setting, models in settled(study):
         label = labels[models[0]]
         if len(set(models)) > 1:
             seed = f"seed={setting.get('seed', '')}"

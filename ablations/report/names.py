@@ -35,12 +35,6 @@ def task_name(task: str) -> str:
     return ", ".join(filter(None, (head, languages, " ".join(words[after:]))))
 
 
-def target_language(task: str) -> str | None:
-    """Return the code of the last language in a task's name; None where it names none."""
-    known = _languages()
-    return next((word for word in reversed(task.split("_")[1:]) if word in known), None)
-
-
 @functools.cache
 def _languages() -> dict[str, Language]:
     return load_languages()

@@ -66,8 +66,8 @@ class Block:
     is_binary: bool
     """Whether every item is right or wrong."""
 
-    def score(self) -> float:
-        """Return the mean of the cells' scores."""
+    def average(self) -> float:
+        """Return the mean score over the cells that there are."""
         return float(self.statistic(self.counts.sum(axis=3))[self.present].mean())
 
 

@@ -7,7 +7,6 @@ is in `souping`; tables per factor, of comparisons and of cells are in `detail_t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from ablations.machine.names import slug
@@ -24,6 +23,7 @@ from ablations.report.document import Entry, Table, gap, text_entries
 from ablations.report.factors import factors
 from ablations.report.observations import Measure, Observations
 from ablations.report.summaries import Summaries, Summary
+from ablations.report.targets import is_english
 from ablations.report.wording import score_name
 from ablations.statistics.as_text import number, with_interval
 
@@ -146,12 +146,6 @@ def grid(
         for column in top.levels
     }
     return sorted({b for b, _ in found}), sorted({u for _, u in found}), found
-
-
-def is_english(task: str) -> bool:
-    """Return whether a task is in English by the last two-letter part of its name."""
-    codes = [part for part in re.split(r"[_\-]", task.lower()) if re.fullmatch("[a-z]{2}", part)]
-    return bool(codes) and codes[-1] == "en"
 
 
 class _Columns:

@@ -6,10 +6,11 @@ import statistics as plain
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ablations.report.comparisons import BOOTSTRAP, Comparison, Contrast, Outcome
+from ablations.report.comparisons import BOOTSTRAP, Comparison, Outcome
 from ablations.report.design import Group
 from ablations.report.names import task_name
 from ablations.report.observations import Measure
+from ablations.report.primary import Contrast
 from ablations.statistics.as_text import p_text, percent, points
 from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.statistics.power import (
@@ -20,7 +21,7 @@ from ablations.statistics.power import (
 )
 
 ALPHA = 0.05
-"""A corrected p below this is called evidence."""
+"""A corrected p below this is called evidence; an exploratory p below it is a hint."""
 
 GAP = "–"
 """What stands for a number that there is not."""
@@ -65,6 +66,11 @@ def extent_text(outcome: Outcome) -> str:
     return f"n={outcome.items} × {outcome.cells} pairs of cells"
 
 
+def choice_text(contrast: Contrast) -> str:
+    """Return on which items something was chosen; empty where nothing was."""
+    return f"chosen on {contrast.chosen_on} other items" if contrast.chosen_on else ""
+
+
 def sentence(comparison: Comparison) -> str:
     """Return the comparison in one plain sentence."""
     where = f"{contrast_text(comparison)}, {measure_text(comparison.measure, comparison.group)}"
@@ -74,10 +80,11 @@ def sentence(comparison: Comparison) -> str:
     p = _p_equals(outcome.p or 0.0)
     if comparison.family > 1 and comparison.p_holm is not None:
         corrected = _p_equals(comparison.p_holm)
-        p += f" ({corrected} corrected for {comparison.family} comparisons)"
+        p += f" ({corrected} corrected for {comparison.family} primary comparisons)"
     interval = f"[{points(outcome.low)}, {points(outcome.high)}]"
     told = f"{points(outcome.difference)} points {interval}, {p}, {extent_text(outcome)}"
-    return f"{where}: {told}: {verdict(comparison)}"
+    chosen = choice_text(comparison.contrast)
+    return f"{where}: {told}{f', {chosen}' if chosen else ''}: {verdict(comparison)}"
 
 
 def answers(comparisons: Sequence[Comparison]) -> Iterator[str]:
@@ -94,10 +101,10 @@ def not_compared(comparisons: Sequence[Comparison]) -> Iterator[str]:
 
 
 def mark(comparison: Comparison) -> str:
-    """Return `verdict` as a sign: ``*`` evidence, ``(*)`` with these experts only, else empty."""
-    if comparison.outcome is None or not _is_evidence(comparison):
+    """Return `verdict` as a sign: ``*`` evidence, ``°`` an exploratory hint, else empty."""
+    if not _is_small(comparison):
         return ""
-    return "(*)" if _is_about_these_experts(comparison.outcome) else "*"
+    return "*" if comparison.is_primary else "°"
 
 
 def verdict(comparison: Comparison) -> str:
@@ -107,18 +114,20 @@ def verdict(comparison: Comparison) -> str:
         return f"not compared, {_why_not(comparison)}"
     if comparison.is_same_model:
         return "the same model, nothing to test"
-    if not _is_evidence(comparison):
+    if not _is_small(comparison):
+        if not comparison.is_primary:
+            return "exploratory: no sign of a difference"
         if (outcome.p or 0.0) < ALPHA:
-            return f"no evidence of a difference once corrected for {comparison.family} comparisons"
+            return (
+                "no evidence of a difference once corrected for "
+                f"{comparison.family} primary comparisons"
+            )
         return "no evidence of a difference"
     is_up = (outcome.difference > 0) == comparison.measure.higher_is_better
     contrast = comparison.contrast
     better = _named(contrast, contrast.first if is_up else contrast.second)
-    if _is_about_these_experts(outcome):
-        return (
-            f"{better} is better with these experts, but the interval over experts holds zero: "
-            "not shown for others"
-        )
+    if not comparison.is_primary:
+        return f"exploratory: {better} may be better"
     return f"evidence that {better} is better"
 
 
@@ -181,13 +190,11 @@ def _p_equals(p: float) -> str:
     return f"p{text}" if text.startswith("<") else f"p={text}"
 
 
-def _is_evidence(comparison: Comparison) -> bool:
-    return comparison.p_holm is not None and comparison.p_holm < ALPHA
-
-
-def _is_about_these_experts(outcome: Outcome) -> bool:
-    several = outcome.task_experts > 1 or outcome.language_experts > 1
-    return several and outcome.low <= 0 <= outcome.high
+def _is_small(comparison: Comparison) -> bool:
+    """Return whether p is below `ALPHA`: the corrected p of a primary comparison."""
+    outcome = comparison.outcome
+    p = comparison.p_holm if comparison.is_primary or outcome is None else outcome.p
+    return p is not None and p < ALPHA
 
 
 def _why_not(comparison: Comparison) -> str:

@@ -46,6 +46,9 @@ Kind = Literal["recipe", BaselineKind]
 Table = Literal["pairs", "overview", "souping", "parameters"]
 """Layouts of a report: the paper's Tables 1, 2 and 6, and one table per varied parameter."""
 
+Rival = Literal[BaselineKind, "better_expert", "first_setting"]
+"""What a primary comparison compares the swap with."""
+
 BASELINE_ROLES: Mapping[BaselineKind, tuple[str, ...]] = {
     "base": ("base",),
     "task_expert": ("task",),
@@ -141,8 +144,28 @@ class Evaluate(Frozen):
     """How the engine runs the models."""
 
 
+class PrimaryBlock(Frozen):
+    """The primary comparisons: corrected together; all others of the report are exploratory."""
+
+    against: tuple[Rival, ...] = ()
+    """What the swap is compared with: a baseline of the study, ``better_expert`` (the task or the
+    language expert, whichever scores better), or ``first_setting`` (every setting of `vary`
+    against the first one). Empty: the soup and the better expert where they are baselines of the
+    study, else ``first_setting``, else every baseline."""
+
+    tasks: tuple[StrictStr, ...] = ()
+    """On which tasks. Empty: the first task in the target language."""
+
+    setting: dict[str, Value] | None = None
+    """The setting of `vary` that is compared with the models of `against`. None: the best of
+    several, which is chosen on one half of the items and tested on the other half."""
+
+
 class ReportBlock(Frozen):
     """What the report shows."""
+
+    primary: PrimaryBlock = PrimaryBlock()
+    """The comparisons that answer the question."""
 
     tables: tuple[Table, ...] = ()
     """Layouts; empty shows those that fit the study."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,9 @@ from ablations.drawing.canvas import COLORS
 from ablations.drawing.figure import Drawing, draw_figure
 
 _ROW_IN = 0.2
+_TITLE_LETTERS = 24
+"""Of a line of the title."""
+
 _GREY = "#777777"
 
 
@@ -67,7 +71,8 @@ class Forest:
 
 def draw_forest(forest: Forest) -> Drawing:
     """Return the drawing of `forest`; see `draw_figure`."""
-    height = _ROW_IN * (len(forest.rows) + 0.6) + 0.95
+    lines = max(len(textwrap.wrap(each.title, _TITLE_LETTERS)) for each in forest.panels)
+    height = _ROW_IN * (len(forest.rows) + 0.6) + 0.8 + 0.15 * lines
     painters = [partial(_draw, forest, panel) for panel in forest.panels]
     return draw_figure(forest.key, painters, (3.45, height))
 
@@ -109,8 +114,9 @@ def _draw(forest: Forest, panel: ForestPanel, axes: Any) -> None:
         fontsize=7.5,
         color="#444444",
     )
-    axes.set_title(panel.title, loc="left", fontweight="bold", pad=14)
-    axes.set_xlabel(f"points above or below the {forest.reference}")
+    title = textwrap.fill(panel.title, _TITLE_LETTERS)
+    axes.set_title(title, loc="left", fontweight="bold", pad=14)
+    axes.set_xlabel("difference in points")
 
 
 def _limits(estimates: Sequence[Estimate | None]) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from ablations.drawing.charts import Chart, draw_chart
 from ablations.drawing.figure import Drawing
 from ablations.drawing.forest import Forest, draw_forest
 from ablations.drawing.score_map import ScoreMap, draw_map
+from ablations.report.bottom_line import sentences
 from ablations.report.charts import charts
 from ablations.report.comparisons import Comparer, Comparison, compare_all
 from ablations.report.design import (
@@ -39,7 +40,7 @@ from ablations.report.published import reference_table
 from ablations.report.score_maps import LayerMap, layer_map, map_figure
 from ablations.report.souping import check_same_questions, has_soups, souping_table
 from ablations.report.summaries import Summaries
-from ablations.report.tables import grid_tables, overview_table, pairs_table
+from ablations.report.tables import grid_tables, has_pairs, overview_table, pairs_table
 from ablations.report.wording import noise_lines
 from ablations.runner.records import Run
 from layerswap_method.errors import InputError
@@ -85,7 +86,7 @@ def compose(
         question=study.question,
         source=study.source,
         problems=(),
-        bottom_line=(),
+        bottom_line=tuple(sentences(summaries, comparer, comparisons, layers)),
         lead=(*figures[:1], lead_table(summaries, layers)),
         tables=tuple(_tables(several, comparisons, published)),
         figures=figures[1:],
@@ -142,9 +143,11 @@ def _layouts(several: Sequence[Summaries]) -> Iterator[Table]:
     summaries = several[0]
     study = summaries.observations.run.study
     asked = study.report.tables
-    if "pairs" in asked or (not asked and len((*baselines(study), *recipe_models(study))) > 1):
+    # Of one pair, the table of the first screen has it all.
+    several_pairs = has_pairs(summaries.observations)
+    if several_pairs and ("pairs" in asked or not asked):
         yield pairs_table(summaries)
-    if "overview" in asked or (not asked and study.baseline):
+    if several_pairs and ("overview" in asked or (not asked and study.baseline)):
         yield overview_table(summaries)
     if "souping" in asked or len(several) > 1 or (not asked and has_soups(several)):
         yield souping_table(several)
@@ -229,7 +232,8 @@ def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Ite
         )
     shown = dict.fromkeys(measure for _, measure in observations.measured())
     told = ", ".join(f"{task_name(m.task)} is {m.task}: {m.metric} ({m.filter})" for m in shown)
-    yield f"Tasks by their names in lm-eval, metric and filter: {told}. `scores.csv` has all of them."
+    yield f"Tasks by their names in lm-eval, with metric and filter: {told}."
+    yield "`scores.csv` has every metric and filter."
     yield f"Resampling is seeded with {study.evaluate.seed}: the same run gives the same report."
 
 

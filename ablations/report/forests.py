@@ -19,6 +19,7 @@ from ablations.report.factors import settled
 from ablations.report.observations import Measure, Observations
 from ablations.report.targets import ordered
 from ablations.report.wording import measure_text
+from ablations.study.documents import LAYER_SWAP
 
 _MOST_ROWS = 40
 _MOST_PANELS = 6
@@ -76,9 +77,10 @@ def settings_of(observations: Observations) -> list[_Row]:
     if study.recipe is None:
         return []
     labels = {model: model.short for model in recipe_models(study)}
+    prefix = "swap " if study.recipe.get("merge_method") == LAYER_SWAP else ""
     found = []
     for setting, models in settled(study):
-        label = labels[models[0]]
+        label = prefix + labels[models[0]]
         if len(set(models)) > 1:
             seed = f"seed={setting.get('seed', '')}"
             label = " ".join(word for word in label.split() if not word.startswith(seed[:5]))

@@ -10,6 +10,7 @@ from ablations.report.observations import Measure, Observations
 from ablations.report.score_maps import LayerMap
 from ablations.report.summaries import Summaries
 from ablations.report.tables import entry, scope_note
+from ablations.report.targets import ordered
 from ablations.report.wording import measure_text
 from ablations.statistics.corpus import CORPUS_METRICS
 
@@ -45,7 +46,7 @@ def lead_table(summaries: Summaries, layers: LayerMap | None) -> Table:
                 "The best was chosen on one half of the items; its score here is over all items, "
                 "and so a little too high."
             )
-    columns = list(observations.measured())
+    columns = list(dict.fromkeys((*ordered(observations), *observations.measured())))
     found = []
     labels: dict[tuple[Model, ...], list[str]] = {}
     for name, models in rows:
@@ -73,4 +74,4 @@ def _metrics(observations: Observations, measures: list[Measure]) -> str:
         metric = CORPUS_METRICS.get(measure.metric) or measure.metric.replace("_", " ")
         number = f", {items[measure]} items" if items[measure] else ""
         told.setdefault(f"{metric}{number}", []).append(task_name(measure.task))
-    return "; ".join(f"{', '.join(names)}: {metric}" for metric, names in told.items()) + "."
+    return "; ".join(f"{' and '.join(names)}: {metric}" for metric, names in told.items()) + "."

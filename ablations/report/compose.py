@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ablations.drawing.canvas import HINT, can_draw
 from ablations.drawing.charts import draw_chart
 from ablations.report.charts import charts
-from ablations.report.comparisons import Comparer, Comparison, compare_all
+from ablations.report.comparisons import Comparison, compare_all
 from ablations.report.design import (
     SHORT_NOTE,
     Group,
@@ -59,9 +59,8 @@ def compose(
     check_same_questions(run, others)
     study = run.study
     observations = Observations(run)
-    comparer = Comparer(seed=study.evaluate.seed, level=study.evaluate.level)
-    summaries = Summaries(observations, comparer)
-    comparisons = compare_all(observations, comparer)
+    summaries = Summaries(observations)
+    comparisons = compare_all(observations)
     drawn: tuple[Figure, ...] = ()
     notes = list(_notes(observations, comparisons))
     if draw and can_draw():
@@ -81,7 +80,7 @@ def compose(
         noise=tuple(noise_lines(comparisons, _medians(summaries), study.evaluate.level)),
         tables=tuple(
             _tables(
-                [summaries, *(Summaries(Observations(other), comparer) for other in others)],
+                [summaries, *(Summaries(Observations(other)) for other in others)],
                 comparisons,
                 published,
             )
@@ -184,9 +183,8 @@ def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Ite
         )
     if any(group.task_experts > 1 or group.language_experts > 1 for group in observations.groups):
         yield (
-            "Averages over pairs: intervals draw task experts, language experts and items with "
-            "replacement, each by itself (pigeonhole bootstrap); p-values draw items only, so they "
-            "are about these experts."
+            "Averages over pairs: intervals and p-values have one uncertainty, over task experts, "
+            "language experts and items together. With few experts a role it is large."
         )
         if varies_experts(study):
             yield (
@@ -201,7 +199,12 @@ def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Ite
     shown = dict.fromkeys(measure for _, measure in observations.measured())
     told = ", ".join(f"{m.task}: {m.metric} ({m.filter})" for m in shown)
     yield f"Metric and filter shown: {told}. `scores.csv` has all of them."
-    yield f"Resampling is seeded with {study.evaluate.seed}: the same run gives the same report."
+    if any(each.contrast.chosen_on for each in comparisons):
+        yield (
+            "What is the best of several was chosen on one half of the items and tested on the "
+            f"other half. The halves are drawn at random with seed {study.evaluate.seed}, so the "
+            "same run gives the same report."
+        )
 
 
 def _emptiness(run: Run) -> str:

@@ -62,7 +62,9 @@ def report(
         if path.parent == folder:
             click.echo(path)
     click.echo()
-    click.echo(as_text(written.report.question, written.report.problems, written.report.bottom_line))
+    click.echo(
+        as_text(written.report.question, written.report.problems, written.report.bottom_line)
+    )
 
 
 def _check_place(path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ablations.report.comparisons import Comparer
+from ablations.report.comparisons import compare_models
 from ablations.report.design import Group, Model
 from ablations.report.observations import Measure, Observations
 from ablations.report.primary import halves
@@ -27,9 +27,6 @@ class Best:
     best: Models
     """Chosen on the first half."""
 
-    score: float
-    """Of the best, on the second half."""
-
     near: tuple[Models, ...]
     """The best, and every setting that is not significantly worse on the second half (p of 0.05 or
     more, corrected for all settings by Holm's method)."""
@@ -43,7 +40,6 @@ class Best:
 
 def best_of(
     observations: Observations,
-    comparer: Comparer,
     settings: Sequence[Models],
     group: Group,
     measure: Measure,
@@ -62,13 +58,12 @@ def best_of(
     if len(scores) < 2:
         return None
     best = max(scores, key=lambda models: sign * scores[models])
-    own = observations.block(best, group, measure, testing)
-    if own is None:
-        return None
     near, tested = [best], {}
     for models in scores:
-        block = observations.block(models, group, measure, testing)
-        outcome = None if block is None or models == best else comparer.compare(own, block)
+        pair = best, models
+        outcome = None
+        if models != best:
+            outcome = compare_models(observations, group, measure, pair, testing)
         if outcome is None:
             continue
         if outcome.p is None or sign * outcome.difference <= 0:
@@ -77,4 +72,4 @@ def best_of(
             tested[models] = outcome.p
     corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
     near += [models for models, p in corrected.items() if p >= ALPHA]
-    return Best(best, own.average(), tuple(near), len(scores), len(testing))
+    return Best(best, tuple(near), len(scores), len(testing))

@@ -6,7 +6,7 @@ import statistics as plain
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from ablations.report.comparisons import Comparer, Comparison, Outcome, compare_all
+from ablations.report.comparisons import Comparison, Outcome, compare_all, compare_models
 from ablations.report.design import Group, Model, baseline_of
 from ablations.report.merged import as_merged
 from ablations.report.observations import Measure, Observations
@@ -29,11 +29,10 @@ def bottom_line(run: Run) -> tuple[str, ...]:
         return ()
     run, _ = as_merged(run)
     observations = Observations(run)
-    comparer = Comparer(seed=run.study.evaluate.seed, level=run.study.evaluate.level)
-    summaries = Summaries(observations, comparer)
-    layers = layer_map(summaries, comparer)
-    comparisons = compare_all(observations, comparer)
-    return tuple(sentences(summaries, comparer, comparisons, layers))
+    summaries = Summaries(observations)
+    layers = layer_map(summaries)
+    comparisons = compare_all(observations)
+    return tuple(sentences(summaries, comparisons, layers))
 
 
 def as_text(question: str, problems: Sequence[str], lines: Sequence[str], width: int = 100) -> str:
@@ -44,7 +43,6 @@ def as_text(question: str, problems: Sequence[str], lines: Sequence[str], width:
 
 def sentences(
     summaries: Summaries,
-    comparer: Comparer,
     comparisons: Sequence[Comparison],
     layers: LayerMap | None,
 ) -> Iterator[str]:
@@ -52,7 +50,6 @@ def sentences(
 
     Args:
         summaries: of the run.
-        comparer: for the comparisons that only these sentences need.
         comparisons: of the report.
         layers: the map of the study, where it has one.
     """
@@ -65,13 +62,13 @@ def sentences(
         levels = [each for each in here if each.contrast.rival == "first_setting"]
         if swaps:
             found.append(_against_rivals(swaps))
-            found += _cost(observations, comparer, swaps[0])
+            found += _cost(observations, swaps[0])
         if levels:
             found.append(_against_first(levels))
         best = None if layers is None else layers.best.get((group, measure))
         if here and layers is not None and best is not None:
             found.append(_region(layers, group, measure))
-            found += _suggestion(observations, comparer, layers, group, measure)
+            found += _suggestion(observations, layers, group, measure)
     if not found:
         found += [f"{line}." for line in not_compared(comparisons)]
     limits = " ".join(_limits(observations, primary))
@@ -141,7 +138,7 @@ def _against_first(levels: Sequence[Comparison]) -> str:
     return f"At {measure_text(measure, group)}, compared with {name}: {'; '.join(parts)}."
 
 
-def _cost(observations: Observations, comparer: Comparer, swap: Comparison) -> Iterator[str]:
+def _cost(observations: Observations, swap: Comparison) -> Iterator[str]:
     """Yield what the swap loses or gains on the other tasks, against the better expert there."""
     models = swap.contrast.first_models
     kinds = [kind for kind in _EXPERTS if kind in observations.run.study.baseline]
@@ -160,7 +157,7 @@ def _cost(observations: Observations, comparer: Comparer, swap: Comparison) -> I
         if not scored:
             continue
         rivals = max(scored, key=lambda each: each[0])[1]
-        outcome = _compare(observations, comparer, group, measure, (models, rivals))
+        outcome = compare_models(observations, group, measure, (models, rivals))
         if outcome is not None:
             parts.append(
                 f"{measure_text(measure, group)} {points(outcome.difference)} points "
@@ -187,7 +184,6 @@ def _region(layers: LayerMap, group: Group, measure: Measure) -> str:
 
 def _suggestion(
     observations: Observations,
-    comparer: Comparer,
     layers: LayerMap,
     group: Group,
     measure: Measure,
@@ -202,7 +198,7 @@ def _suggestion(
         return
     _, testing = halves(observations.items(group, measure), observations.run.study.evaluate.seed)
     pair = layers.suggested, best.best
-    outcome = _compare(observations, comparer, group, measure, pair, testing)
+    outcome = compare_models(observations, group, measure, pair, testing)
     if outcome is not None:
         yield (
             f"layerswap suggest proposes {label}: {points(outcome.difference)} points "
@@ -228,19 +224,6 @@ def _limits(observations: Observations, primary: Sequence[Comparison]) -> Iterat
         )
     if all(group.task_experts * group.language_experts == 1 for group in observations.groups):
         yield "One pair of experts was merged, so another training run may come out differently."
-
-
-def _compare(
-    observations: Observations,
-    comparer: Comparer,
-    group: Group,
-    measure: Measure,
-    pair: tuple[tuple[Model, ...], tuple[Model, ...]],
-    items: Sequence[tuple[int, str]] | None = None,
-) -> Outcome | None:
-    chosen = observations.items(group, measure) if items is None else items
-    first, second = (observations.block(models, group, measure, chosen) for models in pair)
-    return comparer.compare(first, second) if first and second else None
 
 
 def _distinct(models: tuple[Model, ...]) -> tuple[Model, ...]:

@@ -14,33 +14,26 @@ from typing import Any
 import numpy as np
 
 from ablations.report.design import Group, Model, baseline_of, recipe_models
-from ablations.report.observations import Block, Measure, Observations
+from ablations.report.observations import Block, Item, Measure, Observations
 from ablations.report.primary import Contrast, factor_contrasts, primary_contrasts
-from ablations.statistics.bootstrap import (
-    BOOTSTRAP_RESAMPLES,
-    Draws,
-    Mask,
-    bootstrap_p_value,
-    draw,
-    percentile_interval,
-    resampled_scores,
+from ablations.statistics.crossed import (
+    Estimate,
+    difference_interval,
+    difference_p,
+    estimate,
+    item_values,
+    score_interval,
 )
 from ablations.statistics.intervals import Array
-from ablations.statistics.paired import (
-    PERMUTATIONS,
-    holm,
-    mcnemar_exact,
-    newcombe_interval,
-    permutation_test,
-)
+from ablations.statistics.paired import holm, mcnemar_exact, newcombe_interval
 from ablations.study.schema import Study
 
 MOST_SETTINGS = 4
 """Settings that are compared with the baselines one by one; of more, their average is."""
 
 MCNEMAR = "exact McNemar test, Newcombe's paired interval"
-PERMUTATION = "paired permutation test over items, bootstrap interval"
-BOOTSTRAP = "paired bootstrap"
+OVER_ITEMS = "Newcombe's paired interval on effective numbers of items, and p from that interval"
+OVER_EXPERTS = "the same over experts and items together"
 
 
 @dataclass(frozen=True)
@@ -114,73 +107,76 @@ class Comparison:
         return self.outcome is not None and self.outcome.p is None
 
 
-class Comparer:
-    """Compares blocks with draws that are the same for all of them."""
+def average_interval(block: Block, level: float) -> tuple[float, float]:
+    """Return the interval of the average over the cells of `block`, over experts and items."""
+    values = item_values(block.counts, block.statistic)
+    return score_interval(estimate(values, block.present), level)
 
-    def __init__(self, *, seed: int, level: float) -> None:
-        """Take the seed of every draw and the level of the intervals."""
-        self._seed = seed
-        self.level = level
-        self._draws: dict[tuple[tuple[int, ...], bool], Draws] = {}
 
-    def interval(self, block: Block) -> tuple[float, float]:
-        """Return the interval of the average over the cells of `block`, over experts and items."""
-        draws = self._draw(block.counts.shape, experts=True)
-        scores = resampled_scores(block.counts, block.present, block.statistic, draws)
-        return percentile_interval(scores, self.level)
+def compare(first: Block, second: Block, level: float) -> Outcome | None:
+    """Return how `first` differs from `second`; None where no cell has its like."""
+    shape = np.broadcast_shapes(first.present.shape, second.present.shape)
+    one, other = (_broadcast(each.counts, shape) for each in (first, second))
+    present = np.logical_and(first.present, second.present)
+    if not present.any():
+        return None
+    weights = [_broadcast(each.weights, shape)[present] for each in (first, second)]
+    scores = [first.statistic(each.sum(axis=3))[present].mean() for each in (one, other)]
+    per_item = (one - other)[present][..., 0]
+    outcome = Outcome(
+        difference=float(scores[0] - scores[1]),
+        low=0.0,
+        high=0.0,
+        p=None,
+        method="",
+        items=one.shape[3],
+        cells=len({*zip(*np.nonzero(present)[1:], *weights, strict=True)}),
+        task_experts=int(present.any(axis=(0, 2)).sum()),
+        language_experts=int(present.any(axis=(0, 1)).sum()),
+        psi=None if one.shape[-1] > 1 else float((per_item**2).mean()),
+        models=tuple((str(a), str(b)) for a, b in zip(*weights, strict=True)),
+    )
+    if all(a == b for a, b in outcome.models):
+        return outcome
+    if outcome.cells == 1 and first.is_binary and second.is_binary:
+        return _compare_right_and_wrong(outcome, one[present][0], other[present][0], level)
+    values = [item_values(each, first.statistic) for each in (one, other)]
+    found: tuple[Estimate, Estimate, Estimate] = (
+        estimate(values[0], present),
+        estimate(values[1], present),
+        estimate(values[0] - values[1], present),
+    )
+    low, high = difference_interval(*found, level)
+    several = outcome.task_experts > 1 or outcome.language_experts > 1
+    return replace(
+        outcome,
+        low=low,
+        high=high,
+        p=difference_p(*found),
+        method=OVER_EXPERTS if several else OVER_ITEMS,
+    )
 
-    def compare(self, first: Block, second: Block) -> Outcome | None:
-        """Return how `first` differs from `second`; None where no cell has its like."""
-        shape = np.broadcast_shapes(first.present.shape, second.present.shape)
-        one, other = (_broadcast(each.counts, shape) for each in (first, second))
-        present = np.logical_and(first.present, second.present)
-        if not present.any():
-            return None
-        weights = [_broadcast(each.weights, shape)[present] for each in (first, second)]
-        items = one.shape[3]
-        scores = [first.statistic(each.sum(axis=3))[present].mean() for each in (one, other)]
-        per_item = (one - other)[present][..., 0]
-        is_corpus = one.shape[-1] > 1
-        outcome = Outcome(
-            difference=float(scores[0] - scores[1]),
-            low=0.0,
-            high=0.0,
-            p=None,
-            method="",
-            items=items,
-            cells=len({*zip(*np.nonzero(present)[1:], *weights, strict=True)}),
-            task_experts=int(present.any(axis=(0, 2)).sum()),
-            language_experts=int(present.any(axis=(0, 1)).sum()),
-            psi=None if is_corpus else float((per_item**2).mean()),
-            models=tuple((str(a), str(b)) for a, b in zip(*weights, strict=True)),
-        )
-        if all(a == b for a, b in outcome.models):
-            return outcome
-        if outcome.cells == 1 and first.is_binary and second.is_binary:
-            return _compare_right_and_wrong(outcome, one[present][0], other[present][0], self.level)
-        low, high = percentile_interval(
-            self._differences(first, one, other, present, experts=True), self.level
-        )
-        if is_corpus:
-            drawn = self._differences(first, one, other, present, experts=False)
-            p, method = bootstrap_p_value(drawn, outcome.difference), BOOTSTRAP
-        else:
-            p, method = permutation_test(per_item.mean(axis=0), seed=self._seed), PERMUTATION
-        return replace(outcome, low=low, high=high, p=p, method=method)
 
-    def _differences(
-        self, block: Block, one: Array, other: Array, present: Mask, *, experts: bool
-    ) -> Array:
-        draws = self._draw(one.shape, experts=experts)
-        scores = [resampled_scores(each, present, block.statistic, draws) for each in (one, other)]
-        return np.asarray(scores[0] - scores[1], dtype=np.float64)
+def compare_models(
+    observations: Observations,
+    group: Group,
+    measure: Measure,
+    pair: tuple[tuple[Model, ...], tuple[Model, ...]],
+    items: Sequence[Item] | None = None,
+) -> Outcome | None:
+    """Return how the first models differ from the second; None where a cell is missing.
 
-    def _draw(self, shape: tuple[int, ...], *, experts: bool) -> Draws:
-        key = (shape[1:4], experts)
-        if key not in self._draws:
-            resamples = BOOTSTRAP_RESAMPLES if experts else PERMUTATIONS
-            self._draws[key] = draw(shape, seed=self._seed, experts=experts, resamples=resamples)
-        return self._draws[key]
+    Args:
+        observations: of the run.
+        group: where.
+        measure: by which score.
+        pair: as many models each, or one.
+        items: to compare on; None for all.
+    """
+    chosen = observations.items(group, measure) if items is None else items
+    first, second = (observations.block(models, group, measure, chosen) for models in pair)
+    level = observations.run.study.evaluate.level
+    return compare(first, second, level) if first and second else None
 
 
 def contrasts(study: Study) -> Iterator[Contrast]:
@@ -199,11 +195,12 @@ def contrasts(study: Study) -> Iterator[Contrast]:
             yield Contrast("", model.label, baseline.label, (model,), (baseline,))
 
 
-def compare_all(observations: Observations, comparer: Comparer) -> tuple[Comparison, ...]:
+def compare_all(observations: Observations) -> tuple[Comparison, ...]:
     """Return every comparison of the report; first those that are primary and nothing else."""
     own: list[Comparison] = []
     listed: list[Comparison] = []
     everything = list(contrasts(observations.run.study))
+    level = observations.run.study.evaluate.level
     for group, measure in observations.measured():
         items = observations.items(group, measure)
         primary = list(primary_contrasts(observations, group, measure, items))
@@ -216,7 +213,7 @@ def compare_all(observations: Observations, comparer: Comparer) -> tuple[Compari
                 observations.block(models, group, measure, some)
                 for models in (contrast.first_models, contrast.second_models)
             )
-            outcome = comparer.compare(first, second) if first and second else None
+            outcome = compare(first, second, level) if first and second else None
             found.append(Comparison(contrast, group, measure, outcome))
     return tuple(_corrected([*own, *listed]))
 

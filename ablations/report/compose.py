@@ -13,11 +13,9 @@ from ablations.drawing.forest import Forest, draw_forest
 from ablations.drawing.score_map import ScoreMap, draw_map
 from ablations.report.bottom_line import sentences
 from ablations.report.charts import charts
-from ablations.report.comparisons import Comparer, Comparison, compare_all
+from ablations.report.comparisons import Comparison, compare_all
 from ablations.report.design import (
     Group,
-    baselines,
-    recipe_models,
     short_note,
     varies_experts,
 )
@@ -69,24 +67,23 @@ def compose(
     run, merged = as_merged(run)
     study = run.study
     observations = Observations(run)
-    comparer = Comparer(seed=study.evaluate.seed, level=study.evaluate.level)
-    summaries = Summaries(observations, comparer)
-    comparisons = compare_all(observations, comparer)
-    layers = layer_map(summaries, comparer)
+    summaries = Summaries(observations)
+    comparisons = compare_all(observations)
+    layers = layer_map(summaries)
     figures: tuple[Figure, ...] = ()
     notes = [*_notes(observations, comparisons), *merged]
     if draw and can_draw():
-        figures = tuple(_figures(summaries, comparer, layers))
+        figures = tuple(_figures(summaries, layers))
     elif draw:
         notes.append(f"Figures are left out: {HINT}.")
     others = tuple(as_merged(other)[0] for other in others)
-    several = [summaries, *(Summaries(Observations(other), comparer) for other in others)]
+    several = [summaries, *(Summaries(Observations(other)) for other in others)]
     report = Report(
         name=study.name,
         question=study.question,
         source=study.source,
         problems=(),
-        bottom_line=tuple(sentences(summaries, comparer, comparisons, layers)),
+        bottom_line=tuple(sentences(summaries, comparisons, layers)),
         lead=(*figures[:1], lead_table(summaries, layers)),
         tables=tuple(_tables(several, comparisons, published)),
         figures=figures[1:],
@@ -98,9 +95,9 @@ def compose(
     return report, comparisons
 
 
-def _figures(summaries: Summaries, comparer: Comparer, layers: LayerMap | None) -> Iterator[Figure]:
+def _figures(summaries: Summaries, layers: LayerMap | None) -> Iterator[Figure]:
     """Yield the figures, the one that answers first."""
-    lead = forest(summaries.observations, comparer)
+    lead = forest(summaries.observations)
     if layers is not None:
         chart = map_figure(summaries, layers)
         yield _figure(chart, draw_map(chart))
@@ -216,9 +213,8 @@ def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Ite
         )
     if any(group.task_experts > 1 or group.language_experts > 1 for group in observations.groups):
         yield (
-            "Averages over pairs: intervals draw task experts, language experts and items with "
-            "replacement, each by itself (pigeonhole bootstrap); p-values draw items only, so they "
-            "are about these experts."
+            "Averages over pairs: intervals and p-values have one uncertainty, over task experts, "
+            "language experts and items together. With few experts a role it is large."
         )
         if varies_experts(study):
             yield (
@@ -234,7 +230,12 @@ def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Ite
     told = ", ".join(f"{task_name(m.task)} is {m.task}: {m.metric} ({m.filter})" for m in shown)
     yield f"Tasks by their names in lm-eval, with metric and filter: {told}."
     yield "`scores.csv` has every metric and filter."
-    yield f"Resampling is seeded with {study.evaluate.seed}: the same run gives the same report."
+    if any(each.contrast.chosen_on for each in comparisons):
+        yield (
+            "What is the best of several was chosen on one half of the items and tested on the "
+            f"other half. The halves are drawn at random with seed {study.evaluate.seed}, so the "
+            "same run gives the same report."
+        )
 
 
 def _minute(when: str) -> str:

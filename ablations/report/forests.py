@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ablations.drawing.forest import Estimate, Forest, ForestPanel
-from ablations.report.comparisons import Comparer
+from ablations.report.comparisons import compare_models
 from ablations.report.design import (
     Group,
     Model,
@@ -27,7 +27,7 @@ _MOST_PANELS = 6
 _Row = tuple[str, tuple[Model, ...]]
 
 
-def forest(observations: Observations, comparer: Comparer) -> Forest | None:
+def forest(observations: Observations) -> Forest | None:
     """Return the plot; None where there is nothing to compare, or too much for one plot."""
     study = observations.run.study
     kind = reference_kind(study)
@@ -54,7 +54,7 @@ def forest(observations: Observations, comparer: Comparer) -> Forest | None:
                 against = tuple(baseline_of(kind, model) for model in models)
             if len(set(against)) == 1:
                 against = against[:1]
-            estimates.append(_estimate(observations, comparer, group, measure, models, against))
+            estimates.append(_estimate(observations, group, measure, models, against))
         if any(each is not None for each in estimates):
             panels.append(ForestPanel(measure_text(measure, group), tuple(estimates)))
     if not panels:
@@ -62,8 +62,8 @@ def forest(observations: Observations, comparer: Comparer) -> Forest | None:
     return Forest(
         "differences",
         f"Difference to the {reference}",
-        f"Lines: {comparer.level:.0%} intervals of the difference on the same items. A filled "
-        "point has an interval without zero. Intervals are not corrected for their number.",
+        f"Lines: {study.evaluate.level:.0%} intervals of the difference on the same items. Filled "
+        "points have an interval without zero. Intervals are not corrected for their number.",
         tuple(name for name, _ in rows),
         number,
         reference,
@@ -91,7 +91,6 @@ def settings_of(observations: Observations) -> list[_Row]:
 
 def _estimate(
     observations: Observations,
-    comparer: Comparer,
     group: Group,
     measure: Measure,
     models: Sequence[Model],
@@ -99,9 +98,8 @@ def _estimate(
 ) -> Estimate | None:
     if len({1, len(models), len(against)}) > 2:
         return None  # averages of different experts, which have no like
-    items = observations.items(group, measure)
-    one, other = (observations.block(each, group, measure, items) for each in (models, against))
-    outcome = comparer.compare(one, other) if one and other else None
+    pair = tuple(models), tuple(against)
+    outcome = compare_models(observations, group, measure, pair)
     if outcome is None:
         return None
     return Estimate(100 * outcome.difference, 100 * outcome.low, 100 * outcome.high)

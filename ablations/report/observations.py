@@ -15,8 +15,8 @@ import numpy.typing as npt
 from ablations.report.design import Group, Model, groups, setting_key
 from ablations.runner.records import CellRecord, Run, TaskRecord
 from ablations.scoring.records import TaskScore
-from ablations.statistics.bootstrap import Mask, Statistic
 from ablations.statistics.corpus import CorpusMetric, corpus_metric
+from ablations.statistics.crossed import Mask, Statistic
 from ablations.statistics.intervals import Array
 
 Item = tuple[int, str]

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from ablations.drawing.score_map import MapCell, MapPanel, ScoreMap
 from ablations.report.best import Best, Models, best_of
-from ablations.report.comparisons import Comparer
 from ablations.report.design import (
     Group,
     Model,
@@ -51,7 +50,7 @@ class LayerMap:
     """Per score: the best place and those that may be as good."""
 
 
-def layer_map(summaries: Summaries, comparer: Comparer) -> LayerMap | None:
+def layer_map(summaries: Summaries) -> LayerMap | None:
     """Return the map; None where the study tries too few outer swaps for one."""
     run = summaries.observations.run
     study, depth = run.study, run.head.num_layers
@@ -93,7 +92,7 @@ def layer_map(summaries: Summaries, comparer: Comparer) -> LayerMap | None:
         {
             (group, measure): best
             for group, measure in ordered(summaries.observations)
-            if (best := best_of(summaries.observations, comparer, settings, group, measure))
+            if (best := best_of(summaries.observations, settings, group, measure))
         },
     )
 

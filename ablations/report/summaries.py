@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ablations.report.comparisons import Comparer
+from ablations.report.comparisons import average_interval
 from ablations.report.design import Group, Model
 from ablations.report.observations import Measure, Observations
 from ablations.scoring.records import TaskScore
@@ -38,10 +38,9 @@ class Summary:
 class Summaries:
     """Summaries of a run, computed once each."""
 
-    def __init__(self, observations: Observations, comparer: Comparer) -> None:
-        """Take the cells, and the draws of the intervals."""
+    def __init__(self, observations: Observations) -> None:
+        """Take the cells."""
         self.observations = observations
-        self._comparer = comparer
         self._known: dict[tuple[tuple[Model, ...], Group, Measure], Summary | None] = {}
 
     def of(self, models: Sequence[Model], group: Group, measure: Measure) -> Summary | None:
@@ -78,11 +77,12 @@ class Summaries:
         values = [score.value for score, _ in scores]
         interval = None
         single = scores[0][0].interval
-        if len(scores) == 1 and single is not None:
+        if len(scores) == 1 and single is not None and single.low < single.high:
             interval = (single.low, single.high)
-        elif len(scores) > 1 and (items := self.observations.items(group, measure)):
+        elif items := self.observations.items(group, measure):
             block = self.observations.block(models, group, measure, items)
-            interval = None if block is None else self._comparer.interval(block)
+            level = self.observations.run.study.evaluate.level
+            interval = None if block is None else average_interval(block, level)
         ends = sorted(values, reverse=not measure.higher_is_better)
         return Summary(
             average=sum(score.value * weight for score, weight in scores)

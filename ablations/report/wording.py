@@ -6,7 +6,7 @@ import statistics as plain
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ablations.report.comparisons import BOOTSTRAP, Comparison, Outcome
+from ablations.report.comparisons import Comparison, Outcome
 from ablations.report.design import Group
 from ablations.report.names import task_name
 from ablations.report.observations import Measure
@@ -154,7 +154,7 @@ def noise_lines(
         ]
         name = CORPUS_METRICS.get(measure.metric)
         if name is not None:
-            widths = [(o.high - o.low) / 2 for o in outcomes if o.method == BOOTSTRAP]
+            widths = [(o.high - o.low) / 2 for o in outcomes if o.psi is None]
             if widths:
                 width = percent(plain.median(widths))
                 yield (
@@ -194,7 +194,10 @@ def _is_small(comparison: Comparison) -> bool:
     """Return whether p is below `ALPHA`: the corrected p of a primary comparison."""
     outcome = comparison.outcome
     p = comparison.p_holm if comparison.is_primary or outcome is None else outcome.p
-    return p is not None and p < ALPHA
+    if outcome is None or p is None:
+        return False
+    # The exact test of one pair of cells and its interval may differ by a hair.
+    return p < ALPHA and not outcome.low <= 0 <= outcome.high
 
 
 def _why_not(comparison: Comparison) -> str:

@@ -24,7 +24,6 @@ from ablations.report.formats.templates import render_html, render_latex, render
 from ablations.runner.records import Run
 from layerswap_method.errors import InputError, nearest
 
-
 _NAME = re.compile(r"(figures/)?[a-z0-9_-]+\.[a-z]+")
 MANIFEST = ".report.json"
 """Lists the files of a report in its folder, so that the next one removes no other."""

@@ -74,5 +74,11 @@ def run(study: str, dry_run: bool, **options: Any) -> None:
     show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
     result = runner.run_study(study, chosen)
     click.echo(result.report())
+    from ablations.report.bottom_line import answer_text
+    from ablations.runner.records import load_run
+
+    answer = answer_text(load_run(result.out))
+    if answer:
+        click.echo(f"\n{answer}")
     if result.summary.failed:
         sys.exit(1)

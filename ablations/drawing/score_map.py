@@ -111,7 +111,7 @@ def _draw(chart: ScoreMap, panel: MapPanel, limit: float, axes: Any) -> None:
             )
             continue
         color = contrasting(mesh.to_rgba(cell.difference))
-        said = " ".join(["best"] * cell.is_best + ["suggested"] * cell.is_suggested)
+        said = "+".join(["best"] * cell.is_best + ["sugg."] * cell.is_suggested)
         axes.text(
             column + 0.5,
             row + (0.62 if said else 0.5),
@@ -127,11 +127,11 @@ def _draw(chart: ScoreMap, panel: MapPanel, limit: float, axes: Any) -> None:
             axes.text(
                 column + 0.5,
                 row + 0.22,
-                "best, sugg." if cell.is_best and cell.is_suggested else said,
+                said,
                 ha="center",
                 va="center_baseline",
                 color=color,
-                fontsize=4.6,
+                fontsize=5.8 if len(said) < 6 else 4.4,
                 in_layout=False,
             )
     for ends in _outline(panel):

@@ -23,6 +23,12 @@ _EXPERTS: tuple[BaselineKind, ...] = ("task_expert", "language_expert")
 _MOST = 5
 
 
+def answer_text(run: Run) -> str:
+    """Return question and bottom line for a terminal; empty for a run without a finished cell."""
+    lines = bottom_line(run)
+    return as_text(run.study.question, (), lines) if lines else ""
+
+
 def bottom_line(run: Run) -> tuple[str, ...]:
     """Return the answer of `run` in plain sentences; empty for a run without a finished cell."""
     if not run.cells:

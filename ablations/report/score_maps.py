@@ -138,7 +138,7 @@ def map_figure(summaries: Summaries, layers: LayerMap) -> ScoreMap:
     if layers.suggested_place is not None:
         b, u = layers.suggested_place
         has_zone = layers.places.get((b, u)) != layers.suggested
-        caption += f" Suggested: what layerswap suggest proposes, b={b} u={u}" + (
+        caption += f" Sugg.: what layerswap suggest proposes, b={b} u={u}" + (
             "; it adds transition layers, so its own score is in the table." if has_zone else "."
         )
     if sum(b + u == layers.num_layers for b, u in layers.places) > 1:

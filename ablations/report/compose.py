@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ablations.drawing.canvas import HINT, can_draw
 from ablations.drawing.charts import draw_chart
 from ablations.report.charts import charts
-from ablations.report.comparisons import Comparison, compare_all
+from ablations.report.comparisons import Comparer, Comparison, compare_all
 from ablations.report.design import (
     SHORT_NOTE,
     Group,
@@ -59,8 +59,9 @@ def compose(
     check_same_questions(run, others)
     study = run.study
     observations = Observations(run)
-    summaries = Summaries(observations)
-    comparisons = compare_all(observations)
+    comparer = Comparer(seed=study.evaluate.seed, level=study.evaluate.level)
+    summaries = Summaries(observations, comparer)
+    comparisons = compare_all(observations, comparer)
     drawn: tuple[Figure, ...] = ()
     notes = list(_notes(observations, comparisons))
     if draw and can_draw():
@@ -80,7 +81,7 @@ def compose(
         noise=tuple(noise_lines(comparisons, _medians(summaries), study.evaluate.level)),
         tables=tuple(
             _tables(
-                [summaries, *(Summaries(Observations(other)) for other in others)],
+                [summaries, *(Summaries(Observations(other), comparer) for other in others)],
                 comparisons,
                 published,
             )

@@ -6,7 +6,7 @@ import statistics as plain
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from ablations.report.comparisons import Comparison, Outcome, compare_all, compare_models
+from ablations.report.comparisons import Comparer, Comparison, Outcome, compare_all, compare_models
 from ablations.report.design import Group, Model, baseline_of
 from ablations.report.merged import as_merged
 from ablations.report.observations import Measure, Observations
@@ -35,9 +35,10 @@ def bottom_line(run: Run) -> tuple[str, ...]:
         return ()
     run, _ = as_merged(run)
     observations = Observations(run)
-    summaries = Summaries(observations)
+    comparer = Comparer(seed=run.study.evaluate.seed, level=run.study.evaluate.level)
+    summaries = Summaries(observations, comparer)
     layers = layer_map(summaries)
-    comparisons = compare_all(observations)
+    comparisons = compare_all(observations, comparer)
     return tuple(sentences(summaries, comparisons, layers))
 
 

@@ -107,54 +107,63 @@ class Comparison:
         return self.outcome is not None and self.outcome.p is None
 
 
-def average_interval(block: Block, level: float) -> tuple[float, float]:
-    """Return the interval of the average over the cells of `block`, over experts and items."""
-    values = item_values(block.counts, block.statistic)
-    return score_interval(estimate(values, block.present), level)
+@dataclass(frozen=True)
+class Comparer:
+    """How blocks are compared."""
 
+    seed: int
+    """Of the halves of the items: what is chosen on one is tested on the other."""
 
-def compare(first: Block, second: Block, level: float) -> Outcome | None:
-    """Return how `first` differs from `second`; None where no cell has its like."""
-    shape = np.broadcast_shapes(first.present.shape, second.present.shape)
-    one, other = (_broadcast(each.counts, shape) for each in (first, second))
-    present = np.logical_and(first.present, second.present)
-    if not present.any():
-        return None
-    weights = [_broadcast(each.weights, shape)[present] for each in (first, second)]
-    scores = [first.statistic(each.sum(axis=3))[present].mean() for each in (one, other)]
-    per_item = (one - other)[present][..., 0]
-    outcome = Outcome(
-        difference=float(scores[0] - scores[1]),
-        low=0.0,
-        high=0.0,
-        p=None,
-        method="",
-        items=one.shape[3],
-        cells=len({*zip(*np.nonzero(present)[1:], *weights, strict=True)}),
-        task_experts=int(present.any(axis=(0, 2)).sum()),
-        language_experts=int(present.any(axis=(0, 1)).sum()),
-        psi=None if one.shape[-1] > 1 else float((per_item**2).mean()),
-        models=tuple((str(a), str(b)) for a, b in zip(*weights, strict=True)),
-    )
-    if all(a == b for a, b in outcome.models):
-        return outcome
-    if outcome.cells == 1 and first.is_binary and second.is_binary:
-        return _compare_right_and_wrong(outcome, one[present][0], other[present][0], level)
-    values = [item_values(each, first.statistic) for each in (one, other)]
-    found: tuple[Estimate, Estimate, Estimate] = (
-        estimate(values[0], present),
-        estimate(values[1], present),
-        estimate(values[0] - values[1], present),
-    )
-    low, high = difference_interval(*found, level)
-    several = outcome.task_experts > 1 or outcome.language_experts > 1
-    return replace(
-        outcome,
-        low=low,
-        high=high,
-        p=difference_p(*found),
-        method=OVER_EXPERTS if several else OVER_ITEMS,
-    )
+    level: float
+    """Of the intervals, in (0, 1)."""
+
+    def interval(self, block: Block) -> tuple[float, float]:
+        """Return the interval of the average over the cells of `block`, over experts and items."""
+        values = item_values(block.counts, block.statistic)
+        return score_interval(estimate(values, block.present), self.level)
+
+    def compare(self, first: Block, second: Block) -> Outcome | None:
+        """Return how `first` differs from `second`; None where no cell has its like."""
+        shape = np.broadcast_shapes(first.present.shape, second.present.shape)
+        one, other = (_broadcast(each.counts, shape) for each in (first, second))
+        present = np.logical_and(first.present, second.present)
+        if not present.any():
+            return None
+        weights = [_broadcast(each.weights, shape)[present] for each in (first, second)]
+        scores = [first.statistic(each.sum(axis=3))[present].mean() for each in (one, other)]
+        per_item = (one - other)[present][..., 0]
+        outcome = Outcome(
+            difference=float(scores[0] - scores[1]),
+            low=0.0,
+            high=0.0,
+            p=None,
+            method="",
+            items=one.shape[3],
+            cells=len({*zip(*np.nonzero(present)[1:], *weights, strict=True)}),
+            task_experts=int(present.any(axis=(0, 2)).sum()),
+            language_experts=int(present.any(axis=(0, 1)).sum()),
+            psi=None if one.shape[-1] > 1 else float((per_item**2).mean()),
+            models=tuple((str(a), str(b)) for a, b in zip(*weights, strict=True)),
+        )
+        if all(a == b for a, b in outcome.models):
+            return outcome
+        if outcome.cells == 1 and first.is_binary and second.is_binary:
+            return _compare_right_and_wrong(outcome, one[present][0], other[present][0], self.level)
+        values = [item_values(each, first.statistic) for each in (one, other)]
+        found: tuple[Estimate, Estimate, Estimate] = (
+            estimate(values[0], present),
+            estimate(values[1], present),
+            estimate(values[0] - values[1], present),
+        )
+        low, high = difference_interval(*found, self.level)
+        several = outcome.task_experts > 1 or outcome.language_experts > 1
+        return replace(
+            outcome,
+            low=low,
+            high=high,
+            p=difference_p(*found),
+            method=OVER_EXPERTS if several else OVER_ITEMS,
+        )
 
 
 def compare_models(
@@ -175,8 +184,9 @@ def compare_models(
     """
     chosen = observations.items(group, measure) if items is None else items
     first, second = (observations.block(models, group, measure, chosen) for models in pair)
-    level = observations.run.study.evaluate.level
-    return compare(first, second, level) if first and second else None
+    evaluate = observations.run.study.evaluate
+    comparer = Comparer(seed=evaluate.seed, level=evaluate.level)
+    return comparer.compare(first, second) if first and second else None
 
 
 def contrasts(study: Study) -> Iterator[Contrast]:
@@ -195,15 +205,14 @@ def contrasts(study: Study) -> Iterator[Contrast]:
             yield Contrast("", model.label, baseline.label, (model,), (baseline,))
 
 
-def compare_all(observations: Observations) -> tuple[Comparison, ...]:
+def compare_all(observations: Observations, comparer: Comparer) -> tuple[Comparison, ...]:
     """Return every comparison of the report; first those that are primary and nothing else."""
     own: list[Comparison] = []
     listed: list[Comparison] = []
     everything = list(contrasts(observations.run.study))
-    level = observations.run.study.evaluate.level
     for group, measure in observations.measured():
         items = observations.items(group, measure)
-        primary = list(primary_contrasts(observations, group, measure, items))
+        primary = list(primary_contrasts(observations, group, measure, items, seed=comparer.seed))
         on_all = {_models(each): each for each, _ in primary if not each.chosen_on}
         jobs = [(each, some, own) for each, some in primary if each.chosen_on]
         jobs += [(on_all.pop(_models(each), each), items, listed) for each in everything]
@@ -213,7 +222,7 @@ def compare_all(observations: Observations) -> tuple[Comparison, ...]:
                 observations.block(models, group, measure, some)
                 for models in (contrast.first_models, contrast.second_models)
             )
-            outcome = compare(first, second, level) if first and second else None
+            outcome = comparer.compare(first, second) if first and second else None
             found.append(Comparison(contrast, group, measure, outcome))
     return tuple(_corrected([*own, *listed]))
 

@@ -13,7 +13,7 @@ from ablations.drawing.forest import Forest, draw_forest
 from ablations.drawing.score_map import ScoreMap, draw_map
 from ablations.report.bottom_line import sentences
 from ablations.report.charts import charts
-from ablations.report.comparisons import Comparison, compare_all
+from ablations.report.comparisons import Comparer, Comparison, compare_all
 from ablations.report.design import (
     Group,
     short_note,
@@ -67,8 +67,9 @@ def compose(
     run, merged = as_merged(run)
     study = run.study
     observations = Observations(run)
-    summaries = Summaries(observations)
-    comparisons = compare_all(observations)
+    comparer = Comparer(seed=study.evaluate.seed, level=study.evaluate.level)
+    summaries = Summaries(observations, comparer)
+    comparisons = compare_all(observations, comparer)
     layers = layer_map(summaries)
     figures: tuple[Figure, ...] = ()
     notes = [*_notes(observations, comparisons), *merged]
@@ -77,7 +78,7 @@ def compose(
     elif draw:
         notes.append(f"Figures are left out: {HINT}.")
     others = tuple(as_merged(other)[0] for other in others)
-    several = [summaries, *(Summaries(Observations(other)) for other in others)]
+    several = [summaries, *(Summaries(Observations(other), comparer) for other in others)]
     report = Report(
         name=study.name,
         question=study.question,

@@ -69,7 +69,12 @@ class _Candidate:
 
 
 def primary_contrasts(
-    observations: Observations, group: Group, measure: Measure, items: Sequence[Item]
+    observations: Observations,
+    group: Group,
+    measure: Measure,
+    items: Sequence[Item],
+    *,
+    seed: int,
 ) -> Iterator[tuple[Contrast, Sequence[Item]]]:
     """Yield the primary contrasts of a measure, each with the items to test it on.
 
@@ -87,7 +92,7 @@ def primary_contrasts(
     if not rest:
         return
     settings = _candidates(study)
-    chooser = _Chooser(observations, group, measure, items, study.evaluate.seed)
+    chooser = _Chooser(observations, group, measure, items, seed)
     different = chooser.different(settings)
     swap = chooser.best(different)
     if swap is None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ablations.report.comparisons import average_interval
+from ablations.report.comparisons import Comparer
 from ablations.report.design import Group, Model
 from ablations.report.observations import Measure, Observations
 from ablations.scoring.records import TaskScore
@@ -38,9 +38,10 @@ class Summary:
 class Summaries:
     """Summaries of a run, computed once each."""
 
-    def __init__(self, observations: Observations) -> None:
-        """Take the cells."""
+    def __init__(self, observations: Observations, comparer: Comparer) -> None:
+        """Take the cells, and how their intervals are computed."""
         self.observations = observations
+        self._comparer = comparer
         self._known: dict[tuple[tuple[Model, ...], Group, Measure], Summary | None] = {}
 
     def of(self, models: Sequence[Model], group: Group, measure: Measure) -> Summary | None:
@@ -51,16 +52,16 @@ class Summaries:
         return self._known[key]
 
     def best_of(
-        self, models: Sequence[Model], group: Group, measure: Measure
+        self, models: Sequence[Model], group: Group, measure: Measure, what: str = "average"
     ) -> tuple[Model, Summary] | None:
-        """Return the model with the best average; None where none has a cell."""
+        """Return the model with the best `what` of its summary; None where none has a cell."""
         found = [
             (model, summary)
             for model in models
             if (summary := self.of([model], group, measure)) is not None
         ]
         sign = 1 if measure.higher_is_better else -1
-        return max(found, key=lambda each: sign * each[1].average, default=None)
+        return max(found, key=lambda each: sign * float(getattr(each[1], what)), default=None)
 
     def _summarise(
         self, models: tuple[Model, ...], group: Group, measure: Measure
@@ -81,8 +82,7 @@ class Summaries:
             interval = (single.low, single.high)
         elif items := self.observations.items(group, measure):
             block = self.observations.block(models, group, measure, items)
-            level = self.observations.run.study.evaluate.level
-            interval = None if block is None else average_interval(block, level)
+            interval = None if block is None else self._comparer.interval(block)
         ends = sorted(values, reverse=not measure.higher_is_better)
         return Summary(
             average=sum(score.value * weight for score, weight in scores)

@@ -154,7 +154,9 @@ def test_csv_of_comparisons_has_what_the_tables_round(grid: Run, report_folder: 
     for row, each in zip(rows, comparisons, strict=True):
         assert each.outcome is not None
         assert float(row["difference"]) == each.outcome.difference
-        assert float(row["p_holm"]) == each.p_holm
+        assert row["p_holm"] == ("" if each.p_holm is None else str(each.p_holm))
+        assert row["primary"] == str(each.p_holm is not None).lower()
+        assert int(row["chosen_on"]) == each.contrast.chosen_on
         assert (row["first"], row["second"]) == (each.contrast.first, each.contrast.second)
 
 

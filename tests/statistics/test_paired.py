@@ -1,10 +1,8 @@
 """Against hand-made tables, brute force, published examples and simulations with known truth."""
 
-import itertools
-
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ablations.statistics.paired import holm, mcnemar_exact, newcombe_interval

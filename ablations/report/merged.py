@@ -13,8 +13,7 @@ from typing import TypeVar
 from ablations.report.design import describe_setting, recipe_models, setting_key
 from ablations.report.factors import factors
 from ablations.runner.records import CellRecord, PlannedCell, Run
-from ablations.study.documents import LAYER_SWAP
-from ablations.study.scaling import COUNTS, scale_count
+from ablations.study.scaling import COUNTS, scale_count, scale_layers
 from ablations.study.schema import EXPERTS, SUGGEST, Setting, Study, Value
 
 _Cell = TypeVar("_Cell", PlannedCell, CellRecord)
@@ -59,15 +58,15 @@ def as_merged(run: Run) -> tuple[Run, tuple[str, ...]]:
 
 def _scaled(study: Study, setting: Setting, depth: int | None) -> dict[str, Value]:
     reference = study.reference_layers
-    is_swap = (study.recipe or {}).get("merge_method") == LAYER_SWAP
-    if reference is None or depth is None or not is_swap or setting.get(SUGGEST):
+    if reference is None or depth is None or setting.get(SUGGEST):
         return dict(setting)
-    return {
-        name: scale_count(value, reference, depth)
-        if name in COUNTS and isinstance(value, int)
-        else value
-        for name, value in setting.items()
-    }
+    found = dict(setting)
+    for name, value in setting.items():
+        if name in COUNTS and isinstance(value, int):
+            found[name] = scale_count(value, reference, depth)
+        elif name == "revert_layers" and isinstance(value, str):
+            found[name] = scale_layers(value, reference, depth)
+    return found
 
 
 def _unique(settings: Iterable[Setting]) -> list[Setting]:

@@ -132,7 +132,7 @@ class Evaluate(Frozen):
     """What holds those programs: ``bwrap``, or ``none`` where the container is the sandbox."""
 
     limit: int | None = Field(default=None, ge=1)
-    """Items per task, from the first; None asks all."""
+    """Items per task, from the first; null asks all. Left out: what the experts file says."""
 
     seed: Seed = 0
     """Of few-shot sampling and bootstrap."""
@@ -141,7 +141,7 @@ class Evaluate(Frozen):
     """Confidence level of the intervals."""
 
     options: EngineOptions = EngineOptions()
-    """How the engine runs the models."""
+    """How the engine runs the models; what is left out is as the experts file says."""
 
 
 class PrimaryBlock(Frozen):
@@ -209,7 +209,8 @@ class Study(Frozen):
     `layerswap suggest` proposes for the experts, found when the study is planned."""
 
     reference_layers: int | None = Field(default=None, ge=1)
-    """Depth that layer counts are given for; scaled to the model's. None: they are the model's."""
+    """Depth that layer counts (and `revert_layers`) are given for; they are scaled to the model's
+    depth. Left out: they are the model's."""
 
     experts: Pools
     """The experts by role."""

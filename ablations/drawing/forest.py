@@ -12,8 +12,11 @@ from ablations.drawing.canvas import COLORS
 from ablations.drawing.figure import Drawing, draw_figure
 
 _ROW_IN = 0.2
-_TITLE_LETTERS = 24
-"""Of a line of the title."""
+_TITLE_LETTERS, _ROW_LETTERS = 24, 26
+"""Of a line of a title, and of the name of a row."""
+
+_LETTER_IN = 0.062
+"""Width of a letter of a name."""
 
 _GREY = "#777777"
 
@@ -71,13 +74,22 @@ class Forest:
 
 def draw_forest(forest: Forest) -> Drawing:
     """Return the drawing of `forest`; see `draw_figure`."""
-    lines = max(len(textwrap.wrap(each.title, _TITLE_LETTERS)) for each in forest.panels)
-    height = _ROW_IN * (len(forest.rows) + 0.6) + 0.8 + 0.15 * lines
-    painters = [partial(_draw, forest, panel) for panel in forest.panels]
-    return draw_figure(forest.key, painters, (3.45, height))
+    rows = [textwrap.fill(row, _ROW_LETTERS) for row in forest.rows]
+    longest = max(len(line) for row in rows for line in row.splitlines())
+    titles = [textwrap.fill(each.title, _TITLE_LETTERS) for each in forest.panels]
+    lines = max(title.count("\n") for title in titles)
+    # Titles of as many lines, so that the rows of all panels are at one height.
+    titles = ["\n" * (lines - title.count("\n")) + title for title in titles]
+    row_in = _ROW_IN * (1.3 if any("\n" in row for row in rows) else 1)
+    height = row_in * (len(rows) + 0.6) + 0.95 + 0.15 * lines
+    painters = [
+        partial(_draw, forest, panel, title, rows)
+        for panel, title in zip(forest.panels, titles, strict=True)
+    ]
+    return draw_figure(forest.key, painters, (2.1 + _LETTER_IN * longest, height))
 
 
-def _draw(forest: Forest, panel: ForestPanel, axes: Any) -> None:
+def _draw(forest: Forest, panel: ForestPanel, title: str, rows: Sequence[str], axes: Any) -> None:
     # A little room between the baselines and the others.
     places = [row + 0.6 * (row >= forest.baselines > 0) for row in range(len(forest.rows))]
     axes.axvline(0, color="#444444", lw=0.8, zorder=1)
@@ -99,7 +111,7 @@ def _draw(forest: Forest, panel: ForestPanel, axes: Any) -> None:
         )
     axes.set_ylim(places[-1] + 0.6, -0.6)
     axes.set_xlim(*_limits(panel.estimates))
-    axes.set_yticks(places, forest.rows)
+    axes.set_yticks(places, rows)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.grid(axis="x", color="#e6e6e6", lw=0.5, zorder=0)
@@ -114,7 +126,6 @@ def _draw(forest: Forest, panel: ForestPanel, axes: Any) -> None:
         fontsize=7.5,
         color="#444444",
     )
-    title = textwrap.fill(panel.title, _TITLE_LETTERS)
     axes.set_title(title, loc="left", fontweight="bold", pad=14)
     axes.set_xlabel("difference in points")
 

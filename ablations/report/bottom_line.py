@@ -19,8 +19,10 @@ from ablations.runner.records import Run
 from ablations.statistics.as_text import percent, points
 from ablations.study.schema import BaselineKind
 
+_NOTHING = "No comparison was planned: the study has one model, or models and no recipe."
 _EXPERTS: tuple[BaselineKind, ...] = ("task_expert", "language_expert")
-_MOST = 5
+_MOST, _MOST_NUMBERS = 5, 4
+"""Sentences, and settings without a difference whose numbers are given."""
 
 
 def answer_text(run: Run) -> str:
@@ -70,15 +72,18 @@ def sentences(
         if swaps:
             found.append(_against_rivals(swaps))
             found += _cost(observations, swaps[0])
-        if levels:
-            found.append(_against_first(levels))
+        for name in dict.fromkeys(each.contrast.factor for each in levels):
+            found.append(_against_first([c for c in levels if c.contrast.factor == name]))
         best = None if layers is None else layers.best.get((group, measure))
         if here and layers is not None and best is not None:
             found.append(_region(layers, group, measure))
             found += _suggestion(observations, layers, group, measure)
     if not found:
-        found += [f"{line}." for line in not_compared(comparisons)]
+        found += [f"{line}." for line in not_compared(comparisons)] or [_NOTHING]
     limits = " ".join(_limits(observations, primary))
+    left, cells = len(observations.run.unfinished), len(observations.run.head.cells)
+    if left:
+        found[:1] = [f"Preliminary, {left} of {cells} cells have no result yet: {found[0]}"]
     yield from found[: _MOST - bool(limits)]
     if limits:
         yield limits
@@ -127,7 +132,8 @@ def _against_first(levels: Sequence[Comparison]) -> str:
         if each.is_same_model:
             told["same"].append(label)
         elif not _is_evidence(each):
-            told["not"].append(label)
+            numbers = f" ({points(outcome.difference)} {_interval(outcome)})"
+            told["not"].append(label + numbers * (len(levels) <= _MOST_NUMBERS))
         else:
             way = shown[(outcome.difference > 0) == measure.higher_is_better]
             told[way].append(f"{label} ({points(outcome.difference)} {_interval(outcome)})")
@@ -137,11 +143,7 @@ def _against_first(levels: Sequence[Comparison]) -> str:
     if told["same"]:
         parts.append(f"the same model: {', '.join(told['same'])}")
     what = levels[0].contrast.factor
-    name = (
-        first
-        if "=" in first or len({each.contrast.factor for each in levels}) > 1
-        else (f"{what} {first}")
-    )
+    name = first if "=" in first else f"{what} {first}"
     return f"At {measure_text(measure, group)}, compared with {name}: {'; '.join(parts)}."
 
 
@@ -215,10 +217,6 @@ def _suggestion(
 
 def _limits(observations: Observations, primary: Sequence[Comparison]) -> Iterator[str]:
     """Yield what the data cannot tell."""
-    run = observations.run
-    left, cells = len(run.unfinished), len(run.head.cells)
-    if left:
-        yield f"Preliminary: {left} of {cells} cells have no result yet."
     widths: dict[tuple[Group, Measure], list[Outcome]] = {}
     for each in primary:
         if each.outcome is not None and not each.is_same_model:

@@ -80,7 +80,7 @@ def draw_forest(forest: Forest) -> Drawing:
     lines = max(title.count("\n") for title in titles)
     # Titles of as many lines, so that the rows of all panels are at one height.
     titles = ["\n" * (lines - title.count("\n")) + title for title in titles]
-    row_in = _ROW_IN * (1.3 if any("\n" in row for row in rows) else 1)
+    row_in = _ROW_IN * (1.45 if any("\n" in row for row in rows) else 1)
     height = row_in * (len(rows) + 0.6) + 0.95 + 0.15 * lines
     painters = [
         partial(_draw, forest, panel, title, rows)

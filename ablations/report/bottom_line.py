@@ -83,7 +83,7 @@ def sentences(
     limits = " ".join(_limits(observations, primary))
     left, cells = len(observations.run.unfinished), len(observations.run.head.cells)
     if left:
-        found[:1] = [f"Preliminary, {left} of {cells} cells have no result yet: {found[0]}"]
+        found[:1] = [f"Preliminary: {left} of {cells} cells have no result yet. {found[0]}"]
     yield from found[: _MOST - bool(limits)]
     if limits:
         yield limits

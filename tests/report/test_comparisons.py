@@ -66,7 +66,7 @@ def test_the_plain_sentence_has_every_number(tmp_path: Path) -> None:
     run = write_run(tmp_path, study_of(vary=TRANSITIONS), _steady)
     text = sentence(_of(_compared(run), "pocket_math_sw", "on"))
     assert re.fullmatch(
-        r"transition zone on/off, pocket_math_sw: [+-]\d+\.\d points \[[+-]\d+\.\d, [+-]\d+\.\d\], "
+        r"transition zone on/off, math, Swahili: [+-]\d+\.\d points \[[+-]\d+\.\d, [+-]\d+\.\d\], "
         r"p=0\.\d+, n=250: no evidence of a difference",
         text,
     )
@@ -208,7 +208,7 @@ def test_cells_with_the_same_weights_are_not_tested(tmp_path: Path) -> None:
     first, second = (cell.label for cell in run.cells)
     comparisons = _compared(same_model(run, first, second))
     assert all(each.is_same_model and each.p_holm is None for each in comparisons)
-    assert sentence(comparisons[0]).endswith("pocket_math_sw: the same model, nothing to test")
+    assert sentence(comparisons[0]).endswith("math, Swahili: the same model, nothing to test")
 
 
 def test_what_has_no_items_is_not_compared(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_noise_is_said_in_points_and_items(nine_pairs: Run, tmp_path: Path) -> N
     lines = list(noise_lines(comparisons, measures, 0.95))
     assert len(lines) == 5
     assert re.search(
-        r"mgsm_te \(te\), n=80: two models compared here differ on \d+% of the items \(median\)\. "
+        r"mgsm, Telugu, n=80: two models compared here differ on \d+% of the items \(median\)\. "
         r"Between two single models, differences under \d+\.\d points are noise at 95%; a true "
         r"difference of \d+\.\d points is found with 80% power; one of 2\.0 points would take "
         r"\d,\d{3} items\.",
@@ -276,7 +276,7 @@ def test_draws_are_averaged_and_settings_weigh_alike(tmp_path: Path) -> None:
     assert drawn.outcome is not None
     assert drawn.outcome.difference == pytest.approx((one[1] + two[1] - one[0] - two[0]) / 2)
     assert drawn.outcome.cells == 6
-    assert sentence(drawn).startswith("placement random against outer, pocket_math_sw: ")
+    assert sentence(drawn).startswith("placement random against outer, math, Swahili: ")
     counts = _of(comparisons, "pocket_math_sw", "b=2")
     assert counts.outcome is not None
     # The three draws of the random placement weigh as much as the one outer placement.

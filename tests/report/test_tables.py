@@ -47,7 +47,7 @@ def test_table_1_has_average_and_best_over_pairs_per_language(nine_pairs: Run) -
     (score,) = _scores(nine_pairs, "mgsm_sw", "base", "sw")
     assert score.interval is not None
     low, high = 100 * score.interval.low, 100 * score.interval.high
-    shown = _row(table, "mgsm_sw (sw), exact_match", "avg")["base"].text
+    shown = _row(table, "mgsm, Swahili, exact match", "avg")["base"].text
     assert shown == f"{100 * score.value:.1f} [{low:.1f}, {high:.1f}]"
     assert table.columns == (
         *("task", "over pairs", "base", "task expert", "language expert", "soup"),
@@ -61,41 +61,41 @@ def test_table_1_has_average_and_best_over_pairs_per_language(nine_pairs: Run) -
     ):
         values = [each.value for each in _scores(nine_pairs, "mgsm_te", prefix, "te")]
         assert len(values) == count
-        average = _row(table, "mgsm_te (te), exact_match", "avg")[column]
+        average = _row(table, "mgsm, Telugu, exact match", "avg")[column]
         assert average.value == pytest.approx(sum(values) / count)
         assert average.text.startswith(f"{100 * sum(values) / count:.1f} [")
-        best = _row(table, "mgsm_te (te), exact_match", "max")[column]
+        best = _row(table, "mgsm, Telugu, exact match", "max")[column]
         assert (best.value, best.text) == (max(values), f"{100 * max(values):.1f}")
 
 
 def test_gaps_are_marked_where_they_count(nine_pairs: Run) -> None:
     table = _tables(nine_pairs)["pairs"]
-    found = _row(table, "mgsm_sw (sw), exact_match", "avg")
+    found = _row(table, "mgsm, Swahili, exact match", "avg")
     assert found["soup"].is_gap
     assert found["soup"].text.endswith("(8 of 9 cells)")
     assert not found["task expert"].is_gap
-    assert not _row(table, "mgsm_te (te), exact_match", "avg")["soup"].is_gap
+    assert not _row(table, "mgsm, Telugu, exact match", "avg")["soup"].is_gap
 
 
 def test_table_2_has_worst_average_best_english_and_all_tasks(nine_pairs: Run) -> None:
     table = _tables(nine_pairs)["overview"]
     shown = [(row[0].text, row[1].text) for row in table.rows]
     assert shown == [
-        ("mgsm_en (sw), exact_match", "avg"),
-        *[("mgsm_sw (sw), exact_match", end) for end in ("min", "avg", "max")],
-        *[("translate_sw (sw), bleu", end) for end in ("min", "avg", "max")],
-        ("both exact_match tasks (sw)", "avg"),
-        ("mgsm_en (te), exact_match", "avg"),
-        *[("mgsm_te (te), exact_match", end) for end in ("min", "avg", "max")],
-        ("both exact_match tasks (te)", "avg"),
+        ("mgsm, English (Swahili experts), exact match", "avg"),
+        *[("mgsm, Swahili, exact match", end) for end in ("min", "avg", "max")],
+        *[("translate, Swahili, BLEU", end) for end in ("min", "avg", "max")],
+        ("both exact match tasks (Swahili)", "avg"),
+        ("mgsm, English (Telugu experts), exact match", "avg"),
+        *[("mgsm, Telugu, exact match", end) for end in ("min", "avg", "max")],
+        ("both exact match tasks (Telugu)", "avg"),
     ]
-    worst = _row(table, "mgsm_te (te), exact_match", "min")["language expert"].value
+    worst = _row(table, "mgsm, Telugu, exact match", "min")["language expert"].value
     assert worst == min(e.value for e in _scores(nine_pairs, "mgsm_te", "language_expert", "te"))
     both = [
-        _row(table, f"{task} (te), exact_match", "avg")["task expert"].value
-        for task in ("mgsm_en", "mgsm_te")
+        _row(table, f"mgsm, {task}, exact match", "avg")["task expert"].value
+        for task in ("English (Telugu experts)", "Telugu")
     ]
-    together = _row(table, "both exact_match tasks (te)", "avg")["task expert"].value
+    together = _row(table, "both exact match tasks (Telugu)", "avg")["task expert"].value
     assert together == pytest.approx(sum(each for each in both if each is not None) / 2)
 
 
@@ -113,7 +113,7 @@ def test_english_is_told_by_the_last_code_in_the_name(task: str, expected: bool)
 def test_of_many_settings_the_best_is_shown_and_called_what_it_is(grid: Run) -> None:
     table = _tables(grid)["pairs"]
     assert table.columns[-2:] == ("average of 6 settings", "best of 6 settings")
-    best = _row(table, "pocket_math_sw, exact_match", "avg")["best of 6 settings"]
+    best = _row(table, "math, Swahili, exact match", "avg")["best of 6 settings"]
     scores = _scores(grid, "pocket_math_sw", "math+swahili", "")
     assert best.value == max(score.value for score in scores)
     assert best.text.endswith("(b=2 u=1)")
@@ -139,9 +139,9 @@ def test_the_best_of_all_tasks_is_the_best_of_all_tasks(tmp_path: Path) -> None:
         values = [score.value for score in cell.scores]
         means[f"b={cell.values['bottom_layers']}"] = sum(values) / len(values)
     name = max(means, key=lambda each: means[each])
-    first = _row(table, "pocket_math_sw, exact_match", "avg")["best of 5 settings"].text
+    first = _row(table, "math, Swahili, exact match", "avg")["best of 5 settings"].text
     assert not first.endswith(f"({name})")
-    row = _row(table, "both exact_match tasks", "avg")
+    row = _row(table, "both exact match tasks", "avg")
     average, best = (row[column] for column in columns)
     assert best.value == pytest.approx(max(means.values()))
     assert best.text == f"{100 * max(means.values()):.1f} ({name})"
@@ -159,7 +159,7 @@ def test_of_several_pairs_the_best_setting_is_chosen_by_what_the_row_shows(tmp_p
     run = write_run(tmp_path, study, lambda _, __: 0.0, items=40)
     table = _tables(run)["pairs"]
     for what in ("avg", "max"):
-        row = _row(table, "mgsm_sw (sw), exact_match", what)
+        row = _row(table, "mgsm, Swahili, exact match", what)
         scores = [score.value for score in _scores(run, "mgsm_sw", "math", "sw")]
         by_setting = [
             [
@@ -187,7 +187,7 @@ def test_a_table_per_varied_parameter_with_its_tests(grid: Run) -> None:
     table = tables["factor-bottom-layers"]
     assert table.columns[:4] == ("task", "bottom layers", "score", "difference to b=0")
     assert "factor-top-layers" in tables
-    found = _row(table, "pocket_math_sw, exact_match", "b=1")
+    found = _row(table, "math, Swahili, exact match", "b=1")
     assert found["score"].text.endswith("(1 of 2 cells)")
     assert found["difference to b=0"].value is not None
     assert found["reading"].text
@@ -273,7 +273,7 @@ def test_the_study_chooses_layouts_tasks_and_metric(tmp_path: Path) -> None:
     study = study_of(baseline=["base"], vary={"seed": [0, 1]}, report=report)
     tables = _tables(write_run(tmp_path, study, lambda _, __: 0.0, items=30))
     assert set(tables) == {"pairs", "baselines", "comparisons", "cells"}
-    assert [row[0].text for row in tables["pairs"].rows] == ["pocket_math_en, exact_match"]
+    assert [row[0].text for row in tables["pairs"].rows] == ["math, English, exact match"]
 
 
 def test_published_values_stand_apart_and_only_when_asked(nine_pairs: Run) -> None:
@@ -306,5 +306,5 @@ def test_published_values_are_the_papers() -> None:
 def test_what_is_no_share_is_shown_as_it_is(tmp_path: Path) -> None:
     study = study_of(vary={"seed": [0, 1]}, evaluate={"tasks": ["perplexity_sw"]})
     tables = _tables(write_run(tmp_path, study, lambda _, __: 0.0, items=10))
-    row = _row(tables["pairs"], "perplexity_sw, word_perplexity", "avg")
+    row = _row(tables["pairs"], "perplexity, Swahili, word perplexity", "avg")
     assert row["layer swap seed=0"].text == "3.000"

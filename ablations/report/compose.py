@@ -33,6 +33,7 @@ from ablations.report.souping import check_same_questions, has_soups, souping_ta
 from ablations.report.summaries import Summaries
 from ablations.report.tables import grid_tables, overview_table, pairs_table
 from ablations.report.wording import answers, noise_lines
+from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import Run
 from layerswap_method.errors import InputError
 
@@ -76,6 +77,7 @@ def compose(
         name=study.name,
         question=study.question,
         source=study.source,
+        problems=evaluation_problems(run),
         facts=tuple(_facts(run)),
         answers=tuple(answers(primary)),
         noise=tuple(noise_lines(comparisons, _medians(summaries), study.evaluate.level)),

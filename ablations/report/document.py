@@ -90,6 +90,9 @@ class Report:
     source: str
     """Where the question comes from; may be empty."""
 
+    problems: tuple[str, ...]
+    """What is wrong with the evaluation itself; said before everything else."""
+
     facts: tuple[tuple[str, str], ...]
     """What the numbers are from: cells, engine, versions."""
 

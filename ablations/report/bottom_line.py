@@ -15,6 +15,7 @@ from ablations.report.score_maps import LayerMap, layer_map
 from ablations.report.summaries import Summaries
 from ablations.report.targets import ordered
 from ablations.report.wording import ALPHA, measure_text, not_compared
+from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import Run
 from ablations.statistics.as_text import percent, points
 from ablations.study.schema import BaselineKind
@@ -28,7 +29,7 @@ _MOST, _MOST_NUMBERS = 5, 4
 def answer_text(run: Run) -> str:
     """Return question and bottom line for a terminal; empty for a run without a finished cell."""
     lines = bottom_line(run)
-    return as_text(run.study.question, (), lines) if lines else ""
+    return as_text(run.study.question, evaluation_problems(run), lines) if lines else ""
 
 
 def bottom_line(run: Run) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ from ablations.report.souping import check_same_questions, has_soups, souping_ta
 from ablations.report.summaries import Summaries
 from ablations.report.tables import grid_tables, has_pairs, overview_table, pairs_table
 from ablations.report.wording import noise_lines
+from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import Run
 from layerswap_method.errors import InputError
 
@@ -83,7 +84,7 @@ def compose(
         name=study.name,
         question=study.question,
         source=study.source,
-        problems=(),
+        problems=evaluation_problems(run),
         bottom_line=tuple(sentences(summaries, comparisons, layers)),
         lead=(*figures[:1], lead_table(summaries, layers)),
         tables=tuple(_tables(several, comparisons, published)),

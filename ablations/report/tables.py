@@ -94,7 +94,7 @@ def overview_table(summaries: Summaries) -> Table:
         if len(together) > 1:
             code = f" ({group.label})" if group.label else ""
             number_of = "both" if len(together) == 2 else f"all {len(together)}"
-            name = f"{number_of} {together[0].metric.replace("_", " ")} tasks{code}"
+            name = f"{number_of} {together[0].metric.replace('_', ' ')} tasks{code}"
             rows.append((*text_entries([name, "avg"]), *columns.averages(group, together)))
     return columns.table(
         "overview",

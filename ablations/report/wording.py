@@ -193,11 +193,17 @@ def _p_equals(p: float) -> str:
 def _is_small(comparison: Comparison) -> bool:
     """Return whether p is below `ALPHA`: the corrected p of a primary comparison."""
     outcome = comparison.outcome
-    p = comparison.p_holm if comparison.is_primary or outcome is None else outcome.p
-    if outcome is None or p is None:
+    if outcome is None:
         return False
-    # The exact test of one pair of cells and its interval may differ by a hair.
-    return p < ALPHA and not outcome.low <= 0 <= outcome.high
+    return is_small(outcome, comparison.p_holm if comparison.is_primary else outcome.p)
+
+
+def is_small(outcome: Outcome, p: float | None) -> bool:
+    """Return whether `p` is below `ALPHA` and the interval excludes zero.
+
+    The exact test of one pair of cells and its interval may differ by a hair.
+    """
+    return p is not None and p < ALPHA and not outcome.low <= 0 <= outcome.high
 
 
 def _why_not(comparison: Comparison) -> str:

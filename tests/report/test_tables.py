@@ -205,7 +205,7 @@ def test_a_table_per_varied_parameter_with_its_tests(grid: Run) -> None:
 
 
 def test_the_recipe_stands_against_every_baseline_with_what_is_evidence(nine_pairs: Run) -> None:
-    report, comparisons = compose(nine_pairs, draw=False)
+    _, comparisons = compose(nine_pairs, draw=False)
     table = _tables(nine_pairs)["baselines"]
     assert table.columns == ("task", "model", "base", "task expert", "language expert", "soup")
     against = [each for each in comparisons if not each.contrast.factor and not each.is_primary]
@@ -322,6 +322,5 @@ def test_published_values_are_the_papers() -> None:
 def test_what_is_no_share_is_shown_as_it_is(tmp_path: Path) -> None:
     study = study_of(vary={"seed": [0, 1]}, evaluate={"tasks": ["perplexity_sw"]})
     run = write_run(tmp_path, study, lambda _, __: 0.0, items=10)
-    tables = _tables(run)
     row = _row(_layout(run, "pairs"), "perplexity, Swahili, word perplexity", "avg")
     assert row["layer swap seed=0"].text == "3.000"

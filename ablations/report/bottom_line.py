@@ -229,7 +229,7 @@ def _limits(observations: Observations, primary: Sequence[Comparison]) -> Iterat
             f"{percent(half)} points at {measure_text(measure, group)} are within noise."
         )
     if all(group.task_experts * group.language_experts == 1 for group in observations.groups):
-        yield "One pair of experts was merged, so another training run may come out differently."
+        yield "One training run of each expert was used; another may come out differently."
 
 
 def _distinct(models: tuple[Model, ...]) -> tuple[Model, ...]:

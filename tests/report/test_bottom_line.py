@@ -39,7 +39,7 @@ def test_a_swap_that_wins_beats_both_rivals_and_its_cost_is_said(tmp_path: Path)
     assert cost.startswith("On the other tasks: math, English -")
     assert cost.endswith(" to the task expert (exploratory).")
     assert limits.startswith("Not shown: with 150 items, differences under about ")
-    assert "another training run" in limits
+    assert "One training run of each expert" in limits
 
 
 def test_a_swap_that_loses_and_one_that_changes_nothing(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_layer_counts_are_placed_by_the_layers_that_are_really_swapped(tmp_path:
     assert [(p.x, p.tick) for p in chart.panels[0].series[0].points] == [
         *((0.0, "0\n0+0"), (4.0, "4\n3+1"), (7.0, "7\n5+2")),
     ]
-    assert chart.x_label == "layers from the language expert (of 8)"
+    assert chart.x_label == "layers from the language expert (of 8); below: b+u"
 
 
 def test_any_number_that_varies_is_an_axis_such_as_divergence(tmp_path: Path) -> None:

@@ -166,15 +166,15 @@ def test_csv_of_comparisons_has_what_the_tables_round(grid: Run, report_folder: 
         assert (row["first"], row["second"]) == (each.contrast.first, each.contrast.second)
 
 
-def test_the_page_is_one_file_with_the_question_over_each_table(report: Report) -> None:
+def test_the_page_is_one_file_under_the_question(report: Report) -> None:
     text = render_html(report)
     assert re.findall(r'\b(?:src|href|action|data)="([^#"][^"]*)"', text) == ["data:,"]
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids)) > 20
     question = "Does it matter? &lt;b&gt; &amp; 100 % of $x_1$"
-    ours = [table for table in report.tables if not table.is_reference]
-    assert text.count(f'<p class="question">{question}</p>') == len(ours) + 1
-    assert text.count("<svg ") == len(report.figures) == 3
+    assert text.count(f"<h1>{question}</h1>") == 1
+    panels = [panel for figure in report.all_figures for panel in figure.panels]
+    assert text.count("<svg ") == len(panels) == 6
     assert "&lt;b&gt;CUDA&lt;/b&gt;" in text
     assert "<b>" not in text
 

@@ -10,7 +10,7 @@ from tests.report.runs import same_model, study_of, write_run
 
 def _scaled_run(folder: Path) -> Run:
     """Write a run whose counts are of 32 layers, on a model of 8; two settings are one model."""
-    counts = [{"bottom_layers": b, "top_layers": u} for b, u in ((0, 0), (3, 1), (4, 1), (8, 4))]
+    counts = [{"bottom_layers": b, "top_layers": u} for b, u in ((0, 0), (3, 1), (4, 1), (6, 2))]
     run = write_run(folder, study_of(vary=counts), lambda _, __: 0.0, items=20)
     study = run.study.model_copy(update={"reference_layers": 32})
     write_run_file(folder, run.head.model_copy(update={"study": study}))
@@ -35,7 +35,7 @@ def test_counts_are_those_of_the_model(tmp_path: Path) -> None:
 def test_every_table_and_figure_has_the_counts_of_the_model(tmp_path: Path) -> None:
     report, _ = compose(_scaled_run(tmp_path))
     shown = repr((report.lead, report.tables, report.details, report.bottom_line))
-    for name in ("b=3", "b=4", "b=8", "bottom_layers=8"):
+    for name in ("b=3", "b=4", "b=6", "bottom_layers=6"):
         assert name not in shown
     assert "b=2 u=1" in shown
     assert any("of 8 from the language expert" in note for note in report.notes)

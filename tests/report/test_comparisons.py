@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ablations.report.comparisons import MCNEMAR, OVER_ITEMS, Comparer, Comparison, compare_all
+from ablations.report.comparisons import (
+    MCNEMAR,
+    OVER_EXPERTS,
+    OVER_ITEMS,
+    Comparer,
+    Comparison,
+    compare_all,
+)
+from ablations.report.design import recipe_models
 from ablations.report.factors import factors
 from ablations.report.observations import Item, Observations
 from ablations.report.primary import halves
@@ -16,6 +24,7 @@ from ablations.report.wording import noise_lines, sentence, verdict
 from ablations.runner.records import Run, load_run
 from ablations.statistics.as_text import points
 from ablations.statistics.corpus import CORPUS_METRICS, corpus_metric
+from ablations.statistics.intervals import wilson_interval
 from ablations.statistics.paired import holm, mcnemar_exact, newcombe_interval
 from tests.report.runs import Point, same_model, study_of, write_run
 
@@ -191,6 +200,39 @@ def test_averages_over_pairs_are_paired_by_item_and_expert(nine_pairs: Run) -> N
     assert found.difference == pytest.approx(float((on - off).mean()))
     assert (found.cells, found.task_experts, found.language_experts) == (9, 3, 3)
     assert found.low < found.difference < found.high
+
+
+@pytest.mark.parametrize(("ability", "score"), [(-99.0, 0), (99.0, 100)])
+def test_pooled_rows_at_floor_and_ceiling_have_the_width_of_one_cell(
+    ability: float, score: int, tmp_path: Path
+) -> None:
+    experts = {"task": ["math_1", "math_2"], "language": ["swahili"]}
+    study = study_of(experts=experts, vary=TRANSITIONS, baseline=["soup"])
+    run = write_run(tmp_path, study, lambda _, __: ability, items=100)
+    observations = Observations(run)
+    comparer = Comparer(seed=0, level=0.95)
+    summaries = Summaries(observations, comparer)
+    one = wilson_interval(score, 100)
+    for group, measure in observations.measured():
+        for model in recipe_models(study):
+            pooled = summaries.of([model], group, measure)
+            assert pooled is not None
+            assert (pooled.cells, pooled.average) == (2, score / 100)
+            assert pooled.interval == pytest.approx((one.low, one.high))
+    for each in compare_all(observations, comparer):
+        assert each.outcome is not None
+        assert each.outcome.low < -0.02 < 0.02 < each.outcome.high
+        assert each.outcome.p == 1.0
+
+
+def test_the_p_value_and_the_interval_of_an_average_say_the_same(nine_pairs: Run) -> None:
+    outcomes = [each.outcome for each in _compared(nine_pairs)]
+    found = [each for each in outcomes if each is not None and each.p is not None]
+    small = [each for each in found if (each.p or 0.0) < 0.05]
+    assert 0 < len(small) < len(found)
+    for each in found:
+        assert (each in small) == (not each.low <= 0 <= each.high)
+    assert {each.method for each in found} == {OVER_EXPERTS}
 
 
 def test_a_failed_cell_is_left_out_on_both_sides(nine_pairs: Run) -> None:

@@ -10,9 +10,10 @@ from ablations.cli import main
 from ablations.engines.options import EngineOptions
 from ablations.evaluate.run import SuiteRequest, evaluate_model
 from ablations.report.comparisons import Comparer, compare_all
+from ablations.report.design import baselines
 from ablations.report.models_compared import compare_models
 from ablations.report.observations import Observations
-from ablations.runner.records import Run
+from ablations.runner.records import Run, load_run
 from ablations.statistics.as_text import p_text, points
 from ablations.statistics.paired import holm
 from tests.report.runs import Point, same_model, study_of, write_run
@@ -67,8 +68,6 @@ def test_cells_are_tested_as_in_the_report_and_corrected_together(run: Run) -> N
     assert compare_all(observations, comparer) == ()  # without a recipe a report compares nothing
     (group,) = observations.groups
     outcomes = {}
-    from ablations.report.design import baselines
-
     models = baselines(run.study)
     for measure in observations.measures(group):
         items = observations.items(group, measure)
@@ -196,24 +195,27 @@ def test_another_dtype_is_refused(tmp_path: Path) -> None:
     assert "--dtype is auto and bfloat16" in text
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_real_evaluations_are_compared_with_the_tasks_of_earlier_calls(tmp_path: Path) -> None:
     outs = []
-    for seed in (0, 1):
+    for seed, calls in ((0, [("sw",), ("te",)]), (1, [("sw", "te")])):
         model = write_model(tmp_path / f"model{seed}", seed=seed)
         out = tmp_path / f"out{seed}"
-        for language in ("sw", "te"):
+        for languages in calls:
             request = SuiteRequest(
-                languages=(language,),
-                benchmarks=("mgsm",),
+                languages=languages,
+                benchmarks=("belebele",),
                 data_dir=DATA,
-                limit=3,
+                limit=8,
                 backend="hf",
                 options=EngineOptions(),
             )
             evaluate_model(str(model), request, out)
         outs.append(str(out))
     text = compare_models(outs)
-    tasks = {task for task, _ in _rows(text)}
-    assert len(tasks) == 2
-    assert all(line.split()[-3] == "3" for line in _rows(text).values() if "no evidence" in line)
+    rows = _rows(text)
+    assert [task for task, _ in rows] == ["layerswap_belebele_sw", "layerswap_belebele_te"]
+    assert all(line.endswith("no evidence") for line in rows.values())
+    items = {int(line.split()[-3]) for line in rows.values()}
+    assert items == {len(list(load_run(Path(outs[0])).cells[0].tasks[0].samples()))}

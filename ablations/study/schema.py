@@ -34,6 +34,9 @@ Setting = Mapping[str, Value]
 EXPERTS = "experts."
 """Begins the names in `vary` that choose experts: ``experts.task``, ``experts.base``."""
 
+SUGGEST = "suggest"
+"""In `vary`: the layer counts that `layerswap suggest` proposes for the experts at hand."""
+
 BaselineKind = Literal["base", "task_expert", "language_expert", "soup", "weighted_soup", "ties"]
 """What a recipe is compared with."""
 
@@ -42,6 +45,9 @@ Kind = Literal["recipe", BaselineKind]
 
 Table = Literal["pairs", "overview", "souping", "parameters"]
 """Layouts of a report: the paper's Tables 1, 2 and 6, and one table per varied parameter."""
+
+Rival = Literal[BaselineKind, "better_expert", "first_setting"]
+"""What a primary comparison compares the swap with."""
 
 BASELINE_ROLES: Mapping[BaselineKind, tuple[str, ...]] = {
     "base": ("base",),
@@ -138,8 +144,28 @@ class Evaluate(Frozen):
     """How the engine runs the models; what is left out is as the experts file says."""
 
 
+class PrimaryBlock(Frozen):
+    """The primary comparisons: corrected together; all others of the report are exploratory."""
+
+    against: tuple[Rival, ...] = ()
+    """What the swap is compared with: a baseline of the study, ``better_expert`` (the task or the
+    language expert, whichever scores better), or ``first_setting`` (every setting of `vary`
+    against the first one). Empty: the soup and the better expert where they are baselines of the
+    study, else ``first_setting``, else every baseline."""
+
+    tasks: tuple[StrictStr, ...] = ()
+    """On which tasks. Empty: the first task in the target language."""
+
+    setting: dict[str, Value] | None = None
+    """The setting of `vary` that is compared with the models of `against`. None: the best of
+    several, which is chosen on one half of the items and tested on the other half."""
+
+
 class ReportBlock(Frozen):
     """What the report shows."""
+
+    primary: PrimaryBlock = PrimaryBlock()
+    """The comparisons that answer the question."""
 
     tables: tuple[Table, ...] = ()
     """Layouts; empty shows those that fit the study."""
@@ -179,7 +205,8 @@ class Study(Frozen):
     """A grid (parameter -> values, all combined) or a list of settings, each a cell. A name is a
     key of the recipe, one of its `parameters`, a path such as ``models.0.parameters.weight``, or a
     role: ``experts.task``, ``experts.language`` (one name, or a list of names that are paired with
-    all of the other role) or ``experts.base``."""
+    all of the other role) or ``experts.base``. ``suggest: true`` takes the layer counts that
+    `layerswap suggest` proposes for the experts, found when the study is planned."""
 
     reference_layers: int | None = Field(default=None, ge=1)
     """Depth that layer counts (and `revert_layers`) are given for; they are scaled to the model's

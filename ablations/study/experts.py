@@ -3,7 +3,7 @@
 An experts file says for one machine what a study leaves open::
 
     experts:
-      base: runs/pocket/base              # a folder, from the working directory
+      base: runs/pocket/base              # a folder
       math: org/some-model                # a hub id, or org/some-model@revision
       swahili: org/base+path/to/adapter   # a base and a LoRA adapter
       math_lr5:                           # with what was measured of it, for figures
@@ -12,7 +12,8 @@ An experts file says for one machine what a study leaves open::
     include_path: runs/pocket/tasks       # optional: lm-eval task files
     tasks: [pocket_math_sw]               # optional: in place of the study's tasks
 
-A file that is only the mapping below ``experts:`` is taken for that mapping.
+A file that is only the mapping below ``experts:`` is taken for that mapping. A relative path is
+taken from the folder of the file if it is there, and from the working directory otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 
 from pydantic import Field, StrictStr, ValidationError, model_validator
 
-from ablations.study.files import STUDIES, find_shipped, form_problems
+from ablations.study.files import STUDIES, find_shipped, form_problems, near
 from ablations.study.schema import Number
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
@@ -33,7 +34,7 @@ class ExpertEntry(Frozen):
     """What an experts file says of one expert; a text stands for its path."""
 
     path: Any = None
-    """A folder, a hub id, or base+adapter."""
+    """A folder, a hub id (``org/model`` or ``org/model@revision``), or base+adapter of either."""
 
     train: Any = None
     """How it is to be trained; see `find_expert`."""
@@ -50,11 +51,11 @@ class ExpertEntry(Frozen):
 class ExpertsFile(Frozen):
     """What an experts file says."""
 
-    experts: dict[StrictStr, ExpertEntry] = Field(min_length=1)
-    """Name -> expert."""
+    experts: dict[StrictStr, ExpertEntry] = Field(default_factory=dict, min_length=1)
+    """Name -> expert: its place as text, or a block with its `path` and `facts`."""
 
     include_path: StrictStr | None = None
-    """Folder of lm-eval task files, from the working directory; goes before the study's."""
+    """Folder of lm-eval task files, in place of the study's."""
 
     tasks: tuple[StrictStr, ...] = ()
     """Tasks in place of `evaluate.tasks` of the study."""
@@ -69,6 +70,14 @@ class ExpertsFile(Frozen):
     def facts(self) -> dict[str, dict[str, int | float]]:
         """Return name -> facts, for experts that have some."""
         return {name: entry.facts for name, entry in self.experts.items() if entry.facts}
+
+
+def is_reference(name: str) -> bool:
+    """Return whether a study's name of an expert says by itself where the expert is.
+
+    Paths and hub ids have a slash (``./math``, ``org/math``); names of an experts file need none.
+    """
+    return "/" in name
 
 
 def find_experts_file(text: str) -> Path:
@@ -92,7 +101,8 @@ def read_experts_file(path: Path) -> ExpertsFile:
     if not set(document) & set(ExpertsFile.model_fields):
         document = {"experts": document}
     try:
-        return ExpertsFile.model_validate(document)
+        file = ExpertsFile.model_validate(document)
     except ValidationError as error:
         problems = form_problems(ExpertsFile, document, error, "the experts file")
         raise InputError.from_problems(str(path), problems) from error
+    return file.model_copy(update={"include_path": near(file.include_path, path.parent)})

@@ -33,7 +33,7 @@ from ablations.study.checks import (
     with_benchmarks,
     with_experts_file,
 )
-from ablations.study.experts import ExpertsFile, read_experts_file
+from ablations.study.experts import ExpertsFile, is_reference, read_experts_file
 from ablations.study.files import StudyFile
 from ablations.study.identity import Fingerprints, identified, protocol_key, read_contents
 from ablations.study.scaling import describe_scaling
@@ -140,15 +140,16 @@ def plan_study(
     problems = list(file.problems)
     if file.study is None:
         raise InputError.from_problems(str(file.path), problems)
-    study, named = _with_experts(file, file.study, experts_file, problems)
+    study, named, folder = _with_experts(file, file.study, experts_file, problems)
     said = {
         "data_dir": None if data_dir is None else str(data_dir),
         "allow_code_execution": allow_code_execution or None,
         "code_isolation": code_isolation,
     }
     study = _with_protocol(study, said, problems)
-    problems += study_problems(study, tuple(configuration_type().model_fields))
-    experts = _find_experts(study, named, problems, download=not dry)
+    places = (file.path.parent, folder)
+    problems += study_problems(study, tuple(configuration_type().model_fields), places)
+    experts = _find_experts(study, named, places, problems, download=not dry)
     chosen, skipped = _backend(backend, study, problems, is_complete=named is not None)
     expansion, checkpoints = Expansion(), list[Checkpoint]()
     if set(experts) == set(expert_names(study)):
@@ -176,7 +177,7 @@ def plan_study(
     if problems or chosen is None:
         raise InputError.from_problems(str(file.path), problems)
     expansion.cells = list(_with_single_tasks(expansion.cells))
-    if not dry and task_folder(study) == SHIPPED_TASKS:
+    if not dry and any(SHIPPED_TASKS in cell.request.folders for cell in expansion.cells):
         _check_data(expansion.cells)
     study = _with_dtype(study, experts[expert_names(study)[0]])
     versions = {
@@ -228,30 +229,52 @@ def _collected(problems: list[str]) -> Iterator[None]:
 
 def _with_experts(
     file: StudyFile, study: Study, path: Path | ExpertsFile | None, problems: list[str]
-) -> tuple[Study, ExpertsFile | None]:
+) -> tuple[Study, ExpertsFile | None, Path | None]:
+    """Return the study, what its experts file says, and the folder of that file.
+
+    A study whose experts are all paths or hub ids needs no experts file.
+    """
     if isinstance(path, ExpertsFile):
-        return with_experts_file(study, path), path
+        return with_experts_file(study, path), path, None
     if path is None and study.experts_file is not None:
         path = file.path.parent / study.experts_file
     if path is None:
-        problems.append("no experts file: add --experts FILE (name: folder, hub id, base+adapter)")
-        return study, None
+        names = [name for name in expert_names(study) if not is_reference(name)]
+        if names:
+            problems.append(
+                f"no place is known for the experts {', '.join(names)}: add --experts FILE, or "
+                "write folders (./math), hub ids or base+adapter in the study"
+            )
+            return study, None, None
+        return study, ExpertsFile.model_construct(), None
     with _collected(problems):
         found = read_experts_file(path)
-        return with_experts_file(study, found), found
-    return study, None
+        return with_experts_file(study, found), found, path.parent
+    return study, None, None
 
 
 def _find_experts(
-    study: Study, file: ExpertsFile | None, problems: list[str], *, download: bool
+    study: Study,
+    file: ExpertsFile | None,
+    places: tuple[Path, Path | None],
+    problems: list[str],
+    *,
+    download: bool,
 ) -> dict[str, Expert]:
+    """Return the experts by name; `places` are the folders of the study and of the experts file."""
     experts: dict[str, Expert] = {}
     names = expert_names(study) if file is not None else ()
     known = {} if file is None else file.references()
     models = set(named_models(study.recipe or {})) - set(pooled_names(study))
     for name in names:
+        is_own = name not in known and is_reference(name)
         try:
-            experts[name] = find_expert(name, known, download=download and not problems)
+            experts[name] = find_expert(
+                name,
+                {name: name} if is_own else known,
+                download=download and not problems,
+                folder=places[0] if is_own else places[1],
+            )
         except InputError as error:
             hint = f" (a model of the recipe: {_MODELS})" if name in models else ""
             problems.append(f"{error.message}{hint}")

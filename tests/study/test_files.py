@@ -54,7 +54,10 @@ def test_every_fault_of_form_is_named_at_once(tmp_path: Path) -> None:
     )
     assert "4 problems" in message
     assert "the study has the unknown key 'questoin'; did you mean 'question'?" in message
-    assert "evaluate has the unknown key 'limitt'; did you mean 'limit'?" in message
+    assert (
+        "evaluate has the unknown key 'limitt'; did you mean 'limit'? Valid keys: tasks, languages,"
+        in message
+    )
     assert "baseline.0 is 'tiess'; it must be one of" in message
     assert "did you mean 'ties'?" in message
     assert "name is 'Not OK'; write lower-case letters" in message
@@ -106,8 +109,8 @@ def test_a_recipe_may_stand_in_a_file_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "swap.yml: no such file; write a path from the folder of the study file, or the"),
-        ("[1]", "swap.yml: holds no mapping; a recipe has merge_method:"),
+        (None, "swap.yml: no such file; write a path from the folder of the study file (or"),
+        ("[1]", "swap.yml: is not a recipe; a recipe has merge_method:"),
         ("dtype: float32\ndtype: bfloat16", "swap.yml: line 2 has the key 'dtype' again"),
     ],
 )
@@ -215,9 +218,9 @@ def test_a_file_in_place_of_a_folder_names_the_folder(tmp_path: Path) -> None:
 
 
 def test_what_came_without_an_experts_file_is_not_called_an_expert() -> None:
-    with pytest.raises(InputError, match=r"^some-org/some-model cannot be had"):
+    with pytest.raises(InputError, match=r"^some-org/some-model: no such folder"):
         find_model("some-org/some-model", download=False)
-    with pytest.raises(InputError, match=r"^expert 'math': some-org/some-model cannot be had"):
+    with pytest.raises(InputError, match=r"^expert 'math': some-org/some-model: no such folder"):
         find_expert("math", {"math": "some-org/some-model"}, download=False)
 
 

@@ -361,7 +361,7 @@ def test_a_model_of_the_recipe_that_is_no_expert_says_what_to_write(
 ) -> None:
     recipe = study_document()["recipe"] | {"models": [{"model": "org/math"}, MODELS[1]]}
     told = problems(tmp_path, experts, recipe=recipe)
-    assert "no expert 'org/math' in the experts file" in told
+    assert "org/math: no such folder" in told
     assert "write task, language or base for an expert of the cell" in told
 
 

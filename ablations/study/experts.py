@@ -26,21 +26,21 @@ from pydantic import Field, StrictStr, ValidationError, model_validator
 from ablations.study.files import STUDIES, find_shipped, form_problems, near
 from ablations.study.schema import Number
 from layerswap_method.errors import InputError
-from layerswap_method.frozen import Frozen
+from layerswap_method.frozen import Described
 from layerswap_method.recipe.strict_yaml import read_yaml
 
 
-class ExpertEntry(Frozen):
-    """What an experts file says of one expert; a text stands for its path."""
+class ExpertEntry(Described):
+    """One expert of an experts file: its place as text, or a block with these keys."""
 
     path: Any = None
     """A folder, a hub id (``org/model`` or ``org/model@revision``), or base+adapter of either."""
 
     train: Any = None
-    """How it is to be trained; see `find_expert`."""
+    """Reserved: this version trains no experts. Train it first and write its folder as `path`."""
 
     facts: dict[StrictStr, Number] = Field(default_factory=dict)
-    """What was measured of it: name -> number; see `ReportBlock.facts`."""
+    """Numbers that you know of it, such as ``{learning_rate: 1.0e-5}``; see `facts` of `report`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -48,14 +48,14 @@ class ExpertEntry(Frozen):
         return data if isinstance(data, dict) else {"path": data}
 
 
-class ExpertsFile(Frozen):
-    """What an experts file says."""
+class ExpertsFile(Described):
+    """An experts file: where the experts of a study are on this machine."""
 
-    experts: dict[StrictStr, ExpertEntry] = Field(default_factory=dict, min_length=1)
-    """Name -> expert: its place as text, or a block with its `path` and `facts`."""
+    experts: dict[StrictStr, ExpertEntry] = Field(min_length=1)
+    """The place of each expert, by the name that the study uses, such as ``math: ./math``."""
 
     include_path: StrictStr | None = None
-    """Folder of lm-eval task files, in place of the study's."""
+    """Folder with lm-eval task files, in place of the study's."""
 
     tasks: tuple[StrictStr, ...] = ()
     """Tasks in place of `evaluate.tasks` of the study."""

@@ -246,7 +246,7 @@ def _with_experts(
                 "write folders (./math), hub ids or base+adapter in the study"
             )
             return study, None, None
-        return study, ExpertsFile.model_construct(), None
+        return study, ExpertsFile.model_construct(experts={}), None
     with _collected(problems):
         found = read_experts_file(path)
         return with_experts_file(study, found), found, path.parent

@@ -97,7 +97,8 @@ evaluate:
 ```
 
 If a recipe averages several experts of one role and a baseline needs one of them, say which:
-`experts: {{task: ./math}}`. Benchmarks need the language: `experts: {{language: {{sw: ./swahili}}}}`.
+`experts: {{task: ./math}}`. Benchmarks need the language of each expert:
+`experts: {{language: {{sw: ./swahili}}}}`.
 
 ## The same study on other experts
 

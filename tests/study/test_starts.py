@@ -41,6 +41,7 @@ def examples() -> list[str]:
     return re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_study_of_init_runs(pocket: Path) -> None:
     told = ok("init", "study")
     assert told == "study.yml: edit it, then run layerswap run study.yml --dry-run\n"
@@ -79,6 +80,7 @@ def test_the_examples_of_the_page_work(pocket: Path) -> None:
     assert "█······█" in told
 
 
+@pytest.mark.slow
 def test_own_tasks_and_a_benchmark_run_in_one_study(pocket: Path) -> None:
     document = yaml.safe_load(examples()[0])
     document["evaluate"] |= {"benchmarks": ["belebele"], "data_dir": str(DATA), "limit": 1}

@@ -102,6 +102,16 @@ def find_model(
     return Expert(name, base, found, f"{_source(model, base)}+{_source(adapter, found)}")
 
 
+def build_hint(path: str) -> str:
+    """Return how to make a folder of the pocket experts that is missing; "" for other folders.
+
+    Where a folder above has it, the command belongs there.
+    """
+    if "pocket" not in path or any(is_folder(each / path) for each in Path.cwd().parents):
+        return ""
+    return "; layerswap pocket build makes it here"
+
+
 def here(expert: Expert) -> Expert:
     """Return the expert as it is on this machine, fetching what the hub has and this has not.
 
@@ -130,12 +140,9 @@ def _locate(text: str, who: str, folder: Path | None, *, download: bool) -> Path
     is_hub_id = text.count("/") == 1 and not text.startswith((".", "/", "~"))
     above = beside(Path(text).parent, folder)
     if not is_hub_id or is_folder(above):
-        pocket = (
-            "; layerswap pocket build trains the pocket experts here" if "pocket" in text else ""
-        )
         siblings = [each.name for each in above.iterdir()] if is_folder(above) else []
-        near = nearest(path.name, siblings)
-        raise InputError(f"{who}{no_such_folder(text, near, folder)}{pocket}")
+        missing = no_such_folder(text, nearest(path.name, siblings), folder)
+        raise InputError(f"{who}{missing}{build_hint(text)}")
     from huggingface_hub import snapshot_download
 
     repository, _, revision = text.partition("@")

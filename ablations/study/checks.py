@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from ablations.models.find import build_hint
 from ablations.study.documents import PLACEHOLDERS, place_problem
 from ablations.study.experts import ExpertsFile
 from ablations.study.schema import EXPERTS, Study
@@ -100,9 +101,8 @@ def study_problems(
     folder = task_folder(study)
     place = next((each for each in places if each is not None), None)
     if not is_folder(folder):
-        hint = "; layerswap pocket build makes it here" if "pocket" in str(folder) else ""
         missing = no_such_folder(evaluate.include_path or folder, folder=place)
-        yield f"evaluate.include_path: {missing}{hint}"
+        yield f"evaluate.include_path: {missing}{build_hint(str(evaluate.include_path))}"
     if evaluate.data_dir is not None and not is_folder(evaluate.data_dir):
         yield f"evaluate.data_dir: {no_such_folder(evaluate.data_dir, folder=place)}"
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from pydantic import Field, StrictStr, ValidationError, model_validator
 
-from ablations.study.files import STUDIES, find_shipped, form_problems, near
+from ablations.study.files import STUDIES, find_shipped, form_problems, near, own_folder
 from ablations.study.schema import Number
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Described
@@ -105,4 +105,4 @@ def read_experts_file(path: Path) -> ExpertsFile:
     except ValidationError as error:
         problems = form_problems(ExpertsFile, document, error, "the experts file")
         raise InputError.from_problems(str(path), problems) from error
-    return file.model_copy(update={"include_path": near(file.include_path, path.parent)})
+    return file.model_copy(update={"include_path": near(file.include_path, own_folder(path))})

@@ -75,8 +75,11 @@ def find_shipped(text: str, folder: Path, what: str) -> Path:
             raise InputError(f"{path}: is a folder; name the {what} file in it")
     if text in shipped:
         return shipped[text]
+    above = (each for each in Path.cwd().parents if is_there(each / path))
+    place = next(above, None) if path.suffix in (".yml", ".yaml") else None
+    found = f" (it is in {place}: run the command there)" if place is not None else ""
     raise InputError(
-        f"{text}: no such {what} file, and none of that name is shipped"
+        f"{text}: no such {what} file{found}, and none of that name is shipped"
         f"{nearest(path.stem, shipped)}; shipped are {', '.join(shipped)}"
     )
 
@@ -99,7 +102,7 @@ def read_study(path: Path) -> StudyFile:
             document["recipe"] = {}
     document = with_recipe_experts(document)
     try:
-        study: Study | None = _placed(Study.model_validate(document), path.parent)
+        study: Study | None = _placed(Study.model_validate(document), own_folder(path))
     except ValidationError as error:
         problems += form_problems(Study, document, error, "the study")
         study = _salvaged(document, error)
@@ -108,12 +111,21 @@ def read_study(path: Path) -> StudyFile:
     return StudyFile(path, study if is_whole else None, problems)
 
 
-def near(path: str | None, folder: Path) -> str | None:
+def own_folder(file: Path) -> Path | None:
+    """Return the folder at which the paths in a file start; see `beside`.
+
+    None for shipped files, whose paths start at the working directory.
+    """
+    folder = file.resolve().parent
+    return None if folder.is_relative_to(STUDIES) else file.parent
+
+
+def near(path: str | None, folder: Path | None) -> str | None:
     """Return a path of a file in `folder` as the working directory means it; see `beside`."""
     return None if path is None else str(beside(path, folder))
 
 
-def _placed(study: Study, folder: Path) -> Study:
+def _placed(study: Study, folder: Path | None) -> Study:
     """Return the study with the folders that its protocol names found beside the file."""
     asked = study.evaluate
     places = {name: near(getattr(asked, name), folder) for name in ("include_path", "data_dir")}

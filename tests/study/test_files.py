@@ -143,6 +143,11 @@ def test_a_folder_is_no_study_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         find_study(str(tmp_path))
     with pytest.raises(InputError, match="no such study file"):
         find_study("x" * 300)
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "mine.yml").touch()
+    monkeypatch.chdir(tmp_path / "deep")
+    with pytest.raises(InputError, match=rf"\(it is in {tmp_path}: run the command there\)"):
+        find_study("mine.yml")
     (tmp_path / "layer_count").mkdir()  # the run of a shipped study, say
     monkeypatch.chdir(tmp_path)
     assert find_study("layer_count").name == "layer_count.yml"
@@ -259,4 +264,4 @@ def test_an_expert_is_looked_for_from_the_folders_above(
     here = (
         f"(the current directory is {tmp_path}/deep/er; {tmp_path} has it: run the command there)"
     )
-    assert f"expert 'math': runs/pocket/task: no such folder {here}" in raised.value.message
+    assert raised.value.message == f"expert 'math': runs/pocket/task: no such folder {here}"

@@ -8,10 +8,16 @@ by the libraries that the bodies call.
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import click
 
 from layerswap_method.errors import nearest
+
+_GO_ON = ("evaluate", "pocket", "quickstart", "run")
+"""Commands that keep what they have finished."""
+
+_GOES_ON = " Finished work is saved; the same command goes on with the rest."
 
 COMMANDS = (
     *("delta", "evaluate", "init", "merge", "pocket", "quickstart"),
@@ -33,6 +39,15 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"ablations.cli.{cmd_name}")
         command: click.Command = getattr(module, cmd_name)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; Ctrl-C ends it with one sentence and exit code 130, as in a shell."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            goes_on = ctx.invoked_subcommand in _GO_ON
+            click.echo(str(stop) or f"Interrupted.{_GOES_ON if goes_on else ''}", err=True)
+            ctx.exit(130)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

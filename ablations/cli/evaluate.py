@@ -14,7 +14,10 @@ from ablations.cli.options import (
     code_isolation_option,
     data_dir_option,
     folder_option,
+    protocol_options,
 )
+from ablations.machine.progress import Step, tell
+from ablations.machine.status_line import status_line
 
 
 def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -40,7 +43,7 @@ def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[st
     help="Names joined by commas, such as mgsm,belebele.  [default: all]",
 )
 @data_dir_option
-@click.option("--limit", type=click.IntRange(min=1), help="Items per task, from the first.")
+@protocol_options(whole="")
 @backend_option
 @folder_option(
     "--out",
@@ -49,27 +52,7 @@ def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[st
 )
 @allow_code_option
 @code_isolation_option
-@click.option(
-    "--dtype",
-    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-    default="auto",
-    show_default=True,
-    help="Of the weights in memory; auto keeps the checkpoint's.",
-)
-@click.option(
-    "--batch-size", type=click.IntRange(min=1), default=64, show_default=True, help="At once."
-)
-@click.option(
-    "--max-model-len", type=click.IntRange(min=1), help="Context in tokens.  [default: the model's]"
-)
-def evaluate(
-    model: str,
-    out: Path | None,
-    dtype: Any,
-    batch_size: int,
-    max_model_len: int | None,
-    **asked: Any,
-) -> None:
+def evaluate(model: str, out: Path | None, **asked: Any) -> None:
     """Run the paper's benchmarks on MODEL and show its Table 5.
 
     MODEL is a folder, a hub id, or BASE+ADAPTER: either with a LoRA adapter.
@@ -78,10 +61,14 @@ def evaluate(
     table has what was asked; results.json in --out keeps the scores of earlier calls too, as far
     as they are of the same model, backend, --limit, --dtype and --max-model-len.
     """
-    from ablations.engines.options import EngineOptions
-    from ablations.evaluate.run import SuiteRequest, evaluate_model
-
     show_log()
-    options = EngineOptions(dtype=dtype, batch_size=batch_size, max_model_len=max_model_len)
-    given = {name: value for name, value in asked.items() if value is not None}
-    click.echo(evaluate_model(model, SuiteRequest(options=options, **given), out).report())
+    with status_line():
+        tell(Step("starting"))
+        from ablations.engines.options import EngineOptions
+        from ablations.evaluate.run import SuiteRequest, evaluate_model
+
+        given = {name: value for name, value in asked.items() if value is not None}
+        engine = {name: given.pop(name) for name in EngineOptions.model_fields if name in given}
+        request = SuiteRequest(options=EngineOptions(**engine), **given)
+        report = evaluate_model(model, request, out).report()
+    click.echo(report)

@@ -7,6 +7,8 @@ import sys
 import time
 from typing import TextIO
 
+from ablations.machine.status_line import above
+
 
 def show_log(
     level: int = logging.INFO, *, stream: TextIO | None = None, with_seconds: bool = False
@@ -14,7 +16,7 @@ def show_log(
     """Write what this package says of its progress, above any bar, and nobody else's chatter.
 
     Args:
-        level: what is said; pass ``logging.WARNING`` where a bar tells the rest.
+        level: what is said; pass ``logging.WARNING`` where a status line tells the rest.
         stream: where to; None for stderr.
         with_seconds: whether each message begins with the seconds since now.
     """
@@ -23,11 +25,13 @@ def show_log(
     started = time.monotonic()
 
     class Handler(logging.Handler):
-        """Writes above the bar."""
+        """Writes above the status line, or above a bar."""
 
         def emit(self, record: logging.LogRecord) -> None:
             before = f"{time.monotonic() - started:6.1f} s  " if with_seconds else ""
-            tqdm.write(before + self.format(record), file=stream or sys.stderr)
+            text, file = before + self.format(record), stream or sys.stderr
+            if not above(text, file):
+                tqdm.write(text, file=file)
 
     logger = logging.getLogger("ablations")
     logger.handlers = [Handler()]

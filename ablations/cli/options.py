@@ -59,6 +59,46 @@ allow_code_option = click.option(
     help="Run the programs that models write (MBPP), held in a sandbox; else it is skipped.",
 )
 
+
+def protocol_options(*, whole: str) -> Callable[[Command], Command]:
+    """Return the options of how tasks are asked, each None unless the user gives it.
+
+    Args:
+        whole: what counts where one is not given, as text; ``""`` names the built-in defaults.
+    """
+    dtypes = ["auto", "float32", "bfloat16", "float16"]
+    count = click.IntRange(min=1)
+    options = [
+        click.option(
+            "--limit",
+            type=count,
+            help=f"Items per task, from the first.  [default: {whole or 'all'}]",
+        ),
+        click.option(
+            "--batch-size", type=count, help=f"Sequences at once.  [default: {whole or '64'}]"
+        ),
+        click.option(
+            "--dtype",
+            type=click.Choice(dtypes),
+            help="Of the weights in memory; auto keeps the checkpoint's.  "
+            f"[default: {whole or 'auto'}]",
+        ),
+        click.option(
+            "--max-model-len",
+            type=count,
+            help="Context in tokens, prompt and answer.  "
+            f"[default: {whole or 'that of the model'}]",
+        ),
+    ]
+
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
 code_isolation_option = click.option(
     "--code-isolation",
     type=click.Choice(["bwrap", "none"]),

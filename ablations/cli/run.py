@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,7 +17,21 @@ from ablations.cli.options import (
     code_isolation_option,
     data_dir_option,
     folder_option,
+    protocol_options,
 )
+from ablations.machine.progress import Step, tell
+from ablations.machine.status_line import status_line
+
+_KEYS = {
+    "limit": "evaluate.limit",
+    "batch_size": "evaluate.options.batch_size",
+    "dtype": "evaluate.options.dtype",
+    "max_model_len": "evaluate.options.max_model_len",
+    "data_dir": "evaluate.data_dir",
+    "allow_code_execution": "evaluate.allow_code_execution",
+    "code_isolation": "evaluate.code_isolation",
+}
+"""Option -> the key of the study that it sets."""
 
 
 @click.command()
@@ -28,8 +44,8 @@ from ablations.cli.options import (
 )
 @folder_option(
     "--out",
-    "Run folder.  [default: runs/STUDY, or runs/STUDY-EXPERTS with other experts than the "
-    "study's own]",
+    "Run folder.  [default: runs/STUDY, with the experts file and the settings below in its name "
+    "where they are not the study's own]",
 )
 @backend_option
 @click.option(
@@ -57,22 +73,51 @@ from ablations.cli.options import (
 @click.option(
     "--materialize", is_flag=True, help="Write every merge to disk by mergekit-yaml first."
 )
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A key of the study and its value, such as evaluate.limit=50 or vary.top_layers=[1,2], "
+    "in place of what the study and the experts file say. Can be given several times.",
+)
+@protocol_options(whole="what the study says, then the experts file")
 @data_dir_option
 @allow_code_option
 @code_isolation_option
-def run(study: str, dry_run: bool, **options: Any) -> None:
+def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) -> None:
     """Merge and evaluate every cell of STUDY: a file, or a shipped study such as layer_count.
 
     What is finished is not done again; a cell that fails does not stop the others.
     """
-    from ablations.runner import run as runner
+    with status_line():
+        tell(Step("starting"))
+        from ablations.runner import run as runner
 
-    chosen = runner.RunOptions(**options)
-    if dry_run:
-        click.echo(runner.dry_run(study, chosen))
+        short = {key: options.pop(name) for name, key in _KEYS.items()}
+        chosen = runner.RunOptions(settings=_settings(settings, short), cell_lines=True, **options)
+        if not dry_run:
+            show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
+        result = runner.dry_run(study, chosen) if dry_run else runner.run_study(study, chosen)
+    if isinstance(result, str):
+        click.echo(result)
         return
-    show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
-    result = runner.run_study(study, chosen)
     click.echo(result.report())
     if result.summary.failed:
         sys.exit(1)
+
+
+def _settings(texts: tuple[str, ...], short: Mapping[str, Any]) -> dict[str, Any]:
+    """Return key -> value of ``--set`` and of the options that stand for a key."""
+    from ablations.study.overrides import parse_setting
+
+    given = {
+        key: str(value.absolute()) if isinstance(value, Path) else value
+        for key, value in short.items()
+        if value is not None and value is not False
+    }
+    for key, value in map(parse_setting, texts):
+        if key in given:
+            raise click.UsageError(f"{key} is set twice; leave one of the two out")
+        given[key] = value
+    return given

@@ -19,6 +19,7 @@ from ablations.engines.errors import SwapFailed
 from ablations.engines.in_place import Engine, HfEngine, VllmEngine
 from ablations.engines.lm_eval_backend import check_tasks, run_tasks
 from ablations.engines.options import BackendChoice, EngineOptions
+from ablations.machine.progress import Step, tell
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.stream.weight_stream import WeightStream, checkpoint_stream
@@ -119,6 +120,7 @@ class LiveEvaluator:
         started = time.perf_counter()
         changed = [name for name in stream.names if self._loaded.get(name) != stream.mixes[name]]
         try:
+            tell(Step("loading the weights that differ"))
             sent = self._engine.expand(changed, stream.names)
             if missing := set(changed) - set(sent):
                 raise SwapFailed(f"{len(missing)} changed tensors would not be loaded: {missing}")

@@ -19,6 +19,7 @@ from ablations.engines.backends import backend_versions
 from ablations.engines.options import EngineOptions
 from ablations.engines.task_choice import Choice, choose_tasks
 from ablations.engines.watched import WatchedHf, WatchedVllm
+from ablations.machine.progress import Step, tell
 from ablations.models.context import Checkpoint, check_context
 from ablations.sandbox.programs import code_isolation, find_isolation
 from ablations.scoring import outcomes
@@ -76,6 +77,7 @@ def start_model(
     """
     from safetensors import SafetensorError
 
+    tell(Step(f"starting {backend} on {model}"))
     try:
         with _quietly():
             check_context(model, options.max_model_len)
@@ -110,6 +112,7 @@ def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backe
     from lm_eval import simple_evaluate
 
     tasks, skipped = load_tasks(request)
+    tell(Step(f"{', '.join(request.tasks)}: preparing prompts"))
     started = time.monotonic()
     outcomes.forget(lm)
     raw: Any = {"samples": {}, "configs": {}}
@@ -160,6 +163,7 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
         find_isolation(request.code_isolation)
     tasks: list[Any] = []
     for name in choice.asked:
+        tell(Step(f"reading the data of {name}"))
         try:
             with _quietly():
                 loaded = manager.load([name])
@@ -206,6 +210,7 @@ def _choose(manager: Any, request: EvaluationRequest) -> Choice:
 
 
 def _task_manager(request: EvaluationRequest) -> Any:
+    tell(Step("reading the task files"))
     from lm_eval.tasks import TaskManager
 
     if not request.include_path.is_dir():

@@ -8,6 +8,9 @@ from pydantic import Field
 
 from layerswap_method.frozen import Described
 
+MEMORY_OPTIONS = ("kv_cache_gib", "gpu_memory_utilization")
+"""Fields of `EngineOptions` that say how much memory an engine may use; they change no score."""
+
 BackendChoice = Literal["auto", "hf", "vllm"]
 """What a user may ask for; ``auto`` is vLLM when it is installed, else HF."""
 

@@ -22,8 +22,10 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from ablations.engines.item_progress import AnswerHook, EngineBar, ItemProgress
 from ablations.scoring.outcomes import Outcome, outcomes
 
 _LIMIT_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
@@ -36,9 +38,16 @@ _TAIL = 8
 class Watched:
     """What both engines share: limits, and outcomes per item in `outcomes`."""
 
+    _progress: ItemProgress | None = None
+    """Of the task that is asked now."""
+
+    cache_hook: Any
+    """lm-eval's, which is called with every answer."""
+
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Return an answer per request; see lm-eval."""
         answers = [""] * len(requests)
+        self._progress = ItemProgress(requests) if requests else None
         for places in _rounds([request.args[0] for request in requests]):
             chosen = [requests[place] for place in places]
             found = self._generate_round(chosen, disable_tqdm)
@@ -51,9 +60,15 @@ class Watched:
     ) -> list[tuple[float, bool]]:
         """Return log-likelihood and greediness per request; see lm-eval."""
         self._asked_keys = deque((request.task_name, request.doc_id) for request in requests)
+        kept: Any = self.cache_hook
+        self._progress = ItemProgress(requests) if requests else None
+        if self._progress is not None:
+            self.cache_hook = AnswerHook(kept, self._progress)
         try:
             found = super().loglikelihood(requests, disable_tqdm=disable_tqdm)  # type: ignore[misc]
         finally:
+            self.cache_hook = kept
+            self._progress = None
             del self._asked_keys
         return list(found)
 
@@ -82,7 +97,7 @@ class Watched:
             limit = min(asked, max(1, context // 2))
             with_limit.arguments = (request.args[0], _limited(request.args[1], limit))
             fitted.append(with_limit)
-        hook = _Hook(self.cache_hook)  # type: ignore[has-type]
+        hook = _Hook(self.cache_hook)
         self._ends = hook.ends
         self.cache_hook = hook
         try:
@@ -123,16 +138,26 @@ class WatchedHf(Watched):
         self, context: Any, max_length: int, stop: list[str], **options: Any
     ) -> Any:
         found = super()._model_generate(context, max_length, stop, **options)  # type: ignore[misc]
+        tokens = 0
         # A batch runs until its last row is done: rows may hold more than their answer.
         for prompt, row in zip(
             context[:, -_TAIL:].tolist(), found[:, context.shape[1] :].tolist(), strict=True
         ):
             answer = self._ended(row)
+            tokens += len(answer)
             text = self.tok_decode(answer)
             is_at_limit = len(answer) == len(row) and not any(
                 each and each in text for each in stop
             )
             self._ends.append(_End(is_at_limit, self._lead(prompt, answer, text)))
+        if self._progress is not None:
+            self._progress.add(len(found), tokens)
+        return found
+
+    def _model_call(self, inps: Any, *arguments: Any, **options: Any) -> Any:
+        found = super()._model_call(inps, *arguments, **options)  # type: ignore[misc]
+        if self._progress is not None:
+            self._progress.add(tokens=inps.numel())
         return found
 
     def _ended(self, tokens: Sequence[int]) -> Sequence[int]:
@@ -165,10 +190,25 @@ class WatchedVllm(Watched):
     """Stands before lm-eval's ``VLLM``."""
 
     def _model_generate(self, *arguments: Any, generate: bool = False, **options: Any) -> Any:
-        found = super()._model_generate(*arguments, generate=generate, **options)  # type: ignore[misc]
+        with self._told(generate):
+            found = super()._model_generate(*arguments, generate=generate, **options)  # type: ignore[misc]
         if generate:
             self._ends.extend(_End(each.outputs[0].finish_reason == "length") for each in found)
         return found
+
+    @contextmanager
+    def _told(self, generates: bool) -> Iterator[None]:
+        """Have vLLM tell how far it is; lm-eval switches its bar off."""
+        engine, progress = self.model, self._progress  # type: ignore[attr-defined]
+        if progress is None:
+            yield
+            return
+        ask, bar = engine.generate, EngineBar(progress, generates=generates)
+        engine.generate = lambda *given, **options: ask(*given, **(options | {"use_tqdm": bar}))
+        try:
+            yield
+        finally:
+            del engine.generate
 
 
 class _End(NamedTuple):

@@ -130,7 +130,6 @@ def run_quickstart(
         options = RunOptions(
             experts=ExpertsFile(experts={name: str(folder) for name, folder in models.items()}),
             backend=chosen,
-            progress=False,
         )
         study = StudyFile(Path(f"layerswap {_NAME}"), _study(paths, limit), ())
         done = run_file(study, out, options).summary

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ablations.machine.progress import Step, tell
+
 _CHECKPOINT_FILES = (
     "*.safetensors",
     "*.bin",
@@ -63,11 +65,13 @@ def fingerprint_of(**parts: Any) -> str:
 
 def fingerprint_files(folder: Path, paths: set[Path]) -> str:
     """Return a hash of the contents of `paths` and of their names relative to `folder`."""
-    whole = hashlib.sha256()
-    for path in sorted(paths):
-        if path.is_file():
-            name = path.relative_to(folder).as_posix()
-            whole.update(f"{name}\0{hash_file(path)}\n".encode())
+    whole, files = hashlib.sha256(), [path for path in sorted(paths) if path.is_file()]
+    total, done = sum(path.stat().st_size for path in files), 0
+    for path in files:
+        tell(Step(f"reading {folder}", done, total, unit="bytes"))
+        name = path.relative_to(folder).as_posix()
+        whole.update(f"{name}\0{hash_file(path)}\n".encode())
+        done += path.stat().st_size
     return whole.hexdigest()
 
 

@@ -19,6 +19,7 @@ import yaml
 from ablations.engines.options import EngineOptions
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.mergekit_program import read_measured
+from ablations.machine.progress import Step, tell
 from ablations.machine.whole_files import write_text
 from ablations.models.find import Expert, here
 from ablations.runner.work import Done, ModelFailed, Work
@@ -193,6 +194,7 @@ class StudyEngine:
         return {"fallback": error.message}
 
     def _stream(self, work: Work) -> WeightStream:
+        tell(Step("planning the merge"))
         from ablations.engines.errors import SwapFailed
         from layerswap_method.merge_stream import stream_of
 
@@ -256,6 +258,7 @@ class StudyEngine:
             references = {ref: expert.reference for ref, expert in self._setup.experts.items()}
             document = with_references(work.merge, references)
             write_text(recipe, yaml.safe_dump(document, sort_keys=False))
+            tell(Step("merging by mergekit-yaml"))
             merge(recipe, folder, fingerprint=work.weights_key, options=cache)
             yield folder, time.monotonic() - started
             folder.with_suffix(".log").unlink(missing_ok=True)

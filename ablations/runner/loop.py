@@ -13,18 +13,18 @@ import logging
 import os
 import shutil
 import socket
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from ablations.machine.locks import holder, try_claim
+from ablations.machine.progress import Step, tell
+from ablations.machine.status_line import status_line
 from ablations.runner import records
 from ablations.runner.work import Done, Executor, Failed, Outcome, Work
+from ablations.scoring.records import Evaluation
 from ablations.study.cells import Cell
 from layerswap_method.errors import LayerSwapError
 
@@ -87,6 +87,7 @@ def run_cells(
     protocol: str = "",
     provenance: Mapping[str, Any] | None = None,
     progress: bool | None = None,
+    show: Callable[[Cell, Mapping[str, Evaluation]], None] | None = None,
 ) -> Summary:
     """Ask every task of every cell that has no record yet, and write the records.
 
@@ -99,12 +100,14 @@ def run_cells(
         executor: where the work is done; not closed here.
         protocol: of the records.
         provenance: goes into every record.
-        progress: whether to show a bar; None shows it on a terminal only.
+        progress: whether to show what is being done; None shows it on a terminal only.
+        show: called for each cell that has ended now, with the evaluations that it has.
 
     Raises:
         InputError: for records of another schema version.
     """
-    return _Loop(out, cells, executor, protocol, provenance or {}, progress).run()
+    with status_line(progress):
+        return _Loop(out, cells, executor, protocol, provenance or {}, show).run()
 
 
 class _Loop:
@@ -115,12 +118,13 @@ class _Loop:
         executor: Executor,
         protocol: str,
         provenance: Mapping[str, Any],
-        progress: bool | None,
+        show: Callable[[Cell, Mapping[str, Evaluation]], None] | None,
     ):
         self._out = out
         self._executor = executor
         self._protocol = protocol
         self._provenance = provenance
+        self._show = show
         self._summary = Summary()
         self._models: dict[str, _Model] = {}
         for cell in cells:
@@ -131,11 +135,12 @@ class _Loop:
         self._waiting = list(self._models)
         self._running: dict[str, _Running] = {}
         self._told: set[str] = set()
-        shown = None if progress is None else not progress
-        total = sum(len(model.items) for model in self._models.values())
-        self._bar = tqdm(total=total, unit="task", disable=shown, file=sys.stderr)
+        self._total = sum(len(model.items) for model in self._models.values())
+        self._ended = 0
+        self._skipped = 0
 
     def run(self) -> Summary:
+        self._advance(0)
         try:
             self._sweep()
             while self._waiting or self._running:
@@ -149,7 +154,6 @@ class _Loop:
         finally:
             for running in self._running.values():
                 running.claim.release()
-            self._bar.close()
         self._summarize()
         return self._summary
 
@@ -173,7 +177,7 @@ class _Loop:
             model = self._models[weights_key]
             if not self._missing(model):
                 self._waiting.remove(weights_key)
-                self._skip(len(model.items))
+                self._advance(len(model.items), skipped=True)
                 continue
             try:
                 claim = try_claim(self._out / LOCKS, weights_key)
@@ -193,9 +197,8 @@ class _Loop:
                 claim.release()
                 continue
             self._waiting.remove(weights_key)
-            self._skip(len(model.items) - len(left))
+            self._advance(len(model.items) - len(left), skipped=True)
             self._running[weights_key] = _Running(model, claim, left, time.monotonic())
-            self._bar.set_postfix_str(model.cells[0].label)
             self._executor.submit(left[0])
             return True
         return False
@@ -223,6 +226,7 @@ class _Loop:
             return
         del self._running[work.weights_key]
         running.claim.release()
+        self._show_cells(running.model)
 
     def _write(self, model: _Model, work: Work, outcome: Outcome, total: float) -> Failed | None:
         """Write the record; return why there is none."""
@@ -238,8 +242,16 @@ class _Loop:
             return outcome
         model.done.add(work.score_key)
         logger.info("  %s: %s evaluated in %.1f s", work.label, work.task, total)
-        self._bar.update()
+        self._advance(1)
         return None
+
+    def _show_cells(self, model: _Model) -> None:
+        if self._show is None or not model.done:
+            return
+        found = {key: records.read_record(self._out, key) for key in model.items}
+        for cell in model.cells:
+            keys = cell.score_keys.items()
+            self._show(cell, {t: r.evaluation for t, k in keys if (r := found[k]) is not None})
 
     def _record(self, work: Work, done: Done, total: float) -> records.TaskRecord:
         provenance = {
@@ -261,12 +273,12 @@ class _Loop:
             provenance=provenance,
         )
 
-    def _skip(self, count: int) -> None:
-        """Move the bar without a say in the time that is left."""
-        if not self._bar.disable:
-            self._bar.initial += count
-            self._bar.n += count
-            self._bar.refresh()
+    def _advance(self, count: int, *, skipped: bool = False) -> None:
+        """Tell that tasks have ended, or were finished before."""
+        self._ended += count
+        self._skipped += count if skipped else 0
+        done, before = self._ended, self._skipped
+        tell(Step("", done, self._total, skipped=before, unit="tasks", is_whole=True))
 
     def _fail(self, model: _Model, item: Work, outcome: Failed) -> None:
         model.errors[item.score_key] = outcome.error
@@ -283,7 +295,7 @@ class _Loop:
                 attempt=1 if known is None else known.attempt + 1,
             )
             records.write_failure(self._out, failure)
-        self._bar.update()
+        self._advance(1)
 
     def _summarize(self) -> None:
         """Say of every cell what became of it."""

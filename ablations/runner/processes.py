@@ -8,8 +8,10 @@ however that ended, and whatever it has started ends with the worker.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.resource_tracker
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -19,6 +21,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from ablations.machine.lifetime import end_with_parent, take_descendants_along
+from ablations.machine.progress import Step, listening, now_and_then, tell
 from ablations.runner.work import Failed, Outcome, Work, WorkEvaluator, attempt
 
 _POLL_S = 0.2
@@ -65,6 +68,7 @@ class ProcessExecutor:
             self._remove(place)
             worker = None
         if worker is None:
+            tell(Step("starting a process for the engine", where=work.label))
             worker = self._workers[place] = self._start(place)
         worker.work, worker.last = work, work.weights_key
         with contextlib.suppress(OSError):  # it ended just now; `collect` finds out how
@@ -79,9 +83,12 @@ class ProcessExecutor:
                 continue
             place = busy[pipe]
             worker = self._workers[place]
-            outcome: Outcome
+            outcome: Outcome | Step
             try:
                 outcome = pipe.recv()
+                if isinstance(outcome, Step):
+                    self._tell(worker, outcome)
+                    continue
             except (EOFError, OSError):
                 worker.process.join(_GRACE_S)
                 ending = _ending(worker.process.exitcode)
@@ -91,6 +98,10 @@ class ProcessExecutor:
                 ended.append((worker.work, outcome))
             worker.work = None
         return ended
+
+    def _tell(self, worker: _Worker, step: Step) -> None:
+        if worker.work is not None:
+            tell(dataclasses.replace(step, where=worker.work.label))
 
     def close(self) -> None:
         """Let idle processes end by themselves; end the busy ones."""
@@ -109,7 +120,7 @@ class ProcessExecutor:
         ours, theirs = self._context.Pipe()
         device = place if self._jobs > 1 else None
         process = self._context.Process(target=_work, args=(theirs, self._factory, device))
-        process.start()
+        _start_undisturbed(process)
         theirs.close()
         return _Worker(process, ours)
 
@@ -121,6 +132,20 @@ class ProcessExecutor:
         worker.process.join()
 
 
+def _start_undisturbed(process: SpawnProcess) -> None:
+    """Start a process that no Ctrl-C reaches, not even before it can ignore it by itself.
+
+    A blocked signal is inherited and stays pending for this process. The tracker that Python
+    starts beside the first process unblocks it, so it is started before.
+    """
+    multiprocessing.resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _work(pipe: Connection, factory: Callable[[], WorkEvaluator], device: int | None) -> None:
     """Evaluate what comes through the pipe; runs in the spawned process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
@@ -130,12 +155,13 @@ def _work(pipe: Connection, factory: Callable[[], WorkEvaluator], device: int | 
         _choose_device(device)
     evaluator = factory()
     try:
-        while True:
-            try:
-                work = pipe.recv()
-            except EOFError:
-                return
-            pipe.send(attempt(evaluator, work))
+        with listening(now_and_then(pipe.send)):
+            while True:
+                try:
+                    work = pipe.recv()
+                except EOFError:
+                    return
+                pipe.send(attempt(evaluator, work))
     finally:
         evaluator.close()
 

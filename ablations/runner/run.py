@@ -5,25 +5,27 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import layerswap_method
 from ablations.engines.options import BackendChoice
 from ablations.machine.fingerprint import fingerprint_code
 from ablations.machine.locks import try_claim
+from ablations.machine.progress import Step, tell
 from ablations.runner import records
+from ablations.runner.cell_lines import CellLines
 from ablations.runner.engines import EngineSetup
 from ablations.runner.loop import LOCKS, Summary, now, run_cells
 from ablations.runner.processes import ProcessExecutor
 from ablations.runner.results import RESULTS_FILE, write_results
 from ablations.runner.work import Executor, WorkEvaluator
-from ablations.sandbox.programs import Isolation
 from ablations.study.describe import counted, describe_plan
 from ablations.study.experts import ExpertsFile, find_experts_file
 from ablations.study.files import StudyFile, find_study, read_study
+from ablations.study.overrides import folder_words
 from ablations.study.planning import StudyPlan, plan_study
 from ablations.study.selection import selected
 from layerswap_method.errors import InputError, LayerSwapError
@@ -49,8 +51,8 @@ class RunOptions:
     study's own."""
 
     out: Path | None = None
-    """The run folder; None is ``runs/NAME``, or ``runs/NAME-EXPERTS`` with an experts file that is
-    not the study's own."""
+    """The run folder; None is ``runs/NAME``, with the name of an experts file that is not the
+    study's own and with what `settings` change of the scores: ``runs/NAME-EXPERTS-limit-50``."""
 
     backend: BackendChoice = "auto"
     """What evaluates."""
@@ -70,17 +72,14 @@ class RunOptions:
     materialize: bool = False
     """Whether every merge is written to disk by mergekit."""
 
-    data_dir: Path | None = None
-    """Data of the tasks in place of the hub; None takes what the study says."""
-
-    allow_code_execution: bool = False
-    """Whether generated programs may be run, where the study does not say so."""
-
-    code_isolation: Isolation | None = None
-    """What holds generated programs; None takes what the study says."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of the study, such as ``evaluate.limit``, and their values in place of the study's."""
 
     progress: bool | None = None
-    """Whether to show a bar; None shows it on a terminal only."""
+    """Whether to show what is being done; None shows it on a terminal only."""
+
+    cell_lines: bool = False
+    """Whether to print the scores of every cell on stdout when it has ended."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +151,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
 
     Raises:
         InputError: with every problem of the study.
+        KeyboardInterrupt: with what is saved, after Ctrl-C in a cell.
     """
     plan = _plan(file, options, out / _FINGERPRINTS)
     for note in plan.notes:
@@ -177,20 +177,33 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
             protocol=plan.protocol,
             provenance=provenance,
             progress=options.progress,
+            show=CellLines(cells, plan.study.report.metric).show if options.cell_lines else None,
         )
     except KeyboardInterrupt:
-        logger.warning("interrupted: finished tasks stay; the same command goes on with the rest")
-        raise
+        raise KeyboardInterrupt(_saved(out)) from None
     finally:
+        tell(Step("ending the engine"))
         executor.close()
         with contextlib.suppress(OSError, LayerSwapError):  # the records say it all the same
             write_results(out)
     return RunResult(out, summary, len(records.load_run(out).unfinished))
 
 
+def _saved(out: Path) -> str:
+    """Return what an interrupted run has saved, and how to go on."""
+    head = records.read_run_file(out)
+    cells = () if head is None else head.cells
+    keys = dict.fromkeys(key for cell in cells for key in cell.records.values())
+    done = sum(records.is_finished(out, key) for key in keys)
+    return (
+        f"Interrupted. {done} of {counted(len(keys), 'task')} are finished and saved in {out}; "
+        "what was under way is not. The same command goes on with the rest."
+    )
+
+
 def _opened(study: str, options: RunOptions) -> tuple[StudyFile, Path]:
     """Return a study as far as it can be read, and its run folder."""
-    file = read_study(find_study(study))
+    file = read_study(find_study(study), options.settings)
     if file.study is None or options.out is not None:
         return file, (options.out or default_out("study")).absolute()
     own = file.study.experts_file
@@ -199,7 +212,7 @@ def _opened(study: str, options: RunOptions) -> tuple[StudyFile, Path]:
         other = find_experts_file(str(options.experts)).resolve()
     if own is not None and other == (file.path.parent / own).resolve():
         other = None
-    return file, default_out(file.study.name, other).absolute()
+    return file, default_out(file.study.name, other, options.settings).absolute()
 
 
 def _plan(file: StudyFile, options: RunOptions, cache: Path, *, dry: bool = False) -> StudyPlan:
@@ -210,21 +223,22 @@ def _plan(file: StudyFile, options: RunOptions, cache: Path, *, dry: bool = Fals
         backend=options.backend,
         cache=cache,
         dry=dry,
-        data_dir=options.data_dir,
-        allow_code_execution=options.allow_code_execution,
-        code_isolation=options.code_isolation,
         only=options.only,
     )
 
 
-def default_out(name: str, experts: Path | None = None) -> Path:
+def default_out(
+    name: str, experts: Path | None = None, settings: Mapping[str, Any] | None = None
+) -> Path:
     """Return the run folder of the study `name` where none is asked for.
 
     Args:
         name: of the study.
         experts: the experts file, where it is not the study's own.
+        settings: what the command line sets in the study.
     """
-    return Path("runs") / (name if experts is None else f"{name}-{experts.stem}")
+    own = [] if experts is None else [experts.stem]
+    return Path("runs") / "-".join([name, *own, *folder_words(settings or {})])
 
 
 def _executor(setup: Callable[[], WorkEvaluator], options: RunOptions) -> Executor:

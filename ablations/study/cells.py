@@ -103,8 +103,8 @@ class Expansion:
     problems: dict[str, list[str]] = field(default_factory=dict)
     """Problem -> labels of the cells that have it."""
 
-    scaled: dict[str, dict[int, None]] = field(default_factory=dict)
-    """Parameter -> layer counts, as given, that were scaled to the model's depth."""
+    scaled: dict[str, dict[int | str, None]] = field(default_factory=dict)
+    """Parameter -> layer counts and lists, as given, that were scaled to the model's depth."""
 
     def problem_list(self) -> list[str]:
         """Return each problem once, with the cells it is about."""
@@ -211,7 +211,8 @@ def _merge(
     document = with_values(study.recipe or {}, parameters)
     check_form(document)
     is_layer_swap = document.get("merge_method") == LAYER_SWAP
-    if is_layer_swap and study.reference_layers is not None:
+    is_ours = document.get("merge_method") in (LAYER_SWAP, DELTA_REVERT)
+    if is_ours and study.reference_layers is not None:
         reference = study.reference_layers
         document, counts = with_scaled_counts(document, reference, num_layers)
         if reference != num_layers:

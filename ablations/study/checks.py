@@ -6,9 +6,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from ablations.engines.options import EngineOptions
 from ablations.models.find import build_hint
 from ablations.study.documents import PLACEHOLDERS, place_problem
 from ablations.study.experts import ExpertsFile
+from ablations.study.overrides import is_set
 from ablations.study.schema import EXPERTS, Study
 from ablations.study.varied_experts import varied_expert_problems
 from ablations.tasks.catalog import SHIPPED_TASKS, choose, list_tasks
@@ -16,15 +18,29 @@ from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe.references import is_folder, named_models, no_such_folder
 
 
-def with_experts_file(study: Study, file: ExpertsFile) -> Study:
-    """Return the study with the tasks, task folder and facts that the experts file sets."""
+def with_experts_file(study: Study, file: ExpertsFile, settings: Collection[str] = ()) -> Study:
+    """Return the study with what the experts file says of its models.
+
+    Its tasks and task folder go before the study's; its limit and its engine options count where
+    the study says none.
+
+    Args:
+        study: as read.
+        file: the experts file.
+        settings: keys that the command line has set; they go before both.
+    """
+    evaluate, options = study.evaluate, study.evaluate.options
     experts = study.experts.model_copy(update={"facts": {**study.experts.facts, **file.facts()}})
     changes: dict[str, Any] = {}
-    if file.include_path is not None:
+    if file.include_path is not None and not is_set(settings, "evaluate.include_path"):
         changes["include_path"] = file.include_path
-    if file.tasks:
+    if file.tasks and not is_set(settings, "evaluate.tasks"):
         changes["tasks"] = file.tasks
-    evaluate = study.evaluate.model_copy(update=changes)
+    if "limit" in file.model_fields_set and "limit" not in evaluate.model_fields_set:
+        changes["limit"] = file.limit
+    own = {name: getattr(options, name) for name in options.model_fields_set}
+    changes["options"] = EngineOptions(**{**file.options.model_dump(exclude_unset=True), **own})
+    evaluate = evaluate.model_copy(update=changes)
     return study.model_copy(update={"evaluate": evaluate, "experts": experts})
 
 

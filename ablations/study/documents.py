@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ablations.models.find import Expert
-from ablations.study.scaling import COUNTS, scale_count
+from ablations.study.scaling import COUNTS, scale_count, scale_layers
 from ablations.study.schema import Scalar
 from layerswap_method.delta_revert.spec import RevertSpec
 from layerswap_method.errors import InputError, nearest
@@ -77,15 +77,18 @@ def with_values(template: Mapping[str, Any], values: Mapping[str, Scalar]) -> di
 
 def with_scaled_counts(
     document: dict[str, Any], reference: int, num_layers: int
-) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return a `layer_swap` recipe with its layer counts scaled, and the counts before that.
+) -> tuple[dict[str, Any], dict[str, int | str]]:
+    """Return a recipe of ours with its layer counts scaled, and the counts before that.
 
-    Counts that the recipe does not write are the method's defaults, scaled like the others.
+    Counts that a `layer_swap` recipe does not write are the method's defaults, scaled like the
+    others. A `delta_revert` recipe also has a list of layers, which is scaled too.
 
     Raises:
         ValueError: for explicit layers, which name layers of one depth, or a count out of range.
     """
     parameters = dict(document.get("parameters") or {})
+    if document.get("merge_method") == DELTA_REVERT:
+        return _with_scaled_reverts(document, parameters, reference, num_layers)
     if parameters.get("placement") in ("soup", "delta_share"):  # no count is read
         return document, {}
     if parameters.get("placement") == "layers":
@@ -98,10 +101,26 @@ def with_scaled_counts(
     defaults = {name: LayerSwapSpec.model_fields[name].default for name in COUNTS}
     counts = {name: parameters.get(name, defaults[name]) for name in COUNTS}
     for name, count in counts.items():
-        if isinstance(count, bool) or not isinstance(count, int):
-            raise ValueError(f"{name} is {count!r}; it must be a whole number")
-        parameters[name] = scale_count(count, reference, num_layers)
+        parameters[name] = _scaled_count(name, count, reference, num_layers)
     return {**document, "parameters": parameters}, counts
+
+
+def _with_scaled_reverts(
+    document: dict[str, Any], parameters: dict[str, Any], reference: int, num_layers: int
+) -> tuple[dict[str, Any], dict[str, int | str]]:
+    given = {name: parameters[name] for name in (*COUNTS, "revert_layers") if name in parameters}
+    for name, value in given.items():
+        if name in COUNTS:
+            parameters[name] = _scaled_count(name, value, reference, num_layers)
+        elif isinstance(value, str):  # else no recipe, which the method says
+            parameters[name] = scale_layers(value, reference, num_layers, name)
+    return {**document, "parameters": parameters}, given
+
+
+def _scaled_count(name: str, count: Any, reference: int, num_layers: int) -> int:
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise ValueError(f"{name} is {count!r}; it must be a whole number")
+    return scale_count(count, reference, num_layers)
 
 
 def with_experts(document: Mapping[str, Any], experts: Mapping[str, Expert]) -> dict[str, Any]:

@@ -11,6 +11,12 @@ An experts file says for one machine what a study leaves open::
         facts: {divergence: 0.013}
     include_path: runs/pocket/tasks       # optional: lm-eval task files
     tasks: [pocket_math_sw]               # optional: in place of the study's tasks
+    limit: 300                            # optional: items per task, where the study says none
+    options: {dtype: float32}             # optional: of the engine, where the study says none
+
+What the command line sets counts first, then the study, then the experts file, then the defaults.
+Only the tasks and their folder are the other way round: they belong to the models, so the experts
+file goes before the study.
 
 A file that is only the mapping below ``experts:`` is taken for that mapping. A relative path is
 taken from the folder of the file if it is there, and from the working directory otherwise.
@@ -23,6 +29,7 @@ from typing import Any
 
 from pydantic import Field, StrictStr, ValidationError, model_validator
 
+from ablations.engines.options import EngineOptions
 from ablations.study.files import STUDIES, find_shipped, form_problems, near, own_folder
 from ablations.study.schema import Number
 from layerswap_method.errors import InputError
@@ -59,6 +66,13 @@ class ExpertsFile(Described):
 
     tasks: tuple[StrictStr, ...] = ()
     """Tasks in place of `evaluate.tasks` of the study."""
+
+    limit: int | None = Field(default=None, ge=1)
+    """Items per task, from the first, where the study does not say `evaluate.limit`."""
+
+    options: EngineOptions = EngineOptions()
+    """How the engine runs these models, where the study does not say it in `evaluate.options`. A
+    `dtype` is also that of the merges, where the recipe has none."""
 
     def references(self) -> dict[str, Any]:
         """Return name -> reference, as `find_expert` takes it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from ablations.study.documents import with_references
+from ablations.study.overrides import with_settings
 from ablations.study.recipe_experts import with_recipe_experts
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, nearest
@@ -44,6 +46,9 @@ class StudyFile:
 
     problems: tuple[str, ...]
     """What is wrong so far; none of it may be passed over before anything is run."""
+
+    settings: tuple[str, ...] = ()
+    """Keys that the command line has set; they count before the experts file's."""
 
 
 def find_study(text: str) -> Path:
@@ -84,31 +89,42 @@ def find_shipped(text: str, folder: Path, what: str) -> Path:
     )
 
 
-def read_study(path: Path) -> StudyFile:
+def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFile:
     """Return the study in the file `path`, with every problem of its form.
 
+    Args:
+        path: the file.
+        settings: what the command line sets in it; see `ablations.study.overrides`.
+
     Raises:
-        InputError: when the file cannot be read as YAML at all.
+        InputError: when the file cannot be read as YAML at all, or for an unknown key in
+            `settings`.
     """
+    settings = settings or {}
     document = read_yaml(path)
     if not isinstance(document, dict):
         raise InputError(f"{path}: is not a study; a study has name:, question:, experts: ...")
     problems: tuple[str, ...] = ()
+    if "recipe" in settings:
+        document["recipe"] = settings["recipe"]
     if isinstance(recipe := document.get("recipe"), str):
         try:
             document["recipe"] = _read_recipe(recipe, path.parent)
         except InputError as error:
             problems = (f"recipe: {error.message}",)
             document["recipe"] = {}
-    document = with_recipe_experts(document)
+    others = {key: value for key, value in settings.items() if key != "recipe"}
+    document = with_recipe_experts(with_settings(document, others))
     try:
         study: Study | None = _placed(Study.model_validate(document), own_folder(path))
     except ValidationError as error:
-        problems += form_problems(Study, document, error, "the study")
+        found = form_problems(Study, document, error, "the study")
+        set_here = tuple(f"{key} " for key in settings)
+        problems += tuple(f"--set {p}" if p.startswith(set_here) else p for p in found)
         study = _salvaged(document, error)
     # Without its recipe there is too little left: what is varied would be asked about in vain.
     is_whole = not any(problem.startswith("recipe") for problem in problems)
-    return StudyFile(path, study if is_whole else None, problems)
+    return StudyFile(path, study if is_whole else None, problems, tuple(settings))
 
 
 def own_folder(file: Path) -> Path | None:

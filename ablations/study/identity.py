@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import layerswap_method
-from ablations.engines.options import EngineOptions
+from ablations.engines.options import MEMORY_OPTIONS, EngineOptions
 from ablations.machine.fingerprint import fingerprint_checkpoint, fingerprint_of
 from ablations.machine.whole_files import write_text
 from ablations.models.find import Expert
@@ -129,11 +129,10 @@ def read_contents(experts: Iterable[Expert], fingerprints: Fingerprints) -> Cont
 
 def protocol_key(request: EvaluationRequest, backend: Backend, options: EngineOptions) -> str:
     """Return a hash of how tasks are asked: what all scores of a study have in common."""
-    memory = {"kv_cache_gib", "gpu_memory_utilization"}
     return fingerprint_of(
         request=request.model_dump(mode="json", include={"limit", "seed", "level"}),
         backend=backend,
-        options=options.model_dump(mode="json", exclude=memory),
+        options=options.model_dump(mode="json", exclude=set(MEMORY_OPTIONS)),
     )[:_KEY_LENGTH]
 
 

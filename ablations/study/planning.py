@@ -13,16 +13,16 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import layerswap_method
 from ablations.engines.backends import backend_versions, resolve_backend
 from ablations.engines.lm_eval_backend import check_data, check_tasks
 from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.engines.task_choice import Choice
+from ablations.machine.progress import Step, tell
 from ablations.models.find import Expert, find_expert
 from ablations.models.fit import compatibility_report
-from ablations.sandbox.programs import Isolation
 from ablations.scoring.records import Backend, EvaluationRequest
 from ablations.study.cells import Cell, Expansion, expand
 from ablations.study.checks import (
@@ -120,9 +120,6 @@ def plan_study(
     backend: BackendChoice = "auto",
     cache: Path | None = None,
     dry: bool = False,
-    data_dir: Path | None = None,
-    allow_code_execution: bool = False,
-    code_isolation: Isolation | None = None,
     only: Sequence[str] = (),
 ) -> StudyPlan:
     """Return the plan of a study, after every check that can be made without running it.
@@ -134,9 +131,6 @@ def plan_study(
         backend: what is to evaluate.
         cache: file in which fingerprints of experts are kept.
         dry: whether to download no expert, read no weights or data and write nothing.
-        data_dir: data of the tasks, in place of what the study says.
-        allow_code_execution: whether to run generated programs, as well as the study says.
-        code_isolation: what holds those, in place of what the study says.
         only: which cells are to be run, checked here; the plan has all of them.
 
     Raises:
@@ -146,12 +140,8 @@ def plan_study(
     if file.study is None:
         raise InputError.from_problems(str(file.path), problems)
     study, named, folder = _with_experts(file, file.study, experts_file, problems)
-    said = {
-        "data_dir": None if data_dir is None else str(data_dir),
-        "allow_code_execution": allow_code_execution or None,
-        "code_isolation": code_isolation,
-    }
-    study = _with_protocol(study, said, problems)
+    with _collected(problems):
+        study = with_benchmarks(_with_stated_dtype(study))
     places = (own_folder(file.path), folder)
     problems += study_problems(study, tuple(configuration_type().model_fields), places)
     experts = _find_experts(study, named, places, problems, download=not dry)
@@ -169,6 +159,7 @@ def plan_study(
         if not problems and checkpoints and checkpoints[0].num_layers is None:
             problems.append(f"the config of {checkpoints[0].name} does not say how many layers")
         if not problems:
+            tell(Step("planning the cells"))
             expansion = expand(
                 study,
                 experts,
@@ -189,9 +180,11 @@ def plan_study(
         "mergekit": importlib.metadata.version("mergekit"),
         **backend_versions(chosen),
     }
+    tell(Step("reading the experts"))
     fingerprints = Fingerprints(cache, dry=dry)
     contents = read_contents(experts.values(), fingerprints)
     fingerprints.save()
+    tell(Step("computing the keys of the records"))
     cells = identified(
         expansion.cells,
         {expert.reference: expert for expert in experts.values()},
@@ -241,7 +234,7 @@ def _with_experts(
     A study whose experts are all paths or hub ids needs no experts file.
     """
     if isinstance(path, ExpertsFile):
-        return with_experts_file(study, path), path, None
+        return with_experts_file(study, path, file.settings), path, None
     if path is None and study.experts_file is not None:
         path = file.path.parent / study.experts_file
     if path is None:
@@ -255,7 +248,7 @@ def _with_experts(
         return study, ExpertsFile.model_construct(experts={}), None
     with _collected(problems):
         found = read_experts_file(path)
-        return with_experts_file(study, found), found, own_folder(path)
+        return with_experts_file(study, found, file.settings), found, own_folder(path)
     return study, None, None
 
 
@@ -273,6 +266,7 @@ def _find_experts(
     known = {} if file is None else file.references()
     models = set(named_models(study.recipe or {})) - set(pooled_names(study))
     for name in names:
+        tell(Step(""))  # a download shows its own bar
         is_own = name not in known and is_reference(name)
         try:
             experts[name] = find_expert(
@@ -287,13 +281,12 @@ def _find_experts(
     return experts
 
 
-def _with_protocol(study: Study, said: dict[str, Any], problems: list[str]) -> Study:
-    """Return the study with the tasks of its benchmarks and what the command line says of them."""
-    changes = {name: value for name, value in said.items() if value is not None}
-    study = study.model_copy(update={"evaluate": study.evaluate.model_copy(update=changes)})
-    with _collected(problems):
-        return with_benchmarks(study)
-    return study
+def _with_stated_dtype(study: Study) -> Study:
+    """Return the study with the dtype that it is evaluated in as its recipe's, if that has none."""
+    recipe, dtype = study.recipe, study.evaluate.options.dtype
+    if not recipe or dtype == "auto" or recipe.keys() & {"dtype", "out_dtype"}:
+        return study
+    return study.model_copy(update={"recipe": {**recipe, "dtype": dtype}})
 
 
 def _with_dtype(study: Study, base: Expert) -> Study:

@@ -1,12 +1,14 @@
-"""Layer counts given for one depth, used at another. Knows numbers only."""
+"""Layer counts and lists given for one depth, used at another. Knows numbers only."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
 
+from layerswap_method.algorithm.layer_lists import format_layers, parse_layers, runs_of
+
 COUNTS = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
-"""The parameters of `layer_swap` that count layers."""
+"""The parameters of `layer_swap` that count layers; `delta_revert` has the first two."""
 
 
 def scale_count(count: int, reference: int, num_layers: int) -> int:
@@ -22,18 +24,45 @@ def scale_count(count: int, reference: int, num_layers: int) -> int:
     return math.floor(count * num_layers / reference + 0.5)
 
 
-def describe_scaling(counts: Mapping[str, Collection[int]], reference: int, num_layers: int) -> str:
-    """Return what became of the counts, with the unrounded number where it was rounded.
+def scale_layers(text: str, reference: int, num_layers: int, name: str = "layers") -> str:
+    """Return a list of layers such as ``"0-1,7"`` for another depth: the same shares of the depth.
+
+    Layer i of `reference` covers the depth from ``i / reference`` to ``(i + 1) / reference``, and
+    both ends are rounded as `scale_count` does: layer 7 of 8 is 28-31 of 32.
+
+    Raises:
+        ValueError: for what is no list of layers of a model of `reference`, or layers that are
+            none of the other depth.
+    """
+    scaled: list[int] = []
+    for start, end in runs_of(parse_layers(text, reference, name)):
+        first, last = (scale_count(each, reference, num_layers) for each in (start, end))
+        if first == last:
+            raise ValueError(
+                f"{name} {text!r}: layers {format_layers(range(start, end))} of {reference} "
+                f"round to none of {num_layers}; choose other layers"
+            )
+        scaled += range(first, last)
+    return format_layers(scaled)
+
+
+def describe_scaling(
+    counts: Mapping[str, Collection[int | str]], reference: int, num_layers: int
+) -> str:
+    """Return what became of counts and lists of layers, with the unrounded count where rounded.
 
     Args:
-        counts: parameter -> the counts it was given.
+        counts: parameter -> the counts or lists it was given.
         reference: the depth they were given for.
         num_layers: the depth of the model.
     """
     parts = []
     for name, given in counts.items():
         changes = []
-        for count in sorted(given):
+        for count in sorted(given, key=lambda each: (isinstance(each, str), each)):
+            if isinstance(count, str):
+                changes.append(f"{count!r} -> {scale_layers(count, reference, num_layers)!r}")
+                continue
             exact = count * num_layers / reference
             scaled = scale_count(count, reference, num_layers)
             rounded = "" if exact == scaled else f" (from {exact:g})"

@@ -141,7 +141,8 @@ class Evaluate(Described):
     """What isolates those programs. Choose ``none`` only if the container is the sandbox."""
 
     limit: int | None = Field(default=None, ge=1)
-    """Items per task, from the first. Without it all are asked."""
+    """Items per task, from the first; null asks all. Without it, what the experts file says, or
+    all."""
 
     seed: Seed = 0
     """Seed of the choice of few-shot examples and of the bootstrap."""
@@ -150,7 +151,7 @@ class Evaluate(Described):
     """Confidence level of the intervals."""
 
     options: EngineOptions = EngineOptions()
-    """How the engine runs the models."""
+    """How the engine runs the models; what is left out is as the experts file says."""
 
 
 class ReportBlock(Described):
@@ -199,8 +200,8 @@ class Study(Described):
     ``experts.task``, ``experts.language`` (an expert or a list of experts) or ``experts.base``."""
 
     reference_layers: int | None = Field(default=None, ge=1)
-    """The number of layers for which the layer counts are written, such as 32. They are scaled to
-    the model. Without it they are the model's own."""
+    """The number of layers for which layer counts and `revert_layers` are written, such as 32. They
+    are scaled to the model. Without it they are the model's own."""
 
     experts: Pools
     """The experts by role; see below. It may be left out if the recipe names them by place."""

@@ -29,6 +29,9 @@ _FORMS = {
     "list_type": "a list",
     "tuple_type": "a list",
     "reference": "a model's folder or hub id",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number",
     "string_type": "text (in quotes, if it looks like a number or like yes and no)",
 }
 """Type of an error -> what to write."""

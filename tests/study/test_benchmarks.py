@@ -25,12 +25,22 @@ def shipped(experts: Path, tmp_path: Path) -> Path:
     return write_yaml(tmp_path / "shipped.yml", document)
 
 
-def _plan(tmp_path: Path, experts: Path, evaluate: dict[str, Any], /, **options: Any) -> StudyPlan:
+def _plan(
+    tmp_path: Path,
+    experts: Path,
+    evaluate: dict[str, Any],
+    /,
+    *,
+    dry: bool = False,
+    **options: Any,
+) -> StudyPlan:
+    """Return the plan of a study whose `evaluate` the command line changes by `options`."""
     document = study_document(
         experts=POOLS, baseline=["base"], vary=None, evaluate={"limit": 2, **evaluate}
     )
     path = write_yaml(tmp_path / "study.yml", document)
-    return plan_study(read_study(path), experts, backend="hf", **options)
+    settings = {f"evaluate.{name}": value for name, value in options.items()}
+    return plan_study(read_study(path, settings), experts, backend="hf", dry=dry)
 
 
 def _problem(tmp_path: Path, experts: Path, evaluate: dict[str, Any], /, **options: Any) -> str:
@@ -73,7 +83,7 @@ def test_own_tasks_and_benchmarks_go_together(
 
 def test_task_names_of_the_suite_need_no_folder(tmp_path: Path, shipped: Path) -> None:
     evaluate = {"tasks": ["layerswap_mgsm_en"], "languages": {"sw": ["layerswap_mgsm_sw"]}}
-    plan = _plan(tmp_path, shipped, evaluate, data_dir=DATA)
+    plan = _plan(tmp_path, shipped, evaluate, data_dir=str(DATA))
     asked = {cell.label: cell.request.tasks for cell in plan.cells}
     assert asked["math+swahili"] == ("layerswap_mgsm_en", "layerswap_mgsm_sw")
     assert asked["math+telugu"] == ("layerswap_mgsm_en",)
@@ -108,7 +118,7 @@ def test_the_data_is_part_of_the_protocol_and_its_place_is_not(
     tmp_path: Path, shipped: Path
 ) -> None:
     def keys(folder: Path) -> dict[tuple[str, str], str]:
-        plan = _plan(tmp_path, shipped, {"benchmarks": ["mgsm"]}, data_dir=folder)
+        plan = _plan(tmp_path, shipped, {"benchmarks": ["mgsm"]}, data_dir=str(folder))
         return {(c.label, task): key for c in plan.cells for task, key in c.score_keys.items()}
 
     copy = shutil.copytree(DATA, tmp_path / "data")

@@ -1,10 +1,15 @@
 """Laws of scaled layer counts."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ablations.study.scaling import describe_scaling, scale_count
+from ablations.study.files import read_study
+from ablations.study.planning import plan_study
+from ablations.study.scaling import describe_scaling, scale_count, scale_layers
+from tests.standins.studies import study_document, write_yaml
 
 depths = st.integers(1, 200)
 
@@ -44,3 +49,37 @@ def test_rounding_is_said_aloud() -> None:
     assert text == (
         "layer counts of 32 layers, scaled to 8: bottom_layers 5 -> 1 (from 1.25), 8 -> 2"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "depth", "expected"),
+    [
+        ("0,7", 8, 32, "0-3,28-31"),
+        ("0-1,7", 8, 8, "0-1,7"),
+        ("3-4", 8, 32, "12-19"),
+        ("2-5", 8, 4, "1-2"),
+        ("0", 8, 12, "0-1"),
+    ],
+)
+def test_a_list_of_layers_covers_the_same_share_of_the_depth(
+    text: str, reference: int, depth: int, expected: str
+) -> None:
+    assert scale_layers(text, reference, depth) == expected
+
+
+def test_layers_that_vanish_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"layers 2 of 32 round to none of 8"):
+        scale_layers("2", 32, 8)
+
+
+def test_reverts_are_scaled_and_the_plan_says_so(tmp_path: Path, experts: Path) -> None:
+    recipe = {"merge_method": "delta_revert", "models": [{"model": "task"}], "base_model": "base"}
+    vary = [{"revert_layers": "0-1,6-7"}, {"bottom_layers": 2, "top_layers": 4}]
+    path = write_yaml(
+        tmp_path / "study.yml", study_document(recipe=recipe, vary=vary, reference_layers=8)
+    )
+    plan = plan_study(read_study(path), experts, backend="hf")  # of 4 layers
+    first, second = (cell.merge["parameters"] for cell in plan.cells[-2:])
+    assert first == {"revert_layers": "0,3"}
+    assert second == {"bottom_layers": 1, "top_layers": 2}
+    assert any("revert_layers '0-1,6-7' -> '0,3'" in note for note in plan.notes)

@@ -1,0 +1,157 @@
+"""One line at the bottom of the terminal that says what is being done. Knows steps, not work.
+
+It is drawn on stderr, twice a second and with a clock, so that a command is never silent; whatever
+else is printed goes above it by `above`. Nothing is drawn where stderr is no terminal.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from ablations.machine.progress import Step, listening
+
+_EVERY_S = 0.5
+_CLEAR = "\r\x1b[K"
+
+_active: list[StatusLine] = []
+
+
+@contextmanager
+def status_line(shown: bool | None = None) -> Iterator[None]:
+    """Show what is being done until the block ends; inside another such block the line is shared.
+
+    Args:
+        shown: whether to; None shows it on a terminal only.
+    """
+    is_wanted = sys.stderr.isatty() if shown is None else shown
+    if not is_wanted or _active:
+        yield
+        return
+    line = StatusLine(sys.stderr)
+    _active.append(line)
+    try:
+        with listening(line.take):
+            yield
+    finally:
+        _active.remove(line)
+        line.close()
+
+
+def above(text: str, stream: TextIO | None = None) -> bool:
+    """Print `text` above the line; return whether there is one, else nothing is printed.
+
+    Args:
+        text: one or several lines.
+        stream: where to; None for stderr.
+    """
+    if not _active:
+        return False
+    _active[-1].above(text, stream or sys.stderr)
+    return True
+
+
+class StatusLine:
+    """The line; drawn by a thread of its own, so that its clock goes on while work is done."""
+
+    def __init__(self, stream: TextIO):
+        """Draw on `stream` from now on."""
+        self._stream = stream
+        self._lock = threading.RLock()
+        self._whole: _Rate | None = None
+        self._part: _Rate | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._draw_again, daemon=True)
+        self._thread.start()
+
+    def take(self, step: Step) -> None:
+        """Show `step` from now on."""
+        with self._lock:
+            if step.is_whole:
+                self._whole = _Rate.next(self._whole, step)
+            else:
+                self._part = _Rate.next(self._part, step)
+            self._draw()
+
+    def above(self, text: str, stream: TextIO) -> None:
+        """Print `text` to `stream` above the line."""
+        with self._lock:
+            self._stream.write(_CLEAR)
+            self._stream.flush()
+            stream.write(f"{text}\n")
+            stream.flush()
+            self._draw()
+
+    def close(self) -> None:
+        """Remove the line."""
+        self._ended.set()
+        self._thread.join()
+        with self._lock:
+            self._stream.write(_CLEAR)
+            self._stream.flush()
+
+    def _draw_again(self) -> None:
+        while not self._ended.wait(_EVERY_S):
+            with self._lock:
+                self._draw()
+
+    def _draw(self) -> None:
+        if self._ended.is_set():
+            return
+        now = time.monotonic()
+        columns = shutil.get_terminal_size((100, 24)).columns
+        rates = [each for each in (self._whole, self._part) if each is not None]
+        parts = [*(each.as_text(now) for each in rates), *(each.step.where for each in rates)]
+        is_quiet = self._part is not None and not self._part.step.what
+        text = "" if is_quiet else " | ".join(filter(None, parts))
+        self._stream.write(f"{_CLEAR}{text[: columns - 1]}")
+        self._stream.flush()
+
+
+class _Rate:
+    """A step and how fast it advances."""
+
+    def __init__(self, step: Step):
+        self.step = step
+        self._began = time.monotonic()
+        self._first = step
+
+    @classmethod
+    def next(cls, known: _Rate | None, step: Step) -> _Rate:
+        """Return the rate of `step`: that of `known` goes on where it is about the same."""
+        if known is None or (known.step.where, known.step.what) != (step.where, step.what):
+            return cls(step)
+        if step.done < known.step.done:  # it began again
+            return cls(step)
+        known.step = step
+        return known
+
+    def as_text(self, now: float) -> str:
+        """Return what is done, how far it is, how fast, and the time that is left."""
+        step, elapsed = self.step, now - self._began
+        text = step.what
+        if not step.total:
+            return f"{text}  {_clock(elapsed)}".strip()
+        if step.unit == "bytes":
+            text += f" {step.done / 1e9:.1f}/{step.total / 1e9:.1f} GB"
+        else:
+            text += f" {step.done:.0f}/{step.total:.0f} {step.unit}"
+        first = self._first
+        gained = step.done - step.skipped - (first.done - first.skipped)
+        tokens = step.tokens - first.tokens
+        if tokens and elapsed:
+            text += f", {tokens / elapsed:,.0f} tokens/s"
+        if gained > 0 and step.done < step.total:
+            return f"{text}, {_clock(elapsed * (step.total - step.done) / gained)} left".strip()
+        return f"{text}  {_clock(elapsed)}".strip()
+
+
+def _clock(seconds: float) -> str:
+    minutes, left = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes}:{left:02d}"

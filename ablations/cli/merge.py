@@ -23,7 +23,8 @@ class Size(click.ParamType[int]):
         """Return the bytes, or fail as click does."""
         found = re.fullmatch(r"(\d+)\s*([kmg]?)b?", str(value).strip().lower())
         if found is None or not int(found[1]):
-            self.fail(f"{value!r} is no size; write bytes, or a number with K, M or G.", param, ctx)
+            text = f"{value!r} is not a size; write bytes, or a number with K, M or G."
+            self.fail(text, param, ctx)
         return int(found[1]) * {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}[found[2]]
 
 
@@ -54,7 +55,7 @@ def merge(
 
     The tensors are those of mergekit-yaml, bit for bit. A recipe that needs mergekit (tokenizer:,
     other methods, architectures without a fixed list of tensors) is passed on to it, with what
-    stands after -- as its options.
+    is after -- as its options.
     """
     from ablations.models.find import find_model
     from layerswap_method.merge.run import WriteOptions, read_merge, write_merge
@@ -65,8 +66,8 @@ def merge(
         return
     if mergekit_options:
         raise click.UsageError(
-            f"{' '.join(mergekit_options)}: mergekit is not needed for this recipe; drop what "
-            "stands after --, or merge with mergekit-yaml"
+            f"{' '.join(mergekit_options)}: mergekit is not needed for this recipe; remove what is "
+            "after --, or merge with mergekit-yaml"
         )
     for line in write_merge(given, out, WriteOptions(shard_bytes=shard_size, **options), _bar):
         click.echo(line)
@@ -84,7 +85,9 @@ def _pass_on(
 
     for name in ("verify", "resume"):
         if options[name]:
-            raise click.UsageError(f"--{name}: mergekit must merge this recipe ({reason})")
+            raise click.UsageError(
+                f"--{name} cannot be used: mergekit must merge this recipe ({reason})"
+            )
     click.echo(f"{recipe} is passed on to mergekit-yaml: {reason}")
     command = [*mergekit_yaml(), str(recipe), out, "--out-shard-size", str(shard_size), *more]
     sys.exit(subprocess.run(command, check=False).returncode)

@@ -19,7 +19,7 @@ class FiniteRange(click.FloatRange):
         """Return the number, or fail as click does."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{number} is no finite number.", param, ctx)
+            self.fail(f"{number} is not a finite number.", param, ctx)
         return number
 
 

@@ -66,4 +66,4 @@ def _check_place(path: Path) -> None:
 
     near = default_out(str(path))
     if read_run_file(path) is None and read_run_file(near) is not None:
-        raise InputError(f"{path} is no run; did you mean {near}?")
+        raise InputError(f"{path} is not a run folder; did you mean {near}?")

@@ -223,7 +223,7 @@ def _task_manager(request: EvaluationRequest) -> Any:
     manager = TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
     known = manager.all_tasks
     if not known:
-        raise InputError(f"{request.include_path}: holds no lm-eval task file (*.yaml)")
+        raise InputError(f"{request.include_path}: has no lm-eval task file (*.yaml)")
     problems = [
         f"unknown task {task!r}{nearest(task, known)}"
         for task in request.tasks

@@ -103,7 +103,7 @@ class RunResult:
         lines = [f"{self.out}: {', '.join(parts)}, {len(done.failed)} failed"]
         lines += [f"  failed: {label}: {error}" for label, error in done.failed.items()]
         if done.failed:
-            lines.append("The same command again runs exactly the cells that failed.")
+            lines.append("Run the same command again to retry the cells that failed.")
         elif self.unfinished:
             left, has = counted(self.unfinished, "cell"), "has" if self.unfinished == 1 else "have"
             lines.append(f"{left} of the study {has} not been run yet.")
@@ -266,9 +266,9 @@ def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str
     except OSError as error:
         raise InputError(f"{out}: {error.strerror}; choose another --out") from error
     if not there.is_dir():
-        raise InputError(f"{there}: is no folder; choose another --out")
+        raise InputError(f"{there}: is not a folder; choose another --out")
     if not dry and not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"{there}: you may not write there; choose another --out")
+        raise InputError(f"{there}: you have no permission to write there; choose another --out")
     head = records.read_run_file(out)
     if head is not None and head.study.name != name:
         raise InputError(
@@ -282,7 +282,7 @@ def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str
         found = [name for name in found if not name.startswith(".")]
         if found:
             raise InputError(
-                f"{out}: is not empty ({found[0]}) and holds no run; choose another --out"
+                f"{out}: is not empty ({found[0]}) and is not a run folder; choose another --out"
             )
 
 

@@ -172,7 +172,8 @@ def _pool_problems(study: Study) -> Iterator[str]:
         return
     for code in asked:
         if code not in pools.language:
-            yield f"evaluate.languages has {code!r}{nearest(code, pools.language)}, experts not"
+            near = nearest(code, pools.language)
+            yield f"evaluate.languages has {code!r}, which experts.language does not have{near}"
     for code in pools.language:
         if code not in asked and not study.evaluate.tasks:
             yield f"experts.language has {code!r}, for which evaluate names no task"

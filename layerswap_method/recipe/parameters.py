@@ -36,7 +36,7 @@ _FORMS = {
 }
 """Type of an error -> what to write."""
 
-_NO_TEXT = "the name {!r} is no text; write it in quotes"
+_NO_TEXT = "the name {!r} is not text; write it in quotes"
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def test_a_folder_that_cannot_be_written_is_said_before_a_model_is_loaded(
     expert: Path, data: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"file: is no folder"):
+    with pytest.raises(InputError, match=r"file: is not a folder"):
         ask(expert, data, tmp_path / "file" / "out")
     # One that looks as if it could be written: root may write to /proc, which takes nothing.
     with pytest.raises(LayerSwapError, match=r"/proc/layerswap.*: cannot be written: "):

@@ -146,7 +146,7 @@ def test_places_that_are_refused(trio: SimpleNamespace, tmp_path: Path) -> None:
     before = {folder: content(folder) for folder in vars(trio).values()}
     (tmp_path / "file").write_text("x", encoding="utf-8")
     cases = {
-        trio.task / "merged": "lies inside",
+        trio.task / "merged": "is inside",
         trio.task: "is one of the merge's inputs",
         tmp_path / "file": "the output path is a file",
         tmp_path / "file" / "out": "the output folder cannot be made",

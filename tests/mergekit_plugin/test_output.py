@@ -122,7 +122,7 @@ def test_what_a_killed_merge_left_is_named(
     write_model(tmp_path / ".layerswap-x.partial" / "out", "model.safetensors")
     with caplog.at_level(logging.WARNING, "layerswap"), temporary_output(tmp_path / "out"):
         pass
-    assert ".layerswap-x.partial is of a merge that was killed or still runs" in caplog.text
+    assert ".layerswap-x.partial belongs to a merge that runs or was killed" in caplog.text
     caplog.clear()
     with caplog.at_level(logging.WARNING, "layerswap"), temporary_output(tmp_path / "other"):
         pass

@@ -77,12 +77,12 @@ FORMS = [
     ({"experts": {"task": ["x"], "language": {"sw": []}}}, "experts.language.sw is empty"),
     (
         {"experts": {"task": ["x"], "language": {False: ["y"]}}},  # no: without quotes
-        "experts.language: the name False is no text; write it in quotes",
+        "experts.language: the name False is not text; write it in quotes",
     ),
     ({"evaluate": {"languages": {"sw": []}}}, "evaluate.languages.sw is empty"),
     ({"evaluate": {"tasks": "words"}}, "evaluate.tasks is 'words'; write a list"),
     ({"recipe": [1]}, "recipe is [1]; write a block of names and values"),
-    ({"recipe": {5: 6}}, "recipe: the name 5 is no text; write it in quotes"),
+    ({"recipe": {5: 6}}, "recipe: the name 5 is not text; write it in quotes"),
     ({"vary": {"bottom_layers": [None]}}, "vary.bottom_layers.0 does not fit: vary is a grid"),
     ({"vary": "bottom_layers"}, "vary does not fit: vary is a grid"),
     ({"vary": {"bottom_layers": 3}}, "vary.bottom_layers does not fit: vary is a grid"),
@@ -182,7 +182,7 @@ def test_an_experts_file_names_unknown_keys(tmp_path: Path) -> None:
         ("", "names no expert; write NAME: FOLDER"),
         ("[1]", "names no expert"),
         ("experts: {}", "experts is empty"),
-        ("no: x", "experts: the name False is no text; write it in quotes"),
+        ("no: x", "experts: the name False is not text; write it in quotes"),
         ("math: x\nmath: y", "line 2 has the key 'math' again"),
     ],
 )

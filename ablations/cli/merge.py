@@ -33,29 +33,33 @@ class Size(click.ParamType[int]):
 @click.argument("out")
 @click.argument("mergekit_options", nargs=-1, type=click.UNPROCESSED)
 @click.option(
-    "--shard-size", type=Size(), default="5G", show_default=True, help="Largest file of weights."
+    "--shard-size",
+    type=Size(),
+    default="5G",
+    show_default=True,
+    help="Size of the largest weight file.",
 )
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
     default=min(4, os.cpu_count() or 1),
     show_default="processors, at most 4",
-    help="Tensors that are written at once.",
+    help="Number of tensors that are written at once.",
 )
 @click.option("--verify", is_flag=True, help="Read the output again and compare every tensor.")
 @click.option(
     "--resume",
     is_flag=True,
-    help="Use the finished files of an interrupted merge, and keep them if this one is.",
+    help="Reuse the finished files of an interrupted merge, and keep them if this one stops.",
 )
 def merge(
     recipe: Path, out: str, mergekit_options: tuple[str, ...], shard_size: int, **options: Any
 ) -> None:
-    """Merge RECIPE into the folder OUT, from file to file and in little memory.
+    """Merge RECIPE into the folder OUT with little memory, from file to file.
 
-    The tensors are those of mergekit-yaml, bit for bit. A recipe that needs mergekit (tokenizer:,
-    other methods, architectures without a fixed list of tensors) is passed on to it, with what
-    is after -- as its options.
+    The tensors are the same as those of mergekit-yaml, bit for bit. Recipes that need mergekit
+    (tokenizer:, other methods, architectures without a fixed list of tensors) are passed on to it.
+    Options after -- are passed to mergekit.
     """
     from ablations.models.find import find_model
     from layerswap_method.merge.run import WriteOptions, read_merge, write_merge

@@ -11,18 +11,31 @@ from ablations.cli.options import FiniteRange
 
 @click.command()
 @click.option(
-    "--task", required=True, multiple=True, metavar="MODEL", help="Task expert; several: a soup."
+    "--task",
+    required=True,
+    multiple=True,
+    metavar="MODEL",
+    help="Task expert. Give the option several times to average several.",
 )
 @click.option(
-    "--language", required=True, multiple=True, metavar="MODEL", help="Language expert; likewise."
+    "--language",
+    required=True,
+    multiple=True,
+    metavar="MODEL",
+    help="Language expert; several times as above.",
 )
-@click.option("--base", required=True, metavar="MODEL", help="What they were fine-tuned from.")
+@click.option(
+    "--base",
+    required=True,
+    metavar="MODEL",
+    help="The model from which the experts were fine-tuned.",
+)
 @click.option(
     "--threshold",
     type=FiniteRange(min=0),
     default=0.001,
     show_default=True,
-    help="Difference of shares up to which a layer is a tie, as in arXiv 2601.22620.",
+    help="A layer is a tie up to this difference of shares (arXiv 2601.22620).",
 )
 @click.option(
     "--write",
@@ -31,7 +44,7 @@ from ablations.cli.options import FiniteRange
     metavar="FILE",
     help="Write a recipe for mergekit-yaml.",
 )
-@click.option("--force", is_flag=True, help="Let --write replace a file.")
+@click.option("--force", is_flag=True, help="Replace the file of --write if it exists.")
 def suggest(
     task: tuple[str, ...],
     language: tuple[str, ...],

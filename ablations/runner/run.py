@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -77,6 +78,9 @@ class RunOptions:
 
     progress: bool | None = None
     """Whether to show what is being done; None shows it on a terminal only."""
+
+    model: str | None = None
+    """What the only cell is called while it runs; None goes by the study and the cell's label."""
 
     cell_lines: bool = False
     """Whether to print the scores of every cell on stdout when it has ended."""
@@ -158,8 +162,11 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         logger.info("  note: %s", note)
     cells = selected(plan.cells, options.only)
     _write_run_file(out, plan)
-    count = counted(len(cells), "cell")
-    logger.info("%s: %s on %s, in %s", plan.study.name, count, plan.backend, out)
+    what = f"{plan.study.name}: {counted(len(cells), 'cell')}"
+    if options.model is not None:
+        cells = [dataclasses.replace(cell, label=options.model) for cell in cells]
+        what = options.model
+    logger.info("%s on %s, in %s", what, plan.backend, out)
     setup = EngineSetup.of(plan, out / _WORK, materialize=options.materialize)
     executor = _executor(setup, options)
     provenance = {

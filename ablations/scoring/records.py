@@ -1,6 +1,6 @@
 """What an evaluation hands back. Knows scores and records; not who computed them, nor how.
 
-A score is a share in [0, 1] here (lm-eval's BLEU, chrF and TER are divided by 100); percent
+A score is a share in [0, 1] here (lm-eval's BLEU and chrF++ are divided by 100); percent
 belongs to tables.
 """
 

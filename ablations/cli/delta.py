@@ -22,8 +22,8 @@ from ablations.cli.options import FiniteRange, folder_option
     "--quantile",
     type=FiniteRange(0, 1, min_open=True, max_open=True),
     metavar="SHARE",
-    help="Choose the threshold so that this share of rows is above it (the paper's figures: 0.11 to 0.16).  "
-    "[default: 0.125]",
+    help="Choose the threshold so that this share of rows is above it (the paper's figures: 0.11 "
+    "to 0.16).  [default: 0.125]",
 )
 @folder_option("--out", "Folder to write to.", "runs/delta")
 @click.option(

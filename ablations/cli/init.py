@@ -12,10 +12,11 @@ import click
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 def init(kind: str, file: Path | None, force: bool) -> None:
-    """Write a commented study, recipe or experts file to start from.
+    """Write a commented file to start from.
 
-    FILE is study.yml, recipe.yml or experts.yml unless you name another. It works as it is on the
-    experts of layerswap pocket build; its comments say what to change for your own experts.
+    It is a study, a mergekit recipe or an experts file. FILE is study.yml, recipe.yml or
+    experts.yml unless you name another. It works as it is on the experts of layerswap pocket
+    build; its comments say what to change for your own experts.
     """
     from ablations.study.starts import write_start
 

@@ -55,7 +55,7 @@ class Size(click.ParamType[int]):
 def merge(
     recipe: Path, out: str, mergekit_options: tuple[str, ...], shard_size: int, **options: Any
 ) -> None:
-    """Merge RECIPE into the folder OUT with little memory, from file to file.
+    """Merge RECIPE into the folder OUT, in little memory.
 
     The tensors are the same as those of mergekit-yaml, bit for bit. Recipes that need mergekit
     (tokenizer:, other methods, architectures without a fixed list of tensors) are passed on to it.

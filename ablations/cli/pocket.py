@@ -26,7 +26,10 @@ def pocket() -> None:
 )
 @click.option("--force", is_flag=True, help="Train everything again.")
 def build(out: Path, preset: str, seed: int, expert_seeds: int | None, force: bool) -> None:
-    """Train a base, a math expert and a language expert, and write their lm-eval tasks."""
+    """Train the pocket experts and write their tasks.
+
+    They are a base, a math expert and a language expert, with their lm-eval tasks.
+    """
     from ablations.pocket.build import build_pocket
     from ablations.pocket.config import PocketConfig
 

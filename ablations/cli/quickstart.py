@@ -33,7 +33,7 @@ def quickstart(
     limit: int,
     preset: Literal["quickstart", "full", "tiny"],
 ) -> None:
-    """Train pocket experts, merge them with mergekit-yaml, evaluate with lm-eval.
+    """Train pocket experts, merge and evaluate them.
 
     Needs no GPU, no weights and no network. Finished work is reused.
     """

@@ -84,8 +84,9 @@ _KEYS = {
 @allow_code_option
 @code_isolation_option
 def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) -> None:
-    """Merge and evaluate every cell of STUDY: a file, or a shipped study such as layer_count.
+    """Merge and evaluate all models of a study.
 
+    STUDY is a file, or a shipped study such as layer_count (see ablations/studies/README.md).
     A cell is one model of the study, merged or not. Finished cells are reused, and a cell that
     fails does not stop the others.
     """

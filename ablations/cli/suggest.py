@@ -55,8 +55,9 @@ def suggest(
 ) -> None:
     """Propose which layers to swap, from what each expert changed.
 
-    A MODEL is a folder, a hub id or base+adapter. Prints b, u, t_b and t_u with each layer's
-    share of both experts' change and which of them wins it.
+    A MODEL is a folder, a hub id or base+adapter. Prints each layer's share of both experts'
+    changes, and from them the number of bottom layers (b) and top layers (u) to swap and of the
+    averaged layers beside them (t_b, t_u).
     """
     from ablations.delta.suggest import suggest as propose
 

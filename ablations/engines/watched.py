@@ -94,7 +94,7 @@ class Watched:
         fitted = []
         for request, asked in zip(requests, limits, strict=True):
             with_limit = copy.copy(request)
-            limit = min(asked, max(1, context // 2))
+            limit = _within(asked, context)
             with_limit.arguments = (request.args[0], _limited(request.args[1], limit))
             fitted.append(with_limit)
         hook = _Hook(self.cache_hook)
@@ -234,6 +234,22 @@ class _Hook:
         prompt = next(iter(req))
         end = self.found[prompt] = self.ends.popleft()
         self.kept.add_partial(attr, req, end.lead + res)
+
+
+def answer_limit(options: Mapping[str, Any], context: int | None, default: int = 256) -> int:
+    """Return how many tokens an answer may take.
+
+    Args:
+        options: what the task says of generation.
+        context: of the model, in tokens; None where that is not known.
+        default: lm-eval's own limit.
+    """
+    asked = _asked(options, default)
+    return asked if context is None else _within(asked, context)
+
+
+def _within(asked: int, context: int) -> int:
+    return min(asked, max(1, context // 2))
 
 
 def _rounds(prompts: Sequence[str]) -> Iterator[list[int]]:

@@ -20,6 +20,8 @@ from ablations.evaluate.table import render_table
 from ablations.gallery.find import find_recipe, redirect_recipe
 from ablations.machine.fingerprint import fingerprint_checkpoint, fingerprint_of
 from ablations.machine.mergekit_program import merge
+from ablations.machine.progress import Step, tell
+from ablations.machine.status_line import status_line
 from ablations.pocket.build import PocketPaths, build_pocket
 from ablations.pocket.config import PocketConfig
 from ablations.runner.records import load_run
@@ -116,7 +118,7 @@ def run_quickstart(
     check_folder(out, _NAME, own=_FOLDERS)
     with _step("1/3", f"pocket experts in {pocket} (minutes the first time, on two cores)"):
         paths = build_pocket(pocket, config)
-    with _step("2/3", "merges, by mergekit-yaml"):
+    with _step("2/3", "merges, by mergekit-yaml"), status_line():
         merged = {name: _merge(name, recipe, paths, out) for name, recipe in _MERGES.items()}
     models = {
         "base": paths.base,
@@ -132,7 +134,8 @@ def run_quickstart(
             backend=chosen,
         )
         study = StudyFile(Path(f"layerswap {_NAME}"), _study(paths, limit), ())
-        done = run_file(study, out, options).summary
+        with status_line():
+            done = run_file(study, out, options).summary
         for label in done.before:
             logger.info("  %s: evaluated before, nothing has changed", label)
         if done.failed:
@@ -182,6 +185,7 @@ def _merge(name: str, recipe_name: str, paths: PocketPaths, out: Path) -> Path:
         method=layerswap_method.METHOD_VERSION,
     )
     folder = out / "merged" / recipe.stem
+    tell(Step(f"merging {name} by mergekit-yaml"))
     if merge(recipe, folder, fingerprint=fingerprint):
         logger.info("  %s: mergekit-yaml %s, %.1f s", name, recipe, time.monotonic() - started)
     else:

@@ -25,7 +25,7 @@ class Step:
     """The part of `done` that took no time, because it was finished before."""
 
     unit: str = "items"
-    """What is counted; ``bytes`` are shown as GB."""
+    """What is counted; ``bytes`` are shown as MB or GB."""
 
     tokens: int = 0
     """Tokens since the step began: generated ones, or those read where nothing is generated."""

@@ -65,6 +65,7 @@ class StatusLine:
         self._lock = threading.RLock()
         self._whole: _Rate | None = None
         self._part: _Rate | None = None
+        self._is_drawn = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._draw_again, daemon=True)
         self._thread.start()
@@ -81,8 +82,9 @@ class StatusLine:
     def above(self, text: str, stream: TextIO) -> None:
         """Print `text` to `stream` above the line."""
         with self._lock:
-            self._stream.write(_CLEAR)
-            self._stream.flush()
+            if self._is_drawn:
+                self._stream.write(_CLEAR)
+                self._stream.flush()
             stream.write(f"{text}\n")
             stream.flush()
             self._draw()
@@ -109,8 +111,10 @@ class StatusLine:
         parts = [*(each.as_text(now) for each in rates), *(each.step.where for each in rates)]
         is_quiet = self._part is not None and not self._part.step.what
         text = "" if is_quiet else " | ".join(filter(None, parts))
-        self._stream.write(f"{_CLEAR}{text[: columns - 1]}")
-        self._stream.flush()
+        if text or self._is_drawn:  # else another bar may stand there
+            self._stream.write(f"{_CLEAR}{text[: columns - 1]}")
+            self._stream.flush()
+        self._is_drawn = bool(text)
 
 
 class _Rate:
@@ -138,7 +142,8 @@ class _Rate:
         if not step.total:
             return f"{text}  {_clock(elapsed)}".strip()
         if step.unit == "bytes":
-            text += f" {step.done / 1e9:.1f}/{step.total / 1e9:.1f} GB"
+            unit, size = ("GB", 1e9) if step.total >= 1e9 else ("MB", 1e6)
+            text += f" {step.done / size:.1f}/{step.total / size:.1f} {unit}"
         else:
             text += f" {step.done:.0f}/{step.total:.0f} {step.unit}"
         first = self._first

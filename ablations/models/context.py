@@ -20,16 +20,26 @@ def check_context(model: str, asked: int | None) -> None:
     """
     if asked is None:
         return
+    context = context_of(model)
+    if context is not None and asked > context:
+        raise InputError(
+            f"{model}: a context of {asked} tokens (--max-model-len) is more than it has "
+            f"positions for ({context})"
+        )
+
+
+def context_of(model: str) -> int | None:
+    """Return the tokens that a model has positions for; None where its config does not say.
+
+    Raises:
+        OSError: where there is no config to be read.
+    """
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(model).get_text_config()
     stated = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
     positions = next((each for each in stated if each is not None), None)
-    if positions is not None and asked > positions * _stretch(config):
-        raise InputError(
-            f"{model}: a context of {asked} tokens (--max-model-len) is more than it has "
-            f"positions for ({int(positions * _stretch(config))})"
-        )
+    return None if positions is None else int(positions * _stretch(config))
 
 
 def _stretch(config: Any) -> float:

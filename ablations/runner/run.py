@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import layerswap_method
 from ablations.engines.options import BackendChoice
+from ablations.engines.work_size import measure_tasks
 from ablations.machine.fingerprint import fingerprint_code
 from ablations.machine.locks import try_claim
 from ablations.machine.progress import Step, tell
@@ -21,9 +22,11 @@ from ablations.runner.cell_lines import CellLines
 from ablations.runner.engines import EngineSetup
 from ablations.runner.loop import LOCKS, Summary, now, run_cells
 from ablations.runner.processes import ProcessExecutor
+from ablations.runner.rates import earlier_rates
 from ablations.runner.results import RESULTS_FILE, write_results
 from ablations.runner.work import Executor, WorkEvaluator
-from ablations.study.describe import counted, describe_plan
+from ablations.study.cost import counted
+from ablations.study.describe import describe_plan
 from ablations.study.experts import ExpertsFile, find_experts_file
 from ablations.study.files import StudyFile, find_study, read_study
 from ablations.study.overrides import folder_words
@@ -118,7 +121,8 @@ class RunResult:
 def dry_run(study: str, options: RunOptions) -> str:
     """Return the cells of a study with their layers, and what running them would cost.
 
-    Nothing is written or downloaded.
+    Nothing is written or downloaded. Tokens are counted in data that is on this machine, and the
+    time is from earlier records beside the run folder.
 
     Raises:
         InputError: with every problem of the study, or for a folder that is another's.
@@ -128,12 +132,22 @@ def dry_run(study: str, options: RunOptions) -> str:
         check_folder(out, file.study.name, dry=True)
     plan = _plan(file, options, out / _FINGERPRINTS, dry=True)
     keys = {key for cell in plan.cells for key in cell.score_keys.values()}
+    finished = {key for key in keys if records.is_finished(out, key)}
+    chosen = selected(plan.cells, options.only)
+    asked = {
+        task: cell.request.model_copy(update={"tasks": (task,)})
+        for cell in chosen
+        for task, key in cell.score_keys.items()
+        if key not in finished
+    }
     return describe_plan(
         plan,
         materialize=options.materialize,
         jobs=options.jobs or 1,
-        selected={cell.label for cell in selected(plan.cells, options.only)},
-        finished={key for key in keys if records.is_finished(out, key)},
+        selected={cell.label for cell in chosen},
+        finished=finished,
+        sizes=measure_tasks(asked.values(), plan.base.folder, plan.options.max_model_len),
+        rates=earlier_rates(out.parent, plan),
     )
 
 
@@ -174,6 +188,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         "experts": {name: expert.reference for name, expert in plan.experts.items()},
         "plan_versions": dict(plan.versions),
         "dtype": plan.options.dtype,
+        "num_weights": plan.num_weights,
         "code": {package.name: fingerprint_code(package)[:12] for package in _CODE},
     }
     try:

@@ -1,20 +1,14 @@
-"""A study's plan as text: its cells with their layers, and what it will cost. Knows no engine."""
+"""A study's plan as text: its cells with their layers. What it costs is in `cost`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
+from ablations.engines.work_size import TaskSize
 from ablations.study.cells import Cell
-from ablations.study.documents import unmerged
+from ablations.study.cost import Rates, Running, cost_lines, counted
 from ablations.study.planning import StudyPlan
-from layerswap_method.checkpoints.spans import torch_dtype
 from layerswap_method.layer_swap.drawing import SYMBOLS, draw_line
-from layerswap_method.merge_stream import can_stream
-
-
-def counted(count: int, thing: str) -> str:
-    """Return ``1 cell`` or ``2 cells``."""
-    return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def describe_plan(
@@ -24,6 +18,8 @@ def describe_plan(
     jobs: int,
     selected: Collection[str] | None = None,
     finished: Collection[str] = (),
+    sizes: Mapping[str, TaskSize | str] | None = None,
+    rates: Rates | None = None,
 ) -> str:
     """Return the plan: experts, notes, cells with their layers drawn, cost.
 
@@ -33,8 +29,10 @@ def describe_plan(
         jobs: engines at once.
         selected: labels of the cells that ``--only`` leaves; None for all.
         finished: keys of the records that are there.
+        sizes: task -> what it asks of a model; None says nothing of items and tokens.
+        rates: what earlier records took; None where there are none.
     """
-    study = plan.study
+    study, run = plan.study, Running(materialize, jobs)
     lines = [f"study {study.name}: {study.question}"]
     lines += [f"  source: {study.source}"] if study.source else []
     lines += [f"  {name}: {expert.reference}" for name, expert in plan.experts.items()]
@@ -57,41 +55,8 @@ def describe_plan(
         key: task for cell in cells for task, key in cell.score_keys.items() if key not in finished
     }
     return "\n".join(
-        [*lines, "", *_cost(plan, [*todo.values()], left, len(cells), materialize, jobs)]
+        [*lines, "", *cost_lines(plan, [*todo.values()], left, len(cells), run, sizes, rates)]
     )
-
-
-def _cost(
-    plan: StudyPlan,
-    todo: Sequence[Cell],
-    left: Mapping[str, str],
-    cells: int,
-    materialize: bool,
-    jobs: int,
-) -> list[str]:
-    # A model that the running engine refuses needs one of its own, which is not counted.
-    adapted = {each.reference for each in plan.experts.values() if each.adapter is not None}
-    written = [
-        cell
-        for cell in todo
-        if (materialize or not can_stream(cell.merge)) and unmerged(cell.merge) in (None, *adapted)
-    ]
-    size = plan.num_weights * sum(_bytes_each(plan, cell) for cell in written)
-    starts = len(todo) if materialize else min(jobs, len(todo))
-    return [
-        f"cost: {counted(len(left), 'evaluation')} for {counted(cells, 'cell')}, on "
-        f"{plan.backend} in {plan.options.dtype}",
-        f"  tasks: {', '.join(dict.fromkeys(left.values())) or 'none'}; "
-        f"items a task: {plan.study.evaluate.limit or 'all'}",
-        f"  engine starts: {starts}; loads into a live engine: {0 if materialize else len(todo)}",
-        f"  checkpoints written by mergekit: {len(written)} ({_size(size)} in all, one at a time)",
-    ]
-
-
-def _bytes_each(plan: StudyPlan, cell: Cell) -> int:
-    """Return the bytes of one number in the checkpoint of a merge."""
-    stated = cell.merge.get("out_dtype") or cell.merge.get("dtype") or plan.options.dtype
-    return 4 if stated == "auto" else torch_dtype(str(stated).removeprefix("torch.")).itemsize
 
 
 def _drawn(cell: Cell) -> str:
@@ -104,11 +69,3 @@ def _drawn(cell: Cell) -> str:
 
 def _legend() -> str:
     return ", ".join(f"{SYMBOLS[name]} {name}" for name in reversed(SYMBOLS))
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return ""

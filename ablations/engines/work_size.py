@@ -1,0 +1,121 @@
+"""How much a task asks of an engine, before one is started: items, tokens, memory.
+
+Reads the data of tasks where it is on this machine, and a tokenizer; nothing is downloaded and no
+weights are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ablations.engines.lm_eval_backend import build_requests
+from ablations.engines.watched import answer_limit
+from ablations.machine.progress import Step, tell
+from ablations.models.context import context_of
+from ablations.scoring.records import EvaluationRequest
+from layerswap_method.errors import LayerSwapError, first_line
+
+_COUNTED = 100
+"""Items of a task whose tokens are counted; the others are taken to be alike."""
+
+
+@dataclass(frozen=True)
+class TaskSize:
+    """What one model is asked by one task."""
+
+    items: int
+    """Items."""
+
+    prompt_tokens: int
+    """Tokens of all prompts (with the answers to choose from), from the first items' mean."""
+
+    answer_tokens: int
+    """Tokens that may be generated at most."""
+
+    longest: int
+    """Tokens of the longest sequence, prompt and answer, among those that were counted."""
+
+
+def measure_tasks(
+    requests: Iterable[EvaluationRequest], model: Path, max_model_len: int | None
+) -> dict[str, TaskSize | str]:
+    """Return task -> its size, or why that is not known.
+
+    Args:
+        requests: each with a single task.
+        model: folder with config and tokenizer.
+        max_model_len: context in tokens; None for the model's own.
+    """
+    from transformers import AutoTokenizer
+
+    sizes: dict[str, TaskSize | str] = {}
+    with _offline():
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(model)
+            context = max_model_len or context_of(str(model))
+        except (OSError, ValueError) as error:
+            why = f"the tokenizer is not here ({first_line(error)})"
+            return {request.tasks[0]: why for request in requests}
+        for request in requests:
+            tell(Step(f"counting the tokens of {request.tasks[0]}"))
+            try:
+                sizes[request.tasks[0]] = _size(request, tokenizer, context)
+            except LayerSwapError as error:
+                sizes[request.tasks[0]] = error.message
+    return sizes
+
+
+def cache_bytes(model: Path, number_bytes: int) -> int | None:
+    """Return the bytes that a token takes in the key-value cache; None where that is not known.
+
+    Args:
+        model: folder with the config.
+        number_bytes: bytes of one number.
+    """
+    from transformers import AutoConfig
+
+    try:
+        config: Any = AutoConfig.from_pretrained(model).get_text_config()
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return int(2 * config.num_hidden_layers * heads * size * number_bytes)
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _size(request: EvaluationRequest, tokenizer: Any, context: int | None) -> TaskSize:
+    items, asked = build_requests(request, _COUNTED)
+    counted = len({each.doc_id for each in asked})
+    prompts = answers = longest = 0
+    for each in asked:
+        first, second = each.args[0], each.args[1] if len(each.args) > 1 else ""
+        choice = second if isinstance(second, str) else ""
+        length = len(tokenizer(f"{first}{choice}")["input_ids"])
+        limit = 0 if isinstance(second, str) else answer_limit(second, context)
+        kept = length if context is None else min(length, context - limit)
+        prompts, answers, longest = prompts + kept, answers + limit, max(longest, kept + limit)
+    return TaskSize(items, prompts * items // counted, answers * items // counted, longest)
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Have the libraries that could download data look into their caches only."""
+    import datasets.config
+    import huggingface_hub.constants
+
+    places: list[tuple[Any, str]] = [
+        (huggingface_hub.constants, "HF_HUB_OFFLINE"),
+        (datasets.config, "HF_HUB_OFFLINE"),
+    ]
+    before = [getattr(module, name) for module, name in places]
+    for module, name in places:
+        setattr(module, name, True)
+    try:
+        yield
+    finally:
+        for (module, name), value in zip(places, before, strict=True):
+            setattr(module, name, value)

@@ -1,0 +1,114 @@
+"""How far a task is, as both engines tell it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablations.engines import vllm_engine
+from ablations.engines.item_progress import EngineBar, ItemProgress
+from ablations.engines.options import EngineOptions
+from ablations.engines.work_size import TaskSize, cache_bytes, measure_tasks
+from ablations.machine.progress import Step, listening
+from ablations.scoring.records import EvaluationRequest
+from tests.standins.cold import evaluate_cold
+
+ITEMS = 24
+
+
+class Request:
+    """What is read of lm-eval's."""
+
+    task_name = "choose"
+
+    def __init__(self, doc_id: int):
+        self.doc_id = doc_id
+
+
+def told(model: Path, folder: Path, task: str, backend: Any) -> list[Step]:
+    steps = list[Step]()
+    options = EngineOptions(batch_size=8, kv_cache_gib=1, gpu_memory_utilization=0.3)
+    with listening(steps.append):
+        request = EvaluationRequest(tasks=(task,), include_path=folder)
+        evaluate_cold(model, request, backend, options)
+    return [step for step in steps if step.what == task]
+
+
+def test_requests_are_told_as_items() -> None:
+    steps = list[Step]()
+    with listening(steps.append):
+        progress = ItemProgress([Request(doc) for doc in range(3) for _ in range(4)])
+        progress.add(6, tokens=10)
+        progress.add(6, tokens=5)
+    assert [(step.what, step.done, step.total, step.tokens) for step in steps] == [
+        ("choose", 0, 3, 0),
+        ("choose", 1.5, 3, 10),
+        ("choose", 3, 3, 15),
+        ("choose: scoring", 0, 0, 0),
+    ]
+
+
+def test_the_bar_of_vllm_gives_tokens_by_its_speed() -> None:
+    steps = list[Step]()
+    with listening(steps.append):
+        bar = EngineBar(ItemProgress([Request(doc) for doc in range(2)]), generates=True)
+        assert list(bar([5, 6], desc="Rendering prompts")) == [5, 6]
+        running = bar(total=2, desc="Processed prompts", postfix="", dynamic_ncols=True)
+        elapsed = running.format_dict["elapsed"]
+        running.postfix = f"est. speed input: 1.00 toks/s, output: {40 / elapsed:.2f} toks/s"
+        running.update(1)
+        running.close()
+    assert steps[-1].done == 1
+    assert steps[-1].tokens >= 40
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("task", ["words_generate", "words_choose"])
+def test_transformers_tells_items_and_tokens_batch_by_batch(
+    model: Path, tasks: Path, task: str
+) -> None:
+    steps = told(model, tasks, task, "hf")
+    assert (steps[0].done, steps[-1].done, steps[-1].total) == (0, ITEMS, ITEMS)
+    assert len({step.done for step in steps}) >= 4  # three batches of eight at the least
+    assert steps[-1].tokens > ITEMS
+    assert [step.tokens for step in steps] == sorted(step.tokens for step in steps)
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
+@pytest.mark.parametrize("task", ["words_generate", "words_choose"])
+def test_vllm_tells_items_and_tokens_through_its_own_bar(
+    model: Path, tasks: Path, task: str
+) -> None:
+    steps = told(model, tasks, task, "vllm")
+    assert (steps[0].done, steps[-1].done, steps[-1].total) == (0, ITEMS, ITEMS)
+    assert len({step.done for step in steps}) >= 4
+    assert steps[-1].tokens > ITEMS
+
+
+def test_the_size_of_a_task_is_that_of_what_is_asked(model: Path, tasks: Path) -> None:
+    def measured(task: str, **changes: Any) -> TaskSize:
+        request = EvaluationRequest(tasks=(task,), include_path=tasks, **changes)
+        found = measure_tasks([request], model, None)[task]
+        assert isinstance(found, TaskSize), found
+        return found
+
+    whole, five = measured("words_generate"), measured("words_generate", limit=5)
+    assert (whole.items, five.items) == (ITEMS, 5)
+    assert whole.prompt_tokens > five.prompt_tokens > 5
+    assert whole.answer_tokens % ITEMS == 0
+    assert whole.answer_tokens // ITEMS == five.answer_tokens // 5 > 0
+    choose = measured("words_choose")
+    assert choose.answer_tokens == 0
+    assert choose.items == ITEMS
+
+
+def test_what_is_not_here_is_said(model: Path, tasks: Path, tmp_path: Path) -> None:
+    request = EvaluationRequest(tasks=("words_generate",), include_path=tasks)
+    (found,) = measure_tasks([request], tmp_path, None).values()
+    assert "the tokenizer is not here" in str(found)
+    assert cache_bytes(tmp_path, 4) is None
+    assert cache_bytes(model, 4) == 2 * 2 * 1 * 32 * 4  # layers, heads and features of the stand-in

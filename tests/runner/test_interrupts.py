@@ -1,0 +1,119 @@
+"""Ctrl-C on a real terminal, at several moments of a real run: what it says and leaves behind."""
+
+import fcntl
+import os
+import pty
+import struct
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ablations.runner import records
+from tests.standins.studies import study_document, write_yaml
+from tests.waiting import wait_for_end, wait_until
+
+CTRL_C = b"\x03"
+
+
+class Terminal:
+    """A `layerswap` command on a terminal of 100 columns."""
+
+    def __init__(self, arguments: list[str]):
+        self._pid, self._screen = pty.fork()
+        if not self._pid:
+            code = "from ablations.cli import main; main(prog_name='layerswap')"
+            os.execvp(sys.executable, [sys.executable, "-c", code, *arguments])
+        fcntl.ioctl(self._screen, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+        os.set_blocking(self._screen, False)
+        self.process = psutil.Process(self._pid)
+        self.code: int | None = None
+        self._bytes = b""
+
+    @property
+    def text(self) -> str:
+        """What stands on the screen so far."""
+        with suppress(BlockingIOError, OSError):
+            while part := os.read(self._screen, 65536):
+                self._bytes += part
+        return self._bytes.decode(errors="replace").replace("\r\n", "\n")
+
+    def press_ctrl_c(self) -> None:
+        os.write(self._screen, CTRL_C)
+
+    def has_ended(self) -> bool:
+        _ = self.text  # a full screen would hold it up
+        if self.code is None:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            self.code = os.waitstatus_to_exitcode(status) if pid else None
+        return self.code is not None
+
+    def close(self) -> None:
+        if not self.has_ended():
+            self.process.kill()
+            wait_until(self.has_ended)
+        os.close(self._screen)
+
+
+@contextmanager
+def terminal(*arguments: str) -> Iterator[Terminal]:
+    found = Terminal(list(arguments))
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.fixture
+def command(tmp_path: Path, experts: Path) -> list[str]:
+    """Return the run of a small study of seven models."""
+    vary = {"bottom_layers": [0, 1, 2], "top_layers": [0, 1]}
+    study = write_yaml(tmp_path / "small.yml", study_document(vary=vary))
+    out = ["--out", str(tmp_path / "run")]
+    return ["run", str(study), "--experts", str(experts), "--backend", "hf", *out]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "moment",
+    ["reading the task files", "starting a process", "starting hf", "preparing prompts"],
+)
+def test_an_interrupt_says_how_to_go_on_and_leaves_nothing_running(
+    command: list[str], tmp_path: Path, moment: str
+) -> None:
+    with terminal(*command) as run:
+        wait_until(lambda: moment in run.text or run.has_ended())
+        children = run.process.children(recursive=True)
+        run.press_ctrl_c()
+        wait_until(run.has_ended)
+        assert run.code == 130, run.text
+        assert "Interrupted. " in run.text
+        assert "he same command goes on with the rest." in run.text
+        assert "Traceback" not in run.text
+        assert "Aborted" not in run.text
+        wait_for_end(children)
+    assert not records.partial_paths(tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_what_was_finished_before_an_interrupt_is_saved_and_reused(
+    command: list[str], tmp_path: Path
+) -> None:
+    with terminal(*command) as run:
+        wait_until(lambda: "task_expert  " in run.text or run.has_ended())
+        run.press_ctrl_c()
+        wait_until(run.has_ended)
+        assert run.code == 130, run.text
+        done = len(list((tmp_path / "run" / "records").glob("[!.]*")))
+        assert done >= 2
+        assert f"Interrupted. {done} of 7 tasks are finished and saved in" in run.text
+    with terminal(*command) as run:
+        wait_until(run.has_ended)
+        assert run.code == 0, run.text
+        assert "7/7 tasks" in run.text
+        assert "8 items" in run.text
+    assert not records.load_run(tmp_path / "run").unfinished

@@ -20,7 +20,7 @@ _GO_ON = ("evaluate", "pocket", "quickstart", "run")
 _GOES_ON = " Finished work is saved; the same command goes on with the rest."
 
 COMMANDS = (
-    *("delta", "evaluate", "init", "merge", "pocket", "quickstart"),
+    *("compare", "delta", "evaluate", "init", "merge", "pocket", "quickstart"),
     *("report", "run", "suggest", "tasks", "version"),
 )
 

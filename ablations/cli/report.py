@@ -41,13 +41,15 @@ def report(
     out: Path | None,
     published: bool,
 ) -> None:
-    """Write tables, figures and tests of a run.
+    """Write tables, figures and tests of a run, and print its bottom line.
 
     RUN is a folder that `layerswap run` wrote, finished or not: cells without a result are
     marked as gaps. Further RUNs that asked the same, with several experts a role in their
     recipes, stand beside it in the layout of the paper's Table 6 (souping). Figures need
-    matplotlib: pip install 'layerswap[plot]'.
+    matplotlib: pip install 'layerswap[plot]'. Files of an earlier report that this one does not
+    have are removed; other files in the folder stay.
     """
+    from ablations.report.bottom_line import as_text
     from ablations.report.writer import build
     from ablations.runner.records import load_run
 
@@ -56,8 +58,14 @@ def report(
     _warn_without_figures(formats)
     more = [load_run(other) for other in others]
     folder = out or run / "report"
-    for path in build(load_run(run), formats, folder, others=more, published=published):
-        click.echo(path)
+    written = build(load_run(run), formats, folder, others=more, published=published)
+    for path in written.files:
+        if path.parent == folder:
+            click.echo(path)
+    click.echo()
+    click.echo(
+        as_text(written.report.question, written.report.problems, written.report.bottom_line)
+    )
 
 
 def _check_place(path: Path) -> None:

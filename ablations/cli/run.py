@@ -103,6 +103,12 @@ def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) ->
         click.echo(result)
         return
     click.echo(result.report())
+    from ablations.report.bottom_line import answer_text
+    from ablations.runner.records import load_run
+
+    answer = answer_text(load_run(result.out))
+    if answer:
+        click.echo(f"\n{answer}")
     if result.summary.failed:
         sys.exit(1)
 

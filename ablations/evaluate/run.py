@@ -18,6 +18,7 @@ from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.engines.task_choice import NEEDS_CODE_EXECUTION
 from ablations.evaluate.table5 import render_table5
 from ablations.models.find import find_model
+from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import load_run
 from ablations.runner.results import RESULTS_FILE
 from ablations.runner.run import RunOptions, check_folder, run_file
@@ -93,6 +94,9 @@ class SuiteResult:
     out: Path
     """The run folder."""
 
+    problems: tuple[str, ...] = ()
+    """What is wrong with the evaluation itself; see `ablations.runner.problems`."""
+
     def report(self) -> str:
         """Return the table in the layout of the paper's Table 5, notes, and where records are."""
         parts = [self.model] if is_folder(self.model) else self.model.split("+")
@@ -102,8 +106,9 @@ class SuiteResult:
             return f"{table}\n\nNothing was evaluated."
         many = "task" if len(self.earlier) == 1 else "tasks"
         earlier = f" (and those of {len(self.earlier)} {many} of earlier calls)"
+        warnings = "".join(f"Warning: {each}\n\n" for each in self.problems)
         return (
-            f"{table}\n\nEvaluated by lm-eval on {describe_backend(self.backend)}.\n"
+            f"{warnings}{table}\n\nEvaluated by lm-eval on {describe_backend(self.backend)}.\n"
             f"Scores{earlier if self.earlier else ''}: {self.out / RESULTS_FILE}; "
             f"one record per item: {self.out}/records/KEY/samples.jsonl"
         )
@@ -161,11 +166,13 @@ def evaluate_model(model: str, request: SuiteRequest, out: Path | None = None) -
     result = run_file(StudyFile(Path(f"layerswap {_NAME}"), study, ()), out, options)
     if result.summary.failed:
         raise LayerSwapError(f"{model}: {'; '.join(result.summary.failed.values())}")
-    (cell,) = load_run(out).cells
+    done = load_run(out)
+    (cell,) = done.cells
     found = {task.task: task.evaluation.model_copy(update={"model": model}) for task in cell.tasks}
     results = json.loads((out / RESULTS_FILE).read_text(encoding="utf-8"))
     earlier = tuple(task for task in results["models"][cell.label]["tasks"] if task not in asked)
-    return SuiteResult(model, backend, chosen, found, skipped, earlier, out)
+    problems = evaluation_problems(done)
+    return SuiteResult(model, backend, chosen, found, skipped, earlier, out, problems)
 
 
 def default_folder(model: str, backend: Backend, request: SuiteRequest) -> Path:

@@ -1,4 +1,4 @@
-"""What the figures of a report show, as numbers. Knows no plotting library."""
+"""What the line figures of a report show, as numbers. Knows no plotting library."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from ablations.drawing.charts import Chart, Panel, Point, Series
 from ablations.machine.names import slug
-from ablations.report.design import Model, baseline_of, baselines, by_kind, describe_value
+from ablations.report.design import Model, baseline_of, baselines, by_kind
 from ablations.report.factors import Factor, Level, factors, over_fact
 from ablations.report.observations import Observations
 from ablations.report.summaries import Summaries
-from ablations.report.tables import grid, has_pairs
+from ablations.report.tables import has_pairs
 from ablations.report.wording import measure_text, metric_text
 
-_MOST_SERIES = 4
+_MOST_SERIES, _MOST_LEVELS = 4, 12
 _Place = tuple[float, tuple[Model, ...], str]
 """Position, the models that stand there, and its tick."""
 
@@ -21,15 +21,15 @@ _Line = tuple[str, Sequence[_Place]]
 
 _COUNTS = ("bottom_layers", "top_layers")
 _AXES = {
-    "bottom_layers": "bottom layers from the language expert (b)",
-    "top_layers": "top layers from the language expert (u)",
-    "bottom_transition": "averaged layers at the bottom (t_b)",
-    "top_transition": "averaged layers at the top (t_u)",
+    "bottom_layers": "b: bottom layers from the language expert",
+    "top_layers": "u: top layers from the language expert",
+    "bottom_transition": "t_b: averaged layers at the bottom",
+    "top_transition": "t_u: averaged layers at the top",
 }
 
 
 def charts(summaries: Summaries) -> Iterator[Chart]:
-    """Yield the figures that fit the study: lines over numbers, bars over names, b × u."""
+    """Yield lines for whatever varies as a number, and for facts of the experts."""
     study = summaries.observations.run.study
     # Seeds are a factor only where there is no other, and then no figure shows them.
     found = [factor for factor in factors(study) if factor.names != ("seed",)]
@@ -38,17 +38,14 @@ def charts(summaries: Summaries) -> Iterator[Chart]:
         for fact in study.report.facts:
             if fact.rpartition(".")[0] in factor.names:
                 yield _line_chart(summaries, over_fact(study, factor, fact), others)
-        if set(factor.names) == set(_COUNTS):
+        if set(factor.names) == set(_COUNTS) and len(factor.levels) <= _MOST_LEVELS:
             chart = _layer_count_chart(summaries, factor, others)
         elif all(type(level.value) in (int, float) for level in factor.levels):
             chart = _line_chart(summaries, factor, others)
         else:
-            chart = _bar_chart(summaries, factor, others)
+            continue
         if chart.panels:
             yield chart
-    heatmap = _heatmap(summaries)
-    if heatmap is not None:
-        yield heatmap
 
 
 def _layer_count_chart(summaries: Summaries, factor: Factor, others: Sequence[Factor]) -> Chart:
@@ -63,9 +60,7 @@ def _layer_count_chart(summaries: Summaries, factor: Factor, others: Sequence[Fa
     return Chart(
         "score-layer-count",
         "Score against the number of swapped layers",
-        f"{_caption(summaries, others)} b, u: layers at the bottom and at the top as the study "
-        "gives them.",
-        "lines",
+        _caption(summaries, others),
         f"layers from the language expert (of {total}); below: b+u",
         _panels(summaries, _split(summaries, places, others)),
         is_continuous=len({x for x, _, _ in places}) == len(places),
@@ -79,28 +74,8 @@ def _line_chart(summaries: Summaries, factor: Factor, others: Sequence[Factor]) 
         slug(f"score-{name}"),
         f"Score against {factor.label}",
         _caption(summaries, others),
-        "lines",
         _AXES.get(name, factor.label),
         _panels(summaries, _split(summaries, places, others)),
-    )
-
-
-def _bar_chart(summaries: Summaries, factor: Factor, others: Sequence[Factor]) -> Chart:
-    places = []
-    for position, level in enumerate(factor.levels):
-        values = list(map(describe_value, level.setting.values()))
-        # The name of the factor stands below the axis.
-        tick = values[0] if len(factor.names) == len(values) == 1 else level.label
-        places.append((float(position), level.models, tick))
-    lines = _split(summaries, places, ())
-    return Chart(
-        slug(f"bars-{'-'.join(factor.names)}"),
-        f"Score by {factor.label}",
-        _caption(summaries, others, is_split=False),
-        "bars" if len(lines) == 1 else "lines",
-        factor.label,
-        _panels(summaries, lines),
-        is_continuous=False,
     )
 
 
@@ -132,41 +107,6 @@ def _split(summaries: Summaries, places: Sequence[_Place], others: Sequence[Fact
 
 def _is_split(others: Sequence[Factor]) -> bool:
     return len(others) == 1 and len(others[0].levels) <= _MOST_SERIES
-
-
-def _heatmap(summaries: Summaries) -> Chart | None:
-    panels = []
-    for group, measure in summaries.observations.measured():
-        if not measure.is_share:
-            continue
-        cells = grid(summaries, group, measure)
-        if cells is None:
-            return None
-        bottoms, tops, found = cells
-        values = tuple(
-            tuple(
-                None if (each := found[bottom, top]) is None else 100 * each.average for top in tops
-            )
-            for bottom in bottoms
-        )
-        panels.append(
-            Panel(
-                title=f"{measure_text(measure, group)}, {metric_text(measure)}",
-                y_label="",
-                rows=tuple(map(str, bottoms)),
-                columns=tuple(map(str, tops)),
-                values=values,
-            )
-        )
-    return Chart(
-        "heatmap-b-u",
-        "Score by layers at the bottom and at the top",
-        "Hatched cells have no result. Intervals are in the table of the same data.",
-        "heatmap",
-        _AXES["top_layers"],
-        tuple(panels),
-        y_label=_AXES["bottom_layers"],
-    )
 
 
 def _panels(summaries: Summaries, lines: Sequence[_Line]) -> tuple[Panel, ...]:
@@ -215,16 +155,13 @@ def _swapped(observations: Observations, level: Level) -> tuple[int, int] | None
     return None
 
 
-def _caption(
-    summaries: Summaries, others: Sequence[Factor], *, is_split: bool | None = None
-) -> str:
+def _caption(summaries: Summaries, others: Sequence[Factor]) -> str:
     observations = summaries.observations
     over = "experts and items" if has_pairs(observations) else "items"
     level = observations.run.study.evaluate.level
     text = f"Error bars: {level:.0%} intervals over {over}."
     if any(len(models) > 1 for models in by_kind(baselines(observations.run.study)).values()):
         text += " A baseline drawn as one level line is the average of its experts."
-    split = _is_split(others) if is_split is None else is_split
-    if others and not split:
+    if others and not _is_split(others):
         text += f" Averaged over {', '.join(each.label for each in others)}."
     return text

@@ -1,67 +1,39 @@
 """Which models of a study are compared, and how each comparison came out. Knows no layout.
 
 Compared are the levels of every factor with its first level, and the recipe with every baseline.
-All comparisons of a report are one family for Holm's correction.
+The primary comparisons (see `primary`) are one family for Holm's correction; the others are
+exploratory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ablations.report.design import Group, Model, baseline_of, recipe_models
-from ablations.report.factors import difference, factors
-from ablations.report.observations import Block, Measure, Observations
-from ablations.statistics.bootstrap import (
-    BOOTSTRAP_RESAMPLES,
-    Draws,
-    Mask,
-    bootstrap_p_value,
-    draw,
-    percentile_interval,
-    resampled_scores,
+from ablations.report.observations import Block, Item, Measure, Observations
+from ablations.report.primary import Contrast, factor_contrasts, primary_contrasts
+from ablations.statistics.crossed import (
+    Estimate,
+    difference_interval,
+    difference_p,
+    estimate,
+    item_values,
+    score_interval,
 )
 from ablations.statistics.intervals import Array
-from ablations.statistics.paired import (
-    PERMUTATIONS,
-    holm,
-    mcnemar_exact,
-    newcombe_interval,
-    permutation_test,
-)
+from ablations.statistics.paired import holm, mcnemar_exact, newcombe_interval
+from ablations.study.schema import Study
 
 MOST_SETTINGS = 4
 """Settings that are compared with the baselines one by one; of more, their average is."""
 
 MCNEMAR = "exact McNemar test, Newcombe's paired interval"
-PERMUTATION = "paired permutation test over items, bootstrap interval"
-BOOTSTRAP = "paired bootstrap"
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """Two models, or averages of models, to be compared: first minus second."""
-
-    factor: str
-    """What differs, in words; ``""`` for the recipe against a baseline."""
-
-    first: str
-    """In words."""
-
-    second: str
-    """In words."""
-
-    first_models: tuple[Model, ...]
-    """Settings to average over."""
-
-    second_models: tuple[Model, ...]
-    """As many, in the same order, or one."""
-
-    shared: str = ""
-    """What both have in common of what the study varies, in words."""
+OVER_ITEMS = "Newcombe's paired interval on effective numbers of items, and p from that interval"
+OVER_EXPERTS = "the same over experts and items together"
 
 
 @dataclass(frozen=True)
@@ -119,10 +91,15 @@ class Comparison:
     """None where a cell is missing or items have no value of their own."""
 
     p_holm: float | None = None
-    """p corrected for all comparisons of the report."""
+    """p corrected for all primary comparisons of the report; None for an exploratory one."""
 
     family: int = 0
-    """How many they are; those of the same models count once."""
+    """How many they are, those of the same models counted once; 0 for an exploratory one."""
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether the study named it beforehand; all others are exploratory."""
+        return self.contrast.rival is not None
 
     @property
     def is_same_model(self) -> bool:
@@ -130,20 +107,20 @@ class Comparison:
         return self.outcome is not None and self.outcome.p is None
 
 
+@dataclass(frozen=True)
 class Comparer:
-    """Compares blocks with draws that are the same for all of them."""
+    """How blocks are compared."""
 
-    def __init__(self, *, seed: int, level: float) -> None:
-        """Take the seed of every draw and the level of the intervals."""
-        self._seed = seed
-        self.level = level
-        self._draws: dict[tuple[tuple[int, ...], bool], Draws] = {}
+    seed: int
+    """Of the halves of the items: what is chosen on one is tested on the other."""
+
+    level: float
+    """Of the intervals, in (0, 1)."""
 
     def interval(self, block: Block) -> tuple[float, float]:
         """Return the interval of the average over the cells of `block`, over experts and items."""
-        draws = self._draw(block.counts.shape, experts=True)
-        scores = resampled_scores(block.counts, block.present, block.statistic, draws)
-        return percentile_interval(scores, self.level)
+        values = item_values(block.counts, block.statistic)
+        return score_interval(estimate(values, block.present), self.level)
 
     def compare(self, first: Block, second: Block) -> Outcome | None:
         """Return how `first` differs from `second`; None where no cell has its like."""
@@ -153,60 +130,68 @@ class Comparer:
         if not present.any():
             return None
         weights = [_broadcast(each.weights, shape)[present] for each in (first, second)]
-        items = one.shape[3]
         scores = [first.statistic(each.sum(axis=3))[present].mean() for each in (one, other)]
         per_item = (one - other)[present][..., 0]
-        is_corpus = one.shape[-1] > 1
         outcome = Outcome(
             difference=float(scores[0] - scores[1]),
             low=0.0,
             high=0.0,
             p=None,
             method="",
-            items=items,
+            items=one.shape[3],
             cells=len({*zip(*np.nonzero(present)[1:], *weights, strict=True)}),
             task_experts=int(present.any(axis=(0, 2)).sum()),
             language_experts=int(present.any(axis=(0, 1)).sum()),
-            psi=None if is_corpus else float((per_item**2).mean()),
+            psi=None if one.shape[-1] > 1 else float((per_item**2).mean()),
             models=tuple((str(a), str(b)) for a, b in zip(*weights, strict=True)),
         )
         if all(a == b for a, b in outcome.models):
             return outcome
         if outcome.cells == 1 and first.is_binary and second.is_binary:
             return _compare_right_and_wrong(outcome, one[present][0], other[present][0], self.level)
-        low, high = percentile_interval(
-            self._differences(first, one, other, present, experts=True), self.level
+        values = [item_values(each, first.statistic) for each in (one, other)]
+        found: tuple[Estimate, Estimate, Estimate] = (
+            estimate(values[0], present),
+            estimate(values[1], present),
+            estimate(values[0] - values[1], present),
         )
-        if is_corpus:
-            drawn = self._differences(first, one, other, present, experts=False)
-            p, method = bootstrap_p_value(drawn, outcome.difference), BOOTSTRAP
-        else:
-            p, method = permutation_test(per_item.mean(axis=0), seed=self._seed), PERMUTATION
-        return replace(outcome, low=low, high=high, p=p, method=method)
-
-    def _differences(
-        self, block: Block, one: Array, other: Array, present: Mask, *, experts: bool
-    ) -> Array:
-        draws = self._draw(one.shape, experts=experts)
-        scores = [resampled_scores(each, present, block.statistic, draws) for each in (one, other)]
-        return np.asarray(scores[0] - scores[1], dtype=np.float64)
-
-    def _draw(self, shape: tuple[int, ...], *, experts: bool) -> Draws:
-        key = (shape[1:4], experts)
-        if key not in self._draws:
-            resamples = BOOTSTRAP_RESAMPLES if experts else PERMUTATIONS
-            self._draws[key] = draw(shape, seed=self._seed, experts=experts, resamples=resamples)
-        return self._draws[key]
+        low, high = difference_interval(*found, self.level)
+        several = outcome.task_experts > 1 or outcome.language_experts > 1
+        return replace(
+            outcome,
+            low=low,
+            high=high,
+            p=difference_p(*found),
+            method=OVER_EXPERTS if several else OVER_ITEMS,
+        )
 
 
-def contrasts(observations: Observations) -> Iterator[Contrast]:
-    """Yield what is compared, factors first."""
-    study = observations.run.study
-    for factor in factors(study):
-        first, *others = factor.levels
-        for level in others:
-            what, one, other, shared = difference(factor, level)
-            yield Contrast(what, one, other, level.models, first.models, shared)
+def compare_models(
+    observations: Observations,
+    group: Group,
+    measure: Measure,
+    pair: tuple[tuple[Model, ...], tuple[Model, ...]],
+    items: Sequence[Item] | None = None,
+) -> Outcome | None:
+    """Return how the first models differ from the second; None where a cell is missing.
+
+    Args:
+        observations: of the run.
+        group: where.
+        measure: by which score.
+        pair: as many models each, or one.
+        items: to compare on; None for all.
+    """
+    chosen = observations.items(group, measure) if items is None else items
+    first, second = (observations.block(models, group, measure, chosen) for models in pair)
+    evaluate = observations.run.study.evaluate
+    comparer = Comparer(seed=evaluate.seed, level=evaluate.level)
+    return comparer.compare(first, second) if first and second else None
+
+
+def contrasts(study: Study) -> Iterator[Contrast]:
+    """Yield what is compared on all items, factors first."""
+    yield from factor_contrasts(study)
     recipes = recipe_models(study)
     for kind in study.baseline:
         # Each against the baseline of its own experts.
@@ -221,30 +206,51 @@ def contrasts(observations: Observations) -> Iterator[Contrast]:
 
 
 def compare_all(observations: Observations, comparer: Comparer) -> tuple[Comparison, ...]:
-    """Return every comparison of the report, corrected together."""
-    found = []
-    listed = list(contrasts(observations))
+    """Return every comparison of the report; first those that are primary and nothing else."""
+    own: list[Comparison] = []
+    listed: list[Comparison] = []
+    everything = list(contrasts(observations.run.study))
     for group, measure in observations.measured():
         items = observations.items(group, measure)
-        for contrast in listed:
+        primary = list(primary_contrasts(observations, group, measure, items, seed=comparer.seed))
+        on_all = {_models(each): each for each, _ in primary if not each.chosen_on}
+        jobs = [(each, some, own) for each, some in primary if each.chosen_on]
+        jobs += [(on_all.pop(_models(each), each), items, listed) for each in everything]
+        jobs += [(each, items, own) for each in on_all.values()]
+        for contrast, some, found in jobs:
             first, second = (
-                observations.block(models, group, measure, items)
+                observations.block(models, group, measure, some)
                 for models in (contrast.first_models, contrast.second_models)
             )
             outcome = comparer.compare(first, second) if first and second else None
             found.append(Comparison(contrast, group, measure, outcome))
+    return tuple(_corrected([*own, *listed]))
+
+
+def _models(contrast: Contrast) -> tuple[tuple[Model, ...], tuple[Model, ...]]:
+    return contrast.first_models, contrast.second_models
+
+
+def _corrected(comparisons: Sequence[Comparison]) -> Iterator[Comparison]:
+    """Yield the comparisons, the primary ones with their corrected p."""
     # Settings that come to the same weights (layer counts on a small model) are one hypothesis.
-    keys = [(c.group, c.measure, c.outcome.models) if c.outcome else () for c in found]
+    keys = [
+        (each.group, each.measure, each.outcome.models, each.contrast.chosen_on)
+        if each.is_primary and each.outcome is not None
+        else None
+        for each in comparisons
+    ]
     tested = {
         key: each.outcome.p
-        for key, each in zip(keys, found, strict=True)
-        if each.outcome is not None and each.outcome.p is not None
+        for key, each in zip(keys, comparisons, strict=True)
+        if key is not None and each.outcome is not None and each.outcome.p is not None
     }
     corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
-    return tuple(
-        replace(each, p_holm=corrected[key], family=len(tested)) if key in tested else each
-        for key, each in zip(keys, found, strict=True)
-    )
+    for key, each in zip(keys, comparisons, strict=True):
+        if key is None or key not in tested:
+            yield each
+        else:
+            yield replace(each, p_holm=corrected[key], family=len(tested))
 
 
 def _compare_right_and_wrong(outcome: Outcome, one: Array, other: Array, level: float) -> Outcome:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import statistics as plain
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
 from ablations.drawing.canvas import HINT, can_draw
-from ablations.drawing.charts import draw_chart
+from ablations.drawing.charts import Chart, draw_chart
+from ablations.drawing.figure import Drawing
+from ablations.drawing.forest import Forest, draw_forest
+from ablations.drawing.score_map import ScoreMap, draw_map
+from ablations.report.bottom_line import sentences
 from ablations.report.charts import charts
 from ablations.report.comparisons import Comparer, Comparison, compare_all
 from ablations.report.design import (
-    SHORT_NOTE,
     Group,
-    baselines,
-    recipe_models,
-    uses_short_names,
+    short_note,
     varies_experts,
 )
 from ablations.report.detail_tables import (
@@ -24,15 +26,21 @@ from ablations.report.detail_tables import (
     factor_tables,
     gaps_table,
 )
-from ablations.report.document import Figure, Report, Table
+from ablations.report.document import Figure, Report, Table, transposed
 from ablations.report.factors import most_draws
+from ablations.report.forests import forest
+from ablations.report.lead_table import lead_table
+from ablations.report.merged import as_merged
+from ablations.report.names import task_name
 from ablations.report.observations import Measure, Observations
 from ablations.report.protocol import protocol_notes
 from ablations.report.published import reference_table
+from ablations.report.score_maps import LayerMap, layer_map, map_figure
 from ablations.report.souping import check_same_questions, has_soups, souping_table
 from ablations.report.summaries import Summaries
-from ablations.report.tables import grid_tables, overview_table, pairs_table
-from ablations.report.wording import answers, noise_lines
+from ablations.report.tables import grid_tables, has_pairs, overview_table, pairs_table
+from ablations.report.wording import noise_lines
+from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import Run
 from layerswap_method.errors import InputError
 
@@ -57,41 +65,52 @@ def compose(
         if not each.cells:
             raise InputError(_emptiness(each))
     check_same_questions(run, others)
+    run, merged = as_merged(run)
     study = run.study
     observations = Observations(run)
     comparer = Comparer(seed=study.evaluate.seed, level=study.evaluate.level)
     summaries = Summaries(observations, comparer)
     comparisons = compare_all(observations, comparer)
-    drawn: tuple[Figure, ...] = ()
-    notes = list(_notes(observations, comparisons))
+    layers = layer_map(summaries)
+    figures: tuple[Figure, ...] = ()
+    notes = [*_notes(observations, comparisons), *merged]
     if draw and can_draw():
-        drawn = tuple(
-            Figure(chart.key, chart.title, chart.caption, draw_chart(chart))
-            for chart in charts(summaries)
-        )
+        figures = tuple(_figures(summaries, layers))
     elif draw:
         notes.append(f"Figures are left out: {HINT}.")
-    by_factor = [each for each in comparisons if each.contrast.factor]
-    by_baseline = [each for each in comparisons if not each.contrast.factor]
+    others = tuple(as_merged(other)[0] for other in others)
+    several = [summaries, *(Summaries(Observations(other), comparer) for other in others)]
     report = Report(
         name=study.name,
         question=study.question,
         source=study.source,
-        facts=tuple(_facts(run)),
-        answers=tuple(answers(by_factor or by_baseline)),
-        noise=tuple(noise_lines(comparisons, _medians(summaries), study.evaluate.level)),
-        tables=tuple(
-            _tables(
-                [summaries, *(Summaries(Observations(other), comparer) for other in others)],
-                comparisons,
-                published,
-            )
-        ),
-        figures=drawn,
+        problems=evaluation_problems(run),
+        bottom_line=tuple(sentences(summaries, comparisons, layers)),
+        lead=(*figures[:1], lead_table(summaries, layers)),
+        tables=tuple(_tables(several, comparisons, published)),
+        figures=figures[1:],
         details=tuple(_details(observations, comparisons)),
+        noise=tuple(noise_lines(comparisons, _medians(summaries), study.evaluate.level)),
         notes=tuple(notes),
+        facts=tuple(_facts(run)),
     )
     return report, comparisons
+
+
+def _figures(summaries: Summaries, layers: LayerMap | None) -> Iterator[Figure]:
+    """Yield the figures, the one that answers first."""
+    lead = forest(summaries.observations)
+    if layers is not None:
+        chart = map_figure(summaries, layers)
+        yield _figure(chart, draw_map(chart))
+    elif lead is not None:
+        yield _figure(lead, draw_forest(lead))
+    for lines in charts(summaries):
+        yield _figure(lines, draw_chart(lines))
+
+
+def _figure(chart: Forest | ScoreMap | Chart, drawn: Drawing) -> Figure:
+    return Figure(chart.key, chart.title, chart.caption, drawn.images, drawn.panels)
 
 
 def _tables(
@@ -99,7 +118,8 @@ def _tables(
 ) -> Iterator[Table]:
     summaries = several[0]
     for table in _layouts(several):
-        yield table
+        is_wide = table.key in ("pairs", "overview")
+        yield transposed(table) if is_wide else table
         reference = reference_table(table.key) if published else None
         if reference is not None:
             yield reference
@@ -122,9 +142,11 @@ def _layouts(several: Sequence[Summaries]) -> Iterator[Table]:
     summaries = several[0]
     study = summaries.observations.run.study
     asked = study.report.tables
-    if "pairs" in asked or (not asked and len((*baselines(study), *recipe_models(study))) > 1):
+    # Of one pair, the table of the first screen has it all.
+    several_pairs = has_pairs(summaries.observations)
+    if several_pairs and ("pairs" in asked or not asked):
         yield pairs_table(summaries)
-    if "overview" in asked or (not asked and study.baseline):
+    if several_pairs and ("overview" in asked or (not asked and study.baseline)):
         yield overview_table(summaries)
     if "souping" in asked or len(several) > 1 or (not asked and has_soups(several)):
         yield souping_table(several)
@@ -158,15 +180,23 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "items per task", "all" if evaluate.limit is None else f"the first {evaluate.limit}"
     seconds = sum(cell.timing_s.get("total", 0.0) for cell in run.cells)
     yield "time in cells", f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
-    yield "run made", run.head.created
+    made = sorted(
+        task.provenance["finished"]
+        for cell in run.cells
+        for task in cell.tasks
+        if "finished" in task.provenance
+    )
+    if made:
+        yield "evaluated", " to ".join(dict.fromkeys(_minute(each) for each in (made[0], made[-1])))
     yield "versions", ", ".join(f"{name} {text}" for name, text in run.head.versions.items())
 
 
 def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Iterator[str]:
     study = observations.run.study
     yield from protocol_notes(observations.run)
-    if uses_short_names(study):
-        yield SHORT_NOTE
+    letters = short_note(study, observations.run.head.num_layers)
+    if letters is not None:
+        yield letters
     draws = most_draws(study)
     if draws > 1:
         yield (
@@ -179,14 +209,14 @@ def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Ite
     )
     if methods:
         yield (
-            f"Tests, all on the same items: {'; '.join(methods)}. Holm's correction is over all "
-            "comparisons of this report. Intervals are not corrected."
+            f"Tests, all on the same items: {'; '.join(methods)}. Holm's correction is over the "
+            "primary comparisons; the others are exploratory and not corrected. Intervals are not "
+            "corrected."
         )
     if any(group.task_experts > 1 or group.language_experts > 1 for group in observations.groups):
         yield (
-            "Averages over pairs: intervals draw task experts, language experts and items with "
-            "replacement, each by itself (pigeonhole bootstrap); p-values draw items only, so they "
-            "are about these experts."
+            "Averages over pairs: intervals and p-values have one uncertainty, over task experts, "
+            "language experts and items together. With few experts a role it is large."
         )
         if varies_experts(study):
             yield (
@@ -199,9 +229,21 @@ def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Ite
             "differ by more."
         )
     shown = dict.fromkeys(measure for _, measure in observations.measured())
-    told = ", ".join(f"{m.task}: {m.metric} ({m.filter})" for m in shown)
-    yield f"Metric and filter shown: {told}. `scores.csv` has all of them."
-    yield f"Resampling is seeded with {study.evaluate.seed}: the same run gives the same report."
+    told = ", ".join(f"{task_name(m.task)} is {m.task}: {m.metric} ({m.filter})" for m in shown)
+    yield f"Tasks by their names in lm-eval, with metric and filter: {told}."
+    yield "`scores.csv` has every metric and filter."
+    if any(each.contrast.chosen_on for each in comparisons):
+        yield (
+            "What is the best of several was chosen on one half of the items and tested on the "
+            f"other half. The halves are drawn at random with seed {study.evaluate.seed}, so the "
+            "same run gives the same report."
+        )
+
+
+def _minute(when: str) -> str:
+    """Return a time such as 2026-11-22T05:48:14+00:00 to the minute."""
+    moment = datetime.fromisoformat(when).astimezone(UTC)
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
 def _emptiness(run: Run) -> str:

@@ -12,9 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from ablations.report.names import language_name
+from ablations.study.documents import DELTA_REVERT
 from ablations.study.schema import (
     BASELINE_ROLES,
     EXPERTS,
+    SUGGEST,
     BaselineKind,
     Kind,
     Pools,
@@ -31,10 +34,6 @@ SHORT = {
 }
 """The paper's letters, which labels show."""
 
-SHORT_NOTE = (
-    "b, u: layers from the language expert at the bottom (embedding side) and at the top; "
-    "t_b, t_u: averaged layers of the transition zones beside them."
-)
 _PLAIN = ("placement",)
 """Parameters whose values say what they are of."""
 
@@ -116,17 +115,29 @@ def describe_value(value: Value) -> str:
 
 def describe_setting(setting: Setting) -> str:
     """Return ``middle b=5 u=2``, with the paper's letters for layer counts."""
-    return " ".join(
+    parts = (
         describe_value(value)
         if name in _PLAIN
+        else "suggested" * bool(value)
+        if name == SUGGEST
         else f"{SHORT.get(name, name.removeprefix(EXPERTS))}={describe_value(value)}"
         for name, value in setting.items()
     )
+    return " ".join(filter(None, parts))
 
 
-def uses_short_names(study: Study) -> bool:
-    """Return whether `SHORT_NOTE` has to stand somewhere."""
-    return any(name in SHORT for setting in study.settings() for name in setting)
+def short_note(study: Study, num_layers: int | None) -> str | None:
+    """Return what the paper's letters in labels mean; None where no label has them."""
+    names = {name for setting in study.settings() for name in setting}
+    if not names & SHORT.keys():
+        return None
+    of = "" if num_layers is None else f" of {num_layers}"
+    is_revert = (study.recipe or {}).get("merge_method") == DELTA_REVERT
+    to = "that go back to the base" if is_revert else "from the language expert"
+    text = f"b, u: layers{of} {to} at the bottom (embedding side) and the top"
+    if names & {"bottom_transition", "top_transition"}:
+        text += "; t_b, t_u: averaged layers beside them"
+    return f"{text}."
 
 
 def varies_experts(study: Study) -> bool:
@@ -145,7 +156,7 @@ def groups(study: Study) -> tuple[Group, ...]:
     }
     number_of = {code: number for code, number in number_of.items() if number} or number_of
     return tuple(
-        Group(code, code if code is not None and len(number_of) > 1 else "", tasks, number)
+        Group(code, language_name(code) if code and len(number_of) > 1 else "", tasks, number)
         for code, number in number_of.items()
     )
 
@@ -174,6 +185,12 @@ def baseline_of(kind: BaselineKind, experts: Pools | Model) -> Model:
         names if "language" in roles else (),
         experts.base if "base" in roles else "",
     )
+
+
+def reference_kind(study: Study) -> BaselineKind | None:
+    """Return the baseline that figures measure from: the soup, or what is nearest to it."""
+    order: tuple[BaselineKind, ...] = ("soup", "task_expert", "language_expert", "base")
+    return next((kind for kind in order if kind in study.baseline), None)
 
 
 def by_kind(models: Iterable[Model]) -> dict[str, list[Model]]:

@@ -9,12 +9,14 @@ from ablations.machine.names import slug
 from ablations.report.comparisons import Comparison
 from ablations.report.document import Entry, Table, gap, text_entries
 from ablations.report.factors import Factor, factors, most_draws
+from ablations.report.names import task_name
 from ablations.report.observations import Measure, Observations
 from ablations.report.summaries import Summaries
 from ablations.report.tables import entry, scope_note
 from ablations.report.wording import (
     ALPHA,
     GAP,
+    choice_text,
     contrast_text,
     mark,
     measure_text,
@@ -27,8 +29,9 @@ from ablations.statistics.as_text import p_text, points, with_interval
 from layerswap_method.layer_swap.drawing import describe_plan
 
 _P_NOTE = (
-    "p: two-sided; corrected: by Holm's method for all comparisons of this report. Differences "
-    "are in points, of percent or of BLEU and its like."
+    "p: two-sided. Corrected: by Holm's method for the primary comparisons; all others are "
+    "exploratory and not corrected. Differences are in points of the score in percent, or of BLEU "
+    "and chrF++ on a scale of 0 to 100."
 )
 
 
@@ -72,7 +75,7 @@ def comparisons_table(comparisons: Sequence[Comparison]) -> Table | None:
                 _difference(each),
                 *_p_entries(each),
                 Entry(f"{outcome.items:,} × {outcome.cells}", float(outcome.items * outcome.cells)),
-                Entry(verdict(each)),
+                Entry(", ".join(filter(None, (verdict(each), choice_text(each.contrast))))),
             )
         )
     if not rows:
@@ -90,7 +93,7 @@ def comparisons_table(comparisons: Sequence[Comparison]) -> Table | None:
 
 def baselines_table(comparisons: Sequence[Comparison]) -> Table | None:
     """Return how the recipe differs from every baseline; None where nothing could be compared."""
-    found = [each for each in comparisons if not each.contrast.factor]
+    found = [c for c in comparisons if not c.contrast.factor and not c.contrast.chosen_on]
     if all(each.outcome is None for each in found):
         return None
     names = tuple(dict.fromkeys(each.contrast.second for each in found))
@@ -100,21 +103,18 @@ def baselines_table(comparisons: Sequence[Comparison]) -> Table | None:
         by_row.setdefault(head, {})[each.contrast.second] = each
     marks = Counter(mark(each) for each in found)
     notes = [
-        "Difference of the row's model to the column's, in points, of percent or of BLEU and its "
-        f"like. Marked by *: evidence of a difference, p below {ALPHA} once corrected for all "
-        "comparisons of this report. `All comparisons` has every interval and p.",
-        f"Evidence in {marks['*']} of {len(found)} comparisons.",
+        "Difference of the row's model to the column's, in points of the score in percent, or of "
+        "BLEU and chrF++ on a scale of 0 to 100. Marked by *: evidence of a difference in a "
+        f"primary comparison, p below {ALPHA} once corrected. Marked by °: p below {ALPHA} in an "
+        "exploratory comparison, without correction. `All comparisons` has every interval and p.",
+        f"{marks['*']} marked by * and {marks['°']} by ° of {len(found)} comparisons.",
     ]
-    if marks["(*)"]:
-        notes.append(
-            "Marked by (*): the same with these experts, but the interval over experts holds zero."
-        )
     return Table(
         "baselines",
         "Against the baselines",
         ("task", "model", *names),
         tuple(
-            (*text_entries(head), *(_marked(row[name]) for name in names))
+            (*text_entries(head), *(_marked(row.get(name)) for name in names))
             for head, row in by_row.items()
         ),
         (*notes, *(f"{line}." for line in not_compared(found))),
@@ -139,7 +139,7 @@ def cells_table(observations: Observations) -> Table:
     return Table(
         "cells",
         "All cells",
-        ("cell", "kind", "layers", *(f"{m.task}, {m.metric}" for m in measures)),
+        ("cell", "kind", "layers", *(task_name(measure.task) for measure in measures)),
         tuple(rows),
         ("Intervals are over items: Wilson's for right or wrong, bootstrap else.",),
     )
@@ -197,8 +197,8 @@ def _factor_rows(
             )
 
 
-def _marked(comparison: Comparison) -> Entry:
-    if comparison.outcome is None:
+def _marked(comparison: Comparison | None) -> Entry:
+    if comparison is None or comparison.outcome is None:
         return gap()
     text = f"{points(comparison.outcome.difference)} {mark(comparison)}".rstrip()
     return Entry(text, comparison.outcome.difference)
@@ -218,8 +218,10 @@ def _p_entries(comparison: Comparison) -> tuple[Entry, Entry]:
     outcome = comparison.outcome
     if outcome is None:
         return gap(), gap()
-    if outcome.p is None or comparison.p_holm is None:
+    if outcome.p is None:
         return Entry(GAP), Entry(GAP)
+    if comparison.p_holm is None:
+        return Entry(p_text(outcome.p), outcome.p), Entry("exploratory")
     return Entry(p_text(outcome.p), outcome.p), Entry(p_text(comparison.p_holm), comparison.p_holm)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,10 @@ class Figure(Part):
     """How to read it."""
 
     images: dict[str, bytes]
-    """File name extension (``svg``, ``png``, ``pdf``) -> content."""
+    """All panels: file name extension (``svg``, ``png``, ``pdf``) -> content."""
+
+    panels: tuple[bytes, ...]
+    """An SVG per panel, which a page puts beside or below each other."""
 
 
 @dataclass(frozen=True)
@@ -90,39 +93,49 @@ class Report:
     source: str
     """Where the question comes from; may be empty."""
 
-    facts: tuple[tuple[str, str], ...]
-    """What the numbers are from: cells, engine, versions."""
+    problems: tuple[str, ...]
+    """What is wrong with the evaluation itself; said before everything else."""
 
-    answers: tuple[str, ...]
-    """A plain sentence per comparison that the study is about."""
+    bottom_line: tuple[str, ...]
+    """The answer, in one to five sentences."""
+
+    lead: tuple[Part, ...]
+    """The figure and the table of the first screen."""
+
+    tables: tuple[Table, ...]
+    """More layouts, tables per parameter, and the comparison with the baselines."""
+
+    figures: tuple[Figure, ...]
+    """More figures; empty without matplotlib."""
+
+    details: tuple[Table, ...]
+    """Cells without a record, every comparison, every cell."""
 
     noise: tuple[str, ...]
     """How small a difference the items can show."""
 
-    tables: tuple[Table, ...]
-    """What answers: the layouts, tables per parameter, and the comparison with the baselines."""
-
-    figures: tuple[Figure, ...]
-    """Drawn; empty without matplotlib."""
-
-    details: tuple[Table, ...]
-    """Cells without a record, and what the answers are from: every comparison, every cell."""
-
     notes: tuple[str, ...]
     """How the statistics were computed, and what else the reader must know."""
 
+    facts: tuple[tuple[str, str], ...]
+    """What the numbers are from: cells, engine, versions."""
+
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Everything below the head, in the order in which every format shows it."""
-        answers, noise, notes = (
+        """Everything below the first screen, in the order in which every format shows it."""
+        noise, notes = (
             [Lines(key, title, lines)] if lines else []
             for key, title, lines in (
-                ("answers", "Answers", self.answers),
                 ("noise", "What is noise", self.noise),
                 ("reading", "How to read this", self.notes),
             )
         )
-        return (*answers, *noise, *self.tables, *self.figures, *self.details, *notes)
+        return (*self.figures, *self.tables, *noise, *self.details, *notes)
+
+    @property
+    def all_figures(self) -> tuple[Figure, ...]:
+        """Every figure, in the order of the report."""
+        return tuple(part for part in (*self.lead, *self.parts) if isinstance(part, Figure))
 
 
 def gap() -> Entry:
@@ -133,3 +146,14 @@ def gap() -> Entry:
 def text_entries(texts: Sequence[str]) -> tuple[Entry, ...]:
     """Return entries that hold text."""
     return tuple(Entry(text) for text in texts)
+
+
+def transposed(table: Table) -> Table:
+    """Return a table of models as columns with the models as rows, and the tasks as columns."""
+    labels = table.text_columns
+    heads = (", ".join(filter(None, (each.text for each in row[:labels]))) for row in table.rows)
+    rows = tuple(
+        (Entry(name), *(row[labels + place] for row in table.rows))
+        for place, name in enumerate(table.columns[labels:])
+    )
+    return replace(table, columns=("model", *heads), rows=rows, text_columns=1)

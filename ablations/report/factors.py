@@ -81,7 +81,7 @@ def factors(study: Study) -> tuple[Factor, ...]:
     """
     if study.recipe is None:
         return ()
-    points = _points(study)
+    points = settled(study)
     settings = [setting for setting, _ in points]
     bundles = _bundles(settings)
     if not bundles:
@@ -101,7 +101,7 @@ def most_draws(study: Study) -> int:
     """Return how many seeds a level's setting has at most; 1 where seeds are not averaged."""
     if study.recipe is None:
         return 1
-    return max(len(set(models)) for _, models in _points(study))
+    return max(len(set(models)) for _, models in settled(study))
 
 
 def over_fact(study: Study, factor: Factor, name: str) -> Factor:
@@ -153,7 +153,7 @@ def difference(factor: Factor, level: Level) -> tuple[str, str, str, str]:
     return _label(changed), one_label, other_label, describe_setting(shared)
 
 
-def _points(study: Study) -> list[tuple[Setting, tuple[Model, ...]]]:
+def settled(study: Study) -> list[tuple[Setting, tuple[Model, ...]]]:
     """Return the settings without their seed, each with the models of its seeds, all as many."""
     settings, models = study.settings(), recipe_models(study)
     found: dict[str, tuple[Setting, dict[str, Model]]] = {}

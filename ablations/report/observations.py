@@ -15,8 +15,8 @@ import numpy.typing as npt
 from ablations.report.design import Group, Model, groups, setting_key
 from ablations.runner.records import CellRecord, Run, TaskRecord
 from ablations.scoring.records import TaskScore
-from ablations.statistics.bootstrap import Mask, Statistic
 from ablations.statistics.corpus import CorpusMetric, corpus_metric
+from ablations.statistics.crossed import Mask, Statistic
 from ablations.statistics.intervals import Array
 
 Item = tuple[int, str]
@@ -65,6 +65,10 @@ class Block:
 
     is_binary: bool
     """Whether every item is right or wrong."""
+
+    def average(self) -> float:
+        """Return the mean score over the cells that there are."""
+        return float(self.statistic(self.counts.sum(axis=3))[self.present].mean())
 
 
 class Observations:
@@ -174,14 +178,7 @@ class Observations:
         for place, rows in found.items():
             counts[place] = rows
         corpus = corpus_metric(measure.metric, self._signature(group, measure))
-        is_corpus = width > 1 and corpus is not None
-        return Block(
-            counts=counts,
-            present=present,
-            weights=weights,
-            statistic=corpus.score if corpus and is_corpus else _mean_of(len(items)),
-            is_binary=not is_corpus and bool(np.isin(counts, (0.0, 1.0)).all()),
-        )
+        return _block(counts, present, weights, corpus)
 
     def items(self, group: Group, measure: Measure) -> tuple[Item, ...]:
         """Return the items that every cell of `group` answered, in the order of their split.
@@ -223,18 +220,53 @@ class Observations:
         record = next((task for task in cell.tasks if _has(task, measure)), None)
         # Cells that are one model have one record of a task.
         if record is not None and record.key not in self._items:
-            read: dict[tuple[str, str, str], dict[Item, object]] = {}
-            for sample in record.samples():
-                for metric, value in sample.values.items():
-                    into = read.setdefault((sample.task, metric, sample.filter), {})
-                    into[sample.doc_id, sample.doc_hash] = value
-            scores = record.evaluation.scores
-            signatures = {(s.task, s.metric, s.filter): s.signature for s in scores}
-            self._items[record.key] = {
-                key: _counted(values, corpus_metric(key[1], signatures.get(key)))
-                for key, values in read.items()
-            }
+            self._items[record.key] = read_items(record)
         return {} if record is None else self._items[record.key].get(_key(measure), {})
+
+
+def read_items(record: TaskRecord) -> dict[tuple[str, str, str], Mapping[Item, object]]:
+    """Return (task, metric, filter) -> item -> its value, or its counts of a corpus metric."""
+    read: dict[tuple[str, str, str], dict[Item, object]] = {}
+    for sample in record.samples():
+        for metric, value in sample.values.items():
+            into = read.setdefault((sample.task, metric, sample.filter), {})
+            into[sample.doc_id, sample.doc_hash] = value
+    scores = record.evaluation.scores
+    signatures = {(s.task, s.metric, s.filter): s.signature for s in scores}
+    return {
+        key: _counted(values, corpus_metric(key[1], signatures.get(key)))
+        for key, values in read.items()
+    }
+
+
+def block_of_one(
+    values: Mapping[Item, object], items: Sequence[Item], weights_key: str, score: TaskScore
+) -> Block:
+    """Return the block of a single cell.
+
+    Args:
+        values: of one metric, from `read_items`.
+        items: in the order to use.
+        weights_key: of the cell's model.
+        score: whose metric it is.
+    """
+    counts = _counts([values[item] for item in items])[None, None, None]
+    weights = np.full((1, 1, 1), weights_key, dtype=np.object_)
+    present = np.ones((1, 1, 1), dtype=bool)
+    return _block(counts, present, weights, corpus_metric(score.metric, score.signature))
+
+
+def _block(
+    counts: Array, present: Mask, weights: npt.NDArray[np.object_], corpus: CorpusMetric | None
+) -> Block:
+    is_corpus = counts.shape[-1] > 1 and corpus is not None
+    return Block(
+        counts=counts,
+        present=present,
+        weights=weights,
+        statistic=corpus.score if corpus and is_corpus else _mean_of(counts.shape[-2]),
+        is_binary=not is_corpus and bool(np.isin(counts, (0.0, 1.0)).all()),
+    )
 
 
 def _has(record: TaskRecord, measure: Measure) -> bool:

@@ -39,7 +39,7 @@ class Summaries:
     """Summaries of a run, computed once each."""
 
     def __init__(self, observations: Observations, comparer: Comparer) -> None:
-        """Take the cells, and the draws of the intervals."""
+        """Take the cells, and how their intervals are computed."""
         self.observations = observations
         self._comparer = comparer
         self._known: dict[tuple[tuple[Model, ...], Group, Measure], Summary | None] = {}
@@ -52,16 +52,16 @@ class Summaries:
         return self._known[key]
 
     def best_of(
-        self, models: Sequence[Model], group: Group, measure: Measure
+        self, models: Sequence[Model], group: Group, measure: Measure, what: str = "average"
     ) -> tuple[Model, Summary] | None:
-        """Return the model with the best average; None where none has a cell."""
+        """Return the model with the best `what` of its summary; None where none has a cell."""
         found = [
             (model, summary)
             for model in models
             if (summary := self.of([model], group, measure)) is not None
         ]
         sign = 1 if measure.higher_is_better else -1
-        return max(found, key=lambda each: sign * each[1].average, default=None)
+        return max(found, key=lambda each: sign * float(getattr(each[1], what)), default=None)
 
     def _summarise(
         self, models: tuple[Model, ...], group: Group, measure: Measure
@@ -78,9 +78,9 @@ class Summaries:
         values = [score.value for score, _ in scores]
         interval = None
         single = scores[0][0].interval
-        if len(scores) == 1 and single is not None:
+        if len(scores) == 1 and single is not None and single.low < single.high:
             interval = (single.low, single.high)
-        elif len(scores) > 1 and (items := self.observations.items(group, measure)):
+        elif items := self.observations.items(group, measure):
             block = self.observations.block(models, group, measure, items)
             interval = None if block is None else self._comparer.interval(block)
         ends = sorted(values, reverse=not measure.higher_is_better)

@@ -7,8 +7,8 @@ is in `souping`; tables per factor, of comparisons and of cells are in `detail_t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ablations.machine.names import slug
 from ablations.report.comparisons import MOST_SETTINGS
@@ -24,21 +24,21 @@ from ablations.report.document import Entry, Table, gap, text_entries
 from ablations.report.factors import factors
 from ablations.report.observations import Measure, Observations
 from ablations.report.summaries import Summaries, Summary
+from ablations.report.targets import is_english
 from ablations.report.wording import score_name
 from ablations.statistics.as_text import number, with_interval
 
+_UNITS = "Scores in percent; BLEU and chrF++ on a scale of 0 to 100."
 AVERAGE_NOTE = (
-    "Averages over pairs of experts; their intervals are bootstrapped over experts and items "
-    "together. Percent (BLEU and its like: 0 to 100), unless a metric is no share."
+    f"Averages over pairs of experts; their intervals are over experts and items. {_UNITS}"
 )
-SINGLE_NOTE = (
-    "One pair of experts: the intervals are over items, and say nothing of how another training "
-    "run would do. Percent (BLEU and its like: 0 to 100), unless a metric is no share."
-)
-CHOSEN_NOTE = SINGLE_NOTE.replace("One pair of experts:", "One pair of experts in each setting:")
+_ITEMS_ONLY = "the intervals are over items and do not cover another training run."
+SINGLE_NOTE = f"One pair of experts: {_ITEMS_ONLY} {_UNITS}"
+CHOSEN_NOTE = f"One pair of experts in each setting: {_ITEMS_ONLY} {_UNITS}"
 BEST_NOTE = (
-    "The maximum of several noisy scores is too high by chance; so is what is best of several "
-    "settings, chosen on the same items. Neither has an interval or is tested."
+    "The highest of several scores is too high by chance, so it has no interval here. The best of "
+    "several settings is chosen anew for every row, on the same items; its name is beside it. The "
+    "primary comparisons test a setting on other items than it was chosen on."
 )
 
 _ENDS = {"worst": "min", "average": "avg", "best": "max"}
@@ -94,7 +94,7 @@ def overview_table(summaries: Summaries) -> Table:
         if len(together) > 1:
             code = f" ({group.label})" if group.label else ""
             number_of = "both" if len(together) == 2 else f"all {len(together)}"
-            name = f"{number_of} {together[0].metric} tasks{code}"
+            name = f"{number_of} {together[0].metric.replace('_', ' ')} tasks{code}"
             rows.append((*text_entries([name, "avg"]), *columns.averages(group, together)))
     return columns.table(
         "overview",
@@ -148,12 +148,6 @@ def grid(
     return sorted({b for b, _ in found}), sorted({u for _, u in found}), found
 
 
-def is_english(task: str) -> bool:
-    """Return whether a task is in English by the last two-letter part of its name."""
-    codes = [part for part in re.split(r"[_\-]", task.lower()) if re.fullmatch("[a-z]{2}", part)]
-    return bool(codes) and codes[-1] == "en"
-
-
 class _Columns:
     """The models of the main tables; of many settings their average and their best only."""
 
@@ -191,24 +185,34 @@ class _Columns:
 
     def averages(self, group: Group, measures: Sequence[Measure]) -> list[Entry]:
         """Return, per column, the mean over `measures` of the averages."""
-        chosen = list(self._models)
+        found = [self._mean(models, group, measures) for models in self._models]
         if self.has_best:
-            best = self._summaries.best_of(self._recipes, group, measures[0])
-            chosen.append([] if best is None else [best[0]])
-        found = []
-        for models in chosen:
-            each = [self._summaries.of(models, group, measure) for measure in measures]
-            known = [summary for summary in each if summary is not None]
-            if len(known) < len(measures):
-                found.append(gap())
-                continue
-            value = sum(summary.average for summary in known) / len(known)
-            is_gap = any(summary.cells < summary.expected for summary in known)
-            found.append(Entry(number(value, True) + " (gaps)" * is_gap, value, is_gap))
+            known = [
+                (entry, model)
+                for model in self._recipes
+                if (entry := self._mean([model], group, measures)).value is not None
+            ]
+            sign = 1 if measures[0].higher_is_better else -1
+            best = max(known, key=lambda each: sign * (each[0].value or 0.0), default=None)
+            found.append(
+                gap()
+                if best is None
+                else replace(best[0], text=f"{best[0].text} ({best[1].short})")
+            )
         return found
 
+    def _mean(self, models: Sequence[Model], group: Group, measures: Sequence[Measure]) -> Entry:
+        """Return the mean over `measures` of the averages; a gap where one of them is missing."""
+        each = [self._summaries.of(models, group, measure) for measure in measures]
+        known = [summary for summary in each if summary is not None]
+        if len(known) < len(measures):
+            return gap()
+        value = sum(summary.average for summary in known) / len(known)
+        is_gap = any(summary.cells < summary.expected for summary in known)
+        return Entry(number(value, True) + " (gaps)" * is_gap, value, is_gap)
+
     def _best(self, group: Group, measure: Measure, what: str) -> Entry:
-        best = self._summaries.best_of(self._recipes, group, measure)
+        best = self._summaries.best_of(self._recipes, group, measure, what)
         if best is None:
             return gap()
         model, summary = best

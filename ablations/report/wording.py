@@ -6,9 +6,11 @@ import statistics as plain
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ablations.report.comparisons import BOOTSTRAP, Comparison, Contrast, Outcome
+from ablations.report.comparisons import Comparison, Outcome
 from ablations.report.design import Group
+from ablations.report.names import task_name
 from ablations.report.observations import Measure
+from ablations.report.primary import Contrast
 from ablations.statistics.as_text import p_text, percent, points
 from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.statistics.power import (
@@ -19,7 +21,7 @@ from ablations.statistics.power import (
 )
 
 ALPHA = 0.05
-"""A corrected p below this is called evidence."""
+"""A corrected p below this is called evidence; an exploratory p below it is a hint."""
 
 GAP = "–"
 """What stands for a number that there is not."""
@@ -27,17 +29,19 @@ GAP = "–"
 
 def metric_text(measure: Measure) -> str:
     """Return the metric with its unit; BLEU and its like go from 0 to 100 and are no percentage."""
-    return CORPUS_METRICS.get(measure.metric) or f"{measure.metric} (%)"
+    return CORPUS_METRICS.get(measure.metric) or f"{measure.metric.replace('_', ' ')} (%)"
 
 
 def measure_text(measure: Measure, group: Group) -> str:
-    """Return the task, with the language where a study has several of them."""
-    return f"{measure.task} ({group.label})" if group.label else measure.task
+    """Return the task, with the language of the experts where that is another of several."""
+    name = task_name(measure.task)
+    return name if group.label in name else f"{name} ({group.label} experts)"
 
 
 def score_name(measure: Measure, group: Group) -> str:
     """Return the task with its metric."""
-    return f"{measure_text(measure, group)}, {measure.metric}"
+    metric = CORPUS_METRICS.get(measure.metric) or measure.metric.replace("_", " ")
+    return f"{measure_text(measure, group)}, {metric}"
 
 
 def contrast_text(comparison: Comparison) -> str:
@@ -62,6 +66,11 @@ def extent_text(outcome: Outcome) -> str:
     return f"n={outcome.items} × {outcome.cells} pairs of cells"
 
 
+def choice_text(contrast: Contrast) -> str:
+    """Return on which items something was chosen; empty where nothing was."""
+    return f"chosen on {contrast.chosen_on} other items" if contrast.chosen_on else ""
+
+
 def sentence(comparison: Comparison) -> str:
     """Return the comparison in one plain sentence."""
     where = f"{contrast_text(comparison)}, {measure_text(comparison.measure, comparison.group)}"
@@ -71,10 +80,11 @@ def sentence(comparison: Comparison) -> str:
     p = _p_equals(outcome.p or 0.0)
     if comparison.family > 1 and comparison.p_holm is not None:
         corrected = _p_equals(comparison.p_holm)
-        p += f" ({corrected} corrected for {comparison.family} comparisons)"
+        p += f" ({corrected} corrected for {comparison.family} primary comparisons)"
     interval = f"[{points(outcome.low)}, {points(outcome.high)}]"
     told = f"{points(outcome.difference)} points {interval}, {p}, {extent_text(outcome)}"
-    return f"{where}: {told}: {verdict(comparison)}"
+    chosen = choice_text(comparison.contrast)
+    return f"{where}: {told}{f', {chosen}' if chosen else ''}: {verdict(comparison)}"
 
 
 def answers(comparisons: Sequence[Comparison]) -> Iterator[str]:
@@ -91,10 +101,10 @@ def not_compared(comparisons: Sequence[Comparison]) -> Iterator[str]:
 
 
 def mark(comparison: Comparison) -> str:
-    """Return `verdict` as a sign: ``*`` evidence, ``(*)`` with these experts only, else empty."""
-    if comparison.outcome is None or not _is_evidence(comparison):
+    """Return `verdict` as a sign: ``*`` evidence, ``°`` an exploratory hint, else empty."""
+    if not _is_small(comparison):
         return ""
-    return "(*)" if _is_about_these_experts(comparison.outcome) else "*"
+    return "*" if comparison.is_primary else "°"
 
 
 def verdict(comparison: Comparison) -> str:
@@ -104,18 +114,20 @@ def verdict(comparison: Comparison) -> str:
         return f"not compared, {_why_not(comparison)}"
     if comparison.is_same_model:
         return "the same model, nothing to test"
-    if not _is_evidence(comparison):
+    if not _is_small(comparison):
+        if not comparison.is_primary:
+            return "exploratory: no sign of a difference"
         if (outcome.p or 0.0) < ALPHA:
-            return f"no evidence of a difference once corrected for {comparison.family} comparisons"
+            return (
+                "no evidence of a difference once corrected for "
+                f"{comparison.family} primary comparisons"
+            )
         return "no evidence of a difference"
     is_up = (outcome.difference > 0) == comparison.measure.higher_is_better
     contrast = comparison.contrast
     better = _named(contrast, contrast.first if is_up else contrast.second)
-    if _is_about_these_experts(outcome):
-        return (
-            f"{better} is better with these experts, but the interval over experts holds zero: "
-            "not shown for others"
-        )
+    if not comparison.is_primary:
+        return f"exploratory: {better} may be better"
     return f"evidence that {better} is better"
 
 
@@ -142,7 +154,7 @@ def noise_lines(
         ]
         name = CORPUS_METRICS.get(measure.metric)
         if name is not None:
-            widths = [(o.high - o.low) / 2 for o in outcomes if o.method == BOOTSTRAP]
+            widths = [(o.high - o.low) / 2 for o in outcomes if o.psi is None]
             if widths:
                 width = percent(plain.median(widths))
                 yield (
@@ -178,13 +190,20 @@ def _p_equals(p: float) -> str:
     return f"p{text}" if text.startswith("<") else f"p={text}"
 
 
-def _is_evidence(comparison: Comparison) -> bool:
-    return comparison.p_holm is not None and comparison.p_holm < ALPHA
+def _is_small(comparison: Comparison) -> bool:
+    """Return whether p is below `ALPHA`: the corrected p of a primary comparison."""
+    outcome = comparison.outcome
+    if outcome is None:
+        return False
+    return is_small(outcome, comparison.p_holm if comparison.is_primary else outcome.p)
 
 
-def _is_about_these_experts(outcome: Outcome) -> bool:
-    several = outcome.task_experts > 1 or outcome.language_experts > 1
-    return several and outcome.low <= 0 <= outcome.high
+def is_small(outcome: Outcome, p: float | None) -> bool:
+    """Return whether `p` is below `ALPHA` and the interval excludes zero.
+
+    The exact test of one pair of cells and its interval may differ by a hair.
+    """
+    return p is not None and p < ALPHA and not outcome.low <= 0 <= outcome.high
 
 
 def _why_not(comparison: Comparison) -> str:

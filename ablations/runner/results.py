@@ -13,31 +13,43 @@ from layerswap_method.errors import LayerSwapError
 RESULTS_FILE = "results.json"
 
 
-def write_results(path: Path) -> None:
-    """Write the scores of every cell.
+def latest_records(run: records.Run) -> dict[str, dict[str, records.TaskRecord]]:
+    """Return cell -> task -> record, with the scores of earlier calls too.
 
-    A cell has the scores of earlier calls too: those of the same weights under the same protocol.
+    Those are of the same weights under the same protocol; the tasks of the plan come first.
     """
-    run = records.load_run(path)
     others: dict[str, list[records.TaskRecord]] = {}
-    for folder in (path / "records").glob("[!.]*"):
+    for folder in (run.path / "records").glob("[!.]*"):
         try:
-            record = records.read_record(path, folder.name)
+            record = records.read_record(run.path, folder.name)
         except LayerSwapError:  # it is evaluated again when it is asked for
             continue
         if record is not None and record.protocol == run.head.protocol:
             others.setdefault(record.weights_key, []).append(record)
-    models = {}
+    found = {}
     for cell in run.head.cells:
-        known = sorted(others.get(cell.weights_key, ()), key=lambda r: r.provenance["finished"])
+        known = sorted(
+            others.get(cell.weights_key, ()), key=lambda r: r.provenance.get("finished", "")
+        )
         latest = {record.task: record for record in known}
         latest |= {record.task: record for record in known if record.key in cell.records.values()}
         order = dict.fromkeys((*cell.records, *latest))
-        models[cell.label] = {
+        found[cell.label] = {task: latest[task] for task in order if task in latest}
+    return found
+
+
+def write_results(path: Path) -> None:
+    """Write the scores of every cell, with those of earlier calls; see `latest_records`."""
+    run = records.load_run(path)
+    known = latest_records(run)
+    models = {
+        cell.label: {
             **cell.model_dump(mode="json", exclude={"label", "records", "plan"}),
             "layers": cell.plan,
-            "tasks": {task: _result(latest[task], path) for task in order if task in latest},
+            "tasks": {task: _result(each, path) for task, each in known[cell.label].items()},
         }
+        for cell in run.head.cells
+    }
     content = {
         "schema_version": records.SCHEMA_VERSION,
         "study": run.study.name,

@@ -5,15 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
-from ablations.statistics.intervals import Array, wilson_interval
-
-PERMUTATIONS = 10_000
-"""For p-values: the smallest that can come out is 1 / 10,001, which a correction multiplies."""
-
-_CHUNK = 2_000_000
-"""Signs that are in memory at once."""
+from ablations.statistics.crossed import square_and_add
+from ablations.statistics.intervals import wilson_interval
 
 
 def mcnemar_exact(first_only: int, second_only: int) -> float:
@@ -40,10 +33,8 @@ def newcombe_interval(
     """Return the interval of a difference (first minus second) of two shares on the same items.
 
     Newcombe's "square-and-add" for pairs: Wilson's intervals [l, u] of the two shares p and q,
-    joined with their correlation phi (continuity-corrected where positive)::
-
-        low  = (p-q) - sqrt((p-l_p)² - 2 phi (p-l_p)(u_q-q) + (u_q-q)²)
-        high = (p-q) + sqrt((u_p-p)² - 2 phi (u_p-p)(q-l_q) + (q-l_q)²)
+    joined by `crossed.square_and_add` with their correlation phi, continuity-corrected where
+    positive.
 
     Unlike Wald's it keeps its level for few items and near 0 and 1, and has a width where the
     models never disagree. Source: Newcombe 1998, Statistics in Medicine 17:2635, method 10.
@@ -60,53 +51,7 @@ def newcombe_interval(
     if excess > 0:
         excess = max(excess - n / 2, 0.0)
     phi = excess / math.sqrt(margins) if margins else 0.0
-    below = _joined(p - first.low, second.high - q, phi)
-    above = _joined(first.high - p, q - second.low, phi)
-    return p - q - below, p - q + above
-
-
-def _joined(one: float, other: float, phi: float) -> float:
-    # Rounding may leave a hair below zero where the two cancel.
-    return math.sqrt(max(one * one - 2 * phi * one * other + other * other, 0.0))
-
-
-def permutation_test(differences: Array, *, seed: int, permutations: int = PERMUTATIONS) -> float:
-    """Return the two-sided p-value of a paired permutation test of the mean difference.
-
-    If two models are equally good, an item's difference could as well have the other sign. p is
-    the share of sign patterns whose sum is at least as far from zero: over all 2^m patterns of
-    the m items that differ where that is no more than `permutations` (then p is exact), else
-    over as many random ones, the observed pattern counted in: (1 + hits) / (1 + permutations).
-    Source: Fisher 1935; Phipson and Smyth 2010 for the 1.
-
-    Args:
-        differences: per item first minus second, shape [items].
-        seed: of the random patterns.
-        permutations: how many of them.
-    """
-    moved = differences[differences != 0]
-    if moved.size < 2:
-        return 1.0
-    from scipy.stats import permutation_test as permute
-
-    total = float(np.abs(moved).sum())
-
-    def distance(signed: Array, axis: int) -> Array:
-        # Sums of the same numbers in another order may differ by rounding; whole numbers tie.
-        whole: Array = np.rint(np.abs(signed.sum(axis=axis)) / total * 1e9)
-        return whole
-
-    found = permute(
-        (moved,),
-        distance,
-        permutation_type="samples",
-        vectorized=True,
-        n_resamples=permutations,
-        batch=max(1, _CHUNK // moved.size),
-        alternative="greater",
-        rng=np.random.default_rng(seed),
-    )
-    return float(found.pvalue)
+    return square_and_add((p, q), (first.low, first.high), (second.low, second.high), phi)
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:

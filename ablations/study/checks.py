@@ -11,7 +11,8 @@ from ablations.models.find import build_hint
 from ablations.study.documents import PLACEHOLDERS, place_problem
 from ablations.study.experts import ExpertsFile
 from ablations.study.overrides import is_set
-from ablations.study.schema import EXPERTS, Study
+from ablations.study.schema import BASELINE_ROLES, EXPERTS, SUGGEST, Study
+from ablations.study.suggested import suggestion_problems
 from ablations.study.varied_experts import varied_expert_problems
 from ablations.tasks.catalog import SHIPPED_TASKS, choose, list_tasks
 from layerswap_method.errors import InputError, nearest
@@ -111,6 +112,8 @@ def study_problems(
     yield from _recipe_problems(study, known)
     yield from _pool_problems(study)
     yield from varied_expert_problems(study)
+    yield from suggestion_problems(study)
+    yield from _primary_problems(study)
     evaluate = study.evaluate
     if not evaluate.tasks and not evaluate.languages:
         yield "evaluate names no tasks; write tasks: [NAME, ...] or benchmarks: [mgsm, ...]"
@@ -145,7 +148,7 @@ def _recipe_problems(study: Study, known: Collection[str]) -> Iterator[str]:
             yield f"recipe has the unknown key {key!r}{nearest(key, known)}"
     varied = study.vary if isinstance(study.vary, dict) else [n for each in settings for n in each]
     for name in dict.fromkeys(varied):
-        if name.startswith(EXPERTS):  # see `varied_expert_problems`
+        if name.startswith(EXPERTS) or name == SUGGEST:  # checked by themselves
             continue
         problem = place_problem(study.recipe, name, known)
         if problem is not None:
@@ -177,6 +180,27 @@ def _pool_problems(study: Study) -> Iterator[str]:
     for code in pools.language:
         if code not in asked and not study.evaluate.tasks:
             yield f"experts.language has {code!r}, for which evaluate names no task"
+
+
+def _primary_problems(study: Study) -> Iterator[str]:
+    """Yield what the primary comparisons name and the study does not have."""
+    primary = study.report.primary
+    experts = {"task_expert", "language_expert"} & set(study.baseline)
+    for rival in primary.against:
+        if rival in BASELINE_ROLES and rival not in study.baseline:
+            yield f"report.primary.against names {rival}; add it to baseline"
+        if rival == "better_expert" and not experts:
+            yield (
+                "report.primary.against names better_expert; add task_expert or language_expert "
+                "to baseline"
+            )
+        if rival == "first_setting" and len(study.settings()) < 2:
+            yield "report.primary.against names first_setting; vary has no second setting"
+    settings = study.settings()
+    if primary.setting is not None and primary.setting not in settings:
+        listed = "; ".join(str(dict(each)) for each in settings[:4])
+        more = f"; and {len(settings) - 4} more" if len(settings) > 4 else ""
+        yield f"report.primary.setting is no setting of vary, which has {listed}{more}"
 
 
 def _twice(place: str, names: Any) -> Iterator[str]:

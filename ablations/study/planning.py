@@ -39,6 +39,7 @@ from ablations.study.identity import Fingerprints, identified, protocol_key, rea
 from ablations.study.scaling import describe_scaling
 from ablations.study.schema import Study
 from ablations.study.selection import selected
+from ablations.study.suggested import asks_suggestion, with_suggestions
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.checkpoints.headers import Checkpoint
 from layerswap_method.checkpoints.lora import check_readable
@@ -146,7 +147,7 @@ def plan_study(
     problems += study_problems(study, tuple(configuration_type().model_fields), places)
     experts = _find_experts(study, named, places, problems, download=not dry)
     chosen, skipped = _backend(backend, study, problems, is_complete=named is not None)
-    expansion, checkpoints = Expansion(), list[Checkpoint]()
+    expansion, checkpoints, suggested = Expansion(), list[Checkpoint](), tuple[str, ...]()
     if set(experts) == set(expert_names(study)):
         aligned = bool(study.recipe and (study.recipe.keys() & {"tokenizer", "tokenizer_source"}))
         if study.recipe or set(study.baseline) - {"base"}:
@@ -158,6 +159,13 @@ def plan_study(
                     check_readable(adapter)
         if not problems and checkpoints and checkpoints[0].num_layers is None:
             problems.append(f"the config of {checkpoints[0].name} does not say how many layers")
+        if not problems and asks_suggestion(study):
+            if dry:
+                suggested = ("the suggestion is found from the experts before the first cell",)
+            else:
+                tell(Step("reading the experts' changes for layerswap suggest"))
+                with _collected(problems):
+                    study, suggested = with_suggestions(study, experts, _depth(checkpoints))
         if not problems:
             tell(Step("planning the cells"))
             expansion = expand(
@@ -205,6 +213,7 @@ def plan_study(
         states=fingerprints.states(),
         notes=(
             *_scaling(study, expansion, checkpoints),
+            *suggested,
             *(
                 f"the same weights, evaluated once: {'; '.join(cell.label for cell in group)}"
                 for group in grouped(cells)

@@ -21,7 +21,7 @@ from ablations.engines.options import EngineOptions
 from ablations.machine.whole_files import write_text
 from ablations.study.experts import ExpertEntry, ExpertsFile
 from ablations.study.files import STUDIES
-from ablations.study.schema import Evaluate, Pools, ReportBlock, Scalar, Study
+from ablations.study.schema import Evaluate, Pools, PrimaryBlock, ReportBlock, Scalar, Study
 from ablations.study.starts import read_start
 from layerswap_method.errors import LayerSwapError
 
@@ -33,6 +33,7 @@ BLOCKS: Mapping[str, type[BaseModel]] = {
     "`evaluate`": Evaluate,
     "`evaluate: options`": EngineOptions,
     "`report`": ReportBlock,
+    "`report: primary`": PrimaryBlock,
     "An experts file": ExpertsFile,
     "One expert of an experts file": ExpertEntry,
 }

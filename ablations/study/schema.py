@@ -37,6 +37,9 @@ Setting = Mapping[str, Value]
 EXPERTS = "experts."
 """Begins the names in `vary` that choose experts: ``experts.task``, ``experts.base``."""
 
+SUGGEST = "suggest"
+"""In `vary`: the layer counts that `layerswap suggest` proposes for the experts at hand."""
+
 BaselineKind = Literal["base", "task_expert", "language_expert", "soup", "weighted_soup", "ties"]
 """What a recipe is compared with."""
 
@@ -45,6 +48,9 @@ Kind = Literal["recipe", BaselineKind]
 
 Table = Literal["pairs", "overview", "souping", "parameters"]
 """Layouts of a report: the paper's Tables 1, 2 and 6, and one table per varied parameter."""
+
+Rival = Literal[BaselineKind, "better_expert", "first_setting"]
+"""What a primary comparison compares the swap with."""
 
 BASELINE_ROLES: Mapping[BaselineKind, tuple[str, ...]] = {
     "base": ("base",),
@@ -151,20 +157,40 @@ class Evaluate(Described):
     """Confidence level of the intervals."""
 
     options: EngineOptions = EngineOptions()
-    """How the engine runs the models; what is left out is as the experts file says."""
+    """How the engine runs the models; see below. What is left out is as the experts file says."""
+
+
+class PrimaryBlock(Described):
+    """The primary comparisons: corrected together; all others of the report are exploratory."""
+
+    against: tuple[Rival, ...] = ()
+    """What the swap is compared with: a baseline of the study, ``better_expert`` (the task or the
+    language expert, whichever scores better), or ``first_setting`` (every setting of `vary`
+    against the first one). Without it: the soup and the better expert if they are baselines of the
+    study, else ``first_setting``, else every baseline."""
+
+    tasks: tuple[StrictStr, ...] = ()
+    """On which tasks. Without it, the first task in the target language."""
+
+    setting: dict[str, Value] | None = None
+    """The setting of `vary` that is compared with the models of `against`. Without it, the best of
+    several, which is chosen on one half of the items and tested on the other half."""
 
 
 class ReportBlock(Described):
     """What the report shows."""
 
+    primary: PrimaryBlock = PrimaryBlock()
+    """The comparisons that answer the question."""
+
     tables: tuple[Table, ...] = ()
-    """Layouts; empty shows those that fit the study."""
+    """Layouts of the tables. Without it, those that fit the study."""
 
     tasks: tuple[StrictStr, ...] = ()
-    """Tasks in the order of the columns; empty shows all in the order of the request."""
+    """Tasks in the order of the columns. Without it, all, in the order of `evaluate`."""
 
     metric: StrictStr | None = None
-    """lm-eval metric to show; None takes the first of each task."""
+    """The lm-eval metric to show. Without it, the first one of each task."""
 
     facts: tuple[StrictStr, ...] = ()
     """Facts of varied experts, such as ``experts.task.divergence``: each gives a figure of the
@@ -197,7 +223,8 @@ class Study(Described):
     """What differs between the merges: a list of settings, such as ``- {bottom_layers: 1}``, or a
     grid, such as ``bottom_layers: [1, 2]``, of which all combinations are made. A name is a key of
     the recipe, one of its `parameters`, a path such as ``models.0.parameters.weight``, or a role:
-    ``experts.task``, ``experts.language`` (an expert or a list of experts) or ``experts.base``."""
+    ``experts.task``, ``experts.language`` (an expert or a list of experts) or ``experts.base``.
+    ``suggest: true`` takes the layer counts that `layerswap suggest` proposes for the experts."""
 
     reference_layers: int | None = Field(default=None, ge=1)
     """The number of layers for which layer counts and `revert_layers` are written, such as 32. They

@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from ablations.cli import main
+from ablations.report.writer import MANIFEST
 from ablations.runner.records import Run
 from tests.report.runs import study_of, write_run
 
@@ -27,9 +28,12 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_report_writes_and_names_the_files(small: Run, tmp_path: Path) -> None:
     code, output = invoke_report(small.path, "--format", "md, csv", "--out", tmp_path / "out")
     assert code == 0
-    names = [Path(line).name for line in output.splitlines()]
-    assert names[-3:] == ["report.md", "scores.csv", "comparisons.csv"]
-    assert all(Path(line).is_file() for line in output.splitlines())
+    files, answer = output.split("\n\n")
+    names = [Path(line).name for line in files.splitlines()]
+    assert names == ["report.md", "scores.csv", "comparisons.csv"]
+    assert all(Path(line).is_file() for line in files.splitlines())
+    assert answer.startswith(f"{small.study.question}\nAt math, Swahili, the layer swap ")
+    assert max(map(len, answer.splitlines())) <= 100
 
 
 def test_the_default_is_every_format_beside_the_cells(tmp_path: Path) -> None:
@@ -38,6 +42,7 @@ def test_the_default_is_every_format_beside_the_cells(tmp_path: Path) -> None:
     assert code == 0
     assert {path.name for path in (run.path / "report").iterdir()} == {
         *("report.md", "report.html", "tables.tex", "scores.csv", "comparisons.csv"),
+        MANIFEST,
     }
     assert str(run.path / "report" / "report.html") in output.splitlines()
 

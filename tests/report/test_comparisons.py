@@ -1,4 +1,5 @@
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -6,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ablations.report.comparisons import BOOTSTRAP, MCNEMAR, Comparer, Comparison, compare_all
+from ablations.report.comparisons import MCNEMAR, OVER_ITEMS, Comparer, Comparison, compare_all
 from ablations.report.factors import factors
-from ablations.report.observations import Observations
+from ablations.report.observations import Item, Observations
+from ablations.report.primary import halves
 from ablations.report.summaries import Summaries
-from ablations.report.wording import noise_lines, sentence
+from ablations.report.wording import noise_lines, sentence, verdict
 from ablations.runner.records import Run, load_run
 from ablations.statistics.as_text import points
 from ablations.statistics.corpus import CORPUS_METRICS, corpus_metric
@@ -64,19 +66,97 @@ def test_the_plain_sentence_has_every_number(tmp_path: Path) -> None:
     run = write_run(tmp_path, study_of(vary=TRANSITIONS), _steady)
     text = sentence(_of(_compared(run), "pocket_math_sw", "on"))
     assert re.fullmatch(
-        r"transition zone on/off, pocket_math_sw: [+-]\d+\.\d points \[[+-]\d+\.\d, [+-]\d+\.\d\], "
-        r"p=0\.\d+ \(p=[01]\.\d+ corrected for 2 comparisons\), n=250: "
-        r"no evidence of a difference",
+        r"transition zone on/off, math, Swahili: [+-]\d+\.\d points \[[+-]\d+\.\d, [+-]\d+\.\d\], "
+        r"p=0\.\d+, n=250: no evidence of a difference",
         text,
     )
 
 
-def test_corrected_over_all_comparisons_of_the_report(nine_pairs: Run) -> None:
+def test_only_primary_comparisons_are_corrected_and_together(nine_pairs: Run) -> None:
     comparisons = _compared(nine_pairs)
-    tested = [each.outcome.p for each in comparisons if each.outcome and each.outcome.p is not None]
-    assert len(tested) == len(comparisons) == 5 * (1 + 2 * 4)
-    assert [each.p_holm for each in comparisons] == list(holm(tested))
-    assert {each.family for each in comparisons} == {len(tested)}
+    primary = [each for each in comparisons if each.is_primary]
+    assert [(c.measure.task, c.contrast.second.split(" (")[0]) for c in primary] == [
+        *(("mgsm_sw", "soup"), ("mgsm_sw", "better expert")),
+        *(("mgsm_te", "soup"), ("mgsm_te", "better expert")),
+    ]
+    tested = [each.outcome.p for each in primary if each.outcome and each.outcome.p is not None]
+    assert [each.p_holm for each in primary] == list(holm(tested))
+    assert {each.family for each in primary} == {4}
+    others = [each for each in comparisons if not each.is_primary]
+    assert len(others) == 5 * (1 + 2 * 4)
+    assert all(each.p_holm is None and each.family == 0 for each in others)
+    assert {verdict(each).partition(":")[0] for each in others} == {"exploratory"}
+
+
+def test_the_best_of_several_is_chosen_on_other_items_than_it_is_tested_on(tmp_path: Path) -> None:
+    vary = {"bottom_layers": [0, 1, 2, 3]}
+    study = study_of(baseline=["task_expert", "language_expert", "soup"], vary=vary)
+    run = write_run(tmp_path, study, _steady, items=101)
+    primary = [each for each in _compared(run) if each.is_primary]
+    assert [each.contrast.rival for each in primary] == ["soup", "better_expert"]
+    observations = Observations(run)
+    (group,) = observations.groups
+    measure = observations.measures(group)[0]
+    items = observations.items(group, measure)
+    choosing, testing = halves(items, study.evaluate.seed)
+    assert sorted((*choosing, *testing)) == sorted(items)
+    assert (len(choosing), len(testing)) == (50, 51)
+    assert halves(items, study.evaluate.seed) == (choosing, testing)
+    assert halves(items, study.evaluate.seed + 1) != (choosing, testing)
+
+    def score(label: str, some: Sequence[Item]) -> float:
+        values = _values(run, label, "pocket_math_sw")
+        return float(np.mean([values[doc] for doc, _ in some]))
+
+    settings = {f"b={b}": f"math+swahili bottom_layers={b}" for b in range(4)}
+    best = max(settings, key=lambda name: score(settings[name], choosing))
+    experts = {"task expert": "task_expert math", "language expert": "language_expert swahili"}
+    better = max(experts, key=lambda name: score(experts[name], choosing))
+    rivals = {"soup": "soup math swahili", f"better expert ({better})": experts[better]}
+    for each, (second, label) in zip(primary, rivals.items(), strict=True):
+        assert each.contrast.first == f"best of 4 settings ({best})"
+        assert each.contrast.second == second
+        assert each.contrast.chosen_on == 50
+        assert each.outcome is not None
+        assert each.outcome.items == 51
+        expected = score(settings[best], testing) - score(label, testing)
+        assert each.outcome.difference == pytest.approx(expected)
+        assert "chosen on 50 other items" in sentence(each)
+
+
+def test_a_best_of_many_equal_models_is_not_called_better(tmp_path: Path) -> None:
+    """Eight settings and a soup of the same ability."""
+    found = 0
+    for trial in range(20):
+        study = study_of(
+            baseline=["soup"],
+            vary={"bottom_layers": list(range(8))},
+            evaluate={"tasks": [f"math{trial}_sw"]},
+        )
+        run = write_run(tmp_path / str(trial), study, _steady, items=60)
+        (primary,) = [each for each in _compared(run) if each.is_primary]
+        assert primary.outcome is not None
+        found += primary.outcome.p is not None and primary.outcome.p < 0.05
+    assert found <= 4
+
+
+def test_a_study_names_its_primary_comparisons(tmp_path: Path) -> None:
+    primary = {
+        "against": ["soup", "first_setting"],
+        "tasks": ["pocket_math_en"],
+        "setting": {"bottom_layers": 2},
+    }
+    study = study_of(
+        baseline=["soup"], vary={"bottom_layers": [0, 1, 2]}, report={"primary": primary}
+    )
+    run = write_run(tmp_path, study, _steady, items=40)
+    found = [each for each in _compared(run) if each.is_primary]
+    assert [(c.contrast.first, c.contrast.second) for c in found] == [
+        *(("b=1", "b=0"), ("b=2", "b=0"), ("layer swap b=2", "soup")),
+    ]
+    assert {each.measure.task for each in found} == {"pocket_math_en"}
+    assert {each.outcome.items for each in found if each.outcome} == {40}
+    assert {each.family for each in found} == {3}
 
 
 def test_settings_that_come_to_the_same_weights_count_once(tmp_path: Path) -> None:
@@ -85,9 +165,9 @@ def test_settings_that_come_to_the_same_weights_count_once(tmp_path: Path) -> No
     two, four = (cell.label for cell in run.cells if cell.values["bottom_transition"])
     comparisons = _compared(same_model(run, two, four))
     assert len(comparisons) == 4
-    assert {each.family for each in comparisons} == {2}
-    by_task = [comparisons[:2], comparisons[2:]]
-    assert all(first.p_holm == second.p_holm for first, second in by_task)
+    first, second = [each for each in comparisons if each.is_primary]
+    assert (first.family, second.family) == (1, 1)
+    assert first.p_holm == second.p_holm
 
 
 def test_averages_over_pairs_are_paired_by_item_and_expert(nine_pairs: Run) -> None:
@@ -117,7 +197,7 @@ def test_a_failed_cell_is_left_out_on_both_sides(nine_pairs: Run) -> None:
     cells = {
         (each.contrast.first, each.group.language): each.outcome.cells
         for each in _compared(nine_pairs)
-        if each.outcome is not None and each.contrast.second == "soup"
+        if each.outcome is not None and each.contrast.second == "soup" and not each.is_primary
     }
     assert set(cells.values()) == {8, 9}
     assert {count for (_, language), count in cells.items() if language == "sw"} == {8}
@@ -128,7 +208,7 @@ def test_cells_with_the_same_weights_are_not_tested(tmp_path: Path) -> None:
     first, second = (cell.label for cell in run.cells)
     comparisons = _compared(same_model(run, first, second))
     assert all(each.is_same_model and each.p_holm is None for each in comparisons)
-    assert sentence(comparisons[0]).endswith("pocket_math_sw: the same model, nothing to test")
+    assert sentence(comparisons[0]).endswith("math, Swahili: the same model, nothing to test")
 
 
 def test_what_has_no_items_is_not_compared(tmp_path: Path) -> None:
@@ -162,7 +242,7 @@ def test_noise_is_said_in_points_and_items(nine_pairs: Run, tmp_path: Path) -> N
     lines = list(noise_lines(comparisons, measures, 0.95))
     assert len(lines) == 5
     assert re.search(
-        r"mgsm_te \(te\), n=80: two models compared here differ on \d+% of the items \(median\)\. "
+        r"mgsm, Telugu, n=80: two models compared here differ on \d+% of the items \(median\)\. "
         r"Between two single models, differences under \d+\.\d points are noise at 95%; a true "
         r"difference of \d+\.\d points is found with 80% power; one of 2\.0 points would take "
         r"\d,\d{3} items\.",
@@ -196,7 +276,7 @@ def test_draws_are_averaged_and_settings_weigh_alike(tmp_path: Path) -> None:
     assert drawn.outcome is not None
     assert drawn.outcome.difference == pytest.approx((one[1] + two[1] - one[0] - two[0]) / 2)
     assert drawn.outcome.cells == 6
-    assert sentence(drawn).startswith("placement random against outer, pocket_math_sw: ")
+    assert sentence(drawn).startswith("placement random against outer, math, Swahili: ")
     counts = _of(comparisons, "pocket_math_sw", "b=2")
     assert counts.outcome is not None
     # The three draws of the random placement weigh as much as the one outer placement.
@@ -216,7 +296,7 @@ def test_corpus_metrics_are_compared_by_a_paired_bootstrap(metric: str, tmp_path
     run = write_run(tmp_path, study, lambda p, _: 2.0 * float(p.values["top_transition"]), items=60)
     (found,) = _compared(run)
     assert found.outcome is not None
-    assert (found.outcome.method, found.outcome.psi) == (BOOTSTRAP, None)
+    assert (found.outcome.method, found.outcome.psi) == (OVER_ITEMS, None)
     first, second = (cell.scores[0].value for cell in run.cells)
     assert found.outcome.difference == pytest.approx(second - first)
     assert found.outcome.low > 0

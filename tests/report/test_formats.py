@@ -19,8 +19,9 @@ from ablations.report.formats.templates import (
     render_latex,
     render_markdown,
 )
-from ablations.report.writer import build
+from ablations.report.writer import MANIFEST, build
 from ablations.runner.records import Run
+from layerswap_method.errors import LayerSwapError
 from tests.report.conftest import REASON
 from tests.report.runs import study_of, write_run
 
@@ -34,10 +35,14 @@ def report(grid: Run) -> Report:
     return found
 
 
+def _tables(report: Report) -> list[Table]:
+    return [part for part in (*report.lead, *report.parts) if isinstance(part, Table)]
+
+
 def test_markdown_tables_are_rectangles_with_every_number(report: Report) -> None:
     text = render_markdown(report)
     blocks = re.findall(r"(?:^\|.*\|\n)+", text, flags=re.MULTILINE)
-    tables = [*report.tables, *report.details]
+    tables = _tables(report)
     assert len(blocks) == len(tables) > 5
     for block, table in zip(blocks, tables, strict=True):
         rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in block.splitlines()]
@@ -47,9 +52,10 @@ def test_markdown_tables_are_rectangles_with_every_number(report: Report) -> Non
         assert [cell.strip().endswith(":") for cell in rows[1]] == [
             not table.is_text(column) for column in range(len(table.columns))
         ]
-    assert all(escape_markdown(line) in text for line in (*report.answers, *report.noise))
-    heads = ["## Answers", "## What is noise", "## By bottom layers", "## Against the baselines"]
-    heads += ["## Figure: ", "## Cells without a result", "## All comparisons", "## How to read"]
+    assert all(escape_markdown(line) in text for line in (*report.bottom_line, *report.noise))
+    heads = ["## Bottom line", "## Figure: ", "## Scores", "## By bottom layers"]
+    heads += ["## Against the baselines", "## What is noise", "## Cells without a result"]
+    heads += ["## All comparisons", "## All cells", "## How to read", "## About this run"]
     places = [text.index(f"\n{head}") for head in heads]
     assert places == sorted(places)
     assert escape_markdown(report.question) in text
@@ -58,7 +64,7 @@ def test_markdown_tables_are_rectangles_with_every_number(report: Report) -> Non
 def test_latex_is_booktabs_with_every_entry_in_rows_as_wide_as_the_head(report: Report) -> None:
     text = render_latex(report)
     found = re.findall(r"\\begin\{longtable\}.*?\\end\{longtable\}", text, flags=re.DOTALL)
-    for table in (*report.tables, *report.details):
+    for table in _tables(report):
         title = rf"\textbf{{{escape_latex(table.title)}"
         parts = [part for part in found if f"{title}.}}" in part or f"{title}, continued." in part]
         assert "".join(parts).count(rf"\label{{tab:grid-{table.key}}}") == 1
@@ -128,7 +134,7 @@ def test_csv_has_a_row_per_cell_and_score_that_reads_back_exactly(
 ) -> None:
     out = report_folder / "csv"
     written = build(grid, ["csv"], out)
-    assert [path.name for path in written] == ["scores.csv", "comparisons.csv"]
+    assert [path.name for path in written.files] == ["scores.csv", "comparisons.csv"]
     rows = _rows(out / "scores.csv")
     done = [row for row in rows if row["state"] == "done"]
     assert len(done) == sum(len(cell.scores) for cell in grid.cells)
@@ -154,7 +160,9 @@ def test_csv_of_comparisons_has_what_the_tables_round(grid: Run, report_folder: 
     for row, each in zip(rows, comparisons, strict=True):
         assert each.outcome is not None
         assert float(row["difference"]) == each.outcome.difference
-        assert float(row["p_holm"]) == each.p_holm
+        assert row["p_holm"] == ("" if each.p_holm is None else str(each.p_holm))
+        assert row["primary"] == str(each.p_holm is not None).lower()
+        assert int(row["chosen_on"]) == each.contrast.chosen_on
         assert (row["first"], row["second"]) == (each.contrast.first, each.contrast.second)
 
 
@@ -174,8 +182,8 @@ def test_the_page_is_one_file_with_the_question_over_each_table(report: Report) 
 def test_only_what_is_asked_is_written(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", study_of(), lambda _, __: 0.0, items=10)
     out = tmp_path / "html"
-    assert [path.name for path in build(run, ["html"], out)] == ["report.html"]
-    assert [path.name for path in out.iterdir()] == ["report.html"]
+    assert [path.name for path in build(run, ["html"], out).files] == ["report.html"]
+    assert sorted(path.name for path in out.iterdir()) == [MANIFEST, "report.html"]
 
 
 def test_without_matplotlib_the_report_says_so(
@@ -183,7 +191,45 @@ def test_without_matplotlib_the_report_says_so(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     written = build(grid, ["md", "html"], tmp_path)
-    assert [path.name for path in written] == ["report.md", "report.html"]
+    assert [path.name for path in written.files] == ["report.html", "report.md"]
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "Figures are left out: matplotlib is not installed: pip install 'layerswap" in text
     assert "![" not in text
+
+
+def test_files_of_an_earlier_report_go_and_other_files_stay(grid: Run, tmp_path: Path) -> None:
+    out = tmp_path / "report"
+    first = build(grid, ["md", "csv", "html"], out)
+    (out / "notes.txt").write_text("mine")
+    (out / "figures" / "mine.svg").write_text("mine")
+    second = build(grid, ["html"], out)
+    left = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    assert left == {MANIFEST, "report.html", "notes.txt", "figures/mine.svg"}
+    assert len(first.files) > len(second.files) == 1
+
+
+def test_a_list_of_files_that_leads_out_of_the_folder_removes_nothing(
+    grid: Run, tmp_path: Path
+) -> None:
+    out, other = tmp_path / "report", tmp_path / "precious.txt"
+    out.mkdir()
+    other.write_text("mine")
+    (out / MANIFEST).write_text('["../precious.txt", "figures/../../precious.txt", 3]')
+    build(grid, ["csv"], out)
+    assert other.read_text() == "mine"
+
+
+def test_a_report_that_fails_leaves_the_earlier_one(
+    grid: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "report"
+    build(grid, ["csv"], out)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("ablations.report.writer.write_bytes", full)
+    with pytest.raises(LayerSwapError, match="No space left"):
+        build(grid, ["csv", "html"], out)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before

@@ -126,8 +126,35 @@ def test_text_can_be_read_in_light_and_dark(page: Page, scheme: str) -> None:
         assert (max(ink, paper) + 0.05) / (min(ink, paper) + 0.05) >= 4.5, selector
 
 
-def test_a_narrow_window_scrolls_tables_not_the_page(page: Page) -> None:
+@pytest.mark.parametrize("width", [400, 1280])
+def test_nothing_has_to_be_scrolled_sideways(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    wide = "Array.from(document.querySelectorAll('.scroll'), e => e.scrollWidth - e.clientWidth)"
+    found = page.evaluate(wide)
+    assert len(found) > 5
+    assert max(found) <= 0
+
+
+def test_on_a_narrow_window_every_number_has_its_head_beside_it(page: Page) -> None:
     page.set_viewport_size({"width": 400, "height": 900})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 400
-    wide = "Array.from(document.querySelectorAll('.scroll'), e => e.scrollWidth > e.clientWidth)"
-    assert any(page.evaluate(wide))
+    cell = page.locator("#scores tbody td").nth(1)
+    assert cell.get_attribute("data-label") == "math, Swahili"
+    shown = cell.evaluate("e => getComputedStyle(e, '::before').content")
+    assert "math, Swahili" in shown
+
+
+def test_the_first_screen_answers(page: Page) -> None:
+    page.set_viewport_size({"width": 1280, "height": 900})
+    tops = [
+        page.locator(place).first.bounding_box()
+        for place in ("h1", "#bottom-line", "#map-b-u svg", "#scores", "nav", "#about")
+    ]
+    heights = [box["y"] for box in tops if box is not None]
+    assert len(heights) == 6
+    assert heights == sorted(heights)
+    assert heights[3] < 900
+    for link in page.locator("nav a").all():
+        target = link.get_attribute("href")
+        assert target is not None
+        assert page.locator(f"section{target}").count() == 1

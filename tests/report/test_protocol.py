@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ablations.report.compose import compose
+from ablations.report.merged import as_merged
 from ablations.report.protocol import protocol_notes
 from ablations.runner.records import Run
 from ablations.scoring.records import TaskScore
@@ -64,7 +65,8 @@ def test_every_note_is_there_once_with_the_cells_it_is_about(run: Run) -> None:
 def test_the_report_has_them_and_shows_the_tasks_own_metric(run: Run) -> None:
     report, _ = compose(run, draw=False)
     text = "\n".join(report.notes)
-    for note in protocol_notes(run):
+    merged, _ = as_merged(run)  # a report names cells by what was merged
+    for note in protocol_notes(merged):
         assert note in text
     assert "truncated (strict-match)" not in text
     assert "exact_match (strict-match)" in text

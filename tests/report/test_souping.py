@@ -60,7 +60,7 @@ def test_runs_of_soups_stand_beside_the_pairs(runs: list[Run]) -> None:
     )
     sw, te = table.rows
     assert [row[0].text for row in table.rows] == [
-        *("mgsm_sw (sw), exact_match", "mgsm_te (te), exact_match"),
+        *("mgsm, Swahili, exact match", "mgsm, Telugu, exact match"),
     ]
     # Each from the run that has it: Swahili from the second, Telugu from the third and fourth.
     values = [run.cells[0].scores[0].value for run in runs[1:]]
@@ -80,8 +80,8 @@ def test_other_runs_change_nothing_else(runs: list[Run]) -> None:
     assert compared == same
     kept = [table for table in beside.tables if table.key != "souping"]
     assert kept == list(alone.tables)
-    assert (alone.answers, alone.details, alone.facts) == (
-        *(beside.answers, beside.details, beside.facts),
+    assert (alone.bottom_line, alone.details, alone.facts) == (
+        *(beside.bottom_line, beside.details, beside.facts),
     )
 
 

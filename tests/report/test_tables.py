@@ -2,17 +2,21 @@ from pathlib import Path
 
 import pytest
 
+from ablations.report.comparisons import Comparer
 from ablations.report.compose import compose
 from ablations.report.document import Entry, Table
-from ablations.report.formats.templates import render_markdown
+from ablations.report.formats.templates import escape_latex, render_latex, render_markdown
+from ablations.report.observations import Observations
 from ablations.report.published import reference_table
-from ablations.report.tables import is_english
+from ablations.report.summaries import Summaries
+from ablations.report.tables import overview_table, pairs_table
+from ablations.report.targets import is_english
 from ablations.report.wording import measure_text, verdict
 from ablations.runner.records import Run, load_run
 from ablations.scoring.records import TaskScore
 from ablations.statistics.as_text import points
 from tests.report.conftest import REASON
-from tests.report.runs import study_of, write_run
+from tests.report.runs import NINE_PAIRS, study_of, write_run
 
 _COMPOSED: dict[tuple[int, bool], tuple[Run, dict[str, Table]]] = {}
 """Identity of a run and choice -> the run, so that it keeps its identity, and its tables."""
@@ -25,6 +29,12 @@ def _tables(run: Run, *, published: bool = False) -> dict[str, Table]:
         assert len(tables) == len(report.tables) + len(report.details)
         _COMPOSED[id(run), published] = run, tables
     return _COMPOSED[id(run), published][1]
+
+
+def _layout(run: Run, key: str) -> Table:
+    """Return a layout as it is made: a report has it with the tasks as columns."""
+    make = {"pairs": pairs_table, "overview": overview_table}[key]
+    return make(Summaries(Observations(run), Comparer(seed=0, level=0.95)))
 
 
 def _scores(run: Run, task: str, prefix: str, language: str) -> list[TaskScore]:
@@ -43,11 +53,11 @@ def _row(table: Table, *texts: str) -> dict[str, Entry]:
 
 
 def test_table_1_has_average_and_best_over_pairs_per_language(nine_pairs: Run) -> None:
-    table = _tables(nine_pairs)["pairs"]
+    table = _layout(nine_pairs, "pairs")
     (score,) = _scores(nine_pairs, "mgsm_sw", "base", "sw")
     assert score.interval is not None
     low, high = 100 * score.interval.low, 100 * score.interval.high
-    shown = _row(table, "mgsm_sw (sw), exact_match", "avg")["base"].text
+    shown = _row(table, "mgsm, Swahili, exact match", "avg")["base"].text
     assert shown == f"{100 * score.value:.1f} [{low:.1f}, {high:.1f}]"
     assert table.columns == (
         *("task", "over pairs", "base", "task expert", "language expert", "soup"),
@@ -61,41 +71,41 @@ def test_table_1_has_average_and_best_over_pairs_per_language(nine_pairs: Run) -
     ):
         values = [each.value for each in _scores(nine_pairs, "mgsm_te", prefix, "te")]
         assert len(values) == count
-        average = _row(table, "mgsm_te (te), exact_match", "avg")[column]
+        average = _row(table, "mgsm, Telugu, exact match", "avg")[column]
         assert average.value == pytest.approx(sum(values) / count)
         assert average.text.startswith(f"{100 * sum(values) / count:.1f} [")
-        best = _row(table, "mgsm_te (te), exact_match", "max")[column]
+        best = _row(table, "mgsm, Telugu, exact match", "max")[column]
         assert (best.value, best.text) == (max(values), f"{100 * max(values):.1f}")
 
 
 def test_gaps_are_marked_where_they_count(nine_pairs: Run) -> None:
-    table = _tables(nine_pairs)["pairs"]
-    found = _row(table, "mgsm_sw (sw), exact_match", "avg")
+    table = _layout(nine_pairs, "pairs")
+    found = _row(table, "mgsm, Swahili, exact match", "avg")
     assert found["soup"].is_gap
     assert found["soup"].text.endswith("(8 of 9 cells)")
     assert not found["task expert"].is_gap
-    assert not _row(table, "mgsm_te (te), exact_match", "avg")["soup"].is_gap
+    assert not _row(table, "mgsm, Telugu, exact match", "avg")["soup"].is_gap
 
 
 def test_table_2_has_worst_average_best_english_and_all_tasks(nine_pairs: Run) -> None:
-    table = _tables(nine_pairs)["overview"]
+    table = _layout(nine_pairs, "overview")
     shown = [(row[0].text, row[1].text) for row in table.rows]
     assert shown == [
-        ("mgsm_en (sw), exact_match", "avg"),
-        *[("mgsm_sw (sw), exact_match", end) for end in ("min", "avg", "max")],
-        *[("translate_sw (sw), bleu", end) for end in ("min", "avg", "max")],
-        ("both exact_match tasks (sw)", "avg"),
-        ("mgsm_en (te), exact_match", "avg"),
-        *[("mgsm_te (te), exact_match", end) for end in ("min", "avg", "max")],
-        ("both exact_match tasks (te)", "avg"),
+        ("mgsm, English (Swahili experts), exact match", "avg"),
+        *[("mgsm, Swahili, exact match", end) for end in ("min", "avg", "max")],
+        *[("translate, Swahili, BLEU", end) for end in ("min", "avg", "max")],
+        ("both exact match tasks (Swahili)", "avg"),
+        ("mgsm, English (Telugu experts), exact match", "avg"),
+        *[("mgsm, Telugu, exact match", end) for end in ("min", "avg", "max")],
+        ("both exact match tasks (Telugu)", "avg"),
     ]
-    worst = _row(table, "mgsm_te (te), exact_match", "min")["language expert"].value
+    worst = _row(table, "mgsm, Telugu, exact match", "min")["language expert"].value
     assert worst == min(e.value for e in _scores(nine_pairs, "mgsm_te", "language_expert", "te"))
     both = [
-        _row(table, f"{task} (te), exact_match", "avg")["task expert"].value
-        for task in ("mgsm_en", "mgsm_te")
+        _row(table, f"mgsm, {task}, exact match", "avg")["task expert"].value
+        for task in ("English (Telugu experts)", "Telugu")
     ]
-    together = _row(table, "both exact_match tasks (te)", "avg")["task expert"].value
+    together = _row(table, "both exact match tasks (Telugu)", "avg")["task expert"].value
     assert together == pytest.approx(sum(each for each in both if each is not None) / 2)
 
 
@@ -111,13 +121,66 @@ def test_english_is_told_by_the_last_code_in_the_name(task: str, expected: bool)
 
 
 def test_of_many_settings_the_best_is_shown_and_called_what_it_is(grid: Run) -> None:
-    table = _tables(grid)["pairs"]
+    table = _layout(grid, "pairs")
     assert table.columns[-2:] == ("average of 6 settings", "best of 6 settings")
-    best = _row(table, "pocket_math_sw, exact_match", "avg")["best of 6 settings"]
+    best = _row(table, "math, Swahili, exact match", "avg")["best of 6 settings"]
     scores = _scores(grid, "pocket_math_sw", "math+swahili", "")
     assert best.value == max(score.value for score in scores)
     assert best.text.endswith("(b=2 u=1)")
-    assert any("chosen on the same items" in note for note in table.notes)
+    assert any("chosen anew for every row, on the same items" in note for note in table.notes)
+
+
+def test_the_best_of_all_tasks_is_the_best_of_all_tasks(tmp_path: Path) -> None:
+    """The setting that is best on the first task is the worst on both together."""
+    signs = {"pocket_math_sw": 0.3, "pocket_math_en": -1.0}
+    study = study_of(baseline=["soup"], vary={"bottom_layers": [0, 1, 2, 3, 4]})
+    run = write_run(
+        tmp_path,
+        study,
+        lambda point, task: signs[task] * float(point.values.get("bottom_layers", 2)),
+        items=80,
+    )
+    report, _ = compose(run, draw=False)
+    table = _layout(run, "overview")
+    columns = table.columns[-2:]
+    assert columns == ("average of 5 settings", "best of 5 settings")
+    means = {}
+    for cell in run.cells[1:]:
+        values = [score.value for score in cell.scores]
+        means[f"b={cell.values['bottom_layers']}"] = sum(values) / len(values)
+    name = max(means, key=lambda each: means[each])
+    first = _row(table, "math, Swahili, exact match", "avg")["best of 5 settings"].text
+    assert not first.endswith(f"({name})")
+    row = _row(table, "both exact match tasks", "avg")
+    average, best = (row[column] for column in columns)
+    assert best.value == pytest.approx(max(means.values()))
+    assert best.text == f"{100 * max(means.values()):.1f} ({name})"
+    assert average.value == pytest.approx(sum(means.values()) / 5)
+    assert max(means.values()) > sum(means.values()) / 5
+    assert escape_latex(best.text) in render_latex(report)
+
+
+def test_of_several_pairs_the_best_setting_is_chosen_by_what_the_row_shows(tmp_path: Path) -> None:
+    study = study_of(
+        experts=NINE_PAIRS,
+        vary={"bottom_layers": [0, 1, 2, 3, 4]},
+        evaluate={"languages": {"sw": ["mgsm_sw"], "te": ["mgsm_te"]}},
+    )
+    run = write_run(tmp_path, study, lambda _, __: 0.0, items=40)
+    table = _layout(run, "pairs")
+    for what in ("avg", "max"):
+        row = _row(table, "mgsm, Swahili, exact match", what)
+        scores = [score.value for score in _scores(run, "mgsm_sw", "math", "sw")]
+        by_setting = [
+            [
+                cell.scores[0].value
+                for cell in run.cells
+                if cell.language == "sw" and cell.values == {"bottom_layers": b}
+            ]
+            for b in range(5)
+        ]
+        expected = max(scores) if what == "max" else max(sum(s) / len(s) for s in by_setting)
+        assert row["best of 5 settings"].value == pytest.approx(expected)
 
 
 def test_the_grid_shows_b_against_u_with_gaps(grid: Run) -> None:
@@ -134,7 +197,7 @@ def test_a_table_per_varied_parameter_with_its_tests(grid: Run) -> None:
     table = tables["factor-bottom-layers"]
     assert table.columns[:4] == ("task", "bottom layers", "score", "difference to b=0")
     assert "factor-top-layers" in tables
-    found = _row(table, "pocket_math_sw, exact_match", "b=1")
+    found = _row(table, "math, Swahili, exact match", "b=1")
     assert found["score"].text.endswith("(1 of 2 cells)")
     assert found["difference to b=0"].value is not None
     assert found["reading"].text
@@ -142,31 +205,29 @@ def test_a_table_per_varied_parameter_with_its_tests(grid: Run) -> None:
 
 
 def test_the_recipe_stands_against_every_baseline_with_what_is_evidence(nine_pairs: Run) -> None:
-    report, comparisons = compose(nine_pairs, draw=False)
+    _, comparisons = compose(nine_pairs, draw=False)
     table = _tables(nine_pairs)["baselines"]
     assert table.columns == ("task", "model", "base", "task expert", "language expert", "soup")
-    against = [each for each in comparisons if not each.contrast.factor]
+    against = [each for each in comparisons if not each.contrast.factor and not each.is_primary]
     assert len(against) == 5 * 2 * 4
-    signs = {"evidence that": "*", "no evidence of": "", "layer swap t_b": "(*)"}
     for each in against:
         assert each.outcome is not None
         found = _row(table, measure_text(each.measure, each.group), each.contrast.first)
         entry = found[each.contrast.second]
         assert entry.value == each.outcome.difference
-        sign = next(s for text, s in signs.items() if verdict(each).startswith(text))
+        sign = "°" if verdict(each).endswith("may be better") else ""
         assert entry.text == f"{points(each.outcome.difference)} {sign}".rstrip()
-    starred = sum(verdict(each).startswith("evidence") for each in against)
-    assert 0 < starred < len(against)
-    assert f"Evidence in {starred} of 40 comparisons." in table.notes
-    # What varies is what the answers are about; the baselines are not told again in words.
-    assert len(report.answers) == len(comparisons) - len(against) == 5
+    hints = sum(verdict(each).endswith("may be better") for each in against)
+    assert 0 < hints < len(against)
+    assert f"0 marked by * and {hints} by ° of 40 comparisons." in table.notes
+    assert sum(each.is_primary for each in comparisons) == 4
 
 
 def test_where_nothing_varies_the_answers_are_about_the_baselines(tmp_path: Path) -> None:
     run = write_run(tmp_path, study_of(baseline=["base"]), lambda _, __: 0.0, items=30)
     report, _ = compose(run, draw=False)
-    starts = [text.partition(",")[0] for text in report.answers]
-    assert starts == ["layer swap against base"] * 2
+    assert report.bottom_line[0].startswith("At math, Swahili, the layer swap ")
+    assert " the base (" in report.bottom_line[0]
     assert "baselines" not in _tables(run)
 
 
@@ -175,16 +236,14 @@ def test_what_is_not_compared_is_counted_not_listed(tmp_path: Path) -> None:
     gone = frozenset({"base", "soup math swahili", "math+swahili bottom_layers=1"})
     run = write_run(tmp_path, study, lambda _, __: 0.0, items=30, unrun=gone)
     report, comparisons = compose(run, draw=False)
-    assert len(comparisons) == 2 * (2 + 3 * 2)
-    *made, count = report.answers
-    assert len(made) == 2
-    assert all("b=2 against b=0" in text for text in made)
-    assert count.startswith("2 of 4 comparisons could not be made: cells are missing")
+    assert len(comparisons) == 1 + 2 * (2 + 3 * 2)
+    assert report.bottom_line[0].startswith("Preliminary: 3 of 5 cells have no result yet. ")
+    assert "could not be made: cells are missing or their items" in report.bottom_line[0]
     tables = _tables(run)
     assert "baselines" not in tables
     assert len(tables["comparisons"].rows) == 2
     assert any(
-        note.startswith("14 of 16 comparisons could not be made: ")
+        note.startswith("15 of 17 comparisons could not be made: ")
         for note in tables["comparisons"].notes
     )
     text = render_markdown(report)
@@ -194,10 +253,13 @@ def test_what_is_not_compared_is_counted_not_listed(tmp_path: Path) -> None:
 def test_cells_and_gaps_are_complete(grid: Run) -> None:
     report, _ = compose(grid, draw=False)
     gaps, _, cells = report.details
-    assert [row[0].text for row in cells.rows] == [cell.label for cell in grid.cells]
+    assert [row[0].text for row in cells.rows] == [
+        *("base", "task expert math", "layer swap b=0 u=0", "layer swap b=0 u=1"),
+        *("layer swap b=1 u=0", "layer swap b=2 u=1"),
+    ]
     assert [tuple(entry.text for entry in row) for row in gaps.rows] == [
-        ("math+swahili bottom_layers=1 top_layers=1", "failed 2×", REASON),
-        ("math+swahili bottom_layers=2 top_layers=0", "not run", ""),
+        ("layer swap b=1 u=1", "failed 2×", REASON),
+        ("layer swap b=2 u=0", "not run", ""),
     ]
     assert ("cells", "6 of 8 finished") in report.facts
 
@@ -218,10 +280,16 @@ def test_souped_recipes_get_the_layout_of_table_6(grid: Run, tmp_path: Path) -> 
 
 def test_the_study_chooses_layouts_tasks_and_metric(tmp_path: Path) -> None:
     report = {"tables": ["pairs"], "tasks": ["pocket_math_en"], "metric": "exact_match"}
-    study = study_of(baseline=["base"], vary={"seed": [0, 1]}, report=report)
-    tables = _tables(write_run(tmp_path, study, lambda _, __: 0.0, items=30))
+    experts = {"task": ["math", "math_2"], "language": ["swahili"]}
+    given = {"baseline": ["base"], "vary": {"seed": [0, 1]}, "experts": experts, "report": report}
+    tables = _tables(write_run(tmp_path, study_of(**given), lambda _, __: 0.0, items=30))
     assert set(tables) == {"pairs", "baselines", "comparisons", "cells"}
-    assert [row[0].text for row in tables["pairs"].rows] == ["pocket_math_en, exact_match"]
+    assert tables["pairs"].columns == (
+        *("model", "math, English, exact match, avg", "math, English, exact match, max"),
+    )
+    assert [row[0].text for row in tables["pairs"].rows] == [
+        *("base", "layer swap seed=0", "layer swap seed=1"),
+    ]
 
 
 def test_published_values_stand_apart_and_only_when_asked(nine_pairs: Run) -> None:
@@ -253,6 +321,6 @@ def test_published_values_are_the_papers() -> None:
 
 def test_what_is_no_share_is_shown_as_it_is(tmp_path: Path) -> None:
     study = study_of(vary={"seed": [0, 1]}, evaluate={"tasks": ["perplexity_sw"]})
-    tables = _tables(write_run(tmp_path, study, lambda _, __: 0.0, items=10))
-    row = _row(tables["pairs"], "perplexity_sw, word_perplexity", "avg")
+    run = write_run(tmp_path, study, lambda _, __: 0.0, items=10)
+    row = _row(_layout(run, "pairs"), "perplexity, Swahili, word perplexity", "avg")
     assert row["layer swap seed=0"].text == "3.000"

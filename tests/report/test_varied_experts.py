@@ -10,7 +10,9 @@ from ablations.report.charts import charts
 from ablations.report.comparisons import Comparer, compare_all
 from ablations.report.compose import compose
 from ablations.report.design import baselines, recipe_models
+from ablations.report.document import Table
 from ablations.report.factors import factors, over_fact
+from ablations.report.forests import forest
 from ablations.report.observations import Observations
 from ablations.report.summaries import Summaries
 from ablations.report.writer import build
@@ -70,7 +72,9 @@ def test_a_recipe_is_compared_with_the_baseline_of_its_own_experts(run: Run) -> 
     task = {
         each.contrast.first: each.outcome
         for each in found
-        if each.contrast.second == "task expert" and each.measure.task == "pocket_math_sw"
+        if each.contrast.second == "task expert"
+        and each.measure.task == "pocket_math_sw"
+        and not each.is_primary
     }
     assert list(task) == [f"layer swap task={name}" for name in ("near", "far_1", "middle")]
     scores = {(cell.kind, cell.experts.get("task")): cell.scores[0].value for cell in run.cells}
@@ -84,7 +88,7 @@ def test_a_recipe_is_compared_with_the_baseline_of_its_own_experts(run: Run) -> 
 
 def test_scores_are_drawn_over_the_fact_with_the_baseline_beside(run: Run) -> None:
     chart = drawn(run)["score-experts-task-divergence"]
-    assert (chart.kind, chart.x_label) == ("lines", "divergence of the task expert")
+    assert chart.x_label == "divergence of the task expert"
     merged, expert = chart.panels[0].series
     assert (merged.name, expert.name) == ("layer swap", "task expert")
     assert [point.x for point in merged.points] == [0.001, 0.01, 0.1]
@@ -96,15 +100,17 @@ def test_scores_are_drawn_over_the_fact_with_the_baseline_beside(run: Run) -> No
     names = ("near", "middle", "far_1")
     assert [p.value for p in merged.points] == [scores["recipe", name] for name in names]
     assert [p.value for p in expert.points] == [scores["task_expert", name] for name in names]
-    assert draw_chart(chart)["svg"]
+    assert draw_chart(chart).images["svg"]
 
 
-def test_experts_without_facts_stand_beside_each_other(tmp_path: Path) -> None:
+def test_experts_without_facts_stand_below_each_other(tmp_path: Path) -> None:
     plain = write_run(tmp_path, study(report={}), ability, items=30)
-    (chart,) = drawn(plain).values()
-    assert chart.key == "bars-experts-task"
-    assert [point.tick for point in chart.panels[0].series[0].points] == ["near", "far_1", "middle"]
-    assert not chart.is_continuous
+    assert drawn(plain) == {}
+    found = forest(Observations(plain))
+    assert found is not None
+    assert found.rows[found.baselines :] == (
+        *("swap task=near", "swap task=far_1", "swap task=middle"),
+    )
 
 
 def test_a_pool_has_the_mean_fact_and_experts_of_one_fact_are_one_level() -> None:
@@ -125,7 +131,11 @@ def test_a_single_expert_is_compared_with_each_of_a_pool(tmp_path: Path) -> None
     pools = [{"experts.task": ("far_1", "far_2")}, {"experts.task": "near"}]
     found = write_run(tmp_path, study(vary=pools), ability, items=60)
     observations = Observations(found)
-    (first, *_) = compare_all(observations, Comparer(seed=0, level=0.95))
+    first = next(
+        each
+        for each in compare_all(observations, Comparer(seed=0, level=0.95))
+        if each.contrast.factor
+    )
     assert (first.contrast.first, first.contrast.second) == ("task=near", "task=far_1,far_2")
     assert first.outcome is not None
     assert (first.outcome.cells, first.outcome.task_experts) == (2, 2)
@@ -148,21 +158,22 @@ def test_a_language_that_a_setting_leaves_out_is_a_gap_there(tmp_path: Path) -> 
     )
     run = write_run(tmp_path, two, lambda _, __: 0.0, items=30)
     report, _ = compose(run)
-    (pairs,) = [table for table in report.tables if table.key == "pairs"]
-    rows = {row[0].text: [entry.text for entry in row[2:]] for row in pairs.rows}
-    assert pairs.columns[3:5] == ("soup swahili", "soup telugu")
-    assert [text == "–" for text in rows["math_sw (sw), exact_match"]] == [
-        *(False, False, True, False, True)
-    ]
-    assert [text == "–" for text in rows["math_te (te), exact_match"]] == [
-        *(False, True, False, True, False)
-    ]
+    (scores,) = [part for part in report.lead if part.key == "scores"]
+    assert isinstance(scores, Table)
+    assert scores.columns == ("model", "math, Swahili", "math, Telugu")
+    rows = {row[0].text: [entry.text == "–" for entry in row[1:]] for row in scores.rows}
+    assert rows == {
+        "base": [False, False],
+        "soup": [False, False],
+        "swap language=swahili": [False, True],
+        "swap language=telugu": [True, False],
+    }
 
 
 def test_every_format_can_be_written(run: Run, tmp_path: Path) -> None:
     written = build(run, ["md", "csv", "latex", "html"], tmp_path)
-    (csv,) = [path for path in written if path.name == "scores.csv"]
+    (csv,) = [path for path in written.files if path.name == "scores.csv"]
     assert "experts.task" in csv.read_text().splitlines()[0]
-    (text,) = [path.read_text() for path in written if path.name == "report.md"]
+    (text,) = [path.read_text() for path in written.files if path.name == "report.md"]
     assert "task expert task=middle against task=near" in text
     assert "One pair of experts in each setting: the intervals are over items" in text

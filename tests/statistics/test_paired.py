@@ -1,13 +1,11 @@
 """Against hand-made tables, brute force, published examples and simulations with known truth."""
 
-import itertools
-
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ablations.statistics.paired import holm, mcnemar_exact, newcombe_interval, permutation_test
+from ablations.statistics.paired import holm, mcnemar_exact, newcombe_interval
 
 COUNTS = st.integers(0, 8)
 
@@ -58,30 +56,6 @@ def test_newcombe_turns_with_the_models_and_holds_the_difference(
 def test_newcombe_has_a_width_where_the_models_never_disagree() -> None:
     low, high = newcombe_interval(30, 0, 0, 220)
     assert -0.02 < low < 0 < high < 0.02
-
-
-def _all_sign_patterns(differences: list[float]) -> float:
-    observed = abs(sum(differences))
-    sums = [
-        abs(sum(sign * each for sign, each in zip(signs, differences, strict=True)))
-        for signs in itertools.product((1, -1), repeat=len(differences))
-    ]
-    return sum(each >= observed - 1e-9 for each in sums) / len(sums)
-
-
-@given(st.lists(st.integers(-6, 6).map(lambda tenths: tenths / 6), min_size=1, max_size=9))
-@settings(max_examples=60)
-def test_permutation_test_equals_all_sign_patterns(differences: list[float]) -> None:
-    exact = _all_sign_patterns(differences)
-    assert permutation_test(np.array(differences), seed=0) == pytest.approx(exact)
-    drawn = permutation_test(np.array(differences), seed=0, permutations=300)
-    # Six standard errors of a share of 300, and the observed one.
-    assert drawn == pytest.approx(exact, abs=6 * (exact * (1 - exact) / 300) ** 0.5 + 0.01)
-
-
-def test_on_right_and_wrong_the_permutation_test_is_mcnemars() -> None:
-    differences = np.repeat([1.0, -1.0, 0.0], [9, 3, 40])
-    assert permutation_test(differences, seed=0) == pytest.approx(mcnemar_exact(9, 3))
 
 
 def test_holm_equals_the_example_of_its_paper_and_of_r() -> None:

@@ -17,27 +17,8 @@ from layerswap_method.errors import InputError
 from layerswap_method.layer_swap import measure
 from layerswap_method.merge_stream import stream_of
 from tests.runner.fakes import scores_by_label
-from tests.standins.oracle import layer_number, mean_change, stored
-from tests.standins.studies import study_document, write_expert, write_tasks, write_yaml
-from tests.standins.tuned import tune
-
-
-@pytest.fixture(scope="module")
-def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a base, fine-tunes of it that moved other layers, and tasks."""
-    folder = tmp_path_factory.mktemp("tuned")
-    base = write_expert(folder / "base", 0)
-    for seed, (name, far) in enumerate({"math": (1, 2), "swahili": (0, 3), "telugu": (3,)}.items()):
-        # Far from the base: small changes change no answer of a random model.
-        tune(base, folder / name, seed, lambda n, far=far: 0.15 if layer_number(n) in far else 0.05)  # type: ignore[misc]
-    write_tasks(folder / "tasks", ["words"])
-    names = ("base", "math", "swahili", "telugu")
-    document = {
-        "experts": {name: str(folder / name) for name in names},
-        "include_path": str(folder / "tasks"),
-    }
-    write_yaml(folder / "experts.yml", document)
-    return folder
+from tests.standins.oracle import mean_change, stored
+from tests.standins.studies import study_document, write_expert, write_yaml
 
 
 def document(**changes: Any) -> dict[str, Any]:

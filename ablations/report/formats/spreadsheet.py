@@ -18,7 +18,19 @@ _SCORE = (
 )
 _COMPARISON = (
     *("task", "metric", "filter", "language", "factor", "first", "second", "difference"),
-    *("low", "high", "p", "p_holm", "family", "items", "cells", "method", "reading"),
+    *(
+        "low",
+        "high",
+        "p",
+        "p_holm",
+        "family",
+        "items",
+        "cells",
+        "method",
+        "primary",
+        "chosen_on",
+        "reading",
+    ),
 )
 _Row = Mapping[str, object]
 
@@ -48,6 +60,7 @@ def comparisons_csv(comparisons: Sequence[Comparison]) -> str:
 def _comparison_row(comparison: Comparison) -> _Row:
     known = vars(comparison.measure) | vars(comparison.contrast)
     known["language"] = comparison.group.language
+    known["primary"] = str(comparison.is_primary).lower()
     if comparison.outcome is not None:
         known |= vars(comparison.outcome) | {"p_holm": comparison.p_holm}
         known |= {"family": comparison.family}

@@ -46,7 +46,7 @@ _LATEX = {
 def render_html(report: Report) -> str:
     """Return the page: inline style, script and figures; tables that sort by their headers."""
     environment = _environment(autoescape=True)
-    environment.filters["svg"] = _inline_svg
+    environment.filters |= {"svgs": _inline_svgs, "number": _with_parts}
     return environment.get_template("report.html.j2").render(report=report)
 
 
@@ -132,15 +132,26 @@ def _groups(table: Table) -> Iterator[tuple[str, list[tuple[Entry, ...]]]]:
         yield text, list(rows)
 
 
-def _inline_svg(figure: Figure) -> Any:
-    """Return the SVG element with ids that no other figure of the page has."""
+def _inline_svgs(figure: Figure) -> Iterator[Any]:
+    """Yield the SVG elements of the panels, with ids that no other figure of the page has."""
     from markupsafe import Markup, escape
 
-    text = figure.images["svg"].decode("utf-8")
-    text = text[text.index("<svg") :]
-    text = re.sub(r'\bid="', f'id="{figure.key}-', text)
-    text = re.sub(r'(href="|url\()#', rf"\g<1>#{figure.key}-", text)
-    # Metadata names its schemas by their addresses, and says nothing that the page does not.
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     label = escape(f"{figure.title}. The tables hold the same numbers.")
-    return Markup(text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1))
+    for place, panel in enumerate(figure.panels):
+        text = panel.decode("utf-8")
+        text = text[text.index("<svg") :]
+        text = re.sub(r'\bid="', f'id="{figure.key}-{place}-', text)
+        text = re.sub(r'(href="|url\()#', rf"\g<1>#{figure.key}-{place}-", text)
+        # Metadata names its schemas by their addresses, and says nothing that the page does not.
+        text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+        yield Markup(text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1))
+
+
+def _with_parts(entry: Entry) -> Any:
+    """Return an entry for the page: intervals do not break, and may stand below their number."""
+    from markupsafe import Markup
+
+    parts = re.split(r" ?(\[[^\[\]]*\d, [^\[\]]*\])", entry.text)
+    interval = Markup(' <span class="interval">{}</span>')
+    shown = (interval.format(part) if at % 2 else part for at, part in enumerate(parts))
+    return Markup("").join(shown)

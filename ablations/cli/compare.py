@@ -1,0 +1,36 @@
+"""`layerswap compare`: options and the table. Compares nothing itself."""
+
+from __future__ import annotations
+
+import click
+
+
+def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
+    """Return the names that `value` joins by commas, each once; none where it is not given."""
+    names = tuple(dict.fromkeys(name.strip() for name in (value or "").split(",") if name.strip()))
+    if value is not None and not names:
+        raise click.BadParameter("it has no name")
+    return names
+
+
+@click.command()
+@click.argument("models", nargs=-1, required=True, metavar="MODEL MODEL...")
+@click.option(
+    "--tasks",
+    callback=_names,
+    metavar="LIST",
+    help="Names joined by commas: compare these only.  [default: all]",
+)
+def compare(models: tuple[str, ...], tasks: tuple[str, ...]) -> None:
+    """Test two or more evaluated models against each other.
+
+    MODEL is a folder that `layerswap evaluate` wrote, or a cell of a study: RUN:CELL, with the
+    folder that `layerswap run` wrote and the name of the cell, such as
+    'runs/layer_count:soup of math, swahili'.
+
+    All models must have answered the same items with the same prompts. The statistics are those of
+    `layerswap report`; p is corrected for all comparisons of the call.
+    """
+    from ablations.report.models_compared import compare_models
+
+    click.echo(compare_models(models, tasks))

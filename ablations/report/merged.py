@@ -1,0 +1,125 @@
+"""A run by what was merged. Knows names and weights; reads no score.
+
+A study may give layer counts for another depth than the model's, and some settings come to the
+same model. A report names the layers of the model at hand, and shows each model once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from ablations.report.design import describe_setting, recipe_models, setting_key
+from ablations.report.factors import factors
+from ablations.runner.records import CellRecord, PlannedCell, Run
+from ablations.study.scaling import COUNTS, scale_count, scale_layers
+from ablations.study.schema import EXPERTS, SUGGEST, Setting, Study, Value
+
+_Cell = TypeVar("_Cell", PlannedCell, CellRecord)
+
+
+def as_merged(run: Run) -> tuple[Run, tuple[str, ...]]:
+    """Return `run` named by what was merged, and a note for every model with several names.
+
+    Layer counts are those of the model, and of settings that are one model the first stays, unless
+    the others are needed for a grid. Settings with a seed stay, because they are draws.
+    """
+    study, depth = run.study, run.head.num_layers
+    given = study.settings()
+    scaled = {setting_key(each): _scaled(study, each, depth) for each in given}
+    plain = _with_settings(study, _unique(scaled.values()))
+    twins = _twins(run, plain, scaled)
+    kept = [each for each in plain.settings() if setting_key(each) not in twins]
+    found = _with_settings(study, kept)
+    if len(factors(found)) < len(factors(plain)):
+        twins, found = {}, plain
+    labels = _labels(run, found, scaled)
+
+    def renamed(cells: Iterable[_Cell]) -> tuple[_Cell, ...]:
+        """Return the cells that stay, by their new names."""
+        names = {setting_key(each) for each in found.settings()}
+        result: dict[str, _Cell] = {}
+        for cell in cells:
+            values = scaled.get(setting_key(cell.values), cell.values)
+            if cell.kind != "recipe" or setting_key(values) in names:
+                changes = {"label": labels[cell.label], "values": dict(values)}
+                result.setdefault(labels[cell.label], cell.model_copy(update=changes))
+        return tuple(result.values())
+
+    head = run.head.model_copy(update={"study": found, "cells": renamed(run.head.cells)})
+    failures = (
+        each.model_copy(update={"label": labels.get(each.label, each.label)})
+        for each in run.failures
+    )
+    changes = {"head": head, "cells": renamed(run.cells), "failures": tuple(failures)}
+    return run.model_copy(update=changes), tuple(_notes(found, plain, twins))
+
+
+def _scaled(study: Study, setting: Setting, depth: int | None) -> dict[str, Value]:
+    reference = study.reference_layers
+    if reference is None or depth is None or setting.get(SUGGEST):
+        return dict(setting)
+    found = dict(setting)
+    for name, value in setting.items():
+        if name in COUNTS and isinstance(value, int):
+            found[name] = scale_count(value, reference, depth)
+        elif name == "revert_layers" and isinstance(value, str):
+            found[name] = scale_layers(value, reference, depth)
+    return found
+
+
+def _unique(settings: Iterable[Setting]) -> list[Setting]:
+    return list({setting_key(each): each for each in settings}.values())
+
+
+def _with_settings(study: Study, settings: Iterable[Setting]) -> Study:
+    if study.vary is None:
+        return study
+    vary = tuple(dict(each) for each in settings)
+    return study.model_copy(update={"vary": vary, "reference_layers": None})
+
+
+def _twins(run: Run, study: Study, scaled: Mapping[str, Setting]) -> dict[str, str]:
+    """Return setting -> an earlier one that is the same model with every pair of experts."""
+    models: dict[str, set[tuple[str, str]]] = {}
+    for cell in run.head.cells:
+        if cell.kind == "recipe":
+            key = setting_key(scaled[setting_key(cell.values)])
+            models.setdefault(key, set()).add((json.dumps(cell.experts), cell.weights_key))
+    first: dict[frozenset[tuple[str, str]], str] = {}
+    twins = {}
+    for setting in study.settings():
+        if "seed" in setting or any(name.startswith(EXPERTS) for name in setting):
+            continue
+        key = setting_key(setting)
+        known = first.setdefault(frozenset(models.get(key, {(key, "")})), key)
+        if known != key:
+            twins[key] = known
+    return twins
+
+
+def _labels(run: Run, study: Study, scaled: Mapping[str, Setting]) -> dict[str, str]:
+    """Return label of a cell -> its new one, with its experts where a setting has several."""
+    short = {model.setting: model.label for model in recipe_models(study)}
+    pairs = {(cell.experts.get("task"), cell.experts.get("language")) for cell in run.head.cells}
+    several = len({pair for pair in pairs if None not in pair}) > 1
+    labels = {}
+    for cell in run.head.cells:
+        label = cell.label
+        if cell.kind == "recipe":
+            label = short.get(setting_key(scaled[setting_key(cell.values)]), label)
+            if several:
+                label = f"{cell.experts['task']}+{cell.experts['language']} {label}"
+        elif label.startswith(cell.kind):
+            kind = "TIES" if cell.kind == "ties" else cell.kind.replace("_", " ")
+            label = kind + label.removeprefix(cell.kind)
+        labels[cell.label] = label
+    return labels
+
+
+def _notes(found: Study, plain: Study, twins: Mapping[str, str]) -> Iterable[str]:
+    names = {setting_key(each): describe_setting(each) for each in plain.settings()}
+    for kept in dict.fromkeys(twins.values()):
+        others = [names[key] for key, first in twins.items() if first == kept]
+        yield f"The same model, shown once: {names[kept]}; {'; '.join(others)}."

@@ -1,0 +1,244 @@
+"""Which comparisons answer a study's question, and on which items. Knows no test and no layout.
+
+By default they are the swap against the soup and against the better expert, on the first task in
+the target language. Whatever is the best of several is chosen on one half of the items and tested
+on the other half: on the items that it was chosen on, the best looks better than it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ablations.report.design import (
+    Group,
+    Model,
+    baseline_of,
+    describe_setting,
+    recipe_models,
+    setting_key,
+    varied_names,
+)
+from ablations.report.factors import difference, factors, settled
+from ablations.report.observations import Item, Measure, Observations
+from ablations.study.schema import BaselineKind, Rival, Study
+
+_EXPERTS: tuple[BaselineKind, ...] = ("task_expert", "language_expert")
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Two models, or averages of models, to be compared: first minus second."""
+
+    factor: str
+    """What differs, in words; ``""`` for the recipe against a baseline."""
+
+    first: str
+    """In words."""
+
+    second: str
+    """In words."""
+
+    first_models: tuple[Model, ...]
+    """Settings to average over."""
+
+    second_models: tuple[Model, ...]
+    """As many, in the same order, or one."""
+
+    shared: str = ""
+    """What both have in common of what the study varies, in words."""
+
+    rival: Rival | None = None
+    """What the swap is compared with, as a study file names it; None for an exploratory one."""
+
+    chosen_on: int = 0
+    """Items that the first or the second was chosen on, which are not those of the test; 0 where
+    nothing was chosen."""
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """Models of which the best is looked for."""
+
+    label: str
+    short: str
+    models: tuple[Model, ...]
+
+
+def primary_contrasts(
+    observations: Observations,
+    group: Group,
+    measure: Measure,
+    items: Sequence[Item],
+    *,
+    seed: int,
+) -> Iterator[tuple[Contrast, Sequence[Item]]]:
+    """Yield the primary contrasts of a measure, each with the items to test it on.
+
+    Nothing is yielded for a measure that is not primary, for a study without a recipe, and for
+    what has to be chosen where no candidate has a score.
+    """
+    study = observations.run.study
+    if study.recipe is None or measure not in primary_measures(observations, group):
+        return
+    rivals = _rivals(study)
+    if "first_setting" in rivals:
+        for contrast in factor_contrasts(study):
+            yield replace(contrast, rival="first_setting"), items
+    rest = [rival for rival in rivals if rival != "first_setting"]
+    if not rest:
+        return
+    settings = _candidates(study)
+    chooser = _Chooser(observations, group, measure, items, seed)
+    different = chooser.different(settings)
+    swap = chooser.best(different)
+    if swap is None:
+        return
+    for rival in rest:
+        kinds = _EXPERTS if rival == "better_expert" else (rival,)
+        known = [
+            _Candidate(
+                *2 * (baseline_of(kind, swap.models[0]).label,),
+                tuple(dict.fromkeys(baseline_of(kind, model) for model in swap.models)),
+            )
+            for kind in study.baseline
+            if kind in kinds
+        ]
+        other = chooser.best(known)
+        if other is None:
+            continue
+        label, is_chosen = swap.label, len(different) > 1 or len(known) > 1
+        if len(different) > 1:
+            label = f"best of {len(different)} settings ({swap.short})"
+        yield (
+            Contrast(
+                *("", label),
+                f"better expert ({other.label})" if len(known) > 1 else other.label,
+                swap.models,
+                other.models if len(other.models) == 1 else _matched(swap, other),
+                rival=rival,
+                chosen_on=len(chooser.choosing) if is_chosen else 0,
+            ),
+            chooser.testing if is_chosen else items,
+        )
+
+
+def factor_contrasts(study: Study) -> Iterator[Contrast]:
+    """Yield the levels of every factor against its first level."""
+    for factor in factors(study):
+        first, *others = factor.levels
+        for level in others:
+            what, one, other, shared = difference(factor, level)
+            yield Contrast(what, one, other, level.models, first.models, shared)
+
+
+def primary_measures(observations: Observations, group: Group) -> tuple[Measure, ...]:
+    """Return the measures that the study names, or the first one in the target language."""
+    measures = observations.measures(group)
+    study = observations.run.study
+    named = study.report.primary.tasks
+    if named:
+        return tuple(each for each in measures if each.task in named)
+    asked = study.evaluate.languages.get(group.language or "", ())
+    code = group.language
+    preferred = (
+        [each for each in measures if each.task in asked],
+        [each for each in measures if code is not None and last_code(each.task) == code],
+        [each for each in measures if last_code(each.task) != "en"],
+        list(measures),
+    )
+    return tuple(next((found[:1] for found in preferred if found), []))
+
+
+def last_code(task: str) -> str:
+    """Return the last two-letter part of a task's name, which is its language; else empty."""
+    codes = [part for part in re.split(r"[_\-]", task.lower()) if re.fullmatch("[a-z]{2}", part)]
+    return codes[-1] if codes else ""
+
+
+def halves(items: Sequence[Item], seed: int) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
+    """Return `items` in two halves at random, each in the order given; equal for equal seeds."""
+    order = np.random.default_rng(seed).permutation(len(items))
+    cut = len(items) // 2
+    one, other = (tuple(items[at] for at in sorted(part)) for part in (order[:cut], order[cut:]))
+    return one, other
+
+
+class _Chooser:
+    """Chooses by the average score on one half of the items."""
+
+    def __init__(
+        self,
+        observations: Observations,
+        group: Group,
+        measure: Measure,
+        items: Sequence[Item],
+        seed: int,
+    ) -> None:
+        self._observations, self._group, self._measure = observations, group, measure
+        self.choosing, self.testing = halves(items, seed)
+
+    def different(self, candidates: Sequence[_Candidate]) -> list[_Candidate]:
+        """Return the candidates that have a score; of those that are one model the first."""
+        found: dict[tuple[object, ...], _Candidate] = {}
+        for each in candidates:
+            block = self._observations.block(
+                each.models, self._group, self._measure, self.choosing or self.testing
+            )
+            if block is not None:
+                found.setdefault(tuple(block.weights.flat), each)
+        return list(found.values())
+
+    def best(self, candidates: Sequence[_Candidate]) -> _Candidate | None:
+        """Return the only candidate, or the one with the best average; None where none has one."""
+        if len(candidates) < 2:
+            return next(iter(candidates), None)
+        sign = 1 if self._measure.higher_is_better else -1
+        scores = [
+            (sign * block.average(), each)
+            for each in candidates
+            if (
+                block := self._observations.block(
+                    each.models, self._group, self._measure, self.choosing
+                )
+            )
+        ]
+        return max(scores, key=lambda pair: pair[0], default=(0.0, None))[1]
+
+
+def _rivals(study: Study) -> tuple[Rival, ...]:
+    named = study.report.primary.against
+    if named:
+        return named
+    found: list[Rival] = ["soup"] if "soup" in study.baseline else []
+    if set(_EXPERTS) & set(study.baseline):
+        found.append("better_expert")
+    if not found and len(settled(study)) > 1:
+        return ("first_setting",)
+    return tuple(found) or study.baseline
+
+
+def _candidates(study: Study) -> list[_Candidate]:
+    """Return the settings of the recipe; those that differ by their seed only are one."""
+    found = settled(study)
+    names = varied_names([setting for setting, _ in found])
+    wanted = study.report.primary.setting
+    if wanted is not None:
+        by_key = zip(study.settings(), recipe_models(study), strict=True)
+        (named,) = [m for s, m in by_key if setting_key(s) == setting_key(wanted)]
+        found = [(setting, models) for setting, models in found if named in models]
+    candidates = []
+    for setting, models in found:
+        told = describe_setting({name: setting[name] for name in names if name in setting})
+        label = models[0].label if len(models) == 1 else told
+        candidates.append(_Candidate(label, told or label, models))
+    return candidates
+
+
+def _matched(swap: _Candidate, other: _Candidate) -> tuple[Model, ...]:
+    kind = other.models[0].kind
+    assert kind != "recipe"
+    return tuple(baseline_of(kind, model) for model in swap.models)

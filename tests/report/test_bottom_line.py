@@ -1,0 +1,122 @@
+"""The first screen: what it says of studies whose answer is known because we chose it."""
+
+from pathlib import Path
+
+import pytest
+
+from ablations.report.bottom_line import as_text, bottom_line
+from ablations.report.comparisons import Comparer
+from ablations.report.merged import as_merged
+from ablations.report.observations import Observations
+from ablations.report.score_maps import layer_map
+from ablations.report.summaries import Summaries
+from ablations.runner.records import Run
+from tests.report.runs import Ability, Point, study_of, write_run
+
+BASELINES = ["task_expert", "language_expert", "soup"]
+
+
+def _ability(gain: float) -> Ability:
+    def ability(point: Point, task: str) -> float:
+        english = 1.0 if task.endswith("en") else 0.0
+        known = {"task_expert": -0.5 + english, "language_expert": -2.0, "soup": -1.0}
+        swap = -0.5 + gain * float(point.values.get("bottom_layers", 0))
+        return known.get(point.kind, swap if not english else -1.5)
+
+    return ability
+
+
+def _run(folder: Path, gain: float, **changes: object) -> Run:
+    given = {"baseline": BASELINES, "vary": {"bottom_layers": [0, 1, 2]}, **changes}
+    return write_run(folder, study_of(**given), _ability(gain), items=300)
+
+
+def test_a_swap_that_wins_beats_both_rivals_and_its_cost_is_said(tmp_path: Path) -> None:
+    first, cost, limits = bottom_line(_run(tmp_path, 1.0))
+    assert first.startswith("At math, Swahili, the best of 3 settings (b=2) beats the soup by ")
+    assert "and beats the better expert (task expert) by " in first
+    assert "chosen on one half of the items" in first
+    assert cost.startswith("On the other tasks: math, English -")
+    assert cost.endswith(" to the task expert (exploratory).")
+    assert limits.startswith("Not shown: with 150 items, differences under about ")
+    assert "another training run" in limits
+
+
+def test_a_swap_that_loses_and_one_that_changes_nothing(tmp_path: Path) -> None:
+    (first, *_) = bottom_line(_run(tmp_path / "loses", -2.0, vary={"bottom_layers": [1]}))
+    assert first.startswith("At math, Swahili, the layer swap is ")
+    assert " worse than the soup" in first
+    (first, *_) = bottom_line(_run(tmp_path / "same", 0.0))
+    assert "does not differ significantly from the better expert (task expert) (" in first
+
+
+def test_settings_against_the_first_one(tmp_path: Path) -> None:
+    block = {"primary": {"against": ["first_setting"]}}
+    first, limits = bottom_line(_run(tmp_path, 1.0, report=block))
+    assert first.startswith("At math, Swahili, compared with b=0: better: b=1 (+")
+    assert ", b=2 (+" in first
+    assert "300 items" in limits
+
+
+def test_a_run_that_is_not_finished_says_so_first(tmp_path: Path) -> None:
+    study = study_of(baseline=BASELINES, vary={"bottom_layers": [0, 1, 2]})
+    left = frozenset({"math+swahili bottom_layers=2"})
+    (first, *_) = bottom_line(write_run(tmp_path, study, _ability(1.0), items=100, unrun=left))
+    assert first.startswith("Preliminary: 1 of 6 cells have no result yet. At math, Swahili")
+
+
+def test_without_a_cell_or_a_comparison(tmp_path: Path) -> None:
+    study = study_of(baseline=["base"])
+    labels = frozenset({"base", "math+swahili"})
+    nothing = write_run(tmp_path / "none", study, lambda _, __: 0.0, items=10, unrun=labels)
+    assert bottom_line(nothing) == ()
+    alone = study_of(baseline=["base"], recipe=None)
+    (said, *_) = bottom_line(write_run(tmp_path / "base", alone, lambda _, __: 0.0, items=10))
+    assert said.startswith("No comparison was planned")
+
+
+@pytest.fixture(scope="module")
+def mapped(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Every outer swap of at most three layers, best at b=2; the suggestion is b=0 u=1 t_u=1."""
+    settings: list[dict[str, object]] = [
+        {"suggest": True, "bottom_layers": 0, "top_layers": 1, "top_transition": 1}
+    ]
+    settings += [
+        {"bottom_layers": b, "top_layers": u} for b in range(4) for u in range(4) if b + u <= 3
+    ]
+
+    def ability(point: Point, task: str) -> float:
+        bottom, top = (point.values.get(f"{side}_layers", 0) for side in ("bottom", "top"))
+        known = {"task_expert": -0.5, "language_expert": -2.0, "soup": -1.0}
+        return known.get(point.kind, 1.0 - 1.5 * abs(float(bottom) - 2) - 1.5 * float(top))
+
+    study = study_of(baseline=BASELINES, vary=settings)
+    return write_run(tmp_path_factory.mktemp("mapped"), study, ability, items=200)
+
+
+def test_the_map_finds_the_best_and_what_may_be_as_good(mapped: Run) -> None:
+    run, _ = as_merged(mapped)
+    found = layer_map(Summaries(Observations(run), Comparer(seed=0, level=0.95)))
+    assert found is not None
+    assert set(found.places) == {(b, u) for b in range(4) for u in range(4) if b + u <= 3}
+    assert found.suggested_place == (0, 1)
+    for best in found.best.values():
+        assert best.best == found.places[2, 0]
+        assert found.places[0, 3] not in best.near
+        assert (best.number_of, best.items) == (10, 100)
+
+
+def test_the_bottom_line_of_a_map_names_region_and_suggestion(mapped: Run) -> None:
+    lines = bottom_line(mapped)
+    assert len(lines) == 5
+    assert lines[2].startswith("The best setting of the map at math, Swahili is b=2 u=0; ")
+    assert "of 10 models are not significantly worse" in lines[2]
+    assert lines[3].startswith("layerswap suggest proposes b=0 u=1 t_u=1: -")
+
+
+def test_in_a_terminal_warnings_stand_first_and_lines_are_short() -> None:
+    text = as_text("Why?", ["every score is 0"], ["word " * 60])
+    lines = text.splitlines()
+    assert lines[:2] == ["Why?", "Warning: every score is 0"]
+    assert max(map(len, lines)) <= 100
+    assert len(lines) > 4

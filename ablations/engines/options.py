@@ -25,8 +25,8 @@ class EngineOptions(Described):
     """Context length in tokens, prompt and answer together. Without it, the model's own."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Number type of the weights in memory. A study runs all models in one type: ``auto`` is that in
-    which the base is stored."""
+    """Number type of the weights in memory. A study runs all models in one type: ``auto`` is
+    that in which the base is stored."""
 
     kv_cache_gib: int = Field(default=4, ge=1)
     """vLLM on CPU: GiB for the key-value cache, unless ``VLLM_CPU_KVCACHE_SPACE`` is set."""

@@ -77,7 +77,7 @@ def test_a_file_that_shrinks_while_it_is_read(base: Path, expert: Path) -> None:
     stamp = (expert / FILE).stat().st_mtime_ns
     content = (expert / FILE).read_bytes()
     (expert / FILE).write_bytes(content[:-10])
-    with pytest.raises(InputError, match="were written anew while they were in use"):
+    with pytest.raises(InputError, match="were rewritten while they were in use"):
         mean_row_mav(pair)
     os.utime(expert / FILE, ns=(stamp, stamp))
     with pytest.raises(InputError, match="is incomplete; download or copy it again"):

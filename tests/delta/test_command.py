@@ -47,7 +47,7 @@ def test_one_expert(models: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert files(tmp_path / "out") == {"delta.json", "delta.csv", "delta.png", "delta.svg"}
     profile = DeltaProfile.model_validate_json((tmp_path / "out" / "delta.json").read_text("utf-8"))
-    assert f"threshold {profile.threshold:.6g} (" in result.output
+    assert f"have a MAV above {profile.threshold:.6g} (" in result.output
     assert "(the threshold of --quantile 0.125)" in result.output
     assert str(tmp_path / "out" / "delta.svg") in result.output
     assert result.stderr == ""
@@ -59,7 +59,7 @@ def test_the_table_is_layers_by_parameters(models: Path, tmp_path: Path) -> None
         *("--threshold", "8e-4"),
     )
     assert found.exit_code == 0
-    assert "threshold 0.0008 (given)" in found.output
+    assert "have a MAV above 0.0008 (the threshold that was given)" in found.output
     text = (tmp_path / "delta.csv").read_text(encoding="utf-8")
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["layer"] for row in rows] == [str(layer) for layer in range(LAYERS)]
@@ -132,7 +132,7 @@ def test_several_experts_are_compared(models: Path, tmp_path: Path) -> None:
             wanted = correlation(pair.first, pair.second, part)
             assert pair.layer_correlation[layer] == pytest.approx(wanted, abs=1e-5)
     assert found.pairs[1].cosine == pytest.approx(0.96, abs=0.02)
-    assert f"math and more: cosine of the deltas {found.pairs[1].cosine:.3f}" in result.output
+    assert f"math and more: cosine of their changes {found.pairs[1].cosine:.3f}" in result.output
 
 
 def test_a_published_expert_beside_and_alone(models: Path, tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_an_expert_equal_to_its_base_is_told(models: Path, tmp_path: Path) -> No
         (("a", "--base", "b", "--threshold", "inf"), "Invalid value for '--threshold'"),
         (("a", "--base", "b", "--threshold", "-1"), "x>=0"),
         (("a", "--base", "b", "--treshold", "1"), "No such option"),
-        (("a", "--base", "b", "--threshold", "1", "--quantile", "0.1"), "choose one"),
+        (("a", "--base", "b", "--threshold", "1", "--quantile", "0.1"), "not both"),
         (
             ("--reference", "Swahili expert #1", "--base", "b"),
             "--base without an EXPERT: add the expert to draw beside 'Swahili expert #1'",

@@ -117,7 +117,9 @@ class TestScores:
     def test_without_isolation_the_record_says_so(self) -> None:
         unheld = run(gold, NAMES[-1:], code_isolation="none")
         assert scores_of(unheld) == {NAMES[-1]: 1.0}
-        assert unheld.notes[-1].endswith("WITHOUT ISOLATION, limits apart (--code-isolation none)")
+        assert unheld.notes[-1].endswith(
+            "WITHOUT ISOLATION, only with limits (--code-isolation none)"
+        )
 
 
 class TestConsent:

@@ -63,7 +63,7 @@ def check_output(out: Path, inputs: Collection[Path]) -> None:
     except OSError as error:  # a name too long for the file system
         raise InputError(f"the output folder {out}: {error.strerror}; give another") from error
     if is_dangling:
-        raise InputError(f"{out}: the output path is a link to nothing; give a folder")
+        raise InputError(f"{out}: the output path is a broken link; give a folder")
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: the output path is a file; give a folder")
     if any(out.resolve() == folder.resolve() for folder in inputs):
@@ -71,7 +71,7 @@ def check_output(out: Path, inputs: Collection[Path]) -> None:
     weights = _files(out, _WEIGHTS)
     if weights and not any((out / name).is_file() for name in _MERGED):
         raise InputError(
-            f"{out}: the folder holds weights that no merge has written ({weights[0].name}); give "
+            f"{out}: the folder has weights that no merge has written ({weights[0].name}); give "
             "another folder, or delete them"
         )
 
@@ -85,8 +85,7 @@ def check_outside(out: Path, folders: Collection[Path]) -> None:
     for folder in folders:
         if folder.resolve() in out.resolve().parents:
             raise InputError(
-                f"{out}: the output folder lies inside {folder}, which the merge reads; give "
-                "another"
+                f"{out}: the output folder is inside {folder}, which the merge reads; give another"
             )
 
 
@@ -119,7 +118,7 @@ def temporary_output(out: Path, key: str | None = None, *, resume: bool = False)
         raise InputError(f"{out}: the output folder cannot be made: {error.strerror}") from error
     for left in sorted(out.parent.glob(".layerswap-*.partial")):
         if left != holder and (left / out.name).exists():
-            LOG.warning("%s is of a merge that was killed or still runs; delete it if killed", left)
+            LOG.warning("%s belongs to a merge that runs or was killed; then delete it", left)
     folder = holder / out.name  # mergekit prints the last part of the path on the model card
     is_whole = False
     with _alone(holder), _ended_by_sigterm():
@@ -149,7 +148,7 @@ def _alone(folder: Path) -> Iterator[None]:
             try:
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise InputError(f"{folder}: the same merge is under way; wait for it") from None
+                raise InputError(f"{folder}: the same merge is running; let it end") from None
         yield
     finally:
         os.close(opened)

@@ -20,7 +20,7 @@ _GO_ON = ("evaluate", "pocket", "quickstart", "run")
 _GOES_ON = " Finished work is saved; the same command goes on with the rest."
 
 COMMANDS = (
-    *("compare", "delta", "evaluate", "merge", "pocket", "quickstart"),
+    *("compare", "delta", "evaluate", "init", "merge", "pocket", "quickstart"),
     *("report", "run", "suggest", "tasks", "version"),
 )
 
@@ -60,7 +60,7 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Layer swapping: experts, merges, evaluation.
+    """Merge, evaluate and compare language models by layer swapping.
 
-    Merge with mergekit-yaml RECIPE OUT, or straight from files with layerswap merge RECIPE OUT.
+    mergekit-yaml RECIPE OUT merges as well: this package adds layer_swap to mergekit.
     """

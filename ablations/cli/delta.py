@@ -11,25 +11,26 @@ from ablations.cli.options import FiniteRange, folder_option
 
 @click.command()
 @click.argument("experts", nargs=-1, metavar="[EXPERT]...")
-@click.option("--base", metavar="MODEL", help="The model that the experts were fine-tuned from.")
+@click.option("--base", metavar="MODEL", help="The model from which the experts were fine-tuned.")
 @click.option(
     "--threshold",
     type=FiniteRange(min=0),
-    metavar="MAV",
+    metavar="CHANGE",
     help="Count rows with a mean absolute change above this.  [default: found by --quantile]",
 )
 @click.option(
     "--quantile",
     type=FiniteRange(0, 1, min_open=True, max_open=True),
     metavar="SHARE",
-    help="Share of rows above the threshold that is found; the paper's figures have 0.11 to 0.16.  "
-    "[default: 0.125]",
+    help="Choose the threshold so that this share of rows is above it (the paper's figures: 0.11 "
+    "to 0.16).  [default: 0.125]",
 )
 @folder_option("--out", "Folder to write to.", "runs/delta")
 @click.option(
     "--reference",
     metavar="NAME",
-    help="Draw a published expert of the paper, such as 'Swahili expert #1', alone or beside.",
+    help="Draw a published expert of the paper, such as 'Swahili expert #1', alone or beside an "
+    "EXPERT.",
 )
 def delta(
     experts: tuple[str, ...],
@@ -39,7 +40,7 @@ def delta(
     out: Path,
     reference: str | None,
 ) -> None:
-    """Show where fine-tuning changed a model: delta = EXPERT - base, layer by layer.
+    """Show where fine-tuning changed a model, layer by layer.
 
     An EXPERT is a folder, a hub id or base+adapter. Writes delta.json, delta.csv and a heatmap as
     in the paper's Figure 2; several experts are compared as well. Figures need matplotlib: pip

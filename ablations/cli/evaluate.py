@@ -55,11 +55,11 @@ def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[st
 def evaluate(model: str, out: Path | None, **asked: Any) -> None:
     """Run the paper's benchmarks on MODEL and show its Table 5.
 
-    MODEL is a folder, a hub id, or BASE+ADAPTER: either with a LoRA adapter.
+    MODEL is a folder, a hub id, or BASE+ADAPTER for a LoRA adapter on its base.
 
-    `layerswap tasks` lists the benchmarks. What is finished and unchanged is not asked again. The
-    table has what was asked; results.json in --out keeps the scores of earlier calls too, as far
-    as they are of the same model, backend, --limit, --dtype and --max-model-len.
+    `layerswap tasks` lists the benchmarks. Finished tasks are reused. The table shows what this
+    call asked; results.json in --out also keeps the scores of earlier calls with the same model,
+    backend, --limit, --dtype and --max-model-len.
     """
     show_log()
     with status_line():

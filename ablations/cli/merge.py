@@ -23,7 +23,8 @@ class Size(click.ParamType[int]):
         """Return the bytes, or fail as click does."""
         found = re.fullmatch(r"(\d+)\s*([kmg]?)b?", str(value).strip().lower())
         if found is None or not int(found[1]):
-            self.fail(f"{value!r} is no size; write bytes, or a number with K, M or G.", param, ctx)
+            text = f"{value!r} is not a size; write bytes, or a number with K, M or G."
+            self.fail(text, param, ctx)
         return int(found[1]) * {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}[found[2]]
 
 
@@ -32,29 +33,33 @@ class Size(click.ParamType[int]):
 @click.argument("out")
 @click.argument("mergekit_options", nargs=-1, type=click.UNPROCESSED)
 @click.option(
-    "--shard-size", type=Size(), default="5G", show_default=True, help="Largest file of weights."
+    "--shard-size",
+    type=Size(),
+    default="5G",
+    show_default=True,
+    help="Size of the largest weight file.",
 )
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
     default=min(4, os.cpu_count() or 1),
     show_default="processors, at most 4",
-    help="Tensors that are written at once.",
+    help="Number of tensors that are written at once.",
 )
 @click.option("--verify", is_flag=True, help="Read the output again and compare every tensor.")
 @click.option(
     "--resume",
     is_flag=True,
-    help="Use the finished files of an interrupted merge, and keep them if this one is.",
+    help="Reuse the finished files of an interrupted merge, and keep them if this one stops.",
 )
 def merge(
     recipe: Path, out: str, mergekit_options: tuple[str, ...], shard_size: int, **options: Any
 ) -> None:
-    """Merge RECIPE into the folder OUT, from file to file and in little memory.
+    """Merge RECIPE into the folder OUT, in little memory.
 
-    The tensors are those of mergekit-yaml, bit for bit. A recipe that needs mergekit (tokenizer:,
-    other methods, architectures without a fixed list of tensors) is passed on to it, with what
-    stands after -- as its options.
+    The tensors are the same as those of mergekit-yaml, bit for bit. Recipes that need mergekit
+    (tokenizer:, other methods, architectures without a fixed list of tensors) are passed on to it.
+    Options after -- are passed to mergekit.
     """
     from ablations.models.find import find_model
     from layerswap_method.merge.run import WriteOptions, read_merge, write_merge
@@ -65,8 +70,8 @@ def merge(
         return
     if mergekit_options:
         raise click.UsageError(
-            f"{' '.join(mergekit_options)}: mergekit is not needed for this recipe; drop what "
-            "stands after --, or merge with mergekit-yaml"
+            f"{' '.join(mergekit_options)}: mergekit is not needed for this recipe; remove what is "
+            "after --, or merge with mergekit-yaml"
         )
     for line in write_merge(given, out, WriteOptions(shard_bytes=shard_size, **options), _bar):
         click.echo(line)
@@ -84,7 +89,9 @@ def _pass_on(
 
     for name in ("verify", "resume"):
         if options[name]:
-            raise click.UsageError(f"--{name}: mergekit must merge this recipe ({reason})")
+            raise click.UsageError(
+                f"--{name} cannot be used: mergekit must merge this recipe ({reason})"
+            )
     click.echo(f"{recipe} is passed on to mergekit-yaml: {reason}")
     command = [*mergekit_yaml(), str(recipe), out, "--out-shard-size", str(shard_size), *more]
     sys.exit(subprocess.run(command, check=False).returncode)

@@ -19,7 +19,7 @@ class FiniteRange(click.FloatRange):
         """Return the number, or fail as click does."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{number} is no finite number.", param, ctx)
+            self.fail(f"{number} is not a finite number.", param, ctx)
         return number
 
 
@@ -34,8 +34,8 @@ preset_option = click.option(
     type=click.Choice(["quickstart", "full", "tiny"]),
     default="quickstart",
     show_default=True,
-    help="Of the pocket experts: minutes, a quarter of an hour, or seconds (for tests: its scores "
-    "mean nothing).",
+    help="How long the pocket experts are trained: minutes, a quarter of an hour, or seconds "
+    "(for tests: the scores mean nothing).",
 )
 
 
@@ -44,19 +44,20 @@ backend_option = click.option(
     type=click.Choice(["auto", "hf", "vllm"]),
     default="auto",
     show_default=True,
-    help="What evaluates: vLLM when it is installed (auto), transformers, or vLLM.",
+    help="Engine that runs the models: vLLM if it is installed (auto), transformers, or vLLM.",
 )
 
 data_dir_option = click.option(
     "--data-dir",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Local files in place of the hub: DIR/BENCHMARK/LANGUAGE_SPLIT.jsonl.",
+    help="Folder with the data of the benchmarks, in place of the hub: "
+    "DIR/BENCHMARK/LANGUAGE_SPLIT.jsonl.",
 )
 
 allow_code_option = click.option(
     "--allow-code-execution",
     is_flag=True,
-    help="Run the programs that models write (MBPP), held in a sandbox; else it is skipped.",
+    help="Run the programs that models write (MBPP), in a sandbox. Without it MBPP is skipped.",
 )
 
 
@@ -102,6 +103,6 @@ def protocol_options(*, whole: str) -> Callable[[Command], Command]:
 code_isolation_option = click.option(
     "--code-isolation",
     type=click.Choice(["bwrap", "none"]),
-    help="What holds those programs. Choose none only where this container is the sandbox.  "
+    help="Sandbox of those programs. Choose none only if this container is the sandbox.  "
     "[default: bwrap]",
 )

@@ -12,19 +12,24 @@ from ablations.cli.options import folder_option, preset_option
 
 @click.group()
 def pocket() -> None:
-    """Tiny experts, trained on the spot, to try everything on."""
+    """Train tiny experts on which everything can be tried."""
 
 
 @pocket.command()
-@folder_option("--out", "Folder of the testbed.", "runs/pocket")
+@folder_option("--out", "Folder for the pocket experts and their tasks.", "runs/pocket")
 @preset_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Base seed.")
 @click.option(
-    "--expert-seeds", type=click.IntRange(min=1), help="Number of expert pairs  [default: preset's]"
+    "--expert-seeds",
+    type=click.IntRange(min=1),
+    help="Pairs of experts to train.  [default: by preset]",
 )
-@click.option("--force", is_flag=True, help="Train everything anew.")
+@click.option("--force", is_flag=True, help="Train everything again.")
 def build(out: Path, preset: str, seed: int, expert_seeds: int | None, force: bool) -> None:
-    """Train a base, a math expert and a language expert, and write their lm-eval tasks."""
+    """Train the pocket experts and write their tasks.
+
+    They are a base, a math expert and a language expert, with their lm-eval tasks.
+    """
     from ablations.pocket.build import build_pocket
     from ablations.pocket.config import PocketConfig
 

@@ -18,7 +18,7 @@ from ablations.cli.options import backend_option, folder_option, preset_option
 @folder_option("--out", "Folder for merges, records and results.json.", "runs/quickstart")
 @folder_option(
     "--pocket",
-    "Folder of the pocket experts; they are trained when they are not there.",
+    "Folder of the pocket experts. They are trained if they are missing.",
     "runs/pocket",
 )
 @backend_option
@@ -33,9 +33,9 @@ def quickstart(
     limit: int,
     preset: Literal["quickstart", "full", "tiny"],
 ) -> None:
-    """Train pocket experts, merge them with mergekit-yaml, evaluate with lm-eval.
+    """Train pocket experts, merge and evaluate them.
 
-    Needs no GPU, no weights and no network. What is finished is not done again.
+    Needs no GPU, no weights and no network. Finished work is reused.
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
     show_log(stream=sys.stdout, with_seconds=True)

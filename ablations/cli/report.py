@@ -55,6 +55,7 @@ def report(
 
     for path in (run, *others):
         _check_place(path)
+    _warn_without_figures(formats)
     more = [load_run(other) for other in others]
     folder = out or run / "report"
     written = build(load_run(run), formats, folder, others=more, published=published)
@@ -74,4 +75,11 @@ def _check_place(path: Path) -> None:
 
     near = default_out(str(path))
     if read_run_file(path) is None and read_run_file(near) is not None:
-        raise InputError(f"{path} is no run; did you mean {near}?")
+        raise InputError(f"{path} is not a run folder; did you mean {near}?")
+
+
+def _warn_without_figures(formats: tuple[str, ...]) -> None:
+    from ablations.drawing.canvas import HINT, can_draw
+
+    if formats != ("csv",) and not can_draw():
+        click.echo(f"Warning: no figures: {HINT}", err=True)

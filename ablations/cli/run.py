@@ -53,22 +53,20 @@ _KEYS = {
     type=click.Choice(["local", "ray"]),
     default="local",
     show_default=True,
-    help="Processes here, or a Ray cluster that is up: pip install 'layerswap[ray]'.",
+    help="Run here, or on a running Ray cluster (pip install 'layerswap[ray]').",
 )
-@click.option(
-    "--address", default="auto", show_default=True, help="Of the Ray cluster (--executor ray)."
-)
+@click.option("--address", default="auto", show_default=True, help="Address of the Ray cluster.")
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
-    help="Engines at once: 1 unless given; with --executor ray as many as there is room for.",
+    help="Number of engines at once.  [default: 1; on Ray as many as fit]",
 )
 @click.option("--dry-run", is_flag=True, help="List cells, layers and cost; run nothing.")
 @click.option(
     "--only",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Cells to run, such as kind=recipe. Several times: values of a name are alternatives.",
+    help="Run only some cells, such as kind=recipe. Several values of a name are alternatives.",
 )
 @click.option(
     "--materialize", is_flag=True, help="Write every merge to disk by mergekit-yaml first."
@@ -86,9 +84,11 @@ _KEYS = {
 @allow_code_option
 @code_isolation_option
 def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) -> None:
-    """Merge and evaluate every cell of STUDY: a file, or a shipped study such as layer_count.
+    """Merge and evaluate all models of a study.
 
-    What is finished is not done again; a cell that fails does not stop the others.
+    STUDY is a file, or a shipped study such as layer_count (see ablations/studies/README.md).
+    A cell is one model of the study, merged or not. Finished cells are reused, and a cell that
+    fails does not stop the others.
     """
     with status_line():
         tell(Step("starting"))

@@ -11,18 +11,31 @@ from ablations.cli.options import FiniteRange
 
 @click.command()
 @click.option(
-    "--task", required=True, multiple=True, metavar="MODEL", help="Task expert; several: a soup."
+    "--task",
+    required=True,
+    multiple=True,
+    metavar="MODEL",
+    help="Task expert. Give the option several times to average several.",
 )
 @click.option(
-    "--language", required=True, multiple=True, metavar="MODEL", help="Language expert; likewise."
+    "--language",
+    required=True,
+    multiple=True,
+    metavar="MODEL",
+    help="Language expert; several times as above.",
 )
-@click.option("--base", required=True, metavar="MODEL", help="What they were fine-tuned from.")
+@click.option(
+    "--base",
+    required=True,
+    metavar="MODEL",
+    help="The model from which the experts were fine-tuned.",
+)
 @click.option(
     "--threshold",
     type=FiniteRange(min=0),
     default=0.001,
     show_default=True,
-    help="Difference of shares up to which a layer is a tie, as in arXiv 2601.22620.",
+    help="A layer is a tie up to this difference of shares (arXiv 2601.22620).",
 )
 @click.option(
     "--write",
@@ -31,7 +44,7 @@ from ablations.cli.options import FiniteRange
     metavar="FILE",
     help="Write a recipe for mergekit-yaml.",
 )
-@click.option("--force", is_flag=True, help="Let --write replace a file.")
+@click.option("--force", is_flag=True, help="Replace the file of --write if it exists.")
 def suggest(
     task: tuple[str, ...],
     language: tuple[str, ...],
@@ -42,8 +55,9 @@ def suggest(
 ) -> None:
     """Propose which layers to swap, from what each expert changed.
 
-    A MODEL is a folder, a hub id or base+adapter. Prints b, u, t_b and t_u with each layer's
-    share of both experts' change and which of them wins it.
+    A MODEL is a folder, a hub id or base+adapter. Prints each layer's share of both experts'
+    changes, and from them the number of bottom layers (b) and top layers (u) to swap and of the
+    averaged layers beside them (t_b, t_u).
     """
     from ablations.delta.suggest import suggest as propose
 

@@ -17,7 +17,7 @@ import click
     help="How to show them.",
 )
 def tasks(form: str) -> None:
-    """List the paper's benchmarks as lm-eval tasks, with protocol and source.
+    """List the paper's benchmarks as lm-eval tasks.
 
     Every name works in `layerswap run`, and with lm-eval: --include_path ablations/tasks.
     """

@@ -77,21 +77,21 @@ def delta(
     check_place(out / "delta.json")
     if not experts:
         if published is None:
-            raise InputError("name an expert and its --base, or a published one by --reference")
+            raise InputError("give an EXPERT and its --base, or a published one with --reference")
         given = {"--base": base, "--threshold": threshold, "--quantile": quantile}
         idle = [name for name, value in given.items() if value is not None]
         if idle:
             raise InputError(
-                f"{' and '.join(idle)} without an EXPERT: name the expert to draw beside "
+                f"{' and '.join(idle)} without an EXPERT: add the expert to draw beside "
                 f"{reference!r}, or give --reference alone"
             )
         with told_if_unwritable(out):
             yield from map(str, heatmap([published], out / f"reference-{slug(published.title)}"))
         return
     if base is None:
-        raise InputError("a delta is expert - base: name the base that was fine-tuned by --base")
+        raise InputError("the change is measured from a base: give the base model with --base")
     if threshold is not None and quantile is not None:
-        raise InputError("--quantile finds a threshold, and --threshold gives one: choose one")
+        raise InputError("give --quantile or --threshold, not both")
     if quantile is None:
         quantile = QUANTILE
     found = analyse(experts, base, threshold=threshold, quantile=quantile)
@@ -107,7 +107,7 @@ def delta(
         yield from write(found, out, published)
     for path, number in _files_in(found, out).items():
         if before.get(path) == number:
-            yield f"Warning: {path} is of an earlier analysis"
+            yield f"Warning: {path} is left from an earlier analysis"
 
 
 def analyse(
@@ -175,11 +175,13 @@ def tell(label: str, profile: DeltaProfile) -> Iterator[str]:
     norm = "-" if profile.relative_norm is None else f"{profile.relative_norm:.3g}"
     yield (
         f"{label}: {len(profile.tensors)} tensors, {profile.share_changed:.1%} of the weights "
-        f"changed, ||delta|| / ||base|| {norm}, mean MAV of all rows {profile.mean_row_mav:.3g}"
+        f"changed, ||delta|| / ||base|| {norm}, mean absolute change of a row (MAV) "
+        f"{profile.mean_row_mav:.3g}"
     )
     yield (
-        f"{label}: threshold {profile.threshold:.6g} ({profile.threshold_source}); above it are "
-        f"{counted} of the {rows} rows of the layers' matrices, {counted / max(rows, 1):.1%}"
+        f"{label}: {counted} of the {rows} rows of the layers' matrices, "
+        f"{counted / max(rows, 1):.1%}, have a MAV above {profile.threshold:.6g} "
+        f"({profile.threshold_source})"
     )
     if profile.share_changed == 0:
         yield f"Warning: {label} equals the base: every delta is 0"
@@ -200,8 +202,8 @@ def tell_comparison(found: Comparison) -> Iterator[str]:
             for value in (pair.cosine, pair.correlation)
         )
         yield (
-            f"{pair.first} and {pair.second}: cosine of the deltas {cosine}, correlation of the "
-            f"MAV profiles {correlation}"
+            f"{pair.first} and {pair.second}: cosine of their changes {cosine}, correlation of the "
+            f"MAV of their rows {correlation}"
         )
 
 
@@ -216,7 +218,10 @@ def write(found: Analysis, out: Path, published: Grid | None) -> Iterator[str]:
     ):
         yield _written(folder / "delta.json", _json(profile))
         if not profile.columns or not profile.num_layers:
-            yield f"Warning: {label}: no decoder layer holds a matrix; no table and no figure"
+            yield (
+                f"Warning: {label}: no decoder layer has a weight matrix, so there is no table and "
+                "no figure"
+            )
             continue
         yield _written(folder / "delta.csv", table(profile))
         grid = profile.grid(title=label)

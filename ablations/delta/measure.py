@@ -111,10 +111,10 @@ def profile_of(
     """
     pair = change.pair
     places = places_of(list(change.sums))
-    source = "given"
+    source = "the threshold that was given"
     if threshold is None:
         threshold = threshold_below([change.rows[n] for n in matrices_of(pair, places)], quantile)
-        source = f"found for a share of {quantile:g} above it"
+        source = f"the threshold of --quantile {quantile:g}"
     tensors = tuple(_tensor(change, name, place, threshold) for name, place in places.items())
     rows = sum(tensor.rows for tensor in tensors)
     return DeltaProfile(

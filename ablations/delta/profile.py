@@ -133,7 +133,9 @@ class DeltaProfile(Frozen):
         """
         columns = self.columns if columns is None else columns
         if not columns or not self.num_layers:
-            raise InputError(f"{self.expert}: no decoder layer holds a matrix; there is no grid")
+            raise InputError(
+                f"{self.expert}: no decoder layer has a weight matrix, so there is no grid"
+            )
         cells: dict[tuple[int | None, str], list[tuple[int, float]]] = {}
         for tensor in self.tensors:
             place = (tensor.layer, tensor.parameter)

@@ -106,7 +106,7 @@ def _find_models(task: Sequence[str], language: Sequence[str], base: str) -> Mod
     experts = [reference.rstrip("/") for reference in (*task, *language)]
     for number, reference in enumerate(experts):
         if reference in experts[:number]:  # a recipe refuses it as well
-            problems.append(f"{reference} is named twice; an expert plays one role, once")
+            problems.append(f"{reference} is named twice; an expert has one role")
     for name, reference in _named(task, language, base):
         try:
             found[name] = find_model(reference, name=name)
@@ -174,8 +174,8 @@ def _conclusion_lines(suggestion: Suggestion, threshold: float) -> Iterator[str]
     for remark in suggestion.remarks:
         yield f"note: {remark}"
     yield (
-        "note: where weights changed most is no proof of where skill sits; evaluate the swap "
-        "beside the soup before you rely on it"
+        "note: the layers that changed most need not be those that matter; compare the swap with "
+        "the soup before you rely on it"
     )
 
 
@@ -184,7 +184,7 @@ def _recipe_text(
 ) -> str:
     """Return the recipe as YAML with a header that says where its numbers come from."""
     fields = {
-        "What": "Layer Swapping with the layers that `layerswap suggest` read off the deltas.",
+        "What": "Layer Swapping with the layers that `layerswap suggest` chose by the changes.",
         "Run": shlex.join(["mergekit-yaml", str(path), f"./merged/{path.stem}"])
         + _cache_option(models),
         "Needs": "the models below, as they were measured.",

@@ -94,18 +94,18 @@ def _refusal(winners: Sequence[Source], bottom: int, top: int, threshold: float)
     language = _won(winners, "language")
     if "task" not in winners and not language:
         return (
-            f"no layer's shares differ by more than {threshold:g}: by their deltas the experts "
-            "changed the same layers, and nothing tells where to swap"
+            f"no layer's shares differ by more than {threshold:g}: the experts changed the same "
+            "layers, so their changes do not say which layers to swap"
         )
     if "task" not in winners:
         return (
-            "the task expert wins no layer, so no middle is left to keep: this would be the "
-            "language expert with averages, no swap"
+            "the task expert wins no layer, so there is no middle to keep: the result would be the "
+            "language expert with averaged layers"
         )
     if bottom == 0 and top == 0:
         inside = f"; it wins only layers {language}, inside"
         return (
-            "the language expert wins neither the first nor the last layer, so there is no outer "
+            "the language expert wins neither the first nor the last layer, so there are no outer "
             f"run to swap{inside if language else ', and no layer at all'}"
         )
     return None

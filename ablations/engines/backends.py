@@ -23,7 +23,7 @@ def resolve_backend(choice: BackendChoice) -> Backend:
         InputError: for ``vllm`` where it is not installed, or a backend whose lm-eval is missing.
     """
     if importlib.util.find_spec("lm_eval") is None:
-        raise InputError("lm-eval is not installed; install it by: pip install 'layerswap[eval]'")
+        raise InputError("lm-eval is not installed; install it with: pip install 'layerswap[eval]'")
     if choice == "auto":
         chosen: Backend = "vllm" if vllm_engine.is_installed() else "hf"
         logger.info("backend: %s", describe_backend(chosen))
@@ -39,7 +39,7 @@ def describe_backend(backend: Backend) -> str:
         return f"vLLM {vllm_cpu.installed_version()} (it is installed)"
     version = importlib.metadata.version("transformers")
     if vllm_engine.is_installed():
-        return f"HF transformers {version} (as asked; vLLM is installed)"
+        return f"HF transformers {version} (as requested; vLLM is installed)"
     return f"HF transformers {version} (vLLM is not installed)"
 
 

@@ -239,12 +239,11 @@ def _task_manager(request: EvaluationRequest) -> Any:
         raise InputError(f"{request.data_dir}: no such folder of task data")
     # Tasks hand their metadata to the function that loads their data; see ablations/tasks.
     metadata = None if request.data_dir is None else {"data_dir": str(request.data_dir.absolute())}
-    manager = TaskManager(
-        include_path=str(request.include_path), include_defaults=False, metadata=metadata
-    )
+    folders = [str(folder) for folder in reversed(request.folders)]  # the last one wins
+    manager = TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
     known = manager.all_tasks
     if not known:
-        raise InputError(f"{request.include_path}: holds no lm-eval task file (*.yaml)")
+        raise InputError(f"{request.include_path}: has no lm-eval task file (*.yaml)")
     problems = [
         f"unknown task {task!r}{nearest(task, known)}"
         for task in request.tasks

@@ -52,7 +52,7 @@ def prepare(options: EngineOptions) -> None:
     except ImportError as error:
         raise InputError(
             f"vLLM {vllm_cpu.installed_version()} is installed but cannot be imported: {error}. "
-            f"To install it anew, {HOW_TO_INSTALL}"
+            f"To reinstall it, {HOW_TO_INSTALL}"
         ) from error
 
 

@@ -159,6 +159,7 @@ def evaluate_model(model: str, request: SuiteRequest, out: Path | None = None) -
     options = RunOptions(
         experts=ExpertsFile(experts={model: model}),
         backend=backend,
+        model=model,
         # An adapter's change is added to the base in a live engine, as in any study.
         materialize=expert.adapter is None,
     )

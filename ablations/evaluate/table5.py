@@ -87,21 +87,21 @@ def _notes(
 ) -> Iterator[str]:
     level = next(
         (
-            f" with {100 * score.interval.level:.0f} % intervals over items"
+            f", with {100 * score.interval.level:.0f} % intervals over items"
             for each in evaluations.values()
             for score in each.scores
             if score.interval is not None
         ),
         "",
     )
-    yield f"Percent{level}; BLEU and chrF++ from 0 to 100."
+    yield f"Scores in percent{level}; BLEU and chrF++ on a scale of 0 to 100."
     for task in tasks:
         if task.name not in evaluations:
             yield f"{task.name}: skipped: {skipped[task.name]}"
     done = [task for task in tasks if task.name in evaluations]
     if any(task.filters[:1] == ("strict-match",) for task in done):
         yield (
-            "MGSM counts the number after the answer phrase that the examples use (strict); "
+            "MGSM: the score counts the number after the answer phrase of the examples (strict); "
             "flexible takes the last number of the answer."
         )
     if any(_share(evaluations[task.name], task.name, LANGUAGE_FIDELITY) for task in done):
@@ -111,8 +111,8 @@ def _notes(
     for task in done:
         cut = _observed(evaluations[task.name], task.name, TRUNCATED)
         if cut is not None and cut.value > TRUNCATION_NOTED:
-            limit = f"the limit ({task.max_gen_toks} tokens unless said otherwise)"
-            yield truncation_note(task.name, f"{percent(cut.value)} % of the answers", limit)
+            answers = f"{percent(cut.value)} % of the answers"
+            yield truncation_note(task.name, answers, "the token limit")
         yield from evaluations[task.name].notes
     for task in done:
         for score in evaluations[task.name].scores:

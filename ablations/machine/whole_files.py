@@ -47,7 +47,7 @@ def check_place(path: Path) -> None:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error
     above = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
     if not above.is_dir():
-        raise InputError(f"{path}: cannot be written: {above} is no folder")
+        raise InputError(f"{path}: cannot be written: {above} is not a folder")
     if not os.access(above, os.W_OK | os.X_OK):
         raise InputError(f"{path}: cannot be written: no permission to write to {above}")
 

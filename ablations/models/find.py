@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from layerswap_method.errors import InputError, first_line, nearest
-from layerswap_method.recipe.references import is_folder, is_there, no_such_folder
+from layerswap_method.recipe.references import beside, is_folder, is_there, no_such_folder
 
 _PATTERNS = [
     *("*.safetensors", "*.json", "*.jinja"),
@@ -39,13 +39,16 @@ class Expert:
         return str(self.folder) if self.adapter is None else f"{self.folder}+{self.adapter}"
 
 
-def find_expert(name: str, known: Mapping[str, Any], *, download: bool) -> Expert:
+def find_expert(
+    name: str, known: Mapping[str, Any], *, download: bool, folder: Path | None = None
+) -> Expert:
     """Return the expert `name`.
 
     Args:
         name: as the study writes it.
         known: the `experts` of an experts file.
         download: whether a hub id may be downloaded; else it must be in the local cache.
+        folder: of the file that says where the expert is; see `beside`.
 
     Raises:
         InputError: where it is not named or not there; with what to do.
@@ -65,34 +68,48 @@ def find_expert(name: str, known: Mapping[str, Any], *, download: bool) -> Exper
         raise InputError(
             f"expert {name!r} is {reference!r}; write a folder, a hub id, or base+adapter"
         )
-    return find_model(reference, name=name, download=download)
+    return find_model(reference, name=name, download=download, folder=folder)
 
 
-def find_model(reference: str, *, name: str | None = None, download: bool = True) -> Expert:
+def find_model(
+    reference: str, *, name: str | None = None, download: bool = True, folder: Path | None = None
+) -> Expert:
     """Return the model of a reference: a folder, a hub id, or either with a LoRA adapter.
 
     Args:
         reference: as a user writes it.
         name: of the expert in a study; None for the reference itself.
         download: whether a hub id may be downloaded; else it must be in the local cache.
+        folder: of the file that has the reference, see `beside`; None for the command line.
 
     Raises:
         InputError: where it is not there; with what to do.
     """
     name = name or reference
-    if is_folder(reference):  # a folder whose name holds a plus sign
-        return Expert(name, Path(reference).resolve(), source=str(Path(reference).resolve()))
+    whole = beside(reference, folder)
+    if is_folder(whole):  # a folder whose name holds a plus sign
+        return Expert(name, whole.resolve(), source=str(whole.resolve()))
     # A reference that ends in its name has no name of its own: it came without an experts file.
     who = "" if name in (reference, Path(reference).name) else f"expert {name!r}: "
     model, plus, adapter = reference.partition("+")
-    folder = _locate(model, who, download=download)
+    base = _locate(model, who, folder, download=download)
     if not plus:
-        return Expert(name, folder, source=_source(model, folder))
-    found = _locate(adapter, who, download=download)
+        return Expert(name, base, source=_source(model, base))
+    found = _locate(adapter, who, folder, download=download)
     for file in ("adapter_config.json", "adapter_model.safetensors"):
         if not (found / file).is_file():
-            raise InputError(f"{who}{adapter} holds no {file}: no peft adapter")
-    return Expert(name, folder, found, f"{_source(model, folder)}+{_source(adapter, found)}")
+            raise InputError(f"{who}{adapter} has no {file}, so it is not a PEFT adapter")
+    return Expert(name, base, found, f"{_source(model, base)}+{_source(adapter, found)}")
+
+
+def build_hint(path: str) -> str:
+    """Return how to make a folder of the pocket experts that is missing; "" for other folders.
+
+    Where a folder above has it, the command belongs there.
+    """
+    if "pocket" not in path or any(is_folder(each / path) for each in Path.cwd().parents):
+        return ""
+    return "; layerswap pocket build makes it here"
 
 
 def here(expert: Expert) -> Expert:
@@ -113,20 +130,19 @@ def _source(text: str, folder: Path) -> str:
     return f"{text.partition('@')[0]}@{folder.name}"
 
 
-def _locate(text: str, who: str, *, download: bool) -> Path:
-    """Return the folder that `text` names; `who` begins an error."""
-    path = Path(text)
+def _locate(text: str, who: str, folder: Path | None, *, download: bool) -> Path:
+    """Return the folder that `text` names in a file in `folder`; `who` begins an error."""
+    path = beside(text, folder)
     if is_folder(path):
         return path.resolve()
     if is_there(path):
         raise InputError(f"{who}{text}: is a file; write its folder, {path.parent}")
     is_hub_id = text.count("/") == 1 and not text.startswith((".", "/", "~"))
-    if not is_hub_id or is_folder(path.parent):
-        pocket = (
-            "; layerswap pocket build trains the pocket experts here" if "pocket" in text else ""
-        )
-        siblings = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise InputError(f"{who}{no_such_folder(text, nearest(path.name, siblings))}{pocket}")
+    above = beside(Path(text).parent, folder)
+    if not is_hub_id or is_folder(above):
+        siblings = [each.name for each in above.iterdir()] if is_folder(above) else []
+        missing = no_such_folder(text, nearest(path.name, siblings), folder)
+        raise InputError(f"{who}{missing}{build_hint(text)}")
     from huggingface_hub import snapshot_download
 
     repository, _, revision = text.partition("@")
@@ -140,5 +156,11 @@ def _locate(text: str, who: str, *, download: bool) -> Path:
             )
         )
     except Exception as error:
-        hint = "" if download else f"; hf download {repository} (a dry run downloads nothing)"
-        raise InputError(f"{who}{text} cannot be had: {first_line(error)}{hint}") from error
+        why = f"the hub says: {first_line(error)}"
+        if not download:
+            why = (
+                f"the hub's cache does not have it. A dry run downloads nothing: hf download "
+                f"{repository}"
+            )
+        missing = no_such_folder(text, folder=folder)
+        raise InputError(f"{who}{missing}, and {why}") from error

@@ -157,7 +157,7 @@ def _still_running(running: dict[str, BaseProcess]) -> dict[str, BaseProcess]:
     for name, process in running.items():
         if process.exitcode not in (None, 0):
             raise LayerSwapError(
-                f"training {name!r} failed (exit code {process.exitcode}); the reason stands "
-                "above. Finished stages are kept: run the same command again to go on"
+                f"training {name!r} failed (exit code {process.exitcode}); the reason is "
+                "above. Finished stages are kept: run the same command again to continue"
             )
     return {name: process for name, process in running.items() if process.exitcode is None}

@@ -189,7 +189,7 @@ class StudyEngine:
 
     def _give_way(self, work: Work, error: SwapFailed) -> dict[str, Any]:
         """End the live engine, for two models need not fit into memory; return why."""
-        logger.warning("  %s: not through the live engine: %s", work.label, error.message)
+        logger.warning("  %s: cannot use the live engine: %s", work.label, error.message)
         self._close_live()
         return {"fallback": error.message}
 

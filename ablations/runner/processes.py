@@ -194,10 +194,10 @@ def _choose_device(place: int) -> None:
 
 def _ending(code: int | None) -> str:
     if code is None:
-        return "closed its pipe and hangs; it was killed"
+        return "stopped answering and was killed"
     if code < 0:
         number = -code
         name = signal.Signals(number).name if number in set(signal.Signals) else str(number)
         hint = " (often: out of memory)" if number == signal.SIGKILL else ""
         return f"was ended by {name}{hint}"
-    return f"ended with exit code {code}; what it wrote stands above"
+    return f"ended with exit code {code}; its output is above"

@@ -78,7 +78,7 @@ class RayExecutor:
             InputError: where ray is not installed or no cluster answers.
         """
         if importlib.util.find_spec("ray") is None:
-            raise InputError(f"ray is not installed; needed is: {HOW_TO_INSTALL}")
+            raise InputError(f"ray is not installed; install it with: {HOW_TO_INSTALL}")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray
 

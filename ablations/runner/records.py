@@ -285,7 +285,7 @@ def load_run(path: Path) -> Run:
             raise InputError(f"{no_such_folder(path)}; give the folder that layerswap run wrote")
         below = (f"did you mean {file.parent}?" for file in sorted(path.glob(f"*/{RUN_FILE}")))
         hint = next(below, "layerswap run makes one")
-        raise InputError(f"{path}: no {RUN_FILE} in it, so it is no run; {hint}")
+        raise InputError(f"{path}: no {RUN_FILE} in it, so it is not a run folder; {hint}")
     keys = dict.fromkeys(key for cell in head.cells for key in cell.records.values())
     found = {key: read_record(path, key) for key in keys}
     cells, failures = [], []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -81,6 +82,9 @@ class RunOptions:
     progress: bool | None = None
     """Whether to show what is being done; None shows it on a terminal only."""
 
+    model: str | None = None
+    """What the only cell is called while it runs; None goes by the study and the cell's label."""
+
     cell_lines: bool = False
     """Whether to print the scores of every cell on stdout when it has ended."""
 
@@ -106,7 +110,7 @@ class RunResult:
         lines = [f"{self.out}: {', '.join(parts)}, {len(done.failed)} failed"]
         lines += [f"  failed: {label}: {error}" for label, error in done.failed.items()]
         if done.failed:
-            lines.append("The same command again runs exactly the cells that failed.")
+            lines.append("Run the same command again to retry the cells that failed.")
         elif self.unfinished:
             left, has = counted(self.unfinished, "cell"), "has" if self.unfinished == 1 else "have"
             lines.append(f"{left} of the study {has} not been run yet.")
@@ -172,8 +176,11 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         logger.info("  note: %s", note)
     cells = selected(plan.cells, options.only)
     _write_run_file(out, plan)
-    count = counted(len(cells), "cell")
-    logger.info("%s: %s on %s, in %s", plan.study.name, count, plan.backend, out)
+    what = f"{plan.study.name}: {counted(len(cells), 'cell')}"
+    if options.model is not None:
+        cells = [dataclasses.replace(cell, label=options.model) for cell in cells]
+        what = options.model
+    logger.info("%s on %s, in %s", what, plan.backend, out)
     setup = EngineSetup.of(plan, out / _WORK, materialize=options.materialize)
     executor = _executor(setup, options)
     provenance = {
@@ -281,9 +288,9 @@ def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str
     except OSError as error:
         raise InputError(f"{out}: {error.strerror}; choose another --out") from error
     if not there.is_dir():
-        raise InputError(f"{there}: is no folder; choose another --out")
+        raise InputError(f"{there}: is not a folder; choose another --out")
     if not dry and not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"{there}: you may not write there; choose another --out")
+        raise InputError(f"{there}: you have no permission to write there; choose another --out")
     head = records.read_run_file(out)
     if head is not None and head.study.name != name:
         raise InputError(
@@ -297,7 +304,7 @@ def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str
         found = [name for name in found if not name.startswith(".")]
         if found:
             raise InputError(
-                f"{out}: is not empty ({found[0]}) and holds no run; choose another --out"
+                f"{out}: is not empty ({found[0]}) and is not a run folder; choose another --out"
             )
 
 

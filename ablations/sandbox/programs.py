@@ -104,8 +104,8 @@ def find_isolation(isolation: Isolation | None = None) -> Isolation:
     isolation = isolation or _chosen.get()
     if isolation == "bwrap" and (failure := probe()) is not None:
         raise InputError(
-            f"generated code cannot be held on this machine ({failure}), so none is run; install "
-            "bubblewrap (bwrap 0.8 or newer) where Linux allows user namespaces, or use "
+            f"generated code cannot be isolated on this machine ({failure}), so it is not run; "
+            "install bubblewrap (bwrap 0.8 or newer) where Linux allows user namespaces, or use "
             "--code-isolation none if this container is the sandbox"
         )
     return isolation
@@ -115,7 +115,7 @@ def describe_isolation(isolation: Isolation) -> str:
     """Return the Python of the programs and what holds them, in one line."""
     words = {
         "bwrap": "generated code runs under bwrap: no network, no files, no processes",
-        "none": "generated code runs WITHOUT ISOLATION, limits apart (--code-isolation none)",
+        "none": "generated code runs WITHOUT ISOLATION, only with limits (--code-isolation none)",
     }
     return f"Python {platform.python_version()}: {words[isolation]}"
 

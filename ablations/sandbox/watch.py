@@ -100,7 +100,7 @@ def judge(
     if len(printed) > output_bytes or number == signal.SIGXFSZ:
         return _verdict("output", f"wrote more than {output_bytes} bytes")
     if cpu_s == math.inf:
-        return _verdict("timeout", "its time had passed before it ended")
+        return _verdict("timeout", "it ran longer than its time limit")
     if code == 0 and said[1:] == nonce:
         return _verdict("passed", "")
     if number == signal.SIGXCPU or (code != 0 and cpu_s >= time_s):

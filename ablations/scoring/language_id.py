@@ -61,7 +61,7 @@ def why_not_judged(language: str, script: str) -> str | None:
     if _DECIDING.get(script) == language:
         return None
     if importlib.util.find_spec("py3langid") is None:
-        return f"py3langid is not installed; needed is: {HOW_TO_INSTALL}"
+        return f"py3langid is not installed; install it with: {HOW_TO_INSTALL}"
     if language not in _identifier().labels:
         return f"py3langid does not know the language {language!r}"
     return None

@@ -54,7 +54,7 @@ def task_notes(configs: Mapping[str, Mapping[str, Any]], isolation: Isolation) -
             languages.append(f"{task}: no {LANGUAGE_FIDELITY}: {reason}")
         prompt = metadata.get("prompt_language", metadata.get("language"))
         if prompt != metadata.get("language"):
-            prompts.append(f"{task}: prompts are in {prompt!r}, for want of a translation")
+            prompts.append(f"{task}: prompts are in {prompt!r}, because there is no translation")
     ran = any(config.get("unsafe_code") for config in configs.values())
     return [*languages, *prompts, *([describe_isolation(isolation)] if ran else [])]
 

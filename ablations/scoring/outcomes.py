@@ -68,6 +68,6 @@ def notes_on(found: Mapping[Key, Sequence[Outcome]]) -> Iterator[str]:
             )
         if lowered:
             yield (
-                f"{task}: answers may take {lowered[0].limit_tokens} tokens, half of the context, "
-                f"not the {lowered[0].asked_tokens} of the task"
+                f"{task}: answers end at {lowered[0].limit_tokens} tokens, half of the context; "
+                f"the task would allow {lowered[0].asked_tokens}"
             )

@@ -1,6 +1,6 @@
 """What an evaluation hands back. Knows scores and records; not who computed them, nor how.
 
-A score is a share in [0, 1] here (lm-eval's BLEU, chrF and TER are divided by 100); percent
+A score is a share in [0, 1] here (lm-eval's BLEU and chrF++ are divided by 100); percent
 belongs to tables.
 """
 
@@ -14,7 +14,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from ablations.sandbox.programs import Isolation
 from ablations.sandbox.watch import ProgramVerdict
 from ablations.statistics.intervals import Interval
-from ablations.tasks.catalog import SHIPPED_TASKS
+from ablations.tasks.catalog import PREFIX, SHIPPED_TASKS
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.frozen import Frozen
 
@@ -112,7 +112,8 @@ class EvaluationRequest(Frozen):
     """lm-eval task, group or tag names, found below `include_path`."""
 
     include_path: Path = SHIPPED_TASKS
-    """Folder with the task YAML files; lm-eval's own tasks are not searched."""
+    """Folder with the task YAML files; lm-eval's own tasks are not searched. The shipped tasks are
+    known beside them."""
 
     data_dir: Path | None = None
     """Folder with the tasks' data, for tasks that can read files in place of the hub."""
@@ -131,6 +132,13 @@ class EvaluationRequest(Frozen):
 
     level: float = Field(default=0.95, gt=0, lt=1)
     """Confidence level of the intervals."""
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Return the folders that the tasks are looked for in; the first one wins."""
+        asks_shipped = any(task.startswith(PREFIX) for task in self.tasks)
+        others = [SHIPPED_TASKS] if asks_shipped and self.include_path != SHIPPED_TASKS else []
+        return (self.include_path, *others)
 
 
 class Evaluation(Frozen):

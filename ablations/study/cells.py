@@ -188,12 +188,13 @@ def _recipes(study: Study) -> Iterator[_Point]:
     """Yield the cells of the recipe: every setting with every pair of its experts."""
     for setting in study.settings() if study.recipe is not None else ():
         pools = study.pools(setting)
-        pairs = list(itertools.product(pools.task, pools.language_names()))
-        for task, language in pairs:
+        roles = [role for role in ("task", "language") if pools.names(role)]
+        pairs = list(itertools.product(*map(pools.names, roles)))
+        for pair in pairs:
             parts = [f"{name}={_text(value)}" for name, value in setting.items()]
             if len(pairs) > 1:
-                parts.insert(0, f"{task}+{language}")
-            names = {"task": task, "language": language, "base": pools.base}
+                parts.insert(0, "+".join(pair))
+            names = {**dict(zip(roles, pair, strict=True)), "base": pools.base}
             yield "recipe", " ".join(parts) or "recipe", setting, names
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.engines.options import EngineOptions
+from ablations.models.find import build_hint
 from ablations.study.documents import PLACEHOLDERS, place_problem
 from ablations.study.experts import ExpertsFile
 from ablations.study.overrides import is_set
@@ -54,11 +55,6 @@ def with_benchmarks(study: Study) -> Study:
     evaluate = study.evaluate
     if not evaluate.benchmarks:
         return study
-    if evaluate.include_path is not None:
-        raise InputError(
-            "evaluate.benchmarks are the shipped tasks, and include_path names others "
-            f"({evaluate.include_path}); leave one of the two out"
-        )
     codes = study.experts.language
     if not isinstance(codes, dict):
         raise InputError(
@@ -100,12 +96,15 @@ def pooled_names(study: Study) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def study_problems(study: Study, known: Collection[str]) -> Iterator[str]:
+def study_problems(
+    study: Study, known: Collection[str], places: tuple[Path | None, ...] = ()
+) -> Iterator[str]:
     """Yield what is wrong with the study itself.
 
     Args:
         study: as read, with what its experts file sets.
         known: keys of mergekit's recipes.
+        places: folders of the files that were read, in which its paths were looked for.
     """
     if study.recipe is None and not study.baseline:
         yield "the study has neither a recipe nor a baseline: nothing to evaluate"
@@ -119,11 +118,12 @@ def study_problems(study: Study, known: Collection[str]) -> Iterator[str]:
     if not evaluate.tasks and not evaluate.languages:
         yield "evaluate names no tasks; write tasks: [NAME, ...] or benchmarks: [mgsm, ...]"
     folder = task_folder(study)
+    place = next((each for each in places if each is not None), None)
     if not is_folder(folder):
-        hint = "; layerswap pocket build makes it here" if "pocket" in str(folder) else ""
-        yield f"evaluate.include_path: {no_such_folder(evaluate.include_path or folder)}{hint}"
+        missing = no_such_folder(evaluate.include_path or folder, folder=place)
+        yield f"evaluate.include_path: {missing}{build_hint(str(evaluate.include_path))}"
     if evaluate.data_dir is not None and not is_folder(evaluate.data_dir):
-        yield f"evaluate.data_dir: {no_such_folder(evaluate.data_dir)}"
+        yield f"evaluate.data_dir: {no_such_folder(evaluate.data_dir, folder=place)}"
 
 
 def _recipe_problems(study: Study, known: Collection[str]) -> Iterator[str]:
@@ -175,7 +175,8 @@ def _pool_problems(study: Study) -> Iterator[str]:
         return
     for code in asked:
         if code not in pools.language:
-            yield f"evaluate.languages has {code!r}{nearest(code, pools.language)}, experts not"
+            near = nearest(code, pools.language)
+            yield f"evaluate.languages has {code!r}, which experts.language does not have{near}"
     for code in pools.language:
         if code not in asked and not study.evaluate.tasks:
             yield f"experts.language has {code!r}, for which evaluate names no task"

@@ -3,7 +3,7 @@
 An experts file says for one machine what a study leaves open::
 
     experts:
-      base: runs/pocket/base              # a folder, from the working directory
+      base: runs/pocket/base              # a folder
       math: org/some-model                # a hub id, or org/some-model@revision
       swahili: org/base+path/to/adapter   # a base and a LoRA adapter
       math_lr5:                           # with what was measured of it, for figures
@@ -18,7 +18,8 @@ What the command line sets counts first, then the study, then the experts file, 
 Only the tasks and their folder are the other way round: they belong to the models, so the experts
 file goes before the study.
 
-A file that is only the mapping below ``experts:`` is taken for that mapping.
+A file that is only the mapping below ``experts:`` is taken for that mapping. A relative path is
+taken from the folder of the file if it is there, and from the working directory otherwise.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ from typing import Any
 from pydantic import Field, StrictStr, ValidationError, model_validator
 
 from ablations.engines.options import EngineOptions
-from ablations.study.files import STUDIES, find_shipped, form_problems
+from ablations.study.files import STUDIES, find_shipped, form_problems, near, own_folder
 from ablations.study.schema import Number
 from layerswap_method.errors import InputError
-from layerswap_method.frozen import Frozen
+from layerswap_method.frozen import Described
 from layerswap_method.recipe.strict_yaml import read_yaml
 
 
-class ExpertEntry(Frozen):
-    """What an experts file says of one expert; a text stands for its path."""
+class ExpertEntry(Described):
+    """One expert of an experts file: its place as text, or a block with these keys."""
 
     path: Any = None
-    """A folder, a hub id, or base+adapter."""
+    """A folder, a hub id (``org/model`` or ``org/model@revision``), or base+adapter of either."""
 
     train: Any = None
-    """How it is to be trained; see `find_expert`."""
+    """Reserved: this version trains no experts. Train it first and write its folder as `path`."""
 
     facts: dict[StrictStr, Number] = Field(default_factory=dict)
-    """What was measured of it: name -> number; see `ReportBlock.facts`."""
+    """Numbers that you know of it, such as ``{learning_rate: 1.0e-5}``; see `facts` of `report`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -54,14 +55,14 @@ class ExpertEntry(Frozen):
         return data if isinstance(data, dict) else {"path": data}
 
 
-class ExpertsFile(Frozen):
-    """What an experts file says."""
+class ExpertsFile(Described):
+    """An experts file: where the experts of a study are on this machine."""
 
     experts: dict[StrictStr, ExpertEntry] = Field(min_length=1)
-    """Name -> expert."""
+    """The place of each expert, by the name that the study uses, such as ``math: ./math``."""
 
     include_path: StrictStr | None = None
-    """Folder of lm-eval task files, from the working directory; goes before the study's."""
+    """Folder with lm-eval task files, in place of the study's."""
 
     tasks: tuple[StrictStr, ...] = ()
     """Tasks in place of `evaluate.tasks` of the study."""
@@ -85,6 +86,14 @@ class ExpertsFile(Frozen):
         return {name: entry.facts for name, entry in self.experts.items() if entry.facts}
 
 
+def is_reference(name: str) -> bool:
+    """Return whether a study's name of an expert says by itself where the expert is.
+
+    Paths and hub ids have a slash (``./math``, ``org/math``); names of an experts file need none.
+    """
+    return "/" in name
+
+
 def find_experts_file(text: str) -> Path:
     """Return the experts file that `text` names: a path, or a shipped one such as ``pocket``.
 
@@ -106,7 +115,8 @@ def read_experts_file(path: Path) -> ExpertsFile:
     if not set(document) & set(ExpertsFile.model_fields):
         document = {"experts": document}
     try:
-        return ExpertsFile.model_validate(document)
+        file = ExpertsFile.model_validate(document)
     except ValidationError as error:
         problems = form_problems(ExpertsFile, document, error, "the experts file")
         raise InputError.from_problems(str(path), problems) from error
+    return file.model_copy(update={"include_path": near(file.include_path, own_folder(path))})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,13 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from ablations.study.documents import with_references
 from ablations.study.overrides import with_settings
+from ablations.study.recipe_experts import with_recipe_experts
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe.parameters import Words, problems
-from layerswap_method.recipe.references import is_there
+from layerswap_method.recipe.references import beside, is_there, named_models
 from layerswap_method.recipe.strict_yaml import read_yaml
 
 STUDIES = Path(__file__).parent.parent / "studies"
@@ -77,8 +80,11 @@ def find_shipped(text: str, folder: Path, what: str) -> Path:
             raise InputError(f"{path}: is a folder; name the {what} file in it")
     if text in shipped:
         return shipped[text]
+    above = (each for each in Path.cwd().parents if is_there(each / path))
+    place = next(above, None) if path.suffix in (".yml", ".yaml") else None
+    found = f" (it is in {place}: run the command there)" if place is not None else ""
     raise InputError(
-        f"{text}: no such {what} file, and none of that name is shipped"
+        f"{text}: no such {what} file{found}, and none of that name is shipped"
         f"{nearest(path.stem, shipped)}; shipped are {', '.join(shipped)}"
     )
 
@@ -97,20 +103,20 @@ def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFi
     settings = settings or {}
     document = read_yaml(path)
     if not isinstance(document, dict):
-        raise InputError(f"{path}: holds no mapping; a study has name:, question:, experts: ...")
+        raise InputError(f"{path}: is not a study; a study has name:, question:, experts: ...")
     problems: tuple[str, ...] = ()
     if "recipe" in settings:
         document["recipe"] = settings["recipe"]
     if isinstance(recipe := document.get("recipe"), str):
         try:
-            document["recipe"] = _read_recipe(path.parent / recipe)
+            document["recipe"] = _read_recipe(recipe, path.parent)
         except InputError as error:
             problems = (f"recipe: {error.message}",)
             document["recipe"] = {}
     others = {key: value for key, value in settings.items() if key != "recipe"}
-    document = with_settings(document, others)
+    document = with_recipe_experts(with_settings(document, others))
     try:
-        study: Study | None = Study.model_validate(document)
+        study: Study | None = _placed(Study.model_validate(document), own_folder(path))
     except ValidationError as error:
         found = form_problems(Study, document, error, "the study")
         set_here = tuple(f"{key} " for key in settings)
@@ -121,21 +127,56 @@ def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFi
     return StudyFile(path, study if is_whole else None, problems, tuple(settings))
 
 
-def _read_recipe(path: Path) -> dict[str, Any]:
-    """Return the recipe that a study names by its path.
+def own_folder(file: Path) -> Path | None:
+    """Return the folder at which the paths in a file start; see `beside`.
+
+    None for shipped files, whose paths start at the working directory.
+    """
+    folder = file.resolve().parent
+    return None if folder.is_relative_to(STUDIES) else file.parent
+
+
+def near(path: str | None, folder: Path | None) -> str | None:
+    """Return a path of a file in `folder` as the working directory means it; see `beside`."""
+    return None if path is None else str(beside(path, folder))
+
+
+def _placed(study: Study, folder: Path | None) -> Study:
+    """Return the study with the folders that its protocol names found beside the file."""
+    asked = study.evaluate
+    places = {name: near(getattr(asked, name), folder) for name in ("include_path", "data_dir")}
+    return study.model_copy(update={"evaluate": asked.model_copy(update=places)})
+
+
+def _read_recipe(text: str, folder: Path) -> dict[str, Any]:
+    """Return the recipe that a study in `folder` names; its models' paths begin there as well.
 
     Raises:
         InputError: where there is none.
     """
+    path = beside(text, folder)
     if not is_there(path):
         raise InputError(
-            f"{path}: no such file; write a path from the folder of the study file, or the recipe "
-            "itself (merge_method:, models: ...)"
+            f"{folder / text}: no such file; write a path from the folder of the study file (or "
+            "from the working directory), or the recipe itself (merge_method:, models: ...)"
         )
     document = read_yaml(path)
     if not isinstance(document, dict):
-        raise InputError(f"{path}: holds no mapping; a recipe has merge_method:, models: ...")
-    return document
+        raise InputError(f"{path}: is not a recipe; a recipe has merge_method:, models: ...")
+    moved = {
+        model: "+".join(_moved(part, path.parent, folder) for part in model.split("+"))
+        for model in named_models(document)
+    }
+    placed: dict[str, Any] = with_references(document, moved)
+    return placed
+
+
+def _moved(part: str, recipe: Path, study: Path) -> str:
+    """Return a path written in the folder `recipe` as one written in the folder `study`."""
+    if "/" not in part or not is_there(recipe / part) or recipe.resolve() == study.resolve():
+        return part
+    found = os.path.relpath(recipe / part, study)
+    return found if "/" in found else f"./{found}"
 
 
 def _salvaged(document: dict[str, Any], error: ValidationError) -> Study | None:
@@ -165,4 +206,4 @@ def form_problems(
         error: what pydantic raised.
         whole: what `model` stands for, where an error is about all of it.
     """
-    return tuple(problems(model, document, error, Words(whole, grids=_GRIDS)))
+    return tuple(problems(model, document, error, Words(whole, grids=_GRIDS, lists_keys=True)))

@@ -159,7 +159,7 @@ def identified(
     scoring = {name: text for name, text in versions.items() if name != "mergekit"}
     found = []
     for cell in cells:
-        places = (cell.request.include_path, cell.request.data_dir)
+        places = (cell.request.folders, cell.request.data_dir)
         if places not in tasks:
             tasks[places] = TaskContents(*places)
         identity = weights_identity(cell.merge, experts, contents, versions)

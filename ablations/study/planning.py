@@ -33,8 +33,8 @@ from ablations.study.checks import (
     with_benchmarks,
     with_experts_file,
 )
-from ablations.study.experts import ExpertsFile, read_experts_file
-from ablations.study.files import StudyFile
+from ablations.study.experts import ExpertsFile, is_reference, read_experts_file
+from ablations.study.files import StudyFile, own_folder
 from ablations.study.identity import Fingerprints, identified, protocol_key, read_contents
 from ablations.study.scaling import describe_scaling
 from ablations.study.schema import Study
@@ -44,12 +44,17 @@ from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.checkpoints.headers import Checkpoint
 from layerswap_method.checkpoints.lora import check_readable
 from layerswap_method.errors import InputError
+from layerswap_method.layer_swap.report import most_swapped
 from layerswap_method.merge_stream import can_stream
 from layerswap_method.mergekit_plugin.recipe_errors import configuration_type
 from layerswap_method.recipe.references import named_models
 from layerswap_method.stream.weight_stream import checkpoint_stream
 
 _MODELS = "write task, language or base for an expert of the cell, or name it in the experts file"
+
+
+_NAMED = 4
+"""Cells at most that a note names."""
 
 
 @dataclass(frozen=True)
@@ -135,11 +140,12 @@ def plan_study(
     problems = list(file.problems)
     if file.study is None:
         raise InputError.from_problems(str(file.path), problems)
-    study, named = _with_experts(file, file.study, experts_file, problems)
+    study, named, folder = _with_experts(file, file.study, experts_file, problems)
     with _collected(problems):
         study = with_benchmarks(_with_stated_dtype(study))
-    problems += study_problems(study, tuple(configuration_type().model_fields))
-    experts = _find_experts(study, named, problems, download=not dry)
+    places = (own_folder(file.path), folder)
+    problems += study_problems(study, tuple(configuration_type().model_fields), places)
+    experts = _find_experts(study, named, places, problems, download=not dry)
     chosen, skipped = _backend(backend, study, problems, is_complete=named is not None)
     expansion, checkpoints, suggested = Expansion(), list[Checkpoint](), tuple[str, ...]()
     if set(experts) == set(expert_names(study)):
@@ -175,7 +181,7 @@ def plan_study(
     if problems or chosen is None:
         raise InputError.from_problems(str(file.path), problems)
     expansion.cells = list(_with_single_tasks(expansion.cells))
-    if not dry and task_folder(study) == SHIPPED_TASKS:
+    if not dry and any(SHIPPED_TASKS in cell.request.folders for cell in expansion.cells):
         _check_data(expansion.cells)
     study = _with_dtype(study, experts[expert_names(study)[0]])
     versions = {
@@ -213,6 +219,7 @@ def plan_study(
                 for group in grouped(cells)
                 if len(group) > 1
             ),
+            *_mostly_swapped(cells),
             *_unstreamed(cells),
             *(f"{task}: skipped: {reason}" for task, reason in skipped.items()),
         ),
@@ -230,31 +237,53 @@ def _collected(problems: list[str]) -> Iterator[None]:
 
 def _with_experts(
     file: StudyFile, study: Study, path: Path | ExpertsFile | None, problems: list[str]
-) -> tuple[Study, ExpertsFile | None]:
+) -> tuple[Study, ExpertsFile | None, Path | None]:
+    """Return the study, what its experts file says, and the folder of that file.
+
+    A study whose experts are all paths or hub ids needs no experts file.
+    """
     if isinstance(path, ExpertsFile):
-        return with_experts_file(study, path, file.settings), path
+        return with_experts_file(study, path, file.settings), path, None
     if path is None and study.experts_file is not None:
         path = file.path.parent / study.experts_file
     if path is None:
-        problems.append("no experts file: add --experts FILE (name: folder, hub id, base+adapter)")
-        return study, None
+        names = [name for name in expert_names(study) if not is_reference(name)]
+        if names:
+            problems.append(
+                f"no place is known for the experts {', '.join(names)}: add --experts FILE, or "
+                "write folders (./math), hub ids or base+adapter in the study"
+            )
+            return study, None, None
+        return study, ExpertsFile.model_construct(experts={}), None
     with _collected(problems):
         found = read_experts_file(path)
-        return with_experts_file(study, found, file.settings), found
-    return study, None
+        return with_experts_file(study, found, file.settings), found, own_folder(path)
+    return study, None, None
 
 
 def _find_experts(
-    study: Study, file: ExpertsFile | None, problems: list[str], *, download: bool
+    study: Study,
+    file: ExpertsFile | None,
+    places: tuple[Path | None, Path | None],
+    problems: list[str],
+    *,
+    download: bool,
 ) -> dict[str, Expert]:
+    """Return the experts by name; `places` are the folders of the study and of the experts file."""
     experts: dict[str, Expert] = {}
     names = expert_names(study) if file is not None else ()
     known = {} if file is None else file.references()
     models = set(named_models(study.recipe or {})) - set(pooled_names(study))
     for name in names:
         tell(Step(""))  # a download shows its own bar
+        is_own = name not in known and is_reference(name)
         try:
-            experts[name] = find_expert(name, known, download=download and not problems)
+            experts[name] = find_expert(
+                name,
+                {name: name} if is_own else known,
+                download=download and not problems,
+                folder=places[0] if is_own else places[1],
+            )
         except InputError as error:
             hint = f" (a model of the recipe: {_MODELS})" if name in models else ""
             problems.append(f"{error.message}{hint}")
@@ -346,6 +375,24 @@ def _scaling(study: Study, expansion: Expansion, checkpoints: list[Checkpoint]) 
     if study.reference_layers is None or not expansion.scaled:
         return []
     return [describe_scaling(expansion.scaled, study.reference_layers, _depth(checkpoints))]
+
+
+def _mostly_swapped(cells: list[Cell]) -> list[str]:
+    """Return a warning about the merges that are the language expert more than the task expert."""
+    found = {
+        cell.label: warning
+        for cell in cells
+        if cell.recipe is not None and cell.plan is not None
+        if (warning := most_swapped(cell.recipe.parameters, cell.plan)) is not None
+    }
+    labels = list(found)
+    if len(labels) < 2:
+        return [f"{label}: {warning}" for label, warning in found.items()]
+    more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
+    return [
+        f"{len(labels)} merges take more than half of the layers from the language expert (the "
+        f"paper swaps 7 of 32): {'; '.join(labels[:_NAMED])}{more}"
+    ]
 
 
 def _unstreamed(cells: list[Cell]) -> list[str]:

@@ -20,7 +20,7 @@ def scale_count(count: int, reference: int, num_layers: int) -> int:
         ValueError: for a count that is negative or beyond the reference depth.
     """
     if not 0 <= count <= reference:
-        raise ValueError(f"{count} is no number of layers of a model of {reference}")
+        raise ValueError(f"{count} is not a number of layers of a model of {reference}")
     return math.floor(count * num_layers / reference + 0.5)
 
 

@@ -2,6 +2,9 @@
 
 A study is a grid of merges, each to be evaluated: ``recipe × vary × experts`` plus ``baseline``
 models of the same experts, all asked the same tasks. `vary` can choose the experts, too.
+
+The text below each field is what `ablations/studies/README.md` says of it; after a change run
+``python -m ablations.study.reference``.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model
 from ablations.engines.options import EngineOptions
 from ablations.sandbox.programs import Isolation
 from ablations.scoring.records import Seed
-from layerswap_method.frozen import Frozen
+from layerswap_method.frozen import Described
 
 Scalar = StrictBool | StrictInt | StrictFloat | StrictStr
 """One value of a varied parameter."""
@@ -60,21 +63,29 @@ BASELINE_ROLES: Mapping[BaselineKind, tuple[str, ...]] = {
 """Roles of the experts that a baseline is made of."""
 
 
-class Pools(Frozen):
-    """Names of experts per role; every task expert is paired with every language expert."""
+class Pools(Described):
+    """The experts by role. Every task expert is paired with every language expert.
+
+    An expert is a name of the experts file, or says by itself where it is: a path with a slash
+    (``./math``), a hub id (``org/model``, ``org/model@revision``), or base+adapter. What the recipe
+    names by place need not be repeated here; see `recipe`.
+    """
 
     base: StrictStr = "base"
-    """The shared pretrained parent: donor of config and tokenizer, origin of deltas."""
+    """The pretrained model from which the experts were fine-tuned. It gives config and tokenizer,
+    and changes are measured from it."""
 
     task: tuple[StrictStr, ...] = ()
-    """Task experts; may be left out where every setting of `vary` names its own."""
+    """The task expert, or a list of them. It may be left out if every setting of `vary` names its
+    own."""
 
     language: tuple[StrictStr, ...] | dict[str, _Names] = ()
-    """Language experts: a list, or language code -> list (see `Evaluate.languages`)."""
+    """The language expert, a list of them, or a list for each language code, such as
+    ``{sw: [swahili]}``. `benchmarks` and `languages` need the codes."""
 
     facts: dict[str, dict[str, Number]] = Field(default_factory=dict)
-    """Name of an expert -> what was measured of it; see `ReportBlock.facts`. Those of the experts
-    file are added, and win where both say one."""
+    """Numbers that you know of an expert, such as ``{math: {learning_rate: 1.0e-5}}``; see `facts`
+    of `report`. Facts of the experts file are added, and win."""
 
     @model_validator(mode="before")
     @classmethod
@@ -82,9 +93,13 @@ class Pools(Frozen):
         """Take one name where a list of names is meant."""
         if not isinstance(data, dict):
             return data
-        listed = {
+        listed: dict[str, Any] = {
             role: [data[role]] for role in ("task", "language") if isinstance(data.get(role), str)
         }
+        if isinstance(codes := data.get("language"), dict):
+            listed["language"] = {
+                code: [name] if isinstance(name, str) else name for code, name in codes.items()
+            }
         return {**data, **listed}
 
     def languages(self) -> dict[str, str]:
@@ -104,125 +119,129 @@ class Pools(Frozen):
         return tuple(name for names in self.language.values() for name in names)
 
 
-class Evaluate(Frozen):
-    """What every cell is asked, and how the engine runs it."""
+class Evaluate(Described):
+    """What every model is asked, and how the engine runs it."""
 
     tasks: tuple[StrictStr, ...] = ()
-    """lm-eval task, group or tag names that every cell is asked."""
+    """Names of lm-eval tasks, groups or tags that every model is asked."""
 
     languages: dict[str, _Names] = Field(default_factory=dict)
-    """Language code -> tasks: asked of cells whose language expert is of that language, and of
-    cells without a language expert. Needs `experts.language` by language code."""
+    """Tasks for each language code. A model with a language expert is asked the tasks of that
+    expert's language; a model without one is asked all of them."""
 
     benchmarks: tuple[StrictStr, ...] = ()
-    """Shipped benchmarks (``mgsm``, ``belebele``, ``flores``, ``mbpp``, ``mmlu``): their tasks are
-    added to `languages`, for every language code of `experts.language`."""
+    """Benchmarks of the paper (``mgsm``, ``belebele``, ``flores``, ``mbpp``, ``mmlu``). Their tasks
+    are added to `languages`, for every language code of the language experts."""
 
     include_path: StrictStr | None = None
-    """Folder of the task files, from the working directory. None: the `include_path` of the
-    experts file, else the shipped tasks. The experts file wins where both say one."""
+    """Folder with your own lm-eval task files. The benchmarks are known beside them. The experts
+    file wins if it has an `include_path` as well."""
 
     data_dir: StrictStr | None = None
-    """Folder with the data of shipped tasks, from the working directory, in place of the hub."""
+    """Folder with the data of the benchmarks, in place of the hub."""
 
     allow_code_execution: StrictBool = False
-    """Whether tasks that run generated programs (``mbpp``) are asked; else they are skipped."""
+    """Whether to ask tasks that run generated programs (``mbpp``). Otherwise they are skipped."""
 
     code_isolation: Isolation = "bwrap"
-    """What holds those programs: ``bwrap``, or ``none`` where the container is the sandbox."""
+    """What isolates those programs. Choose ``none`` only if the container is the sandbox."""
 
     limit: int | None = Field(default=None, ge=1)
-    """Items per task, from the first; null asks all. Left out: what the experts file says."""
+    """Items per task, from the first; null asks all. Without it, what the experts file says, or
+    all."""
 
     seed: Seed = 0
-    """Of few-shot sampling and bootstrap."""
+    """Seed of the choice of few-shot examples and of the bootstrap."""
 
     level: float = Field(default=0.95, gt=0, lt=1)
     """Confidence level of the intervals."""
 
     options: EngineOptions = EngineOptions()
-    """How the engine runs the models; what is left out is as the experts file says."""
+    """How the engine runs the models; see below. What is left out is as the experts file says."""
 
 
-class PrimaryBlock(Frozen):
+class PrimaryBlock(Described):
     """The primary comparisons: corrected together; all others of the report are exploratory."""
 
     against: tuple[Rival, ...] = ()
     """What the swap is compared with: a baseline of the study, ``better_expert`` (the task or the
     language expert, whichever scores better), or ``first_setting`` (every setting of `vary`
-    against the first one). Empty: the soup and the better expert where they are baselines of the
+    against the first one). Without it: the soup and the better expert if they are baselines of the
     study, else ``first_setting``, else every baseline."""
 
     tasks: tuple[StrictStr, ...] = ()
-    """On which tasks. Empty: the first task in the target language."""
+    """On which tasks. Without it, the first task in the target language."""
 
     setting: dict[str, Value] | None = None
-    """The setting of `vary` that is compared with the models of `against`. None: the best of
+    """The setting of `vary` that is compared with the models of `against`. Without it, the best of
     several, which is chosen on one half of the items and tested on the other half."""
 
 
-class ReportBlock(Frozen):
+class ReportBlock(Described):
     """What the report shows."""
 
     primary: PrimaryBlock = PrimaryBlock()
     """The comparisons that answer the question."""
 
     tables: tuple[Table, ...] = ()
-    """Layouts; empty shows those that fit the study."""
+    """Layouts of the tables. Without it, those that fit the study."""
 
     tasks: tuple[StrictStr, ...] = ()
-    """Tasks in the order of the columns; empty shows all in the order of the request."""
+    """Tasks in the order of the columns. Without it, all, in the order of `evaluate`."""
 
     metric: StrictStr | None = None
-    """lm-eval metric to show; None takes the first of each task."""
+    """The lm-eval metric to show. Without it, the first one of each task."""
 
     facts: tuple[StrictStr, ...] = ()
     """Facts of varied experts, such as ``experts.task.divergence``: each gives a figure of the
     scores over it. The fact of several experts is their mean."""
 
 
-class Study(Frozen):
-    """A study file."""
+class Study(Described):
+    """A study: merges and unmerged models of the same experts, all asked the same tasks."""
 
     name: StrictStr = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")
-    """Lower-case letters, digits, ``_`` and ``-``; names the output folder."""
+    """Lower-case letters, digits, ``_`` and ``-``. The run folder is ``runs/NAME``."""
 
     question: StrictStr = Field(min_length=1)
-    """Printed over the tables."""
+    """The question that the study answers; the report begins with it."""
 
     source: StrictStr = ""
-    """Where the question comes from: paper, section, equation."""
+    """Where the question comes from, such as a section of a paper."""
 
     recipe: dict[str, Any] | None = None
-    """A mergekit recipe as template: the models ``task``, ``language`` and ``base`` stand for the
-    expert of that role; any other name is looked up in the experts file. In a study file also the
-    path of a file that holds it, from the folder of the study file."""
+    """A mergekit recipe, or the path of one. A working recipe is taken as it is: its `base_model`
+    is the base, and its models with ``role: task`` and ``role: language`` are the experts. In place
+    of a model, ``task``, ``language`` and ``base`` stand for the expert of that role in
+    `experts`."""
 
     baseline: tuple[BaselineKind, ...] = ()
-    """Models beside the recipe's: the unmerged ones and mergekit's own merges."""
+    """Models to compare with: the unmerged ones, the average of both experts (``soup``), the
+    average weighted by the inverse of each expert's change (``weighted_soup``), and TIES."""
 
     vary: dict[str, tuple[Value, ...]] | tuple[dict[str, Value], ...] | None = None
-    """A grid (parameter -> values, all combined) or a list of settings, each a cell. A name is a
-    key of the recipe, one of its `parameters`, a path such as ``models.0.parameters.weight``, or a
-    role: ``experts.task``, ``experts.language`` (one name, or a list of names that are paired with
-    all of the other role) or ``experts.base``. ``suggest: true`` takes the layer counts that
-    `layerswap suggest` proposes for the experts, found when the study is planned."""
+    """What differs between the merges: a list of settings, such as ``- {bottom_layers: 1}``, or a
+    grid, such as ``bottom_layers: [1, 2]``, of which all combinations are made. A name is a key of
+    the recipe, one of its `parameters`, a path such as ``models.0.parameters.weight``, or a role:
+    ``experts.task``, ``experts.language`` (an expert or a list of experts) or ``experts.base``.
+    ``suggest: true`` takes the layer counts that `layerswap suggest` proposes for the experts."""
 
     reference_layers: int | None = Field(default=None, ge=1)
-    """Depth that layer counts (and `revert_layers`) are given for; they are scaled to the model's
-    depth. Left out: they are the model's."""
+    """The number of layers for which layer counts and `revert_layers` are written, such as 32. They
+    are scaled to the model. Without it they are the model's own."""
 
     experts: Pools
-    """The experts by role."""
+    """The experts by role; see below. It may be left out if the recipe names them by place."""
 
     experts_file: StrictStr | None = None
-    """Default of ``--experts``, from the folder of the study file."""
+    """The experts file that is used without ``--experts``, from the folder of the study file. It is
+    not needed if every expert says by itself where it is."""
 
     evaluate: Evaluate
-    """The protocol."""
+    """What every model is asked; see below."""
 
     report: ReportBlock = ReportBlock()
-    """What the report shows."""
+    """What the report shows; see below."""
 
     def settings(self) -> tuple[dict[str, Value], ...]:
         """Return every setting of `vary`, in order; one empty setting where nothing is varied."""

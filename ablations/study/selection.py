@@ -44,8 +44,7 @@ def selected(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
         if value.lower() not in known[name]:
             hint = nearest(value, values) or ";"
             raise InputError(
-                f"--only {condition}: no cell of the study is like that{hint} "
-                f"{_listed(name, values)}"
+                f"--only {condition}: no cell has this value{hint} {_listed(name, values)}"
             )
         wanted.setdefault(name, set()).add(value.lower())
     found = [

@@ -49,8 +49,9 @@ def _value_problems(setting: Setting) -> Iterator[str]:
 def _missing(study: Study, pools: list[Pools]) -> Iterator[str]:
     """Yield the roles for which some setting has no expert."""
     needed = {role for kind in study.baseline for role in BASELINE_ROLES[kind]}
+    needed |= set(named_models(study.recipe or {}))
     for role in PLACEHOLDERS:
-        if study.recipe is None and role not in needed:
+        if role not in needed:
             continue
         if not all(each.names(role) for each in pools):
             yield (

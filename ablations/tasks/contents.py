@@ -7,7 +7,7 @@ stand beside a task's file are a part of the task.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,20 @@ from ablations.machine.fingerprint import fingerprint_files, fingerprint_folder,
 
 
 class TaskContents:
-    """The tasks of one folder, read once."""
+    """The tasks of some folders, read once."""
 
-    def __init__(self, folder: Path, data_dir: Path | None = None) -> None:
-        """Read the task files below `folder`.
+    def __init__(self, folders: Sequence[Path], data_dir: Path | None = None) -> None:
+        """Read the task files below `folders`.
 
         Args:
-            folder: lm-eval's `include_path`.
+            folders: lm-eval's `include_path`; a task in several is that of the first.
             data_dir: folder with the tasks' data in place of the hub.
         """
-        self._folder = folder
+        self._folder = folders[0]
         self._data_dir = data_dir
         self._known: dict[str, tuple[Path, dict[str, Any]]] = {}
         self._hashes: dict[str, str] = {}
-        for path in sorted(folder.rglob("*.yaml")):
+        for path in (file for folder in folders for file in sorted(folder.rglob("*.yaml"))):
             content = _read(path)
             name = content.get("task")
             name = name if isinstance(name, str) else content.get("group")

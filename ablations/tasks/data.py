@@ -231,7 +231,7 @@ def read_rows(
         if name not in row
     ]
     problems = problems or [
-        f"row {index}: {name} is {row[name]!r}, which is no text"
+        f"row {index}: {name} is {row[name]!r}, which is not text"
         for index, row in enumerate(rows)
         for name in source.texts
         if not isinstance(row[name], str)

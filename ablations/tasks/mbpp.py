@@ -74,12 +74,12 @@ def load_mbpp(
         if not isinstance(tests, list) or not all(
             isinstance(each, str) for each in [*tests, setup]
         ):
-            problems.append(f"task_id {row['task_id']}: its tests are no list of texts")
+            problems.append(f"task_id {row['task_id']}: its tests are not a list of texts")
             continue
         try:
             tested_names([setup, *tests])
         except SyntaxError as error:
-            problems.append(f"task_id {row['task_id']}: its tests are no Python: {error}")
+            problems.append(f"task_id {row['task_id']}: its tests are not valid Python: {error}")
         items.append(
             {
                 "task_id": row["task_id"],

@@ -75,5 +75,5 @@ def exact_match(references: Sequence[str], predictions: Sequence[str], **_option
     (reference,), (prediction,) = references, predictions
     expected = read_number(str(reference))
     if expected is None:
-        raise ValueError(f"the gold answer {reference!r} is no number")
+        raise ValueError(f"the gold answer {reference!r} is not a number")
     return float(read_number(str(prediction)) == expected)

@@ -77,7 +77,7 @@ def source_terms(
         for i, given in enumerate(inputs):
             if given.is_base:
                 return Terms((i,), (1.0,), 1.0)
-        raise ValueError(f"{name}: non_layer: base, but the base model does not hold this tensor")
+        raise ValueError(f"{name}: non_layer: base, but the base model does not have this tensor")
     sides = needed_roles(source, side_weights)
     chosen = {
         role: [i for i, given in enumerate(inputs) if given.role == role] if role in sides else []

@@ -126,7 +126,7 @@ def _shards(name: str, path: Path) -> list[tuple[Path, set[str] | None]]:
     As in mergekit, an index goes before a single file; transformers does it the other way round.
     """
     if not path.is_dir():
-        raise InputError(f"{name}: {path} is no folder")
+        raise InputError(f"{name}: {path} is not a folder")
     index = path / _INDEX
     if not index.is_file():
         return [(_single(name, path), None)]
@@ -165,7 +165,7 @@ def _weight_map(name: str, index: Path) -> dict[str, str]:
     for key, file in found.items():
         if not isinstance(file, str) or not file:
             raise InputError(
-                f"{name}: {index} places {key} in {file!r}, which is no file name; download it "
+                f"{name}: {index} places {key} in {file!r}, which is not a file name; download it "
                 "again"
             )
     return found

@@ -90,7 +90,7 @@ def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
     known = {name for change in changes.values() for name in (change.down, change.up)}
     if odd := [name for name in stored if name not in known]:
         raise InputError(
-            f"{adapter}: the adapter holds {len(odd)} tensors that are no low-rank change: "
+            f"{adapter}: the adapter holds {len(odd)} tensors that are not a low-rank change: "
             f"{name_list(odd)}; {_HOW}"
         )
     if not changes:
@@ -106,7 +106,7 @@ def _read_config(adapter: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(config, dict):
-            raise ValueError("it is no mapping")
+            raise ValueError("it is not a mapping")
         if config.get("peft_type") == "LORA":
             config["r"], config["lora_alpha"] = int(config["r"]), float(config["lora_alpha"])
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -25,7 +25,7 @@ def torch_dtype(name: str) -> torch.dtype:
     """
     found: Any = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
-        raise InputError(f"{name!r} is no dtype of torch")
+        raise InputError(f"{name!r} is not a torch dtype")
     return found
 
 
@@ -49,7 +49,7 @@ def read_span(opened: IO[bytes], tensor: StoredTensor, start: int, buffer: torch
         while done < size:
             count = os.preadv(opened.fileno(), [view[done:]], place + done)
             if count == 0:
-                raise InputError(f"{tensor.file}: is cut short; get it again")
+                raise InputError(f"{tensor.file}: is incomplete; download or copy it again")
             done += count
     except OSError as error:
         raise InputError(f"{tensor.file}: cannot be read: {error.strerror}") from error

@@ -126,7 +126,8 @@ def read_header(file: Path, called: str | None = None) -> dict[str, StoredTensor
             )
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{called or f'{file}:'} is damaged ({reason}); get it again") from error
+        what = f"{called or f'{file}:'} is damaged ({reason})"
+        raise InputError(f"{what}; download or copy it again") from error
     return {
         name: StoredTensor(
             file=file,
@@ -155,7 +156,7 @@ def stored_tensor(file: Path, stamp: int, name: str) -> StoredTensor:
     return found
 
 
-_WRITTEN_ANEW = "the weights were written anew while they were in use"
+_WRITTEN_ANEW = "the weights were rewritten while they were in use"
 
 
 @contextmanager
@@ -224,10 +225,10 @@ def _entries(raw: bytes) -> dict[str, dict[str, Any]]:
         parse_constant=_no_number,
     )
     if not isinstance(found, dict):
-        raise ValueError("its header is no mapping")
+        raise ValueError("its header is not a mapping")
     notes = found.pop("__metadata__", None) or {}
     if not isinstance(notes, dict) or not all(isinstance(note, str) for note in notes.values()):
-        raise ValueError("__metadata__ is no mapping of texts")
+        raise ValueError("__metadata__ is not a mapping of texts")
     for text in (*found, *notes, *notes.values()):
         text.encode("utf-8")  # half a surrogate pair is no text
     for name, entry in found.items():
@@ -237,7 +238,7 @@ def _entries(raw: bytes) -> dict[str, dict[str, Any]]:
         if not all(isinstance(each, list) for each in numbers) or len(numbers[1]) != 2:
             raise ValueError(f"{name} has no shape or no two offsets")
         if not all(type(number) is int for each in numbers for number in each):
-            raise ValueError(f"{name} has a shape or offsets that are no numbers")
+            raise ValueError(f"{name} has a shape or offsets that are not numbers")
         if not isinstance(entry["dtype"], str) or entry["dtype"] not in DTYPES:
             raise ValueError(f"{name} has the unknown dtype {entry['dtype']!r}")
     return found

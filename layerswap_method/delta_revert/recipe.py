@@ -59,7 +59,7 @@ class RevertDocument(RecipeDocument):
         for key in ("tokenizer", "tokenizer_source"):
             if getattr(self, key) is not None:
                 yield (
-                    f"{key} has no place here: rows are compared one by one, so expert and base "
+                    f"{key} cannot be used here: rows are compared one by one, so expert and base "
                     "must share a vocabulary; drop the line"
                 )
         for i, entry in enumerate(self.models):

@@ -10,7 +10,7 @@ from layerswap_method.algorithm.plan import LayerPlan, Source, check_counts, pla
 
 Placement = Literal["outer", "middle", "random", "alternating", "layers", "soup", "delta_share"]
 """Where the swapped layers sit; `outer` is the paper's. `soup` averages every layer, and
-`delta_share` goes by what the experts changed."""
+`delta_share` depends on what the experts changed."""
 
 
 def build_plan(
@@ -54,8 +54,8 @@ def build_plan(
     }
     if placement == "delta_share":
         raise ValueError(
-            "placement: delta_share goes by what the experts changed, which is measured before a "
-            "merge (by mergekit-yaml, mergekit-multi and mergekit.merge.run_merge)"
+            "placement: delta_share depends on what the experts changed, which is measured before "
+            "a merge (by mergekit-yaml, mergekit-multi and mergekit.merge.run_merge)"
         )
     if placement == "soup":
         check_counts(num_layers, {})

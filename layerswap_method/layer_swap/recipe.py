@@ -96,7 +96,7 @@ def _model_problems(document: LayerSwapDocument, faulty: set[Place]) -> Iterator
                 yield f"{where} has no role; write role: task or role: language"
         if key in seen:
             other = "" if seen[key] == str(given) else f" (first as {seen[key]})"
-            yield f"{where} is listed twice{other}; one model plays one role"
+            yield f"{where} is listed twice{other}; a model has one role"
         seen.setdefault(key, str(given))
 
 

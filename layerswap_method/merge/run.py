@@ -103,11 +103,11 @@ def read_merge(recipe: Path, find: Find) -> FileMerge | str:
     try:
         text = recipe.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InputError(f"{recipe}: cannot be read: {reason}") from error
     document = parse_yaml(text, str(recipe))
     if not isinstance(document, dict):
-        raise InputError(f"{recipe}: is no recipe; write merge_method:, models: and base_model:")
+        raise InputError(f"{recipe}: is not a recipe; write merge_method:, models: and base_model:")
     reason = _why_mergekit(document)
     if reason is not None:
         return reason

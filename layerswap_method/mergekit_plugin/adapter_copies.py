@@ -84,7 +84,7 @@ def _check(reference: Any, copy: Path, given: Mapping[str, Any]) -> None:
         if newer and made:
             why = f"{newer[0]} was written after it was made"
         elif not made:
-            why = "it holds no weights"
+            why = "it has no weights"
     if why is not None:
         raise InputError(
             f"{reference}: the copy with the merged adapter in {copy} is out of date: {why}; "

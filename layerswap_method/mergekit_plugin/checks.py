@@ -61,7 +61,7 @@ def read_checkpoints(references: Sequence[Any], options: Any, out: Path) -> tupl
     """Return the headers of every model; fetches checkpoints and merges adapters.
 
     Raises:
-        InputError: where one cannot be had or read, or lies where the output is to be.
+        InputError: where one is not available or readable, or lies where the output is to be.
     """
     checkpoints = tuple(read_checkpoint(str(ref), local_folder(ref, options)) for ref in references)
     check_output(out, [checkpoint.path for checkpoint in checkpoints])
@@ -160,7 +160,7 @@ def _tokenizer_problems(merge_config: Any, options: Any) -> Iterator[str]:
     for reference in {str(model): model for model in models}.values():
         if not has_tokenizer(reference):
             yield (
-                f"{reference} holds no tokenizer (tokenizer.json, tokenizer.model or vocab.json), "
+                f"{reference} has no tokenizer (tokenizer.json, tokenizer.model or vocab.json), "
                 f"which {key}: needs; copy its files there from the model it was trained from, or "
                 f"drop {key}:"
             )

@@ -143,7 +143,7 @@ def _untied_problems(weights: Any, made: set[str], checkpoint: Checkpoint) -> It
             continue
         if not any(name in checkpoint.shapes for name in (weight.name, *(weight.aliases or ()))):
             yield (
-                f"{checkpoint.name} holds no {weight.name}, and its config does not tie it to "
+                f"{checkpoint.name} has no {weight.name}, and its config does not tie it to "
                 f"{' or '.join(weight.tied_names)} (tie_word_embeddings: false); get the whole "
                 "checkpoint, or set tie_word_embeddings: true if it was trained so"
             )

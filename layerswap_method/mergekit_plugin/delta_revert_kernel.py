@@ -70,8 +70,8 @@ def delta_revert(
     spec = RevertSpec(**{key: value for key, value in given.items() if value is not None})
     if spec.keep_fraction is not None:
         raise ValueError(
-            "keep_fraction goes by all rows of the model, which are measured before a merge of "
-            "whole checkpoints; one tensor alone takes a threshold"
+            "keep_fraction needs all rows of the model, which are measured before a merge of "
+            "whole checkpoints; for single tensors write threshold"
         )
     config = _config(base.id)
     layer, layers = decoder_layer(name), frozenset[int]()
@@ -111,7 +111,7 @@ def revert(
     sides = {"base" if entry.is_base else "expert": entry.tensor for entry in group.entries}
     for side in ("expert", "base") if rule == "rows" else (rule,):
         if side not in sides:
-            raise ValueError(f"{name}: the {side} does not hold this tensor")
+            raise ValueError(f"{name}: the {side} does not have this tensor")
     shape = tuple(next(iter(sides.values())).shape)
     axis = input_axis(name, len(shape), model_type)
     if rule != "rows":

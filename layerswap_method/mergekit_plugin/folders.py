@@ -56,7 +56,7 @@ def load_config(reference: Any, options: Any) -> Any:
     """Return the transformers config of a reference.
 
     Raises:
-        InputError: where it cannot be had.
+        InputError: where it is not available.
     """
     try:
         return reference.config(trust_remote_code=options.trust_remote_code)
@@ -86,7 +86,7 @@ def local_folder(reference: Any, options: Any) -> Path:
                 f"write the snapshot's folder instead{'' if found is None else f': {found}'}"
             )
         raise InputError(
-            f"{reference}: its weights cannot be had: {describe_error(error)}{hint}"
+            f"{reference}: its weights are not available: {describe_error(error)}{hint}"
         ) from error
 
 

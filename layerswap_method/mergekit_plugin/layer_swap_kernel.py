@@ -126,13 +126,13 @@ def _check_alone(weighting: str, placement: str, language_layers: str | None) ->
     """Refuse what one tensor alone does not show, or what contradicts itself."""
     if weighting != "uniform":
         raise ValueError(
-            f"weighting: {weighting} goes by what the experts changed, which is measured before a "
-            "merge of whole checkpoints; one tensor alone takes uniform"
+            f"weighting: {weighting} depends on what the experts changed, which is measured before "
+            "a merge of whole checkpoints; for single tensors write uniform"
         )
     if placement not in ("outer", "layers"):
         raise ValueError(
-            f"placement: {placement} is laid out before a merge of whole checkpoints; one tensor "
-            "alone takes outer, or layers with language_layers"
+            f"placement: {placement} is computed before a merge of whole checkpoints; for single "
+            "tensors write outer, or layers with language_layers"
         )
     if (language_layers is None) != (placement == "outer"):
         raise ValueError(

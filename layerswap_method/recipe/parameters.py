@@ -36,7 +36,7 @@ _FORMS = {
 }
 """Type of an error -> what to write."""
 
-_NO_TEXT = "the name {!r} is no text; write it in quotes"
+_NO_TEXT = "the name {!r} is not text; write it in quotes"
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,9 @@ class Words:
 
     ignored: str = ""
     """Said of unknown keys."""
+
+    lists_keys: bool = False
+    """Whether an unknown key is followed by the valid ones."""
 
     union: str = ""
     """Said of a value that is none of several types; "" goes by the first type that was tried."""
@@ -191,6 +194,8 @@ def _unknown(
         hint = (
             "; it belongs under parameters:" if in_place else nearest(str(key), block.model_fields)
         )
+        valid = ", ".join(block.model_fields) if words.lists_keys else ""
+        hint += f"{'' if hint.endswith('?') else '.'} Valid keys: {valid}" if valid else ""
         return f"{_written(tuple(above), words)} has the unknown key {key!r}{words.ignored}{hint}"
     if not isinstance(key, str):
         return f"{_written(tuple(above), words)}: {_NO_TEXT.format(key)}"

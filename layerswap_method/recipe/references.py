@@ -32,7 +32,22 @@ def is_folder(path: str | Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112
 
 
-def no_such_folder(path: str | Path, hint: str = "") -> str:
+def beside(path: str | Path, folder: Path | None) -> Path:
+    """Return a path as a file in `folder` means it.
+
+    A relative path is taken from the folder of the file if something is there, and from the working
+    directory otherwise. ``~`` is the home folder.
+
+    Args:
+        path: as the file has it.
+        folder: of the file; None for what was written on the command line.
+    """
+    written = Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises for ~nobody
+    near = written if folder is None else folder / written
+    return near if is_there(near) else written
+
+
+def no_such_folder(path: str | Path, hint: str = "", folder: Path | None = None) -> str:
     """Return the message for a folder that is not there.
 
     A relative path is looked for from the folders above the current one: commands are often started
@@ -41,11 +56,15 @@ def no_such_folder(path: str | Path, hint: str = "") -> str:
     Args:
         path: as the user wrote it.
         hint: what stands behind the first words, such as the nearest name.
+        folder: of the file that names it, see `beside`; None for the command line.
     """
-    above = (each for each in Path.cwd().parents if is_folder(each / path))
-    place = next(above, None)
+    here = Path.cwd()
+    place = next((each for each in here.parents if is_folder(each / path)), None)
     found = "" if place is None else f"; {place} has it: run the command there"
-    return f"{path}: no such folder{hint} (the current directory is {Path.cwd()}{found})"
+    looked = f"the current directory is {here}"
+    if folder is not None and folder.resolve() != here and not Path(path).is_absolute():
+        looked = f"looked in {folder.resolve()} and in the current directory, {here}"
+    return f"{path}: no such folder{hint} ({looked}{found})"
 
 
 def path_problem(path: str) -> str | None:

@@ -30,7 +30,7 @@ def read_yaml(path: Path, *, tags: Collection[str] = ()) -> Any:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: cannot be read: it is no text in UTF-8 ({error})") from error
+        raise InputError(f"{path}: cannot be read: it is not UTF-8 text ({error})") from error
     return parse_yaml(text, str(path), tags=tags)
 
 

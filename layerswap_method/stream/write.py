@@ -237,7 +237,7 @@ def _copy(source: int, out: int, tensor: StoredTensor, place: int, advance: Adva
     while done < tensor.nbytes:
         piece = os.pread(source, min(_PIECE, tensor.nbytes - done), tensor.offset + done)
         if not piece:
-            raise InputError(f"{tensor.file}: is cut short; get it again")
+            raise InputError(f"{tensor.file}: is incomplete; download or copy it again")
         _write_at(out, piece, place + done)
         done += len(piece)
         advance(len(piece))
@@ -271,4 +271,4 @@ def _check_unchanged(files: Sequence[PlannedFile]) -> None:
     stamps = {origin.file: origin.stamp for t in tensors for origin, _ in t.mix.terms}
     for file, stamp in stamps.items():
         if file_stamp(file) != stamp:
-            raise InputError(f"{file}: the weights were written anew while they were in use")
+            raise InputError(f"{file}: the weights were rewritten while they were in use")

@@ -101,7 +101,7 @@ def test_every_dtype_has_its_size(dtype: str, tmp_path: Path) -> None:
 )
 def test_what_lies_is_refused(header: Any, tmp_path: Path) -> None:
     refused_by_both(packed(header), tmp_path / "file")
-    with pytest.raises(InputError, match=r"file: is damaged \(.*\); get it again"):
+    with pytest.raises(InputError, match=r"file: is damaged \(.*\); download or copy it again"):
         read_header(tmp_path / "file")
 
 

@@ -77,10 +77,10 @@ def test_a_file_that_shrinks_while_it_is_read(base: Path, expert: Path) -> None:
     stamp = (expert / FILE).stat().st_mtime_ns
     content = (expert / FILE).read_bytes()
     (expert / FILE).write_bytes(content[:-10])
-    with pytest.raises(InputError, match="were written anew while they were in use"):
+    with pytest.raises(InputError, match="were rewritten while they were in use"):
         mean_row_mav(pair)
     os.utime(expert / FILE, ns=(stamp, stamp))
-    with pytest.raises(InputError, match="is cut short; get it again"):
+    with pytest.raises(InputError, match="is incomplete; download or copy it again"):
         mean_row_mav(pair)
     (expert / FILE).unlink()
     with pytest.raises(InputError, match="the weights are gone"):
@@ -117,7 +117,7 @@ def test_weights_that_are_no_numbers(
 def test_places_where_nothing_is(base: Path, expert: Path, tmp_path: Path) -> None:
     refused(tmp_path / "gone", base, tmp_path / "out", "gone: no such folder")
     refused(expert, tmp_path / "gone", tmp_path / "out", "gone: no such folder")
-    refused(f"{expert}+{base}", base, tmp_path / "out", "holds no adapter_config.json")
+    refused(f"{expert}+{base}", base, tmp_path / "out", "has no adapter_config.json")
 
 
 def test_what_was_there_stays_when_a_run_fails(base: Path, expert: Path, tmp_path: Path) -> None:

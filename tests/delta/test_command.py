@@ -47,8 +47,8 @@ def test_one_expert(models: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert files(tmp_path / "out") == {"delta.json", "delta.csv", "delta.png", "delta.svg"}
     profile = DeltaProfile.model_validate_json((tmp_path / "out" / "delta.json").read_text("utf-8"))
-    assert f"threshold {profile.threshold:.6g} (" in result.output
-    assert "(found for a share of 0.125 above it)" in result.output
+    assert f"have a MAV above {profile.threshold:.6g} (" in result.output
+    assert "(the threshold of --quantile 0.125)" in result.output
     assert str(tmp_path / "out" / "delta.svg") in result.output
     assert result.stderr == ""
 
@@ -59,7 +59,7 @@ def test_the_table_is_layers_by_parameters(models: Path, tmp_path: Path) -> None
         *("--threshold", "8e-4"),
     )
     assert found.exit_code == 0
-    assert "threshold 0.0008 (given)" in found.output
+    assert "have a MAV above 0.0008 (the threshold that was given)" in found.output
     text = (tmp_path / "delta.csv").read_text(encoding="utf-8")
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["layer"] for row in rows] == [str(layer) for layer in range(LAYERS)]
@@ -132,7 +132,7 @@ def test_several_experts_are_compared(models: Path, tmp_path: Path) -> None:
             wanted = correlation(pair.first, pair.second, part)
             assert pair.layer_correlation[layer] == pytest.approx(wanted, abs=1e-5)
     assert found.pairs[1].cosine == pytest.approx(0.96, abs=0.02)
-    assert f"math and more: cosine of the deltas {found.pairs[1].cosine:.3f}" in result.output
+    assert f"math and more: cosine of their changes {found.pairs[1].cosine:.3f}" in result.output
 
 
 def test_a_published_expert_beside_and_alone(models: Path, tmp_path: Path) -> None:
@@ -197,8 +197,8 @@ def test_an_expert_equal_to_its_base_is_told(models: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "name an expert and its --base, or a published one by --reference"),
-        (("somewhere",), "name the base that was fine-tuned by --base"),
+        ((), "give an EXPERT and its --base, or a published one with"),
+        (("somewhere",), "the change is measured from a base: give the base model with --base"),
         (("a", "a", "--base", "b"), "a is named twice"),
         (("a", "a/", "--base", "b"), "a is named twice"),
         (("a", "--base", "b", "--quantile", "1"), "0<x<1"),
@@ -206,10 +206,10 @@ def test_an_expert_equal_to_its_base_is_told(models: Path, tmp_path: Path) -> No
         (("a", "--base", "b", "--threshold", "inf"), "Invalid value for '--threshold'"),
         (("a", "--base", "b", "--threshold", "-1"), "x>=0"),
         (("a", "--base", "b", "--treshold", "1"), "No such option"),
-        (("a", "--base", "b", "--threshold", "1", "--quantile", "0.1"), "choose one"),
+        (("a", "--base", "b", "--threshold", "1", "--quantile", "0.1"), "not both"),
         (
             ("--reference", "Swahili expert #1", "--base", "b"),
-            "--base without an EXPERT: name the expert to draw beside 'Swahili expert #1'",
+            "--base without an EXPERT: add the expert to draw beside 'Swahili expert #1'",
         ),
         (
             ("--reference", "Swahili expert #1", "--threshold", "1", "--quantile", "0.1"),
@@ -238,7 +238,7 @@ def test_a_file_in_the_way_is_told_before_anything_is_read(tmp_path: Path) -> No
     (tmp_path / "file").write_text("mine")
     result = run(tmp_path / "no", "--base", tmp_path / "no", "--out", tmp_path / "file" / "out")
     assert result.exit_code == 2
-    assert f"{tmp_path / 'file'} is no folder" in result.output
+    assert f"{tmp_path / 'file'} is not a folder" in result.output
 
 
 def test_what_an_earlier_analysis_left_is_told(models: Path, tmp_path: Path) -> None:
@@ -246,5 +246,6 @@ def test_what_an_earlier_analysis_left_is_told(models: Path, tmp_path: Path) -> 
     (tmp_path / "delta.png").write_bytes(b"old")
     result = run(models / "math", "--base", models / "base", "--out", tmp_path)
     assert result.exit_code == 0, result.output
-    assert result.stderr == f"Warning: {tmp_path / 'reference.png'} is of an earlier analysis\n"
+    left = f"{tmp_path / 'reference.png'} is left from an earlier analysis"
+    assert result.stderr == f"Warning: {left}\n"
     assert (tmp_path / "delta.png").read_bytes() != b"old"

@@ -67,7 +67,7 @@ def test_experts_that_changed_alike_give_none(shares: tuple[tuple[float, ...], .
     found = suggest_swap(shares[0], shares[0])
     assert set(found.winners) == {"average"}
     assert found.refusal is not None
-    assert "nothing tells where to swap" in found.refusal
+    assert "do not say which layers to swap" in found.refusal
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_the_outer_runs(winners: str, counts: tuple[int, ...]) -> None:
     [
         ("tlllllt", "wins neither the first nor the last layer.* it wins only layers 1-5, inside"),
         ("ttaat", "wins neither the first nor the last layer.* and no layer at all"),
-        ("llaal", "the task expert wins no layer, so no middle is left"),
+        ("llaal", "the task expert wins no layer, so there is no middle"),
         ("lllll", "the task expert wins no layer"),
         ("aaaaa", "no layer's shares differ by more than 0.001"),
     ],
@@ -259,4 +259,4 @@ def test_an_expert_named_twice_and_a_recipe_below_a_file(
     (tmp_path / "file").write_text("mine")
     result = run(models, "--write", str(tmp_path / "file" / "swap.yml"))
     assert result.exit_code == 2
-    assert f"{tmp_path / 'file'} is no folder" in result.output
+    assert f"{tmp_path / 'file'} is not a folder" in result.output

@@ -136,7 +136,7 @@ def test_task_folders_that_hold_none_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="no such folder of lm-eval task files"):
         check(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="holds no lm-eval task file"):
+    with pytest.raises(InputError, match="has no lm-eval task file"):
         check(tmp_path)
 
 

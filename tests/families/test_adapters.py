@@ -214,4 +214,4 @@ def test_a_copy_of_another_adapter_or_dtype_is_refused(adapted: Any, tmp_path: P
         stored(merge(document, tmp_path / "same", lora_merge_cache=str(cache))), trebled
     )  # newer than all that it can be made from
     (copy / "model.safetensors").unlink()
-    refused("it holds no weights")
+    refused("it has no weights")

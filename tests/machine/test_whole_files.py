@@ -111,7 +111,7 @@ def test_a_place_is_checked_before_the_work(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"], "a check makes nothing"
     with pytest.raises(InputError, match="File name too long"):
         check_place(tmp_path / ("x" * 300) / "file")
-    with pytest.raises(InputError, match=r"file is no folder"):
+    with pytest.raises(InputError, match=r"file is not a folder"):
         check_place(tmp_path / "file" / "below")
 
 

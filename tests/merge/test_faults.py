@@ -134,7 +134,7 @@ def test_an_input_that_changes_meanwhile(own_trio: SimpleNamespace, tmp_path: Pa
     weights = own_trio.language / "model.safetensors"
     weights.write_bytes(weights.read_bytes())
     os.utime(weights, ns=(0, 10**18))
-    with pytest.raises(InputError, match="written anew while they were in use"):
+    with pytest.raises(InputError, match="rewritten while they were in use"):
         list(lines)
     assert not (tmp_path / "out").exists()
     assert left_in(tmp_path) == []
@@ -146,7 +146,7 @@ def test_places_that_are_refused(trio: SimpleNamespace, tmp_path: Path) -> None:
     before = {folder: content(folder) for folder in vars(trio).values()}
     (tmp_path / "file").write_text("x", encoding="utf-8")
     cases = {
-        trio.task / "merged": "lies inside",
+        trio.task / "merged": "is inside",
         trio.task: "is one of the merge's inputs",
         tmp_path / "file": "the output path is a file",
         tmp_path / "file" / "out": "the output folder cannot be made",
@@ -173,7 +173,7 @@ def test_the_same_merge_twice_at_once(trio: SimpleNamespace, tmp_path: Path) -> 
     fcntl.flock(opened, fcntl.LOCK_EX)
     done = run_merge(document, out)
     assert done.exit_code == 2
-    assert "the same merge is under way" in done.output
+    assert "the same merge is running" in done.output
     os.close(opened)
     assert run_merge(document, out).exit_code == 0
     assert left_in(tmp_path) == []

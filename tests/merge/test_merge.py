@@ -164,7 +164,7 @@ def test_what_mergekit_must_do_is_passed_on(
     assert calls[0][-5:] == [recipe_file, out, "--out-shard-size", "5000000000", "--cuda"]
     refused = run_merge(document, tmp_path / "out", "--verify")
     assert refused.exit_code == 2
-    assert "--verify: mergekit must merge this recipe" in refused.output
+    assert "--verify cannot be used: mergekit must merge this recipe" in refused.output
 
 
 def test_nothing_heavy_is_imported_for_copies(trio: SimpleNamespace, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_experts_without_an_output_embedding(
     refused(experts.with_language(language), f"{language} lacks 1 tensors", "lm_head.weight")
     refused(
         recipe({"task": task, "language": language}),
-        "task holds no lm_head.weight, and its config does not tie it to model.embed_tokens.weight",
+        "task has no lm_head.weight, and its config does not tie it to model.embed_tokens.weight",
     )
 
 
@@ -48,7 +48,7 @@ def test_experts_without_an_output_embedding(
         ({}, "has no weight_map with tensors"),
         ({"weight_map": {}}, "has no weight_map with tensors"),
         ({"weight_map": ["a"]}, "has no weight_map with tensors"),
-        ({"weight_map": {"a": 3}}, "places a in 3, which is no file name"),
+        ({"weight_map": {"a": 3}}, "places a in 3, which is not a file name"),
         ({"weight_map": {"a": SHARD}}, f"names 1 tensors that {SHARD} does not hold: a"),
     ],
 )

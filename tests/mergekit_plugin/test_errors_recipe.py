@@ -145,7 +145,7 @@ def test_a_setting_that_needs_a_tokenizer_and_a_base_without(
 ) -> None:
     refused(
         experts.recipe(**{key: value}),
-        f"{experts.base} holds no tokenizer (tokenizer.json, tokenizer.model or vocab.json), "
+        f"{experts.base} has no tokenizer (tokenizer.json, tokenizer.model or vocab.json), "
         f"which {key}: needs; copy its files there",
         options=["--copy-tokenizer"],
     )
@@ -158,8 +158,8 @@ def test_the_tokenizer_of_a_model_that_is_only_its_source(
     refused(
         experts.recipe(tokenizer={"source": str(donor)}),
         "4 problems",
-        f"{donor} holds no tokenizer",
-        f"{experts.task} holds no",
+        f"{donor} has no tokenizer",
+        f"{experts.task} has no",
     )
     without = merge(experts.recipe())  # no setting asks for one
     assert without.exit_code == 0, without.output

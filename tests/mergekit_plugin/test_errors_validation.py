@@ -26,7 +26,7 @@ CASES = [
     (model(parameters={"role": None}), "models[0].parameters.role is empty; write a value"),
     (model(parameters={"weight": None}), "models[0].parameters.weight is empty; write a value"),
     ({"parameters": []}, "parameters is []; it must be a block of names and values"),
-    ({"parameters": {1: 2}}, "parameters: the name 1 is no text; write it in quotes"),
+    ({"parameters": {1: 2}}, "parameters: the name 1 is not text; write it in quotes"),
     ({"parameters": {"seed": {"filter": "a"}}}, "parameters.seed is {'filter': 'a'}, which"),
     ({"models": []}, "it needs models:, slices: or modules:, exactly one of them"),
     ({"models": 3}, "models is 3; it must be a list"),

@@ -113,7 +113,7 @@ def test_what_cannot_be_said_of_one_tensor_is_refused(
 
 
 def test_a_base_that_is_not_named_is_missed() -> None:
-    with pytest.raises(ValueError, match="the base model does not hold this tensor"):
+    with pytest.raises(ValueError, match="the base model does not have this tensor"):
         merge_state_dicts(
             MODELS, "layer_swap", parameters={"role": ROLES, "non_layer": "base", "num_layers": 8}
         )
@@ -160,7 +160,7 @@ def test_weights_that_are_stored_inputs_first_need_the_model_type() -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"keep_fraction": 0.0}, "keep_fraction goes by all rows of the model"),
+        ({"keep_fraction": 0.0}, "keep_fraction needs all rows of the model"),
         ({"bottom_layers": 1, "num_layers": None}, "'base' has no config .*; give num_layers"),
         ({"bottom_layers": 9}, r"9 \+ 0 = 9 is more than the model's 8 layers"),
         ({"revert_modules": "atention"}, "did you mean 'attention'"),

@@ -90,7 +90,7 @@ def test_paths_that_cannot_be_outputs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the output path is empty"):
         output_folder(" ")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="is a link to nothing"):
+    with pytest.raises(InputError, match="is a broken link"):
         check_output(tmp_path / "link", ())
     (tmp_path / "file").write_text("mine")
     with (
@@ -122,7 +122,7 @@ def test_what_a_killed_merge_left_is_named(
     write_model(tmp_path / ".layerswap-x.partial" / "out", "model.safetensors")
     with caplog.at_level(logging.WARNING, "layerswap"), temporary_output(tmp_path / "out"):
         pass
-    assert ".layerswap-x.partial is of a merge that was killed or still runs" in caplog.text
+    assert ".layerswap-x.partial belongs to a merge that runs or was killed" in caplog.text
     caplog.clear()
     with caplog.at_level(logging.WARNING, "layerswap"), temporary_output(tmp_path / "other"):
         pass

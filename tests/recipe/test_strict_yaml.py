@@ -83,7 +83,7 @@ def test_a_further_tag_is_read_as_the_text_after_it() -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"\x80\x81", "it is no text in UTF-8"), (None, "No such file"), ("folder", "Is a directory")],
+    [(b"\x80\x81", "it is not UTF-8 text"), (None, "No such file"), ("folder", "Is a directory")],
 )
 def test_a_file_that_cannot_be_read_is_named_once(
     tmp_path: Path, content: bytes | str | None, message: str

@@ -49,7 +49,7 @@ def test_the_default_is_every_format_beside_the_cells(tmp_path: Path) -> None:
 
 def test_no_run(tmp_path: Path) -> None:
     for path, why in (
-        (tmp_path, "no run.json in it, so it is no run; layerswap run makes one"),
+        (tmp_path, "no run.json in it, so it is not a run folder; layerswap run makes one"),
         (tmp_path / "nowhere", f"no such folder (the current directory is {Path.cwd()})"),
     ):
         code, output = invoke_report(path)
@@ -64,7 +64,7 @@ def test_a_run_that_was_moved_or_is_looked_for_from_elsewhere(
     moved = shutil.copytree(small.path, tmp_path / "archive" / "made_up")
     monkeypatch.chdir(moved)
     for path, hint in (
-        (tmp_path / "archive", f"so it is no run; did you mean {moved}?"),
+        (tmp_path / "archive", f"so it is not a run folder; did you mean {moved}?"),
         (Path("archive/made_up"), f"; {tmp_path} has it: run the command there)"),
     ):
         code, output = invoke_report(path)
@@ -81,7 +81,7 @@ def test_the_name_of_a_study_is_answered_with_its_run(
     for arguments in (["made_up"], [small.path, "made_up"]):
         code, output = invoke_report(*arguments)
         assert code == 2
-        assert output == "Error: made_up is no run; did you mean runs/made_up?\n"
+        assert output == "Error: made_up is not a run folder; did you mean runs/made_up?\n"
 
 
 def test_a_run_that_is_named_twice_is_refused(small: Run, tmp_path: Path) -> None:

@@ -36,12 +36,12 @@ def refused(result: Result, message: str, code: int = 2) -> None:
     ("out", "message"),
     [
         ("file", "is a file"),
-        ("file/run", "file: is no folder; choose another --out"),
-        ("link", "link: is no folder; choose another --out"),
-        ("link/run", "link: is no folder; choose another --out"),
-        ("loop", "loop: is no folder; choose another --out"),
+        ("file/run", "file: is not a folder; choose another --out"),
+        ("link", "link: is not a folder; choose another --out"),
+        ("link/run", "link: is not a folder; choose another --out"),
+        ("loop", "loop: is not a folder; choose another --out"),
         ("x" * 300, "File name too long; choose another --out"),
-        ("full", "is not empty (thesis.tex) and holds no run; choose another --out"),
+        ("full", "is not empty (thesis.tex) and is not a run folder; choose another --out"),
     ],
 )
 def test_out_that_can_hold_no_run(
@@ -60,7 +60,7 @@ def test_out_that_can_hold_no_run(
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_may_not_be_written(tmp_path: Path, run: Callable[..., Result]) -> None:
     (tmp_path / "locked").mkdir(mode=0o555)
-    refused(run("--out", str(tmp_path / "locked" / "run")), "you may not write there")
+    refused(run("--out", str(tmp_path / "locked" / "run")), "you have no permission to write there")
 
 
 @pytest.mark.parametrize("content", ["{", None, "[]"])
@@ -91,5 +91,5 @@ def test_without_the_evaluation_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "lm_eval", None)  # as if it were not installed
     for options in ((), ("--dry-run",)):
-        refused(run(*options), "lm-eval is not installed; install it by: pip install 'layerswap[ev")
+        refused(run(*options), "lm-eval is not installed; install it with: pip install 'layerswap[")
     assert list(Path().iterdir()) == []

@@ -99,7 +99,7 @@ def test_an_expert_that_disappears_and_a_task_that_raises(
         "math+telugu bottom_layers=2",
     ]
     assert all("UndefinedError" in error for error in first.summary.failed.values())
-    assert "The same command again runs exactly the cells that failed." in first.report()
+    assert "Run the same command again to retry the cells that failed." in first.report()
 
     (tmp_path / "tasks" / "words_te.yaml").write_bytes(sound)
     hidden = tmp_path / "hidden"

@@ -289,9 +289,9 @@ class TestIsolation:
         with pytest.raises(InputError) as refused:
             run_program("x = 1", time_s=1, **LIMITS)
         assert refused.value.message == (
-            "generated code cannot be held on this machine (there is no bwrap), so none is run; "
-            "install bubblewrap (bwrap 0.8 or newer) where Linux allows user namespaces, or use "
-            "--code-isolation none if this container is the sandbox"
+            "generated code cannot be isolated on this machine (there is no bwrap), so it is not "
+            "run; install bubblewrap (bwrap 0.8 or newer) where Linux allows user namespaces, or "
+            "use --code-isolation none if this container is the sandbox"
         )
         with code_isolation("none"):
             assert run_program("x = 1", tests="assert x == 1", time_s=1, **LIMITS) == PASSED

@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_cut_from_the_left_and_said(
     assert short.notes[:2] == (
         "words_generate: 24 of 24 prompts (up to 20 tokens) do not fit the context of 12 tokens "
         "beside the answer and were cut from the left, so that examples are missing",
-        "words_generate: answers may take 6 tokens, half of the context, not the 8 of the task",
+        "words_generate: answers end at 6 tokens, half of the context; the task would allow 8",
     )
     # Asked for 3 tokens, the answer gets them, and the prompt the rest.
     assert [note.split(":")[0] for note in short.notes if "answers may" in note] == [TASKS[0]]

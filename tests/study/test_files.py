@@ -54,7 +54,10 @@ def test_every_fault_of_form_is_named_at_once(tmp_path: Path) -> None:
     )
     assert "4 problems" in message
     assert "the study has the unknown key 'questoin'; did you mean 'question'?" in message
-    assert "evaluate has the unknown key 'limitt'; did you mean 'limit'?" in message
+    assert (
+        "evaluate has the unknown key 'limitt'; did you mean 'limit'? Valid keys: tasks, languages,"
+        in message
+    )
     assert "baseline.0 is 'tiess'; it must be one of" in message
     assert "did you mean 'ties'?" in message
     assert "name is 'Not OK'; write lower-case letters" in message
@@ -74,12 +77,12 @@ FORMS = [
     ({"experts": {"task": ["x"], "language": {"sw": []}}}, "experts.language.sw is empty"),
     (
         {"experts": {"task": ["x"], "language": {False: ["y"]}}},  # no: without quotes
-        "experts.language: the name False is no text; write it in quotes",
+        "experts.language: the name False is not text; write it in quotes",
     ),
     ({"evaluate": {"languages": {"sw": []}}}, "evaluate.languages.sw is empty"),
     ({"evaluate": {"tasks": "words"}}, "evaluate.tasks is 'words'; write a list"),
     ({"recipe": [1]}, "recipe is [1]; write a block of names and values"),
-    ({"recipe": {5: 6}}, "recipe: the name 5 is no text; write it in quotes"),
+    ({"recipe": {5: 6}}, "recipe: the name 5 is not text; write it in quotes"),
     ({"vary": {"bottom_layers": [None]}}, "vary.bottom_layers.0 does not fit: vary is a grid"),
     ({"vary": "bottom_layers"}, "vary does not fit: vary is a grid"),
     ({"vary": {"bottom_layers": 3}}, "vary.bottom_layers does not fit: vary is a grid"),
@@ -106,8 +109,8 @@ def test_a_recipe_may_stand_in_a_file_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "swap.yml: no such file; write a path from the folder of the study file, or the"),
-        ("[1]", "swap.yml: holds no mapping; a recipe has merge_method:"),
+        (None, "swap.yml: no such file; write a path from the folder of the study file (or"),
+        ("[1]", "swap.yml: is not a recipe; a recipe has merge_method:"),
         ("dtype: float32\ndtype: bfloat16", "swap.yml: line 2 has the key 'dtype' again"),
     ],
 )
@@ -140,6 +143,11 @@ def test_a_folder_is_no_study_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         find_study(str(tmp_path))
     with pytest.raises(InputError, match="no such study file"):
         find_study("x" * 300)
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "mine.yml").touch()
+    monkeypatch.chdir(tmp_path / "deep")
+    with pytest.raises(InputError, match=rf"\(it is in {tmp_path}: run the command there\)"):
+        find_study("mine.yml")
     (tmp_path / "layer_count").mkdir()  # the run of a shipped study, say
     monkeypatch.chdir(tmp_path)
     assert find_study("layer_count").name == "layer_count.yml"
@@ -174,7 +182,7 @@ def test_an_experts_file_names_unknown_keys(tmp_path: Path) -> None:
         ("", "names no expert; write NAME: FOLDER"),
         ("[1]", "names no expert"),
         ("experts: {}", "experts is empty"),
-        ("no: x", "experts: the name False is no text; write it in quotes"),
+        ("no: x", "experts: the name False is not text; write it in quotes"),
         ("math: x\nmath: y", "line 2 has the key 'math' again"),
     ],
 )
@@ -215,9 +223,9 @@ def test_a_file_in_place_of_a_folder_names_the_folder(tmp_path: Path) -> None:
 
 
 def test_what_came_without_an_experts_file_is_not_called_an_expert() -> None:
-    with pytest.raises(InputError, match=r"^some-org/some-model cannot be had"):
+    with pytest.raises(InputError, match=r"^some-org/some-model: no such folder"):
         find_model("some-org/some-model", download=False)
-    with pytest.raises(InputError, match=r"^expert 'math': some-org/some-model cannot be had"):
+    with pytest.raises(InputError, match=r"^expert 'math': some-org/some-model: no such folder"):
         find_expert("math", {"math": "some-org/some-model"}, download=False)
 
 
@@ -256,4 +264,4 @@ def test_an_expert_is_looked_for_from_the_folders_above(
     here = (
         f"(the current directory is {tmp_path}/deep/er; {tmp_path} has it: run the command there)"
     )
-    assert f"expert 'math': runs/pocket/task: no such folder {here}" in raised.value.message
+    assert raised.value.message == f"expert 'math': runs/pocket/task: no such folder {here}"

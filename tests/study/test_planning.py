@@ -176,6 +176,20 @@ def test_layer_counts_of_another_depth_are_scaled_aloud(tmp_path: Path, experts:
     assert "█··█" in text
 
 
+def test_a_swap_of_most_layers_is_told_before_it_runs(tmp_path: Path, experts: Path) -> None:
+    def told(*counts: int) -> list[str]:
+        vary = [{"bottom_layers": count} for count in counts]
+        notes = plan(tmp_path, experts, baseline=[], vary=vary).notes
+        return [note for note in notes if "language expert" in note]
+
+    assert told(0, 1) == []
+    (note,) = told(1, 2)  # of 4 layers, with top_layers: 1
+    assert note.startswith("bottom_layers=2: 3 of the 4 layers come from the language expert")
+    (note,) = told(1, 2, 3)
+    assert note.startswith("2 merges take more than half of the layers from the language expert")
+    assert note.endswith(": bottom_layers=2; bottom_layers=3")
+
+
 def test_explicit_layers_cannot_be_scaled(tmp_path: Path, experts: Path) -> None:
     recipe = study_document()["recipe"] | {"parameters": {}}
     vary = [{"placement": "layers", "language_layers": "0-4"}]
@@ -361,7 +375,7 @@ def test_a_model_of_the_recipe_that_is_no_expert_says_what_to_write(
 ) -> None:
     recipe = study_document()["recipe"] | {"models": [{"model": "org/math"}, MODELS[1]]}
     told = problems(tmp_path, experts, recipe=recipe)
-    assert "no expert 'org/math' in the experts file" in told
+    assert "org/math: no such folder" in told
     assert "write task, language or base for an expert of the cell" in told
 
 

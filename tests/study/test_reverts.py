@@ -77,4 +77,4 @@ def test_what_is_wrong_is_said_before_anything_runs(work: Path, vary: Any, messa
 def test_a_tokenizer_has_no_place(work: Path) -> None:
     result = dry_run(work, {"keep_fraction": [0.5]}, tokenizer={"source": "base"})
     assert result.exit_code == 2
-    assert "tokenizer has no place here" in result.output
+    assert "tokenizer cannot be used here" in result.output

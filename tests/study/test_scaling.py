@@ -40,7 +40,7 @@ def test_the_pocket_models_of_the_paper() -> None:
 
 @pytest.mark.parametrize("count", [-1, 33])
 def test_counts_beyond_the_reference_are_refused(count: int) -> None:
-    with pytest.raises(ValueError, match="is no number of layers of a model of 32"):
+    with pytest.raises(ValueError, match="is not a number of layers of a model of 32"):
         scale_count(count, 32, 8)
 
 

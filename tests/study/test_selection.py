@@ -43,8 +43,8 @@ def test_values_of_a_name_are_alternatives_and_names_must_all_fit(
         ("", "--only : write NAME=VALUE; names: task, language,"),
         ("bottom", "write NAME=VALUE"),
         ("bottom_layer=3", "no cell has 'bottom_layer'; did you mean 'bottom_layers'?"),
-        ("kind=recip", "like that; did you mean 'recipe'? kind: base, recipe"),
-        ("bottom_layers=7", "no cell of the study is like that; bottom_layers: 0, 3, 10"),
+        ("kind=recip", "this value; did you mean 'recipe'? kind: base, recipe"),
+        ("bottom_layers=7", "no cell has this value; bottom_layers: 0, 3, 10"),
     ],
 )
 def test_a_name_or_value_that_no_cell_has_is_said_with_what_there_is(

@@ -13,7 +13,7 @@ def test_functions_beside_a_task_are_a_part_of_it(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("def text(doc): return 'x'\n")
 
     def hashes() -> list[str]:
-        contents = TaskContents(tmp_path)
+        contents = TaskContents([tmp_path])
         return [contents.fingerprint(name) for name in ("one", "two")]
 
     one, two = hashes()

@@ -163,7 +163,7 @@ def test_what_is_wrong_with_a_file_is_said(
         (
             "mgsm/sw_train.jsonl",
             lambda rows: rows[1].update(question=None),
-            ["sw_train.jsonl: row 1: question is None, which is no text"],
+            ["sw_train.jsonl: row 1: question is None, which is not text"],
         ),
         (
             "mmlu/sw_test.jsonl",

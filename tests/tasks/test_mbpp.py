@@ -108,7 +108,7 @@ class TestScores:
     ) -> None:
         *prompts, held = right.notes
         assert prompts == [
-            f"layerswap_mbpp_{language}: prompts are in 'en', for want of a translation"
+            f"layerswap_mbpp_{language}: prompts are in 'en', because there is no translation"
             for language in ("bn", "sw", "te")
         ]
         assert held.startswith(f"Python {platform.python_version()}: generated code runs under")
@@ -117,7 +117,9 @@ class TestScores:
     def test_without_isolation_the_record_says_so(self) -> None:
         unheld = run(gold, NAMES[-1:], code_isolation="none")
         assert scores_of(unheld) == {NAMES[-1]: 1.0}
-        assert unheld.notes[-1].endswith("WITHOUT ISOLATION, limits apart (--code-isolation none)")
+        assert unheld.notes[-1].endswith(
+            "WITHOUT ISOLATION, only with limits (--code-isolation none)"
+        )
 
 
 class TestConsent:
@@ -193,10 +195,10 @@ class TestData:
         ("change", "message"),
         [
             ({"task_id": 5}, "mbpp ja (test): no task_id from 11 to 510"),
-            ({"test_list": ["assert ("]}, "task_id 11: its tests are no Python: '(' was never"),
-            ({"test_list": "assert 1"}, "task_id 11: its tests are no list of texts"),
-            ({"test_setup_code": 5}, "task_id 11: its tests are no list of texts"),
-            ({"text_jpn": None}, "row 0: text_jpn is None, which is no text"),
+            ({"test_list": ["assert ("]}, "task_id 11: its tests are not valid Python: '(' was"),
+            ({"test_list": "assert 1"}, "task_id 11: its tests are not a list of texts"),
+            ({"test_setup_code": 5}, "task_id 11: its tests are not a list of texts"),
+            ({"text_jpn": None}, "row 0: text_jpn is None, which is not text"),
         ],
     )
     def test_what_is_no_problem_is_refused(

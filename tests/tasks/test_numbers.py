@@ -65,7 +65,7 @@ def test_indian_groups_decimals_and_all_minus_signs_are_read(text: str, number: 
 
 
 def test_a_gold_answer_that_is_no_number_is_an_error() -> None:
-    with pytest.raises(ValueError, match="the gold answer 'many' is no number"):
+    with pytest.raises(ValueError, match="the gold answer 'many' is not a number"):
         exact_match(references=["many"], predictions=["1"])
 
 

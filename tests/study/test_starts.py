@@ -1,0 +1,125 @@
+"""`layerswap init` and the page on study files: what they show works as it is."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from ablations.cli import main
+from ablations.runner.records import load_run
+from ablations.study import reference
+from ablations.study.reference import BLOCKS, PAGE
+from tests.standins.scripted import DATA
+from tests.standins.studies import write_expert, write_tasks
+
+TASKS = ("pocket_math_sw", "pocket_math_en", "pocket_translate_en_sw")
+
+
+@pytest.fixture
+def pocket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a working directory with stand-ins for the pocket experts in runs/pocket."""
+    for seed, name in enumerate(("base", "task", "language")):
+        write_expert(tmp_path / "runs" / "pocket" / name, seed, layers=8)
+    write_tasks(tmp_path / "runs" / "pocket" / "tasks", TASKS)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def ok(*arguments: str) -> str:
+    result = call(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def examples() -> list[str]:
+    return re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_study_of_init_runs(pocket: Path) -> None:
+    told = ok("init", "study")
+    assert told == "study.yml: edit it, then run layerswap run study.yml --dry-run\n"
+    assert "\n6 cells (layers" in ok("run", "study.yml", "--dry-run", "--backend", "hf")
+    told = ok("run", "study.yml", "--backend", "hf")
+    assert "6 cells evaluated, 0 failed" in told
+    cells = load_run(pocket / "runs" / "my_study").cells
+    assert {score.task for cell in cells for score in cell.scores} == set(TASKS[:2])
+
+
+def test_the_experts_of_init_run_a_shipped_study(pocket: Path) -> None:
+    told = ok("init", "experts", "here/mine.yml")
+    arguments = ["run", "layer_count", "--experts", "here/mine.yml", "--dry-run"]
+    assert told.endswith(f"then run layerswap {' '.join(arguments)}\n")
+    assert "\n9 cells (layers" in ok(*arguments, "--backend", "hf")
+    text = (pocket / "here" / "mine.yml").read_text()
+    assert "--experts mine.yml" in text
+
+
+def test_the_recipe_of_init_merges(pocket: Path) -> None:
+    assert "mergekit-yaml recipe.yml ./merged" in ok("init", "recipe")
+    told = ok("merge", "recipe.yml", "merged")
+    assert (pocket / "merged" / "layer_swap_plan.json").is_file(), told
+
+
+def test_the_examples_of_the_page_work(pocket: Path) -> None:
+    study, from_recipe, experts = examples()
+    for kind, text in (("study", study), ("experts", experts)):
+        ok("init", kind)
+        assert (pocket / f"{kind}.yml").read_text() == text
+    ok("init", "recipe")
+    (pocket / "from_recipe.yml").write_text(from_recipe)
+    told = ok("run", "from_recipe.yml", "--dry-run", "--backend", "hf")
+    assert "\n5 cells (layers" in told
+    assert "  5  " in told
+    assert "█······█" in told
+
+
+@pytest.mark.slow
+def test_own_tasks_and_a_benchmark_run_in_one_study(pocket: Path) -> None:
+    document = yaml.safe_load(examples()[0])
+    document["evaluate"] |= {"benchmarks": ["belebele"], "data_dir": str(DATA), "limit": 1}
+    document |= {"baseline": [], "vary": [{"bottom_layers": 1, "top_layers": 1}]}
+    (pocket / "study.yml").write_text(yaml.safe_dump(document))
+    assert "1 cell evaluated, 0 failed" in ok("run", "study.yml", "--backend", "hf")
+    (cell,) = load_run(pocket / "runs" / "my_study").cells
+    assert {score.task for score in cell.scores} == {*TASKS[:2], "layerswap_belebele_sw"}
+
+
+def test_init_keeps_what_is_there(pocket: Path) -> None:
+    (pocket / "study.yml").write_text("mine")
+    result = call("init", "study")
+    assert result.exit_code == 2
+    assert "study.yml: exists; add --force to replace it" in result.output
+    assert (pocket / "study.yml").read_text() == "mine"
+    ok("init", "study", "--force")
+    assert (pocket / "study.yml").read_text().startswith("# A study")
+    (pocket / "folder").mkdir()
+    result = call("init", "recipe", "folder")
+    assert "folder: is a folder; name a file in it, such as folder/recipe.yml" in result.output
+    assert call("init", "studdy").exit_code == 2
+
+
+def test_the_page_says_what_the_schema_says() -> None:
+    assert CliRunner().invoke(reference.main, ["--check"]).exit_code == 0
+    text = PAGE.read_text()
+    for model in BLOCKS.values():
+        for name, field in model.model_fields.items():
+            assert field.description, f"{model.__name__}.{name} has no text"
+            assert f"| `{name}` |" in text
+
+
+def test_check_finds_a_page_that_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "a" / "b" / "README.md"
+    monkeypatch.setattr(reference, "PAGE", page)
+    assert CliRunner().invoke(reference.main, []).exit_code == 0
+    page.write_text(page.read_text() + "mine")
+    result = CliRunner().invoke(reference.main, ["--check"])
+    assert result.exit_code == 1
+    assert "b/README.md differs from the schema: run python -m" in result.output
+    assert page.read_text().endswith("mine")

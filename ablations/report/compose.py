@@ -27,6 +27,7 @@ from ablations.report.detail_tables import (
 from ablations.report.document import Figure, Report, Table
 from ablations.report.factors import most_draws
 from ablations.report.observations import Measure, Observations
+from ablations.report.primary import primary_problems
 from ablations.report.protocol import protocol_notes
 from ablations.report.published import reference_table
 from ablations.report.souping import check_same_questions, has_soups, souping_table
@@ -77,7 +78,7 @@ def compose(
         name=study.name,
         question=study.question,
         source=study.source,
-        problems=evaluation_problems(run),
+        problems=(*evaluation_problems(run), *primary_problems(observations)),
         facts=tuple(_facts(run)),
         answers=tuple(answers(primary)),
         noise=tuple(noise_lines(comparisons, _medians(summaries), study.evaluate.level)),

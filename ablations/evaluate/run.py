@@ -7,6 +7,7 @@ again, and one more language or benchmark asks only that.
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +107,8 @@ class SuiteResult:
             return f"{table}\n\nNothing was evaluated."
         many = "task" if len(self.earlier) == 1 else "tasks"
         earlier = f" (and those of {len(self.earlier)} {many} of earlier calls)"
-        warnings = "".join(f"Warning: {each}\n\n" for each in self.problems)
+        wrapped = (textwrap.fill(f"Warning: {each}", 100) for each in self.problems)
+        warnings = "".join(f"{each}\n\n" for each in wrapped)
         return (
             f"{warnings}{table}\n\nEvaluated by lm-eval on {describe_backend(self.backend)}.\n"
             f"Scores{earlier if self.earlier else ''}: {self.out / RESULTS_FILE}; "

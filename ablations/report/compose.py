@@ -33,6 +33,7 @@ from ablations.report.lead_table import lead_table
 from ablations.report.merged import as_merged
 from ablations.report.names import task_name
 from ablations.report.observations import Measure, Observations
+from ablations.report.primary import primary_problems
 from ablations.report.protocol import protocol_notes
 from ablations.report.published import reference_table
 from ablations.report.score_maps import LayerMap, layer_map, map_figure
@@ -84,7 +85,7 @@ def compose(
         name=study.name,
         question=study.question,
         source=study.source,
-        problems=evaluation_problems(run),
+        problems=(*evaluation_problems(run), *primary_problems(observations)),
         bottom_line=tuple(sentences(summaries, comparisons, layers)),
         lead=(*figures[:1], lead_table(summaries, layers)),
         tables=tuple(_tables(several, comparisons, published)),

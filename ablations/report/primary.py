@@ -25,6 +25,7 @@ from ablations.report.design import (
 from ablations.report.factors import difference, factors, settled
 from ablations.report.observations import Item, Measure, Observations
 from ablations.study.schema import BaselineKind, Rival, Study
+from layerswap_method.errors import nearest
 
 _EXPERTS: tuple[BaselineKind, ...] = ("task_expert", "language_expert")
 
@@ -151,6 +152,18 @@ def primary_measures(observations: Observations, group: Group) -> tuple[Measure,
         list(measures),
     )
     return tuple(next((found[:1] for found in preferred if found), []))
+
+
+def primary_problems(observations: Observations) -> tuple[str, ...]:
+    """Return which tasks of `report.primary` no cell has answered."""
+    known = dict.fromkeys(measure.task for _, measure in observations.measured())
+    return tuple(
+        f"report.primary.tasks names {task!r}, which no cell has answered{nearest(task, known)}; "
+        f"the tasks are {', '.join(known)}. Correct the study file and run it again: finished work "
+        "is reused."
+        for task in observations.run.study.report.primary.tasks
+        if task not in known
+    )
 
 
 def last_code(task: str) -> str:

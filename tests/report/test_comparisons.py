@@ -15,6 +15,7 @@ from ablations.report.comparisons import (
     Comparison,
     compare_all,
 )
+from ablations.report.compose import compose
 from ablations.report.design import recipe_models
 from ablations.report.factors import factors
 from ablations.report.observations import Item, Observations
@@ -166,6 +167,16 @@ def test_a_study_names_its_primary_comparisons(tmp_path: Path) -> None:
     assert {each.measure.task for each in found} == {"pocket_math_en"}
     assert {each.outcome.items for each in found if each.outcome} == {40}
     assert {each.family for each in found} == {3}
+
+
+def test_a_primary_task_that_nobody_answered_is_a_problem_of_the_report(tmp_path: Path) -> None:
+    primary = {"tasks": ["pocket_math_se"]}
+    study = study_of(baseline=["soup"], report={"primary": primary})
+    run = write_run(tmp_path, study, _steady, items=30)
+    report, comparisons = compose(run, draw=False)
+    assert not any(each.is_primary for each in comparisons)
+    (problem,) = report.problems
+    assert "'pocket_math_se', which no cell has answered; did you mean 'pocket_math_sw'?" in problem
 
 
 def test_settings_that_come_to_the_same_weights_count_once(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ablations.models.find import find_expert, find_model
+from ablations.study.checks import study_problems
 from ablations.study.experts import find_experts_file, read_experts_file
 from ablations.study.files import STUDIES, find_study, read_study
 from ablations.study.schema import Study
@@ -264,4 +265,32 @@ def test_an_expert_is_looked_for_from_the_folders_above(
     here = (
         f"(the current directory is {tmp_path}/deep/er; {tmp_path} has it: run the command there)"
     )
-    assert raised.value.message == f"expert 'math': runs/pocket/task: no such folder {here}"
+    assert f"expert 'math': runs/pocket/task: no such folder {here}" in raised.value.message
+
+
+def test_primary_comparisons_name_what_the_study_has(tmp_path: Path) -> None:
+    primary = {
+        "against": ["soup", "better_expert", "first_setting"],
+        "setting": {"bottom_layers": 7},
+    }
+    document = study_document(
+        report={"primary": primary}, baseline=["base"], vary={"bottom_layers": [1]}
+    )
+    study = load_study(write_yaml(tmp_path / "bad.yml", document))
+    message = "\n".join(study_problems(study, ()))
+    assert "report.primary.against names soup; add it to baseline" in message
+    assert "names better_expert; add task_expert or language_expert to baseline" in message
+    assert "names first_setting; vary has no second setting" in message
+    assert "report.primary.setting is no setting of vary, which has {'bottom_layers': 1}" in message
+    message = problems_of(tmp_path, report={"primary": {"against": ["better_expret"]}})
+    assert "did you mean 'better_expert'?" in message
+    both = {"bottom_layers": [1, 2]}
+    found = write_yaml(
+        tmp_path / "good.yml",
+        study_document(
+            report={"primary": {"against": ["soup"], "setting": {"bottom_layers": 2}}},
+            baseline=["soup"],
+            vary=both,
+        ),
+    )
+    assert load_study(found).report.primary.setting == {"bottom_layers": 2}

@@ -40,11 +40,12 @@ def train(
     A run that was stopped goes on when the same command is given again. Several GPUs:
     accelerate launch --no_python layerswap train CONFIG --out DIR
     """
+    from ablations.train.files import read_config
     from ablations.train.run import train_expert
 
     show_log()
     short = {"base": base, "seed": seed, "save_dtype": save_dtype}
     given = [f"{name}={value}" for name, value in short.items() if value is not None]
     out = out or Path("runs") / Path(config).stem
-    train_expert(config, out, (*settings, *given))
+    train_expert(read_config(config, (*settings, *given)), out)
     click.echo(f"expert: {out}\nfor studies: {out / 'experts.yml'}")

@@ -209,7 +209,7 @@ def _hub(source: HubRows) -> tuple[int, Callable[[int], Row]]:
             )
     usable: Sequence[int] = range(len(found))
     for field, values in source.where.items():
-        column = found[field] if field in found.column_names else None
+        column = list(found[field]) if field in found.column_names else None
         allowed = _allowed(values)
         usable = [
             i

@@ -7,7 +7,7 @@ import importlib.metadata
 import importlib.util
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from ablations.machine.locks import holder, try_claim
 from ablations.machine.whole_files import check_place
 from ablations.models.find import find_model
 from ablations.train.config import TrainConfig, identity_of
-from ablations.train.files import read_config
 from ablations.train.finish import finish
 from ablations.train.folder import TrainingFolder
 from ablations.train.rows import Mix, mix_rows
@@ -29,23 +28,21 @@ LOCK = ".lock"
 _VERSIONS = ("torch", "transformers", "accelerate", "tokenizers", "safetensors")
 
 
-def train_expert(text: str, out: Path, settings: Sequence[str] = ()) -> dict[str, Any]:
-    """Train the expert of a configuration and return what its `training.json` says.
+def train_expert(config: TrainConfig, out: Path) -> dict[str, Any]:
+    """Train an expert and return what its `training.json` says.
 
     A run that was stopped goes on from its last checkpoint and gives the same weights. A finished
     one is left as it is.
 
     Args:
-        text: a configuration's path, or the name of a shipped one.
+        config: of `read_config`.
         out: folder of the run; the expert is in it when all is done.
-        settings: ``NAME=VALUE`` in place of what the file says.
 
     Raises:
-        InputError: for what is wrong with the configuration, the data, the base or the folder.
+        InputError: for what is wrong with the data, the base or the folder.
         LayerSwapError: where the loss is not finite, or something cannot be written.
     """
     _check_installed()
-    config = read_config(text, settings)
     base = find_model(config.base)
     if base.adapter is not None:
         raise InputError(

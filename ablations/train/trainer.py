@@ -161,6 +161,7 @@ def _arguments(config: TrainConfig, folder: TrainingFolder, steps: int) -> Train
             adam_beta1=config.adam_beta1,
             adam_beta2=config.adam_beta2,
             seed=config.seed,
+            use_cpu=not torch.accelerator.is_available(),
             bf16=config.compute == "bfloat16",
             gradient_checkpointing=config.gradient_checkpointing,
             gradient_checkpointing_kwargs={"use_reentrant": False},

@@ -281,9 +281,8 @@ def _text(value: Any, field: str) -> str:
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
-    raise ValueError(
-        f"field {field!r} is {'empty' if value is None else repr(value)[:40]}, no text"
-    )
+    found = "empty" if value is None else repr(value)[:40]
+    raise ValueError(f"field {field!r} is {found}; it must be text")
 
 
 def _messages(value: Any, field: str) -> Row:

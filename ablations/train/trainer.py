@@ -192,6 +192,10 @@ class _Trainer(Trainer):  # type: ignore[misc]
     step_loss = 0.0
     """Of the step under way, in nats a learned token; of this process's share."""
 
+    @property
+    def _run(self) -> _Run:
+        return next(c for c in self.callback_handler.callbacks if isinstance(c, _Run))
+
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)
 
@@ -208,10 +212,13 @@ class _Trainer(Trainer):  # type: ignore[misc]
 
     def _check(self, what: str, value: float) -> None:
         if not math.isfinite(value):
-            raise _Diverged(what, value, self.state.global_step + 1)
+            raise LayerSwapError(
+                f"the {what} is {value} at step {self.state.global_step + 1}: training stopped. "
+                f"{self._run.last_good()}. Lower the learning rate and choose another --out"
+            )
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        run = next(c for c in self.callback_handler.callbacks if isinstance(c, _Run))
+        run = self._run
         path = run.folder.checkpoints_dir / f"checkpoint-{self.state.global_step}"
         then = f". {run.last_good()}. Make room and run the same command again"
         try:
@@ -225,14 +232,6 @@ class _Trainer(Trainer):  # type: ignore[misc]
         except LayerSwapError:
             shutil.rmtree(path, ignore_errors=True)
             raise
-
-
-class _Diverged(LayerSwapError):
-    """A loss or a gradient is NaN or infinite."""
-
-    def __init__(self, what: str, value: float, step: int) -> None:
-        super().__init__(f"the {what} is {value} at step {step}")
-        self.step = step
 
 
 class _Run(TrainerCallback):  # type: ignore[misc]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from pathlib import Path
 
 import click
@@ -43,9 +45,11 @@ def train(
     from ablations.train.files import read_config
     from ablations.train.run import train_expert
 
-    show_log()
+    is_first = os.environ.get("RANK", "0") == "0"  # of several processes, one speaks
+    show_log(logging.INFO if is_first else logging.ERROR)
     short = {"base": base, "seed": seed, "save_dtype": save_dtype}
     given = [f"{name}={value}" for name, value in short.items() if value is not None]
     out = out or Path("runs") / Path(config).stem
     train_expert(read_config(config, (*settings, *given)), out)
-    click.echo(f"expert: {out}\nfor studies: {out / 'experts.yml'}")
+    if is_first:
+        click.echo(f"expert: {out}\nfor studies: {out / 'experts.yml'}")

@@ -56,7 +56,7 @@ def train_expert(config: TrainConfig, out: Path) -> dict[str, Any]:
         )
     from ablations.train.trainer import processes
 
-    rank, _ = processes()
+    rank, world = processes()
     mix = mix_rows(config)
     identity = {
         **{k: v for k, v in identity_of(config).items() if k not in ("base", "data")},
@@ -76,6 +76,7 @@ def train_expert(config: TrainConfig, out: Path) -> dict[str, Any]:
             "config": config.model_dump(mode="json"),
             "rows_by_source": mix.counts,
             "losses": folder.losses() or record.get("losses", []),
+            "processes": world,
             "versions": {name: importlib.metadata.version(name) for name in _VERSIONS},
         }
         folder.write(record)

@@ -18,7 +18,7 @@ from ablations.machine.whole_files import check_place
 from ablations.models.find import find_model
 from ablations.train.config import TrainConfig, identity_of
 from ablations.train.finish import finish
-from ablations.train.folder import TrainingFolder
+from ablations.train.folder import SavedCheckpoint, TrainingFolder
 from ablations.train.rows import Mix, mix_rows
 from layerswap_method.errors import InputError
 
@@ -56,27 +56,24 @@ def train_expert(config: TrainConfig, out: Path) -> dict[str, Any]:
         )
     from ablations.train.trainer import processes
 
-    rank, world = processes()
-    mix = mix_rows(config)
-    identity = {
-        **{k: v for k, v in identity_of(config).items() if k not in ("base", "data")},
-        "base_weights": fingerprint_checkpoint(base.folder),
-        "rows": _fingerprint(mix),
-    }
+    state = processes()
     folder = TrainingFolder(out)
-    with _claimed(folder, rank):
-        record = folder.open(identity) if rank == 0 else folder.read()
+    with _claimed(folder, state.process_index):
+        with state.main_process_first():  # which downloads, and sweeps the folder
+            mix = mix_rows(config)
+            record = folder.open(_identity(config, base.folder, mix))
+            resume = folder.resumable()
         if record.get("finished"):
             logger.info("%s: is finished, nothing to do", out)
             return record
-        _train(config, base.folder, mix, folder)
-        if rank != 0:
+        _train(config, base.folder, mix, folder, resume)
+        if not state.is_main_process:
             return record
         record |= {
             "config": config.model_dump(mode="json"),
             "rows_by_source": mix.counts,
             "losses": folder.losses() or record.get("losses", []),
-            "processes": world,
+            "processes": state.num_processes,
             "versions": {name: importlib.metadata.version(name) for name in _VERSIONS},
         }
         folder.write(record)
@@ -95,7 +92,24 @@ def _check_installed() -> None:
         )
 
 
-def _train(config: TrainConfig, base: Path, mix: Mix, folder: TrainingFolder) -> None:
+def _identity(config: TrainConfig, base: Path, mix: Mix) -> dict[str, Any]:
+    """Return what decides the weights: the content of base and data, not where they are."""
+    settings = identity_of(config)
+    rows = json.dumps([mix.train, mix.held_out], ensure_ascii=False)
+    return {
+        **{name: value for name, value in settings.items() if name not in ("base", "data")},
+        "base_weights": fingerprint_checkpoint(base),
+        "rows": hashlib.sha256(rows.encode()).hexdigest(),
+    }
+
+
+def _train(
+    config: TrainConfig,
+    base: Path,
+    mix: Mix,
+    folder: TrainingFolder,
+    resume: SavedCheckpoint | None,
+) -> None:
     """Train unless the last checkpoint is there."""
     from transformers import set_seed
 
@@ -121,7 +135,6 @@ def _train(config: TrainConfig, base: Path, mix: Mix, folder: TrainingFolder) ->
         raise InputError("no row is left to train on; set max_length higher")
     sequences = Sequences(encoded.rows, max_length=config.max_length, packing=config.packing)
     plan = plan_steps(sequences, config.batch_size, config.save_every)
-    resume = folder.resumable()
     if any(each.step == plan.steps for each in folder.checkpoints()):
         return
     if resume is not None:
@@ -147,11 +160,6 @@ def _train(config: TrainConfig, base: Path, mix: Mix, folder: TrainingFolder) ->
         donor=None if is_adapter else base,
         resume=resume,
     )
-
-
-def _fingerprint(mix: Mix) -> str:
-    text = json.dumps([mix.train, mix.held_out], ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @contextmanager

@@ -67,12 +67,11 @@ def plan_steps(sequences: Sequences, batch_size: int, save_every: int | None) ->
     return Plan(steps, seen, frozenset(saved))
 
 
-def processes() -> tuple[int, int]:
-    """Return the number of this process and how many train together (``accelerate launch``)."""
+def processes() -> Any:
+    """Return accelerate's state of the processes that train together, often one."""
     from accelerate import PartialState
 
-    state = PartialState()
-    return state.process_index, state.num_processes
+    return PartialState(cpu=not torch.accelerator.is_available())
 
 
 def train(
@@ -121,7 +120,7 @@ def train(
 
 
 def _arguments(config: TrainConfig, folder: TrainingFolder, steps: int) -> TrainingArguments:
-    _, world = processes()
+    world = processes().num_processes
     share, rest = divmod(config.batch_size, world)
     if rest:
         raise InputError(

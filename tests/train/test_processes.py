@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -24,18 +25,22 @@ def test_accelerate_launch_with_two_processes(
     config = write_config(
         tmp_path / "c.yml", base, rows, save_every=8, regime=regime, measure=False
     )
-    bin = Path(sys.executable).parent
-    if not (bin / "layerswap").is_file():
+    programs = Path(sys.executable).parent
+    if not (programs / "layerswap").is_file():
         pytest.skip("the package is not installed in this environment")
     together, alone = tmp_path / "together", tmp_path / "alone"
-    words = (
-        f"launch --cpu --num_processes 2 --num_machines 1 --mixed_precision no {PORT} --no_python"
-    )
+    # --multi_gpu is what starts several processes; without a GPU they compute on the processor.
+    launch = "launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no"
+    launch += " --dynamo_backend no --main_process_port 0 --no_python"
     subprocess.run(
-        [bin / "accelerate", *words.split(), bin / "layerswap", "train", config, "--out", together],
+        [
+            *(programs / "accelerate", *launch.split(), programs / "layerswap"),
+            *("train", config, "--out", together),
+        ],
         check=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
+    assert json.loads((together / "training.json").read_text())["processes"] == 2
     train_expert(read_config(str(config)), alone)
     found = [TrainingFolder(out).checkpoints() for out in (together, alone)]
     assert [each.samples for each in found[0]] == [each.samples for each in found[1]] == [8, 16]
@@ -45,7 +50,3 @@ def test_accelerate_launch_with_two_processes(
     difference = sum(float((one[name] - two[name]).square().sum()) for name in one)
     change = sum(float((one[name] - first[name]).square().sum()) for name in one)
     assert difference < 1e-3 * change
-
-
-PORT = "--main_process_port 0"
-"""Any that is free: other tests may launch at the same time."""

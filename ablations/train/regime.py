@@ -99,6 +99,9 @@ class Disjoint(Frozen):
         return self
 
 
+ADAPTERS = (Lora, Prefix)
+"""Regimes whose checkpoints are peft adapters."""
+
 Regime = Annotated[Full | Lora | Prefix | FrozenLayers | Disjoint, Field(discriminator="kind")]
 
 

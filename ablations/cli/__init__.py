@@ -20,8 +20,8 @@ _GO_ON = ("evaluate", "pocket", "quickstart", "run")
 _GOES_ON = " Finished work is saved; the same command goes on with the rest."
 
 COMMANDS = (
-    *("compare", "delta", "evaluate", "init", "merge", "pocket", "quickstart"),
-    *("report", "run", "suggest", "tasks", "version"),
+    *("compare", "delta", "divergence", "evaluate", "init", "merge", "pocket", "quickstart"),
+    *("report", "run", "suggest", "swap-adapters", "tasks", "train", "version"),
 )
 
 

@@ -1,8 +1,8 @@
 """The click command `layerswap`. Knows the names of its commands; imports one only when asked.
 
-A command is a name below and a function of that name in a module of that name. `layerswap --help`
-imports those modules, which hold options only; torch, mergekit, lm-eval and their like are imported
-by the libraries that the bodies call.
+A command is a name below and a function of that name (with _ for -) in a module of that name.
+`layerswap --help` imports those modules, which hold options only; torch, mergekit, lm-eval and
+their like are imported by the libraries that the bodies call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from layerswap_method.errors import nearest
 
 COMMANDS = (
     *("delta", "evaluate", "merge", "pocket", "quickstart"),
-    *("report", "run", "suggest", "tasks", "version"),
+    *("report", "run", "suggest", "swap-adapters", "tasks", "version"),
 )
 
 
@@ -30,8 +30,9 @@ class LazyGroup(click.Group):
         """Return a command, importing its module; None if there is no such command."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"ablations.cli.{cmd_name}")
-        command: click.Command = getattr(module, cmd_name)
+        name = cmd_name.replace("-", "_")
+        module = importlib.import_module(f"ablations.cli.{name}")
+        command: click.Command = getattr(module, name)
         return command
 
     def resolve_command(

@@ -1,0 +1,1 @@
+"""Training of experts: one configuration file, one command, every regime."""

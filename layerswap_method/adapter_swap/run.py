@@ -109,7 +109,7 @@ def swap_adapters(
     if dropped := [f"{key}: {document[key]}" for key in _DTYPES if document.get(key) is not None]:
         yield f"{' and '.join(dropped)} is of merged weights; the adapter keeps its experts' dtype"
     _write(out, document["base_model"], record, new, draw_plan(plan))
-    yield f"{out}: {sum(t.nbytes for t in new.tensors.values()) / 1e6:.2f} MB"
+    yield f"{out_path}: {sum(t.nbytes for t in new.tensors.values()) / 1e6:.2f} MB"
 
 
 def _read(recipe: Path) -> tuple[dict[str, Any], LayerSwapDocument]:

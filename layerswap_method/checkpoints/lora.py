@@ -50,6 +50,17 @@ def check_readable(adapter: Path) -> None:
     read_adapter_tensors(adapter)
 
 
+def is_lora(adapter: Path) -> bool:
+    """Return whether an adapter is a LoRA, of whatever kind: a change of weights.
+
+    Others, such as prefixes, change what a model does and none of its weights.
+
+    Raises:
+        InputError: where its config is missing or damaged.
+    """
+    return read_adapter_config(adapter).get("peft_type") == "LORA"
+
+
 def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
     """Return tensor name -> change, for the tensors that the adapter changes.
 

@@ -54,7 +54,8 @@ def swap_lora(stream: WeightStream, config: Mapping[str, Any], rank: int | None)
         ]
         for name, terms in changed.items()
     }
-    dtype = _dtype([term for terms in read.values() for term in terms], rank)
+    is_cut = rank is not None and any(_rank(parts) > rank for parts in read.values())
+    dtype = _dtype([part for parts in read.values() for part in parts], rounds=is_cut)
     tensors: dict[str, torch.Tensor] = {}
     ranks, alphas, errors, norm = {}, {}, {}, 0.0
     for name, parts in read.items():
@@ -89,7 +90,7 @@ def _terms(mix: TensorMix) -> list[tuple[LowRankChange, float]]:
     return [
         (origin.change, number / mix.divisor)
         for origin, number in mix.terms
-        if origin.change is not None
+        if origin.change is not None and origin.change.scaling != 0
     ]
 
 
@@ -108,13 +109,17 @@ def _read(change: LowRankChange) -> Factors:
     return found
 
 
-def _dtype(terms: Sequence[tuple[Factors, float]], rank: int | None) -> torch.dtype:
+def _rank(parts: Sequence[tuple[Factors, float]]) -> int:
+    return sum(factors.rank for factors, _ in parts)
+
+
+def _dtype(terms: Sequence[tuple[Factors, float]], *, rounds: bool) -> torch.dtype:
     """Return the widest dtype of the factors; at least float32 where 16 bits would round."""
     dtype = terms[0][0].down.dtype
     for factors, _ in terms:
         for each in factors:
             dtype = torch.promote_types(dtype, each.dtype)
-    if rank is not None or not all(is_exact(number) for _, number in terms):
+    if rounds or not all(is_exact(number) for _, number in terms):
         dtype = torch.promote_types(dtype, torch.float32)
     return dtype
 

@@ -6,6 +6,7 @@ Knows recipes and files; not where models are found, and nothing of matrices.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ from layerswap_method.recipe.document import dtype_problems
 from layerswap_method.recipe.references import named_models
 from layerswap_method.recipe.strict_yaml import read_yaml
 from layerswap_method.stream.write import write_text
+
+LOG = logging.getLogger("layerswap")
 
 _DTYPES = ("dtype", "out_dtype")
 
@@ -100,6 +103,8 @@ def swap_adapters(
         experts = [given for given in stream_inputs(document, models) if given.role is not None]
         depth = read_checkpoint(base.name, base.folder).depth()
         new, plan = swap_prefixes(swap.parameters, experts, depth)
+    if (warning := report.most_swapped(swap.parameters, plan)) is not None:
+        LOG.warning("%s", warning)
     record = report.plan_record(swap, plan)
     if measured is not None:
         record["deltas"] = measured

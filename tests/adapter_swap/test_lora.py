@@ -172,6 +172,16 @@ def test_measured_recipes(parameters: dict[str, str], make: Make, tmp_path: Path
     assert "deltas" in json.loads((out / "layer_swap_plan.json").read_text())
 
 
+def test_an_adapter_of_no_scale_changes_nothing(make: Make, tmp_path: Path) -> None:
+    given = make({}, {})
+    file = given.adapters["language"] / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"lora_alpha": 0}))
+    out, _ = swapped(tmp_path, given.base, given.adapters, SWAP.parameters())
+    plain = {name: tensor.double() for name, tensor in stored(given.base).items()}
+    wanted = expected(SWAP, merged(given.base, given.adapters["task"]), plain)
+    assert_near(merged(given.base, out), wanted)
+
+
 def test_sixteen_bits_stay_where_they_are_exact(make: Make, tmp_path: Path) -> None:
     given = make({}, {})
     for folder in given.adapters.values():
@@ -180,9 +190,14 @@ def test_sixteen_bits_stay_where_they_are_exact(make: Make, tmp_path: Path) -> N
         file = folder / "adapter_model.safetensors"
         save_file({name: tensor.bfloat16() for name, tensor in load_file(file).items()}, file)
     both = {role: merged(given.base, adapter) for role, adapter in given.adapters.items()}
-    for weight, dtype in ((1.0, torch.bfloat16), (2.0, torch.float32)):
+    for weight, rank, dtype in (
+        (1.0, None, torch.bfloat16),
+        (1.0, 4, torch.bfloat16),
+        (2.0, None, torch.float32),
+    ):
         swap = Swap(LAYERS, w_lang=weight)
-        out, _ = swapped(tmp_path / str(weight), given.base, given.adapters, swap.parameters())
+        place = tmp_path / f"{weight}-{rank}"
+        out, _ = swapped(place, given.base, given.adapters, swap.parameters(), rank)
         found = load_file(out / "adapter_model.safetensors")
         assert {tensor.dtype for tensor in found.values()} == {dtype}
         assert_near(merged(given.base, out), expected(swap, both["task"], both["language"]))

@@ -135,8 +135,8 @@ class Fusion(nn.Module):
         model.requires_grad_(False)
         with ExitStack() as undo:
             for block, layer in zip(blocks, self._each(), strict=True):
-                for handle in self._hook_layer(block, layer):
-                    undo.callback(handle.remove)
+                undo.callback(setattr, block, "forward", block.forward)
+                self._wrap_layer(block, layer)
             for name in self._matrices:
                 undo.callback(self._hook_module(model, name).remove)
             undo.pop_all()
@@ -148,29 +148,22 @@ class Fusion(nn.Module):
             assert isinstance(layer, FusionLayer)
             yield layer
 
-    def _hook_layer(self, block: nn.Module, layer: FusionLayer) -> Iterator[Any]:
-        count = len(self.experts)
+    def _wrap_layer(self, block: Any, layer: FusionLayer) -> None:
+        """Replace a decoder layer's forward: hooks of others then see one batch and its fusion."""
+        count, run = len(self.experts), block.forward
 
-        def side_by_side(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            hidden, *others = args
-            size = len(hidden)
-            repeated = {
-                name: _repeated(value, size, count)
-                for name, value in kwargs.items()
-                if name in ("attention_mask", "position_ids", "position_embeddings")
-            }
+        def forward(hidden_states: torch.Tensor, *others: Any, **named: Any) -> Any:
+            size = len(hidden_states)
             masks = (_repeated(each, size, count) for each in others)
-            return (_repeated(hidden, size, count), *masks), {**kwargs, **repeated}
-
-        def fused(_: Any, args: tuple[Any, ...], output: Any) -> Any:
+            for name in named.keys() & {"attention_mask", "position_ids", "position_embeddings"}:
+                named[name] = _repeated(named[name], size, count)
+            output = run(_repeated(hidden_states, size, count), *masks, **named)
             first = output[0] if isinstance(output, tuple) else output
-            hidden = args[0].unflatten(0, (count, -1))[0]
-            added = first.unflatten(0, (count, -1)) - hidden
-            total = (hidden + layer(hidden, added)).to(first.dtype)
-            return (total, *output[1:]) if isinstance(output, tuple) else total
+            added = first.unflatten(0, (count, size)) - hidden_states
+            fused = (hidden_states + layer(hidden_states, added)).to(first.dtype)
+            return (fused, *output[1:]) if isinstance(output, tuple) else fused
 
-        yield block.register_forward_pre_hook(side_by_side, with_kwargs=True)
-        yield block.register_forward_hook(fused)
+        block.forward = forward
 
     def _hook_module(self, model: Any, name: str) -> Any:
         try:

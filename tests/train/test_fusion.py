@@ -110,6 +110,18 @@ def test_the_formulas_of_the_paper(made: Any) -> None:
     assert min(apart) > 0.05
 
 
+def test_hidden_states_are_those_of_one_batch(made: Any) -> None:
+    model = load_base(made.base)
+    before = model(input_ids=IDS, output_hidden_states=True).hidden_states
+    shaken(fusion.build(model, made.base, made.experts))
+    with torch.no_grad():
+        states = model(input_ids=IDS, output_hidden_states=True).hidden_states
+        last = model.lm_head(states[-1])
+    assert [state.shape for state in states] == [(2, 6, 16)] * (LAYERS + 1)
+    assert torch.equal(states[0], before[0])
+    torch.testing.assert_close(last, logits(model))
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_one_expert_alone_is_that_expert(name: str, made: Any) -> None:
     model = load_base(made.base)

@@ -14,8 +14,8 @@ import click
 from layerswap_method.errors import nearest
 
 COMMANDS = (
-    *("delta", "evaluate", "merge", "pocket", "quickstart"),
-    *("report", "run", "suggest", "swap-adapters", "tasks", "version"),
+    *("delta", "divergence", "evaluate", "merge", "pocket", "quickstart"),
+    *("report", "run", "suggest", "swap-adapters", "tasks", "train", "version"),
 )
 
 

@@ -58,8 +58,8 @@ def find_expert(name: str, known: Mapping[str, Any], *, download: bool) -> Exper
     reference = known[name]
     if isinstance(reference, dict) and "train" in reference:
         raise InputError(
-            f"expert {name!r} is to be trained (train:), which this version cannot do; train it "
-            "first and write its folder"
+            f"expert {name!r} is to be trained (train:), which a study does not do; train it "
+            "first (layerswap train CONFIG --out DIR) and write its folder"
         )
     if not isinstance(reference, str) or not reference:
         raise InputError(

@@ -159,6 +159,8 @@ def _find(document: Any, loc: Place, words: Words) -> tuple[Place, Any, Place]:
             isinstance(value, list | tuple) and isinstance(part, int) and part < len(value)
         ):
             place, value = (*place, part), value[part]
+        elif isinstance(value, Mapping) and value.get("kind") == part:
+            continue  # which of several blocks it is, and no place
         elif words.union:
             return place, value, loc[i:]
         else:
@@ -240,8 +242,14 @@ def _text(
         if kind in numbers:
             form = numbers[kind]
         where = _of_model(document, place) + where
-    if kind == "literal_error":
-        options = item["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+    if kind == "union_tag_not_found":
+        return f"{where}.kind is missing"
+    if kind in ("literal_error", "union_tag_invalid"):
+        context = item["ctx"]
+        if "tag" in context:
+            where, value = f"{where}.kind", context["tag"]
+        expected = context.get("expected") or context["expected_tags"]
+        options = expected.replace("'", "").replace(" or ", ", ").split(", ")
         listed = f"{', '.join(options)}{nearest(str(value), options)}"
         return f"{where} is {value!r}; it must be one of {listed}"
     if kind == "string_pattern_mismatch":

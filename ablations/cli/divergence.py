@@ -1,0 +1,35 @@
+"""`layerswap divergence`: options and what is told. Measures nothing itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ablations.cli.log import show_log
+from ablations.cli.options import folder_option
+
+
+@click.command()
+@click.argument("experts", nargs=-1, required=True, metavar="EXPERT...")
+@click.option("--base", required=True, metavar="MODEL", help="What they were fine-tuned from.")
+@click.option(
+    "--text",
+    "texts",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help='Held-out text for the drift of the hidden states: lines of {"text": "..."}. A run of '
+    "layerswap train leaves such a file, held_out.jsonl.",
+)
+@folder_option("--out", "Folder for the results.", "runs/divergence")
+def divergence(experts: tuple[str, ...], base: str, texts: Path | None, out: Path) -> None:
+    """Measure how far experts are from their base, and from each other.
+
+    An EXPERT is a folder, a hub id or base+adapter. Prints the mean change of the weights, its
+    relative norm, the drift of the hidden states, and the cosine between the experts' changes.
+    """
+    from ablations.train.divergence import divergence as measure
+
+    show_log()
+    for line in measure(experts, base, texts=texts, out=out):
+        click.echo(line)

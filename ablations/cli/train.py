@@ -1,0 +1,55 @@
+"""`layerswap train`: options of a training run. Trains nothing itself."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import click
+
+from ablations.cli.log import show_log
+from ablations.cli.options import folder_option
+
+
+@click.command()
+@click.argument("config")
+@folder_option("--out", "Folder of the run, with the expert in it.  [default: runs/CONFIG]")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="In place of what the file says, such as samples=1000 or regime.rank=8. Several times.",
+)
+@click.option("--base", metavar="MODEL", help="Short for --set base=MODEL.")
+@click.option("--seed", type=click.IntRange(min=0), help="Short for --set seed=N.")
+@click.option(
+    "--save-dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="Of the expert's file. 16 bits lose most of a light fine-tune.  [default: float32]",
+)
+def train(
+    config: str,
+    out: Path | None,
+    settings: tuple[str, ...],
+    base: str | None,
+    seed: int | None,
+    save_dtype: str | None,
+) -> None:
+    """Train the expert that CONFIG describes: a file, or a shipped one such as math_1.
+
+    A run that was stopped goes on when the same command is given again. Several GPUs:
+    accelerate launch --no_python layerswap train CONFIG --out DIR
+    """
+    from ablations.train.files import read_config
+    from ablations.train.run import train_expert
+
+    is_first = os.environ.get("RANK", "0") == "0"  # of several processes, one speaks
+    show_log(logging.INFO if is_first else logging.ERROR)
+    short = {"base": base, "seed": seed, "save_dtype": save_dtype}
+    given = [f"{name}={value}" for name, value in short.items() if value is not None]
+    out = out or Path("runs") / Path(config).stem
+    train_expert(read_config(config, (*settings, *given)), out)
+    if is_first:
+        click.echo(f"expert: {out}\nfor studies: {out / 'experts.yml'}")

@@ -1,0 +1,127 @@
+"""What comes after the last step: choose a checkpoint, write the expert, measure it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ablations.machine.whole_files import write_text
+from ablations.models.find import Expert
+from ablations.train.config import Dtype, TrainConfig
+from ablations.train.divergence import measure
+from ablations.train.folder import (
+    SavedCheckpoint,
+    TrainingFolder,
+    link_or_copy,
+    publish,
+    told_if_full,
+)
+from ablations.train.regime import Lora, Prefix
+from ablations.train.rows import Row
+from ablations.train.select import select
+from layerswap_method.merge.donor_files import copy_donor_files
+
+logger = logging.getLogger(__name__)
+
+HELD_OUT = "held_out.jsonl"
+"""Texts that were not trained on: what the drift of several experts can be measured on."""
+
+DIVERGENCE = "divergence.json"
+EXPERTS = "experts.yml"
+"""The expert with its measured facts, as `layerswap run --experts` reads it."""
+
+_PARTIAL = ".expert.partial"
+
+
+def finish(
+    config: TrainConfig,
+    base: Expert,
+    held_out: Sequence[Row],
+    folder: TrainingFolder,
+    record: dict[str, Any],
+) -> dict[str, Any]:
+    """Choose a checkpoint, make the expert of it, measure it; return the completed record.
+
+    Raises:
+        InputError: for tasks that cannot be asked.
+        LayerSwapError: where something cannot be written.
+    """
+    gc.collect()
+    checkpoints = folder.checkpoints()
+    chosen = checkpoints[-1]
+    is_adapter = _is_adapter(config)
+    if config.select is not None:
+        adapter_base = base.folder if isinstance(config.regime, Lora | Prefix) else None
+        chosen, record["selection"] = select(checkpoints, config.select, adapter_base)
+    record |= {"step": chosen.step, "samples": chosen.samples}
+    with told_if_full(folder.root, ". Make room and run the same command again"):
+        _write_expert(config, base.folder, chosen, folder.root)
+        texts = [config.separator.join(m["content"] for m in row) for row in held_out]
+        lines = [json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts]
+        write_text(folder.root / HELD_OUT, "".join(lines))
+    place = f"{base.source}+{folder.root.resolve()}" if is_adapter else str(folder.root.resolve())
+    entry: dict[str, Any] = {"path": place}
+    if config.measure:
+        adapter = folder.root.resolve() if is_adapter else None
+        where = base.folder if is_adapter else folder.root.resolve()
+        expert = Expert(folder.root.name, where, adapter, source=place)
+        ((found,), _) = measure([expert], base, texts)
+        write_text(folder.root / DIVERGENCE, found.model_dump_json(indent=1) + "\n")
+        record["facts"] = entry["facts"] = found.facts()
+        for line in found.tell():
+            logger.info("%s", line)
+    experts = {"experts": {"base": base.source, folder.root.name: entry}}
+    write_text(folder.root / EXPERTS, yaml.safe_dump(experts, sort_keys=False, allow_unicode=True))
+    folder.forget_states()
+    record["finished"] = True
+    folder.write(record)
+    return record
+
+
+def _is_adapter(config: TrainConfig) -> bool:
+    regime = config.regime
+    return isinstance(regime, Prefix) or (isinstance(regime, Lora) and not regime.merge)
+
+
+def _write_expert(config: TrainConfig, base: Path, chosen: SavedCheckpoint, out: Path) -> None:
+    """Write the checkpoint `chosen` to `out` as the expert; the file that names it comes last."""
+    fresh = out / _PARTIAL
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+    try:
+        if isinstance(config.regime, Lora) and config.regime.merge:
+            from ablations.train.model import merge_adapter
+
+            merge_adapter(base, chosen.folder).save_pretrained(fresh)
+        else:
+            for file in sorted(chosen.folder.glob("*.safetensors*")):
+                link_or_copy(file, fresh / file.name)
+        if _is_adapter(config):
+            shutil.copyfile(chosen.folder / "adapter_config.json", fresh / "adapter_config.json")
+        else:
+            copy_donor_files(base, fresh, config.save_dtype)
+        if config.save_dtype != "float32":
+            for file in fresh.glob("*.safetensors"):
+                _cast(file, config.save_dtype)
+        publish(fresh, out, "adapter_config.json" if _is_adapter(config) else "config.json")
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _cast(file: Path, dtype: Dtype) -> None:
+    """Replace a file of weights by one in another dtype; other names of the file keep theirs."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    kind = getattr(torch, dtype)
+    tensors = {name: tensor.to(kind) for name, tensor in load_file(file).items()}
+    other = file.with_suffix(".cast")
+    save_file(tensors, other, metadata={"format": "pt"})
+    other.replace(file)

@@ -1,0 +1,188 @@
+"""The model of a run: loaded in float32, with the weights that its regime trains.
+
+The only importer of peft here. Knows regimes and modules; not data, nor the trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ablations.train.regime import (
+    Disjoint,
+    FrozenLayers,
+    Full,
+    Lora,
+    Prefix,
+    Regime,
+    trained_layers,
+)
+from ablations.train.sequences import Tokens
+from layerswap_method.algorithm.tensor_names import decoder_layer
+from layerswap_method.errors import InputError, describe_error, nearest
+
+ADAPTERS = (Lora, Prefix)
+"""Regimes that write an adapter beside the base."""
+
+
+def load_base(folder: Path) -> Any:
+    """Return the model in `folder` with float32 weights, all of them trained.
+
+    Raises:
+        InputError: where transformers cannot load it.
+    """
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype="float32", use_safetensors=True, local_files_only=True
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise InputError(f"{folder}: cannot be loaded: {describe_error(error)}") from error
+    return model
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Return the tokenizer in `folder`.
+
+    Raises:
+        InputError: where there is none.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{folder}: its tokenizer cannot be loaded: {describe_error(error)}"
+        ) from error
+
+
+def prepare(model: Any, regime: Regime) -> Any:
+    """Return `model` so that the regime's weights are trained and no others.
+
+    Args:
+        model: of `load_base`; changed in place.
+        regime: what is trained.
+
+    Raises:
+        InputError: for layers or modules that the model does not have.
+    """
+    if isinstance(regime, Full):
+        return model
+    if isinstance(regime, Lora):
+        return _with_lora(model, regime)
+    if isinstance(regime, Prefix):
+        return _with_prefix(model, regime)
+    try:
+        _freeze(model, regime)
+    except ValueError as error:
+        raise InputError(f"regime: {error}") from error
+    return model
+
+
+def with_adapter(model: Any, adapter: Path) -> Any:
+    """Return `model` with the peft adapter in `adapter` on top.
+
+    Raises:
+        InputError: where it does not fit the model.
+    """
+    from peft import PeftModel
+
+    try:
+        return PeftModel.from_pretrained(model, str(adapter), local_files_only=True)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise InputError(
+            f"{adapter}: does not fit {model.name_or_path}; it was trained on another base, or is "
+            f"damaged: {describe_error(error)}"
+        ) from error
+
+
+def merge_adapter(base: Path, adapter: Path) -> Any:
+    """Return the base in float32 with the change of a LoRA adapter in its weights."""
+    return with_adapter(load_base(base), adapter).merge_and_unload()
+
+
+def check_separation(model: Any, rows: Sequence[Tokens]) -> None:
+    """Check that a row sees nothing of the row before it in the same sequence.
+
+    Args:
+        model: the model to train.
+        rows: two rows; with one there is nothing to check.
+
+    Raises:
+        InputError: for a model that does not go by the positions, whose rows cannot be packed.
+    """
+    import torch
+
+    if len(rows) < 2:
+        return
+    first, second = (torch.tensor(row.ids.tolist()) for row in rows[:2])
+    positions = torch.cat([torch.arange(len(first)), torch.arange(len(second))])
+    model.eval()
+    with torch.no_grad():
+        both = torch.cat([first, second])[None]
+        packed = model(input_ids=both, position_ids=positions[None], use_cache=False).logits[0]
+        alone = model(input_ids=second[None], use_cache=False).logits[0]
+    packed = packed[len(first) :]
+    if not torch.allclose(packed, alone, rtol=1e-3, atol=1e-3 * float(alone.abs().max())):
+        raise InputError(
+            f"{model.config.model_type}: rows packed into one sequence see each other in this "
+            "model; set packing to false"
+        )
+
+
+def _freeze(model: Any, regime: FrozenLayers | Disjoint) -> None:
+    """Leave `requires_grad` on the regime's layers only, and outside of them if it says so.
+
+    Raises:
+        ValueError: as `trained_layers`.
+    """
+    trained = set(trained_layers(regime, model.config.get_text_config().num_hidden_layers))
+    for name, parameter in model.named_parameters():
+        layer = decoder_layer(name)
+        parameter.requires_grad_(regime.outside if layer is None else layer in trained)
+
+
+def _with_lora(model: Any, regime: Lora) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    targets = regime.targets if isinstance(regime.targets, str) else list(regime.targets)
+    if isinstance(targets, list):
+        _check_targets(model, targets)
+    config = LoraConfig(
+        r=regime.rank,
+        lora_alpha=regime.alpha,
+        lora_dropout=regime.dropout,
+        target_modules=targets,
+        use_dora=regime.dora,
+        use_rslora=regime.rslora,
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(model, config)
+
+
+def _with_prefix(model: Any, regime: Prefix) -> Any:
+    from peft import PrefixTuningConfig, get_peft_model
+
+    config = PrefixTuningConfig(num_virtual_tokens=regime.tokens, task_type="CAUSAL_LM")
+    return get_peft_model(model, config)
+
+
+def _check_targets(model: Any, targets: list[str]) -> None:
+    modules: Mapping[str, Any] = dict(model.named_modules())
+    kinds = {
+        name.rpartition(".")[2]
+        for name, module in modules.items()
+        if name and getattr(module, "weight", None) is not None and module.weight.dim() == 2
+    }
+    for target in targets:
+        if not any(name == target or name.endswith(f".{target}") for name in modules):
+            raise InputError(
+                f"regime.targets: the model has no module {target!r}{nearest(target, kinds)}; it "
+                f"has {', '.join(sorted(kinds))}"
+            )

@@ -1,0 +1,226 @@
+"""From rows to sequences of tokens: templates, loss on the answers only, packing.
+
+Knows a tokenizer; no model. A packed sequence holds whole rows one after another, whose positions
+start again at 0. transformers keeps such rows apart in every attention implementation, as long as
+no attention mask is given (`tests/train/test_packing.py` compares them with rows on their own).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ablations.train.rows import Row
+from layerswap_method.errors import InputError, first_line
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+IGNORED = -100
+"""The label of a token without loss (torch's `ignore_index`)."""
+
+Ids = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """One row."""
+
+    ids: Ids
+    """[length] token ids."""
+
+    labels: Ids
+    """[length] the ids that are learned, `IGNORED` elsewhere."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The rows of a run as tokens."""
+
+    rows: list[Tokens]
+    """In the order of training."""
+
+    cut: int
+    """Rows that were longer than allowed and lost their end."""
+
+    dropped: int
+    """Rows that were left out: no token of an answer was left in them."""
+
+
+def encode(
+    rows: Iterable[Row],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    template: str,
+    separator: str,
+    max_length: int,
+) -> Encoded:
+    """Return rows as tokens, with loss on the answers and the token that ends them.
+
+    Each part is tokenized on its own: what a model is asked later is the same prefix of tokens.
+
+    Args:
+        rows: conversations.
+        tokenizer: of the base.
+        template: ``plain`` or ``chat``.
+        separator: between the parts of a plain row.
+        max_length: tokens of a row at most.
+
+    Raises:
+        InputError: for ``chat`` where the tokenizer has no chat template, or one that changes
+            earlier turns.
+    """
+    if template == "chat" and tokenizer.chat_template is None:
+        raise InputError(
+            f"{tokenizer.name_or_path}: its tokenizer has no chat template; write template: plain, "
+            "or use the tokenizer of a chat model"
+        )
+    encoded, cut, dropped = [], 0, 0
+    first, last = _ends(tokenizer)
+    for row in rows:
+        if template == "chat":
+            parts = _chat_parts(row, tokenizer)
+            tokens = _joined(parts, tokenizer, [], [])
+        else:
+            tokens = _joined(_plain_parts(row, separator), tokenizer, first, last)
+        if len(tokens.ids) > max_length:
+            tokens = Tokens(tokens.ids[:max_length], tokens.labels[:max_length])
+            cut += 1
+        if (tokens.labels[1:] == IGNORED).all():
+            dropped += 1
+        else:
+            encoded.append(tokens)
+    return Encoded(encoded, cut, dropped)
+
+
+def _ends(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+    """Return what the tokenizer puts in front of a text by itself, and the token that ends one."""
+    bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+    starts = tokenizer("a")["input_ids"][:1]
+    return [bos] if bos is not None and starts == [bos] else [], [] if eos is None else [eos]
+
+
+def _plain_parts(row: Row, separator: str) -> list[tuple[str, bool]]:
+    last = len(row) - 1
+    return [
+        (message["content"] + (separator if i < last else ""), message["role"] == "assistant")
+        for i, message in enumerate(row)
+    ]
+
+
+def _chat_parts(row: Row, tokenizer: PreTrainedTokenizerBase) -> list[tuple[str, bool]]:
+    """Return the rendered conversation in parts; the assistant's end with what ends their turn."""
+    parts: list[tuple[str, bool]] = []
+    before = ""
+    for end, message in enumerate(row, 1):
+        if message["role"] != "assistant":
+            continue
+        asked = _rendered(tokenizer, row[: end - 1], True)
+        whole = _rendered(tokenizer, row[:end], False)
+        if not asked.startswith(before) or not whole.startswith(asked):
+            raise InputError(
+                f"{tokenizer.name_or_path}: its chat template changes earlier turns, so the "
+                "answers cannot be found in the text; write template: plain"
+            )
+        parts += [(asked[len(before) :], False), (whole[len(asked) :], True)]
+        before = whole
+    return parts
+
+
+def _rendered(tokenizer: PreTrainedTokenizerBase, row: Row, ask: bool) -> str:
+    try:
+        text: Any = tokenizer.apply_chat_template(row, tokenize=False, add_generation_prompt=ask)
+    except Exception as error:  # a template is a program, and says what it likes
+        raise InputError(
+            f"{tokenizer.name_or_path}: its chat template refuses a row: {first_line(error)}"
+        ) from error
+    return str(text)
+
+
+def _joined(
+    parts: Sequence[tuple[str, bool]],
+    tokenizer: PreTrainedTokenizerBase,
+    first: list[int],
+    last: list[int],
+) -> Tokens:
+    ids, labels = list(first), [IGNORED] * len(first)
+    for text, is_learned in parts:
+        found = tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids += found
+        labels += found if is_learned else [IGNORED] * len(found)
+    ids += last
+    labels += last if parts and parts[-1][1] else [IGNORED] * len(last)
+    if labels:
+        labels[0] = IGNORED  # nothing stands before it to predict it from
+    return Tokens(np.array(ids, np.int32), np.array(labels, np.int32))
+
+
+class Sequences:
+    """What the model sees, one item a sequence: a dataset that a `DataLoader` can index."""
+
+    def __init__(self, rows: Sequence[Tokens], *, max_length: int, packing: bool) -> None:
+        """Lay rows into sequences, in their order.
+
+        Args:
+            rows: none longer than `max_length`.
+            max_length: tokens of a sequence.
+            packing: whether the next row joins a sequence as long as it fits.
+        """
+        self._rows = rows
+        self._packing = packing
+        self._groups: list[list[int]] = []
+        room = 0
+        for number, row in enumerate(rows):
+            if packing and self._groups and len(row.ids) <= room:
+                self._groups[-1].append(number)
+                room -= len(row.ids)
+            else:
+                self._groups.append([number])
+                room = max_length - len(row.ids)
+        self.rows_before = [0, *accumulate(len(group) for group in self._groups)]
+
+    def __len__(self) -> int:
+        """Return the number of sequences."""
+        return len(self._groups)
+
+    def __getitem__(self, number: int) -> dict[str, list[int]]:
+        """Return ids and labels of a sequence; positions too where it is packed."""
+        group = [self._rows[row] for row in self._groups[number]]
+        item = {
+            "input_ids": np.concatenate([row.ids for row in group]).tolist(),
+            "labels": np.concatenate([row.labels for row in group]).tolist(),
+        }
+        if self._packing:
+            item["position_ids"] = [at for row in group for at in range(len(row.ids))]
+        return item
+
+
+def collate(items: Sequence[dict[str, list[int]]], padding: int) -> dict[str, Any]:
+    """Return a batch of tensors [sequences, longest], padded on the right.
+
+    Padding of packed sequences is one more row of its own; that of others is masked.
+    """
+    import torch
+
+    longest = max(len(item["input_ids"]) for item in items)
+
+    def padded(name: str, filler: int) -> torch.Tensor:
+        return torch.tensor([item[name] + [filler] * (longest - len(item[name])) for item in items])
+
+    batch = {"input_ids": padded("input_ids", padding), "labels": padded("labels", IGNORED)}
+    if "position_ids" in items[0]:
+        batch["position_ids"] = torch.tensor(
+            [
+                item["position_ids"] + list(range(longest - len(item["position_ids"])))
+                for item in items
+            ]
+        )
+    else:
+        ones = [[1] * len(i["input_ids"]) + [0] * (longest - len(i["input_ids"])) for i in items]
+        batch["attention_mask"] = torch.tensor(ones)
+    return batch

@@ -23,7 +23,7 @@ from ablations.train.folder import (
     publish,
     told_if_full,
 )
-from ablations.train.regime import Lora, Prefix
+from ablations.train.regime import AdapterFusion, Lora, Prefix
 from ablations.train.rows import Row
 from ablations.train.select import select
 from layerswap_method.merge.donor_files import copy_donor_files
@@ -58,7 +58,9 @@ def finish(
     chosen = checkpoints[-1]
     is_adapter = _is_adapter(config)
     if config.select is not None:
-        adapter_base = base.folder if isinstance(config.regime, Lora | Prefix) else None
+        adapter_base = (
+            base.folder if isinstance(config.regime, Lora | Prefix | AdapterFusion) else None
+        )
         chosen, record["selection"] = select(checkpoints, config.select, adapter_base)
     record |= {"step": chosen.step, "samples": chosen.samples}
     with told_if_full(folder.root, ". Make room and run the same command again"):
@@ -87,7 +89,9 @@ def finish(
 
 def _is_adapter(config: TrainConfig) -> bool:
     regime = config.regime
-    return isinstance(regime, Prefix) or (isinstance(regime, Lora) and not regime.merge)
+    return isinstance(regime, Prefix | AdapterFusion) or (
+        isinstance(regime, Lora) and not regime.merge
+    )
 
 
 def _write_expert(config: TrainConfig, base: Path, chosen: SavedCheckpoint, out: Path) -> None:

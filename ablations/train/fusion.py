@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ from layerswap_method.checkpoints.lora import (
 )
 from layerswap_method.checkpoints.spans import read_rows
 from layerswap_method.checkpoints.stored import stored_tensor
-from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.errors import InputError
 
 KIND = "ADAPTER_FUSION"
 """What a fusion's ``adapter_config.json`` says in the place of a kind of peft's."""
@@ -231,42 +230,8 @@ def build(model: Any, base: Path, experts: Mapping[str, Path], seed: int = 0) ->
     return fusion
 
 
-def train(
-    model: Any,
-    batches: Iterable[Mapping[str, torch.Tensor]],
-    *,
-    learning_rate: float = 5e-5,
-    value_penalty: float = 0.01,
-) -> list[float]:
-    """Train the model's fusion, one AdamW step per batch; return the losses, without the penalty.
-
-    Args:
-        model: with a fusion attached.
-        batches: what the model takes, with ``labels``.
-        learning_rate: constant; the authors' default.
-        value_penalty: of the squared distance of every V from the identity; the authors' default.
-
-    Raises:
-        LayerSwapError: where the loss is not finite; no step was made with it.
-    """
-    fusion: Fusion = getattr(model, NAME)
-    optimiser = torch.optim.AdamW(fusion.parameters(), lr=learning_rate)
-    losses = []
-    model.train()
-    for step, batch in enumerate(batches, start=1):
-        loss = model(**batch, use_cache=False).loss
-        losses.append(loss.item())
-        if not math.isfinite(losses[-1]):
-            raise LayerSwapError(f"adapter_fusion: the loss is {losses[-1]} at step {step}")
-        optimiser.zero_grad()
-        (loss + value_penalty * fusion.penalty()).backward()
-        optimiser.step()
-    model.eval()
-    return losses
-
-
 def save(fusion: Fusion, folder: Path, base: str) -> None:
-    """Write a fusion, with its experts' matrices, as ``adapter_model.safetensors`` and a config.
+    """Write a fusion to a folder of its own, whole or not at all; see `write`.
 
     Args:
         fusion: what to write.
@@ -277,10 +242,16 @@ def save(fusion: Fusion, folder: Path, base: str) -> None:
         InputError: where `folder` holds something else.
         LayerSwapError: where it cannot be written.
     """
-    from safetensors.torch import save_file
-
     if folder.exists() and not is_fusion(folder):
         raise InputError(f"{folder}: exists and is no fusion; give another folder")
+    with told_if_unwritable(folder), replaced_folder(folder) as fresh:
+        write(fusion, fresh, base)
+
+
+def write(fusion: Fusion, folder: Path, base: str) -> None:
+    """Write a fusion, with its experts' matrices, as ``adapter_model.safetensors`` and a config."""
+    from safetensors.torch import save_file
+
     tensors = dict(fusion.state_dict())
     for name, (down, up) in fusion.matrices.items():
         tensors |= {f"{_DOWN}{name}": down, f"{_UP}{name}": up}
@@ -291,10 +262,21 @@ def save(fusion: Fusion, folder: Path, base: str) -> None:
         "layers": len(fusion.layers),
         "width": fusion.width,
     }
-    with told_if_unwritable(folder), replaced_folder(folder) as fresh:
-        kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        save_file(kept, fresh / ADAPTER_WEIGHTS, {"format": "pt"})
-        (fresh / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(kept, folder / ADAPTER_WEIGHTS, {"format": "pt"})
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def restore(fusion: Fusion, folder: Path) -> None:
+    """Set Q, K and V to those in `folder`.
+
+    Raises:
+        InputError: where they are damaged, or of other sizes.
+    """
+    try:
+        fusion.load_state_dict(_own(_stored(folder)))
+    except RuntimeError as error:
+        raise InputError(f"{folder}: is no whole fusion: {error}") from error
 
 
 def is_fusion(folder: Path) -> bool:
@@ -317,18 +299,26 @@ def load(model: Any, folder: Path) -> Fusion:
     config = read_adapter_config(folder)
     if config.get("peft_type") != KIND:
         raise InputError(f"{folder}: is no fusion (peft_type is {config.get('peft_type')!r})")
-    stored = {name: read_rows(place) for name, place in read_adapter_tensors(folder).items()}
+    stored = _stored(folder)
     downs = {name.removeprefix(_DOWN): t for name, t in stored.items() if name.startswith(_DOWN)}
     try:
         fusion = Fusion(config["experts"], config["layers"], config["width"])
         for name, down in downs.items():
             fusion.set_matrices(name, down, stored[f"{_UP}{name}"])
-        parts = {n: t for n, t in stored.items() if not n.startswith((_DOWN, _UP))}
-        fusion.load_state_dict(parts)
+        fusion.load_state_dict(_own(stored))
     except (KeyError, TypeError, RuntimeError) as error:
         raise InputError(f"{folder}: is no whole fusion: {error}") from error
     fusion.attach(model)
     return fusion
+
+
+def _stored(folder: Path) -> dict[str, torch.Tensor]:
+    return {name: read_rows(place) for name, place in read_adapter_tensors(folder).items()}
+
+
+def _own(stored: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the tensors that are no expert's."""
+    return {n: tensor for n, tensor in stored.items() if not n.startswith((_DOWN, _UP))}
 
 
 def _stacked(changes: Sequence[LowRankChange | None]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,9 +13,9 @@ import torch
 import transformers
 
 from ablations.train import fusion
-from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.errors import InputError
 from tests.standins.tuned import train_adapter
-from tests.standins.zoo import LAYERS, VOCAB, make_model
+from tests.standins.zoo import LAYERS, make_model
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "math": {"target_modules": ["q_proj", "v_proj", "down_proj"], "r": 2, "lora_alpha": 4},
@@ -63,6 +63,20 @@ def shaken(found: fusion.Fusion) -> Arrays:
             scale = 0.5 if "value" not in name else 0.2
             parameter.add_(torch.randn(parameter.shape) * scale)
     return {name: p.detach().double().numpy() for name, p in found.named_parameters()}
+
+
+def steps(model: Any, count: int, penalty: float = 0.0) -> list[float]:
+    """Take AdamW steps on one batch; return the losses, without the penalty."""
+    found = getattr(model, fusion.NAME)
+    optimiser = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=1e-2)
+    losses = []
+    for _ in range(count):
+        loss = model(input_ids=IDS, labels=IDS, use_cache=False).loss
+        losses.append(loss.item())
+        optimiser.zero_grad()
+        (loss + penalty * found.penalty()).backward()
+        optimiser.step()
+    return losses
 
 
 def oracle(base: Path, experts: list[Any], values: Arrays) -> np.ndarray:
@@ -154,8 +168,8 @@ def test_only_the_fusion_is_trained_and_it_learns(made: Any) -> None:
     assert trained == {f"{fusion.NAME}.{n}" for n, _ in found.named_parameters()}
     assert len(trained) == LAYERS * len(_PARTS)
     before = {n: p.clone() for n, p in found.named_parameters()}
-    batch = {"input_ids": IDS, "labels": IDS}
-    losses = fusion.train(model, [batch] * 30, learning_rate=1e-2)
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    losses = steps(model.train(), 30)
     assert losses[-1] < 0.8 * losses[0]
     assert all(torch.equal(frozen[n], p) for n, p in model.named_parameters() if n in frozen)
     for name, pair in matrices.items():
@@ -166,12 +180,12 @@ def test_only_the_fusion_is_trained_and_it_learns(made: Any) -> None:
 
 
 def test_the_penalty_holds_values_near_the_identity(made: Any) -> None:
-    batch, found = {"input_ids": IDS, "labels": IDS}, []
+    found = []
     for penalty in (0.0, 10.0):
         model = load_base(made.base)
         each = fusion.build(model, made.base, made.experts)
         assert each.penalty().item() == 0
-        fusion.train(model, [batch] * 20, learning_rate=1e-2, value_penalty=penalty)
+        steps(model, 20, penalty)
         found.append(each.penalty().item())
     assert found[1] < 0.1 * found[0]
 
@@ -225,14 +239,3 @@ def test_what_is_refused(made: Any, tmp_path: Path) -> None:
     file.write_text(file.read_text().replace('"layers": 6', '"layers": 5'))
     with pytest.raises(InputError, match="is no whole fusion"):
         fusion.load(load_base(made.base), tmp_path / "fused")
-
-
-def test_a_loss_that_is_not_finite_stops(made: Any) -> None:
-    model = load_base(made.base)
-    found = fusion.build(model, made.base, made.experts)
-    good = {"input_ids": IDS, "labels": IDS}
-    with torch.no_grad():
-        found.layers[2].query.bias.fill_(float("nan"))
-    with pytest.raises(LayerSwapError, match="the loss is nan at step 1"):
-        fusion.train(model, [good])
-    assert int(IDS.max()) < VOCAB

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool, StrictStr, model_validator
 
 from ablations.engines.options import BackendChoice
-from ablations.train.regime import Full, Prefix, Regime
+from ablations.train.regime import Full, Lora, Prefix, Regime
 from layerswap_method.frozen import Frozen
 
 Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -221,6 +221,12 @@ class TrainConfig(Frozen):
                 raise ValueError(
                     "gradient_checkpointing: peft's prefix tuning cannot do it; set it to false"
                 )
+        is_dora = isinstance(self.regime, Lora) and self.regime.dora
+        if self.select is not None and (is_dora or isinstance(self.regime, Prefix)):
+            raise ValueError(
+                "select: the live engine takes whole checkpoints and plain LoRA, no prefix and no "
+                "DoRA; drop it, and evaluate the merged checkpoints"
+            )
         if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
             raise ValueError(
                 f"batch_size {self.batch_size} is not a multiple of micro_batch_size "

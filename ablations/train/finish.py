@@ -81,9 +81,14 @@ def finish(
             logger.info("%s", line)
     experts = {"experts": {"base": base.source, folder.root.name: entry}}
     write_text(folder.root / EXPERTS, yaml.safe_dump(experts, sort_keys=False, allow_unicode=True))
-    folder.forget_states()
     record["finished"] = True
     folder.write(record)
+    # Only now: a run that is stopped before this goes on from these.
+    folder.forget_states()
+    kept = {row["step"] for row in record.get("selection", ()) if row["kept"]}
+    for each in checkpoints:
+        if kept and each.step not in kept:
+            shutil.rmtree(each.folder, ignore_errors=True)
     return record
 
 

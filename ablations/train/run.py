@@ -20,6 +20,7 @@ from ablations.train.config import TrainConfig, identity_of
 from ablations.train.finish import finish
 from ablations.train.folder import SavedCheckpoint, TrainingFolder
 from ablations.train.rows import Mix, mix_rows
+from ablations.train.select import check_select
 from layerswap_method.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -56,12 +57,16 @@ def train_expert(config: TrainConfig, out: Path) -> dict[str, Any]:
         )
     from ablations.train.trainer import processes
 
+    if config.select is not None:
+        check_select(config.select)
     state = processes()
     folder = TrainingFolder(out)
     with _claimed(folder, state.process_index):
         with state.main_process_first():  # which downloads, and sweeps the folder
             mix = mix_rows(config)
-            record = folder.open(_identity(config, base.folder, mix))
+            record = folder.read()
+            if state.is_main_process:
+                record = folder.open(_identity(config, base.folder, mix))
             resume = folder.resumable()
         if record.get("finished"):
             logger.info("%s: is finished, nothing to do", out)

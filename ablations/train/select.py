@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ablations.engines.backends import resolve_backend
 from ablations.engines.live import open_live
+from ablations.engines.lm_eval_backend import check_tasks
 from ablations.engines.options import EngineOptions
 from ablations.scoring.records import Evaluation, EvaluationRequest
 from ablations.tasks.catalog import SHIPPED_TASKS
@@ -19,12 +20,22 @@ from layerswap_method.stream.weight_stream import checkpoint_stream
 logger = logging.getLogger(__name__)
 
 
+def check_select(chosen: Select) -> None:
+    """Check what can be checked before hours of training.
+
+    Raises:
+        InputError: for unknown tasks, or an engine that is not installed.
+    """
+    resolve_backend(chosen.backend)
+    check_tasks(_request(chosen))
+
+
 def select(
     checkpoints: Sequence[SavedCheckpoint], chosen: Select, base: Path | None
 ) -> tuple[SavedCheckpoint, list[dict[str, Any]]]:
     """Evaluate every checkpoint in one live engine; return the best, and all scores, best first.
 
-    The others than the best `keep` lose their folders. Of equal scores the earlier one is better.
+    Of equal scores the earlier one is better. Nothing is removed.
 
     Args:
         checkpoints: whole ones of one run.
@@ -33,15 +44,9 @@ def select(
 
     Raises:
         InputError: for unknown tasks, or an engine that is not installed.
-        SwapFailed: for adapters that the engine cannot be given, such as prefixes.
+        SwapFailed: for a model that the engine cannot be given.
     """
-    include = SHIPPED_TASKS if chosen.include_path is None else Path(chosen.include_path)
-    request = EvaluationRequest(
-        tasks=chosen.tasks,
-        include_path=include,
-        data_dir=None if chosen.data_dir is None else Path(chosen.data_dir),
-        limit=chosen.limit,
-    )
+    request = _request(chosen)
     options = EngineOptions(batch_size=chosen.batch_size)
     engine = open_live(base or checkpoints[0].folder, chosen.backend, options)
     rows: list[tuple[float, SavedCheckpoint, Evaluation]] = []
@@ -58,8 +63,6 @@ def select(
     finally:
         engine.close()
     rows.sort(key=lambda row: (-row[0], row[1].step))
-    for _, each, _ in rows[chosen.keep :]:
-        shutil.rmtree(each.folder)
     return rows[0][1], [
         {
             "step": each.step,
@@ -70,6 +73,16 @@ def select(
         }
         for place, (mean, each, found) in enumerate(rows)
     ]
+
+
+def _request(chosen: Select) -> EvaluationRequest:
+    include = SHIPPED_TASKS if chosen.include_path is None else Path(chosen.include_path)
+    return EvaluationRequest(
+        tasks=chosen.tasks,
+        include_path=include,
+        data_dir=None if chosen.data_dir is None else Path(chosen.data_dir),
+        limit=chosen.limit,
+    )
 
 
 def _firsts(found: Evaluation) -> list[Any]:

@@ -142,6 +142,8 @@ def test_a_base_with_an_adapter_is_refused(tmp_path: Path, base: Path, rows: Pat
         (["data=[{prompt: '{a}'}]"], "data.0: name one of path, hub, pocket, config"),
         (["data=[{path: nowhere.jsonl}]"], "nowhere.jsonl: no such file"),
         (["samples"], "write NAME=VALUE"),
+        (["select={tasks: [layerswap_mgsm_ws]}"], "layerswap_mgsm_ws"),
+        (["select={tasks: [a]}", "regime={kind: lora, dora: true}"], "no prefix and no DoRA"),
     ],
 )
 def test_wrong_settings_exit_2_and_write_nothing(

@@ -39,8 +39,8 @@ def train(
 ) -> None:
     """Train the expert that CONFIG describes: a file, or a shipped one such as math_1.
 
-    A run that was stopped goes on when the same command is given again. Several GPUs:
-    accelerate launch --no_python layerswap train CONFIG --out DIR
+    A run that was stopped goes on when the same command is given again. For several
+    GPUs put this before it: accelerate launch --multi_gpu --num_processes N --no_python
     """
     from ablations.train.files import read_config
     from ablations.train.run import train_expert

@@ -15,7 +15,7 @@ import yaml
 from ablations.machine.whole_files import write_text
 from ablations.models.find import Expert
 from ablations.train.config import Dtype, TrainConfig
-from ablations.train.divergence import measure
+from ablations.train.divergence import Divergence, measure
 from ablations.train.folder import (
     SavedCheckpoint,
     TrainingFolder,
@@ -23,10 +23,12 @@ from ablations.train.folder import (
     publish,
     told_if_full,
 )
-from ablations.train.regime import AdapterFusion, Lora, Prefix
+from ablations.train.regime import ADAPTERS, Lora
 from ablations.train.rows import Row
 from ablations.train.select import select
+from layerswap_method.errors import InputError
 from layerswap_method.merge.donor_files import copy_donor_files
+from layerswap_method.recipe.references import is_folder
 
 logger = logging.getLogger(__name__)
 
@@ -56,31 +58,23 @@ def finish(
     gc.collect()
     checkpoints = folder.checkpoints()
     chosen = checkpoints[-1]
-    is_adapter = _is_adapter(config)
     if config.select is not None:
-        adapter_base = (
-            base.folder if isinstance(config.regime, Lora | Prefix | AdapterFusion) else None
-        )
+        adapter_base = base.folder if isinstance(config.regime, ADAPTERS) else None
         chosen, record["selection"] = select(checkpoints, config.select, adapter_base)
     record |= {"step": chosen.step, "samples": chosen.samples}
+    texts = [config.separator.join(m["content"] for m in row) for row in held_out]
     with told_if_full(folder.root, ". Make room and run the same command again"):
         _write_expert(config, base.folder, chosen, folder.root)
-        texts = [config.separator.join(m["content"] for m in row) for row in held_out]
         lines = [json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts]
         write_text(folder.root / HELD_OUT, "".join(lines))
-    place = f"{base.source}+{folder.root.resolve()}" if is_adapter else str(folder.root.resolve())
-    entry: dict[str, Any] = {"path": place}
-    if config.measure:
-        adapter = folder.root.resolve() if is_adapter else None
-        where = base.folder if is_adapter else folder.root.resolve()
-        expert = Expert(folder.root.name, where, adapter, source=place)
-        ((found,), _) = measure([expert], base, texts)
-        write_text(folder.root / DIVERGENCE, found.model_dump_json(indent=1) + "\n")
-        record["facts"] = entry["facts"] = found.facts()
-        for line in found.tell():
-            logger.info("%s", line)
-    experts = {"experts": {"base": base.source, folder.root.name: entry}}
-    write_text(folder.root / EXPERTS, yaml.safe_dump(experts, sort_keys=False, allow_unicode=True))
+        expert = _found(config, base, folder.root.resolve())
+        entry: dict[str, Any] = {"path": expert.source}
+        if config.measure and (found := _measured(expert, base, texts)) is not None:
+            write_text(folder.root / DIVERGENCE, found.model_dump_json(indent=1) + "\n")
+            record["facts"] = entry["facts"] = found.facts()
+        experts = {"experts": {"base": base.source, expert.name: entry}}
+        text = yaml.safe_dump(experts, sort_keys=False, allow_unicode=True)
+        write_text(folder.root / EXPERTS, text)
     record["finished"] = True
     folder.write(record)
     # Only now: a run that is stopped before this goes on from these.
@@ -93,10 +87,31 @@ def finish(
 
 
 def _is_adapter(config: TrainConfig) -> bool:
-    regime = config.regime
-    return isinstance(regime, Prefix | AdapterFusion) or (
-        isinstance(regime, Lora) and not regime.merge
-    )
+    """Return whether the expert is an adapter, to be named with its base."""
+    return isinstance(config.regime, ADAPTERS) and not getattr(config.regime, "merge", False)
+
+
+def _found(config: TrainConfig, base: Expert, out: Path) -> Expert:
+    """Return the expert in `out` as a study finds it."""
+    if _is_adapter(config):
+        return Expert(out.name, base.folder, out, source=f"{base.source}+{out}")
+    return Expert(out.name, out, source=str(out))
+
+
+def _measured(expert: Expert, base: Expert, texts: Sequence[str]) -> Divergence | None:
+    """Return the divergence; None, with a warning, where there is no reading it.
+
+    Weights that moved by more than 0.7 of the base's norm look like another model to what reads
+    deltas. Such a run is finished all the same.
+    """
+    try:
+        ((found,), _) = measure([expert], base, texts)
+    except InputError as error:
+        logger.warning("the divergence cannot be measured: %s", error.message)
+        return None
+    for line in found.tell():
+        logger.info("%s", line)
+    return found
 
 
 def _write_expert(config: TrainConfig, base: Path, chosen: SavedCheckpoint, out: Path) -> None:
@@ -113,7 +128,11 @@ def _write_expert(config: TrainConfig, base: Path, chosen: SavedCheckpoint, out:
             for file in sorted(chosen.folder.glob("*.safetensors*")):
                 link_or_copy(file, fresh / file.name)
         if _is_adapter(config):
-            shutil.copyfile(chosen.folder / "adapter_config.json", fresh / "adapter_config.json")
+            name = "adapter_config.json"
+            document = json.loads((chosen.folder / name).read_text(encoding="utf-8"))
+            if not is_folder(config.base):  # an id, which other machines have too
+                document["base_model_name_or_path"] = config.base.partition("@")[0]
+            write_text(fresh / name, json.dumps(document, indent=2) + "\n")
         else:
             copy_donor_files(base, fresh, config.save_dtype)
         if config.save_dtype != "float32":

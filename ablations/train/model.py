@@ -24,9 +24,6 @@ from ablations.train.sequences import Tokens
 from layerswap_method.algorithm.tensor_names import decoder_layer
 from layerswap_method.errors import InputError, describe_error, nearest
 
-ADAPTERS = (Lora, Prefix, AdapterFusion)
-"""Regimes that write an adapter beside the base."""
-
 
 def load_base(folder: Path) -> Any:
     """Return the model in `folder` with float32 weights, all of them trained.

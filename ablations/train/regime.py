@@ -111,6 +111,9 @@ class Disjoint(Frozen):
         return self
 
 
+ADAPTERS = (Lora, Prefix, AdapterFusion)
+"""Regimes whose checkpoints are adapters."""
+
 Regime = Annotated[
     Full | Lora | Prefix | AdapterFusion | FrozenLayers | Disjoint, Field(discriminator="kind")
 ]

@@ -19,6 +19,7 @@ from ablations.models.find import find_model
 from ablations.train.config import TrainConfig, identity_of
 from ablations.train.finish import finish
 from ablations.train.folder import SavedCheckpoint, TrainingFolder
+from ablations.train.regime import ADAPTERS
 from ablations.train.rows import Mix, mix_rows
 from ablations.train.select import check_select
 from layerswap_method.errors import InputError
@@ -118,7 +119,7 @@ def _train(
     """Train unless the last checkpoint is there."""
     from transformers import set_seed
 
-    from ablations.train.model import ADAPTERS, check_separation, load_base, load_tokenizer, prepare
+    from ablations.train.model import check_separation, load_base, load_tokenizer, prepare
     from ablations.train.sequences import Sequences, encode
     from ablations.train.trainer import plan_steps, train
 

@@ -12,6 +12,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from ablations.cli import main
+from ablations.study.experts import read_experts_file
 from ablations.train.folder import TrainingFolder
 from tests.train.runs import weights, write_config
 
@@ -37,6 +38,16 @@ def test_a_diverging_loss_stops_with_the_step_and_keeps_the_last_good_checkpoint
     assert str(found[-1].folder) in result.output
     assert all(torch.isfinite(t).all() for each in found for t in weights(each.folder).values())
     assert not (tmp_path / "out/config.json").exists()
+
+
+def test_a_run_that_left_its_base_behind_is_finished_without_a_divergence(
+    tmp_path: Path, base: Path, rows: Path
+) -> None:
+    config = write_config(tmp_path / "c.yml", base, rows, learning_rate=2.0, schedule="constant")
+    assert call(config, tmp_path / "out").exit_code == 0
+    assert (tmp_path / "out/config.json").is_file()
+    assert not (tmp_path / "out/divergence.json").exists()
+    assert read_experts_file(tmp_path / "out/experts.yml").facts() == {}
 
 
 @contextmanager

@@ -59,7 +59,7 @@ def stream_of(merge: Mapping[str, Any], experts: Mapping[str, ModelFiles]) -> We
         InputError: where an expert cannot be read, or its adapter cannot be streamed.
     """
     dtypes = {key: merge.get(key) for key in ("dtype", "out_dtype")}
-    inputs = [_input(experts[entry["model"]], entry) for entry in merge["models"]]
+    inputs = stream_inputs(merge, experts)
     if merge["merge_method"] == "passthrough":
         return checkpoint_stream(inputs[0].folder, inputs[0].adapter, **dtypes)
     if merge["merge_method"] == "linear":
@@ -73,6 +73,11 @@ def stream_of(merge: Mapping[str, Any], experts: Mapping[str, ModelFiles]) -> We
     spec = LayerSwapSpec(**parameters)
     with_role = [given for given in inputs if given.role is not None]
     return layer_swap_stream(spec, with_role, base, **dtypes)
+
+
+def stream_inputs(merge: Mapping[str, Any], experts: Mapping[str, ModelFiles]) -> list[StreamInput]:
+    """Return the models of a recipe in its order, with their roles and weights."""
+    return [_input(experts[entry["model"]], entry) for entry in merge["models"]]
 
 
 def _input(expert: ModelFiles, entry: Mapping[str, Any]) -> StreamInput:

@@ -25,11 +25,14 @@ REVERT_PLAN_FILE = "delta_revert_plan.json"
 """What a `delta_revert` kept, written beside the weights."""
 
 
-_WEIGHTS = ("model*.safetensors", "model*.safetensors.index.json", "pytorch_model*.bin*")
+_WEIGHTS = (
+    *("model*.safetensors", "model*.safetensors.index.json", "pytorch_model*.bin*"),
+    "adapter_model*",
+)
 _MERGED = (PLAN_FILE, REVERT_PLAN_FILE, "mergekit_config.yml")
 """Files that only a merge leaves."""
 
-_RENEWED = (*_WEIGHTS, *_MERGED, "chat_template*", "generation_config.json")
+_RENEWED = (*_WEIGHTS, *_MERGED, "adapter_config.json", "chat_template*", "generation_config.json")
 """Of an earlier merge, what must not stay beside new files: they would be taken for the new one's.
 Tokenizer files stay: a merge of experts that have none does not write any."""
 

@@ -1,8 +1,8 @@
 """The click command `layerswap`. Knows the names of its commands; imports one only when asked.
 
-A command is a name below and a function of that name in a module of that name. `layerswap --help`
-imports those modules, which hold options only; torch, mergekit, lm-eval and their like are imported
-by the libraries that the bodies call.
+A command is a name below and a function of that name (with _ for -) in a module of that name.
+`layerswap --help` imports those modules, which hold options only; torch, mergekit, lm-eval and
+their like are imported by the libraries that the bodies call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import click
 
 from layerswap_method.errors import nearest
 
-_GO_ON = ("evaluate", "pocket", "quickstart", "run")
+_GO_ON = ("evaluate", "pocket", "quickstart", "run", "train")
 """Commands that keep what they have finished."""
 
 _GOES_ON = " Finished work is saved; the same command goes on with the rest."
@@ -36,8 +36,9 @@ class LazyGroup(click.Group):
         """Return a command, importing its module; None if there is no such command."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"ablations.cli.{cmd_name}")
-        command: click.Command = getattr(module, cmd_name)
+        name = cmd_name.replace("-", "_")
+        module = importlib.import_module(f"ablations.cli.{name}")
+        command: click.Command = getattr(module, name)
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import logging
+from pathlib import Path
 
 from ablations.engines import vllm_cpu, vllm_engine
 from ablations.engines.options import BackendChoice
@@ -16,12 +17,24 @@ logger = logging.getLogger(__name__)
 _VERSIONED = ("lm_eval", "transformers", "tokenizers", "torch", "sacrebleu")
 
 
-def resolve_backend(choice: BackendChoice) -> Backend:
+def resolve_backend(choice: BackendChoice, beside: Path | None = None) -> Backend:
     """Return the backend that `choice` stands for on this machine. Imports nothing heavy.
 
+    Args:
+        choice: what was asked.
+        beside: an adapter that is no change of weights; ``auto`` is then HF.
+
     Raises:
-        InputError: for ``vllm`` where it is not installed, or a backend whose lm-eval is missing.
+        InputError: for ``vllm`` where it is not installed or cannot run the adapter, or a backend
+            whose lm-eval is missing.
     """
+    if beside is not None and choice == "vllm":
+        raise InputError(
+            f"{beside}: this adapter (a prefix, a fusion) changes none of the base's weights and "
+            "runs on transformers only; use --backend hf"
+        )
+    if beside is not None:
+        choice = "hf"
     if importlib.util.find_spec("lm_eval") is None:
         raise InputError("lm-eval is not installed; install it with: pip install 'layerswap[eval]'")
     if choice == "auto":

@@ -12,10 +12,11 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from ablations.engines import vllm_engine
-from ablations.engines.backends import backend_versions
+from ablations.engines.backends import backend_versions, resolve_backend
 from ablations.engines.options import EngineOptions
 from ablations.engines.task_choice import Choice, choose_tasks
 from ablations.engines.watched import WatchedHf, WatchedVllm
@@ -40,14 +41,18 @@ _CHATTY = (
 
 @contextmanager
 def loaded(
-    model: Checkpoint, backend: Backend, options: EngineOptions, seed: int = 0
+    model: Checkpoint,
+    backend: Backend,
+    options: EngineOptions,
+    seed: int = 0,
+    adapter: Path | None = None,
 ) -> Iterator[Any]:
     """Give lm-eval's model object of a checkpoint; end its engine afterwards.
 
     Raises:
         InputError: as `start_model`.
     """
-    lm = start_model(str(model), backend, options, seed)
+    lm = start_model(str(model), backend, options, seed, adapter=adapter)
     try:
         yield lm
     finally:
@@ -61,6 +66,7 @@ def start_model(
     options: EngineOptions,
     seed: int = 0,
     engine_arguments: Mapping[str, Any] | None = None,
+    adapter: Path | None = None,
 ) -> Any:
     """Return lm-eval's model object of a checkpoint: loaded, its engine started.
 
@@ -70,6 +76,7 @@ def start_model(
         options: how the model is run.
         seed: of vLLM's sampling.
         engine_arguments: more arguments for vLLM.
+        adapter: an adapter of peft's, of any kind, that runs beside the weights; HF only.
 
     Raises:
         InputError: when the model or the backend is not what it should be.
@@ -77,13 +84,14 @@ def start_model(
     """
     from safetensors import SafetensorError
 
+    resolve_backend(backend, beside=adapter)
     tell(Step(f"starting {backend} on {model}"))
     try:
         with _quietly():
             check_context(model, options.max_model_len)
             if backend == "vllm":
                 return _start_vllm(model, options, seed, engine_arguments or {})
-            return _start_hf(model, options)
+            return _start_hf(model, options, adapter)
     except LayerSwapError:
         raise
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
@@ -255,8 +263,8 @@ def _task_manager(request: EvaluationRequest) -> Any:
     return manager
 
 
-def _start_hf(model: str, options: EngineOptions) -> Any:
-    """Return lm-eval's transformers model."""
+def _start_hf(model: str, options: EngineOptions, adapter: Path | None) -> Any:
+    """Return lm-eval's transformers model, with an adapter of peft's on it if there is one."""
     import torch
     from lm_eval.models.huggingface import HFLM
 
@@ -265,6 +273,7 @@ def _start_hf(model: str, options: EngineOptions) -> Any:
 
     return Model(
         pretrained=model,
+        peft=None if adapter is None else str(adapter),
         device="cuda" if torch.cuda.is_available() else "cpu",
         dtype=options.dtype,
         batch_size=options.batch_size,

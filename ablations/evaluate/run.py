@@ -30,7 +30,7 @@ from ablations.study.files import StudyFile
 from ablations.study.schema import Evaluate, Pools, Study
 from ablations.tasks.catalog import Task, choose, list_tasks
 from layerswap_method.checkpoints.headers import read_checkpoint
-from layerswap_method.checkpoints.lora import read_changes
+from layerswap_method.checkpoints.lora import is_lora, read_changes
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.frozen import Frozen
 from layerswap_method.recipe.references import is_folder
@@ -133,9 +133,12 @@ def evaluate_model(model: str, request: SuiteRequest, out: Path | None = None) -
     """
     chosen = choose(list_tasks(), request.languages, request.benchmarks)
     expert = find_model(model)
-    if expert.adapter is not None:  # of a kind that cannot be streamed, say
+    beside = None
+    if expert.adapter is not None and is_lora(expert.adapter):  # of a kind that is not streamed
         read_changes(expert.adapter, read_checkpoint(model, expert.folder))
-    backend = resolve_backend(request.backend)
+    else:
+        beside = expert.adapter
+    backend = resolve_backend(request.backend, beside)
     out = default_folder(model, backend, request) if out is None else out
     check_folder(out, _NAME)
     may_run = request.allow_code_execution

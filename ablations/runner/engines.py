@@ -25,6 +25,7 @@ from ablations.models.find import Expert, here
 from ablations.runner.work import Done, ModelFailed, Work
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from ablations.study.documents import unmerged, with_references
+from layerswap_method.checkpoints.lora import is_lora
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.recipe.references import named_models
 
@@ -164,6 +165,10 @@ class StudyEngine:
         from layerswap_method.merge_stream import can_stream
         from layerswap_method.stream.weight_stream import checkpoint_stream
 
+        single = self._single(work)
+        if single is not None and single.adapter is not None and not is_lora(single.adapter):
+            self._close_live()
+            return self._beside(single.folder, single.adapter, work.request.seed, held)
         is_live, why = not self._setup.materialize, dict[str, Any]()
         if is_live and can_stream(work.merge):
             try:
@@ -236,6 +241,24 @@ class StudyEngine:
             lambda request: run_tasks(engine, request, model=str(folder), backend=backend),
             how,
             {"merge": merge_s, "start": time.monotonic() - started},
+        )
+
+    def _beside(self, folder: Path, adapter: Path, seed: int, held: ExitStack) -> _Opened:
+        """Start a fresh model with an adapter that changes none of its weights."""
+        from ablations.engines.backends import resolve_backend
+        from ablations.engines.lm_eval_backend import loaded, run_tasks
+        from ablations.train import fusion
+
+        started, backend = time.monotonic(), resolve_backend(self._setup.backend, beside=adapter)
+        is_fused = fusion.is_fusion(adapter)
+        by_peft = None if is_fused else adapter
+        engine = held.enter_context(loaded(folder, backend, self._setup.options, seed, by_peft))
+        if is_fused:
+            fusion.load(engine.model, adapter)
+        return (
+            lambda request: run_tasks(engine, request, model=str(adapter), backend=backend),
+            {"weights": "of the base, with an adapter beside them"},
+            {"merge": 0.0, "start": time.monotonic() - started},
         )
 
     @contextmanager

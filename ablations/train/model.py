@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ablations.models.find import find_model
 from ablations.train.regime import (
+    AdapterFusion,
     Disjoint,
     FrozenLayers,
     Full,
@@ -75,6 +77,8 @@ def prepare(model: Any, regime: Regime) -> Any:
         return _with_lora(model, regime)
     if isinstance(regime, Prefix):
         return _with_prefix(model, regime)
+    if isinstance(regime, AdapterFusion):
+        return _with_fusion(model, regime)
     try:
         _freeze(model, regime)
     except ValueError as error:
@@ -83,11 +87,16 @@ def prepare(model: Any, regime: Regime) -> Any:
 
 
 def with_adapter(model: Any, adapter: Path) -> Any:
-    """Return `model` with the peft adapter in `adapter` on top.
+    """Return `model` with the adapter in `adapter`, peft's or a fusion, on top.
 
     Raises:
         InputError: where it does not fit the model.
     """
+    from ablations.train import fusion
+
+    if fusion.is_fusion(adapter):
+        fusion.load(model, adapter)
+        return model
     from peft import PeftModel
 
     try:
@@ -168,6 +177,21 @@ def _with_prefix(model: Any, regime: Prefix) -> Any:
 
     config = PrefixTuningConfig(num_virtual_tokens=regime.tokens, task_type="CAUSAL_LM")
     return get_peft_model(model, config)
+
+
+def _with_fusion(model: Any, regime: AdapterFusion) -> Any:
+    from ablations.train import fusion
+
+    base = str(model.name_or_path)
+    found = {name: find_model(f"{base}+{each}") for name, each in regime.experts.items()}
+    adapters = {name: e.adapter for name, e in found.items() if e.adapter is not None}
+    built = fusion.build(model, Path(base), adapters)
+
+    def save_pretrained(folder: str, **_: Any) -> None:
+        fusion.write(built, Path(folder), base)
+
+    model.save_pretrained = save_pretrained  # a checkpoint is the fusion, not the whole model
+    return model
 
 
 def _check_targets(model: Any, targets: list[str]) -> None:

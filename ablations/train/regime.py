@@ -53,6 +53,18 @@ class Prefix(Frozen):
     """Length of the prefix in each layer."""
 
 
+class AdapterFusion(Frozen):
+    """Frozen LoRA experts, and a learned choice among them (arXiv 2005.00247); see `fusion`."""
+
+    kind: Literal["adapter_fusion"]
+
+    experts: dict[StrictStr, StrictStr] = Field(min_length=1)
+    """Name -> LoRA adapter of the base, a folder or hub id."""
+
+    value_penalty: float = Field(0.01, ge=0, allow_inf_nan=False)
+    """Weight of the squared distance of every V from the identity."""
+
+
 class FrozenLayers(Frozen):
     """Some layers stay as in the base; everything else is trained."""
 
@@ -99,10 +111,12 @@ class Disjoint(Frozen):
         return self
 
 
-ADAPTERS = (Lora, Prefix)
-"""Regimes whose checkpoints are peft adapters."""
+ADAPTERS = (Lora, Prefix, AdapterFusion)
+"""Regimes whose checkpoints are adapters."""
 
-Regime = Annotated[Full | Lora | Prefix | FrozenLayers | Disjoint, Field(discriminator="kind")]
+Regime = Annotated[
+    Full | Lora | Prefix | AdapterFusion | FrozenLayers | Disjoint, Field(discriminator="kind")
+]
 
 
 def trained_layers(regime: FrozenLayers | Disjoint, num_layers: int) -> tuple[int, ...]:

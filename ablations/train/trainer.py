@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,8 +27,10 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
 from ablations.pocket.progress import Progress
+from ablations.train import fusion
 from ablations.train.config import TrainConfig
 from ablations.train.folder import SavedCheckpoint, TrainingFolder, told_if_full
+from ablations.train.regime import AdapterFusion, Regime
 from ablations.train.sequences import Sequences, collate
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.merge.donor_files import copy_donor_files
@@ -109,7 +112,7 @@ def train(
             args=arguments,
             train_dataset=sequences,
             data_collator=partial(collate, padding=padding),
-            callbacks=[run],
+            callbacks=[run, *_penalties(model, config.regime)],
         )
         trainer.remove_callback(PrinterCallback)
         run.trainer = trainer
@@ -209,6 +212,12 @@ class _Trainer(Trainer):  # type: ignore[misc]
         self._check("norm of the gradients", float(norm))
         return norm
 
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if (found := getattr(self.model, fusion.NAME, None)) is None:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        else:
+            fusion.restore(found, Path(resume_from_checkpoint))
+
     def _check(self, what: str, value: float) -> None:
         if not math.isfinite(value):
             raise LayerSwapError(
@@ -272,6 +281,25 @@ class _Run(TrainerCallback):  # type: ignore[misc]
         self.trainer.step_loss = 0.0
         control.should_log |= state.global_step == self._plan.steps
         control.should_save = state.global_step in self._plan.save_after
+
+
+class _Penalty(TrainerCallback):  # type: ignore[misc]
+    """Adds the gradient of a fusion's penalty once a step, whatever the batch is cut into.
+
+    It comes after the norm of the gradients is clipped, as weight decay does.
+    """
+
+    def __init__(self, fused: fusion.Fusion, weight: float) -> None:
+        self._fused, self._weight = fused, weight
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        torch.autograd.backward(self._weight * self._fused.penalty())
+
+
+def _penalties(model: Any, regime: Regime) -> list[_Penalty]:
+    if not isinstance(regime, AdapterFusion):
+        return []
+    return [_Penalty(getattr(model, fusion.NAME), regime.value_penalty)]
 
 
 @contextlib.contextmanager

@@ -21,7 +21,10 @@ from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 
 _PREFIX = "base_model.model."
-_WEIGHTS = "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+"""The files of an adapter, as peft names them."""
+
 _INITIAL = (None, True, False, "gaussian", "orthogonal")
 """Values of `init_lora_weights` with which peft leaves the base's weights alone."""
 
@@ -43,8 +46,19 @@ def check_readable(adapter: Path) -> None:
     Raises:
         InputError: where one of them is missing or damaged.
     """
-    _read_config(adapter)
-    _read_tensors(adapter)
+    read_adapter_config(adapter)
+    read_adapter_tensors(adapter)
+
+
+def is_lora(adapter: Path) -> bool:
+    """Return whether an adapter is a LoRA, of whatever kind: a change of weights.
+
+    Others, such as prefixes, change what a model does and none of its weights.
+
+    Raises:
+        InputError: where its config is missing or damaged.
+    """
+    return read_adapter_config(adapter).get("peft_type") == "LORA"
 
 
 def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
@@ -57,9 +71,9 @@ def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
     Raises:
         InputError: for an adapter that is damaged, of an unsupported kind, or of another model.
     """
-    config = _read_config(adapter)
+    config = read_adapter_config(adapter)
     _check_config(adapter, config)
-    stored = _read_tensors(adapter)
+    stored = read_adapter_tensors(adapter)
     # A tied output embedding has no change of its own, even where the base stores it.
     tied = ties(base)
     shapes = {name: shape for name, shape in base.shapes.items() if not (tied and is_head(name))}
@@ -101,8 +115,13 @@ def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
 _HOW = "merge it into its base first (peft: merge_and_unload, save_pretrained) and give the folder"
 
 
-def _read_config(adapter: Path) -> dict[str, Any]:
-    path = adapter / "adapter_config.json"
+def read_adapter_config(adapter: Path) -> dict[str, Any]:
+    """Return what ``adapter_config.json`` says, of an adapter of any kind.
+
+    Raises:
+        InputError: where it is missing or damaged.
+    """
+    path = adapter / ADAPTER_CONFIG
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(config, dict):
@@ -110,7 +129,7 @@ def _read_config(adapter: Path) -> dict[str, Any]:
         if config.get("peft_type") == "LORA":
             config["r"], config["lora_alpha"] = int(config["r"]), float(config["lora_alpha"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{adapter}: no readable adapter_config.json: {error}") from error
+        raise InputError(f"{adapter}: no readable {ADAPTER_CONFIG}: {error}") from error
     return config
 
 
@@ -131,13 +150,18 @@ def _check_config(adapter: Path, config: Mapping[str, Any]) -> None:
         )
 
 
-def _read_tensors(adapter: Path) -> dict[str, StoredTensor]:
-    if not (adapter / _WEIGHTS).is_file():
+def read_adapter_tensors(adapter: Path) -> dict[str, StoredTensor]:
+    """Return name -> place of the tensors of an adapter of any kind.
+
+    Raises:
+        InputError: where the file is missing or damaged.
+    """
+    if not (adapter / ADAPTER_WEIGHTS).is_file():
         raise InputError(
-            f"{adapter}: no {_WEIGHTS} (a pickled adapter_model.bin is not loaded: it can run "
-            "code); save the adapter again with safe_serialization=True"
+            f"{adapter}: no {ADAPTER_WEIGHTS} (a pickled adapter_model.bin is not loaded: it can "
+            "run code); save the adapter again with safe_serialization=True"
         )
-    return read_header(adapter / _WEIGHTS)
+    return read_header(adapter / ADAPTER_WEIGHTS)
 
 
 def _pattern(patterns: Mapping[str, Any] | None, module: str, default: Any) -> Any:

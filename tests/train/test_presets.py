@@ -13,6 +13,7 @@ import yaml
 from ablations.train.config import HubRows, TrainConfig
 from ablations.train.files import read_config
 from ablations.train.run import train_expert
+from tests.standins.tuned import train_adapter
 from tests.train.runs import write_base
 
 ROOT = Path(__file__).parents[2]
@@ -55,10 +56,14 @@ TABLE_3 = {
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a working directory with a stand-in for every base and data set."""
+    """Return a working directory with a stand-in for every base, adapter and data set."""
     folder = tmp_path_factory.mktemp("presets")
     write_base(folder / "runs/pocket/base", num_hidden_layers=8, max_position_embeddings=2048)
     write_base(folder / "llama", num_hidden_layers=32, hidden_size=32, max_position_embeddings=2048)
+    for base, prefix in (("llama", ""), ("runs/pocket/base", "pocket_")):
+        for seed, name in enumerate(("math_lora", "swahili_lora")):
+            out = folder / f"runs/experts/{prefix}{name}"
+            train_adapter(folder / base, out, seed, target_modules=["q_proj"])
     (folder / "data").mkdir()
     for name in ("nllb_eng-swh", "nllb_eng-tel", "nllb_eng-ben", "nllb_eng-jpn"):
         _write(folder / f"data/{name}.jsonl", {"eng": "w1 w2", name[-3:]: "w3"})
@@ -143,7 +148,9 @@ def _train(name: str, here: Path, out: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("name", ["math_1", "swahili_1", "regimes/swahili_disjoint"])
+@pytest.mark.parametrize(
+    "name", ["math_1", "swahili_1", "regimes/swahili_disjoint", "regimes/fusion_swahili"]
+)
 def test_a_preset_trains_a_stand_in(
     name: str, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from ablations.train.files import read_config
 from ablations.train.folder import TrainingFolder
 from ablations.train.run import train_expert
 from layerswap_method.errors import LayerSwapError
+from tests.standins.tuned import train_adapter
 from tests.train.runs import weights, write_config
 from tests.waiting import wait_until
 
@@ -34,11 +35,24 @@ def _checkpoints(out: Path) -> list[tuple[int, int]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "regime", [{"kind": "full"}, {"kind": "lora", "rank": 4, "dropout": 0.2}], ids=["full", "lora"]
+    "regime",
+    [
+        {"kind": "full"},
+        {"kind": "lora", "rank": 4, "dropout": 0.2},
+        {"kind": "adapter_fusion", "experts": {"a": "a", "b": "b"}},
+    ],
+    ids=["full", "lora", "fusion"],
 )
 def test_a_run_ended_by_sigkill_goes_on_to_the_same_weights(
     tmp_path: Path, base: Path, rows: Path, regime: dict[str, Any]
 ) -> None:
+    if "experts" in regime:
+        names = [*regime["experts"]]
+        experts = {
+            name: str(train_adapter(base, tmp_path / name, seed, target_modules=["q_proj"]))
+            for seed, name in enumerate(names)
+        }
+        regime = {**regime, "experts": experts}
     config = write_config(
         tmp_path / "c.yml", base, rows, samples=200, save_every=20, regime=regime, measure=False
     )

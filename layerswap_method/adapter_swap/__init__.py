@@ -1,0 +1,1 @@
+"""Layer swapping in the adapters' own space: adapters in, one adapter out, no merged weights."""

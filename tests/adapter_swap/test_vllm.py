@@ -1,0 +1,72 @@
+"""vLLM serves the swapped adapter on the base: it says what the merged checkpoint says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ablations.engines import vllm_engine
+from ablations.engines.lm_eval_backend import run_tasks, start_model
+from ablations.engines.options import EngineOptions
+from ablations.scoring.records import Evaluation, EvaluationRequest
+from tests.adapter_swap.by_peft import run
+from tests.standins.cold import evaluate_cold
+from tests.standins.merging import merge, recipe
+from tests.standins.talkers import write_model
+from tests.standins.tasks import write_tasks
+from tests.standins.tuned import train_adapter
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # vLLM's imports warn a dozen times
+    pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed"),
+]
+OPTIONS = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
+TARGETS = {
+    "task": {"target_modules": ["q_proj", "v_proj", "down_proj"], "r": 2, "lora_alpha": 4},
+    "language": {"target_modules": ["q_proj", "gate_proj"], "r": 3, "use_rslora": True},
+}
+
+
+def served(base: Path, adapter: Path, request: EvaluationRequest) -> Evaluation:
+    """Ask vLLM with the adapter beside the base's weights."""
+    lora = {
+        "lora_local_path": str(adapter),
+        "max_lora_rank": 8,
+        # The output embedding would get another logits processor, which loses log-likelihoods.
+        "lora_target_modules": ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "down_proj"],
+    }
+    lm = start_model(str(base), "vllm", OPTIONS, engine_arguments=lora)
+    try:
+        return run_tasks(lm, request, model="adapter", backend="vllm")
+    finally:
+        vllm_engine.shut_down(lm.model)
+
+
+def test_vllm_serves_the_swap(tmp_path: Path) -> None:
+    base = write_model(tmp_path / "base", num_hidden_layers=4)
+    models = {
+        role: f"{base}+{train_adapter(base, tmp_path / role, seed, **TARGETS[role])}"
+        for seed, role in enumerate(("task", "language"))
+    }
+    parameters = {"bottom_layers": 1, "top_layers": 1, "bottom_transition": 1}
+    document = recipe(models, parameters, base)
+    out, _ = run(tmp_path / "swap", document)
+    tasks = ("words_generate", "words_choose")
+    request = EvaluationRequest(tasks=tasks, include_path=write_tasks(tmp_path / "tasks"))
+    cache = str(tmp_path / "cache")
+    merged = merge(document, tmp_path / "merged", lora_merge_cache=cache, copy_tokenizer=True)
+    wanted = evaluate_cold(merged, request, "hf", OPTIONS)
+    found = served(base, out, request)
+    assert found.scores == wanted.scores
+    assert len(found.samples) == len(wanted.samples) > 0
+    for ours, theirs in zip(found.samples, wanted.samples, strict=True):
+        if ours.task == "words_generate":
+            assert ours.responses == theirs.responses
+        else:
+            for one, other in zip(ours.responses, theirs.responses, strict=True):
+                assert one[0] == pytest.approx(other[0], abs=1e-3)
+    plain = evaluate_cold(base, request, "hf", OPTIONS)
+    assert plain.samples != wanted.samples

@@ -1,0 +1,99 @@
+"""Prefixes and fusions are evaluated beside the base's weights, by transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+import transformers
+
+from ablations.engines import vllm_engine
+from ablations.evaluate.run import SuiteResult
+from ablations.train import fusion
+from layerswap_method.errors import InputError
+from tests.evaluate.conftest import ask, samples_of
+from tests.standins.scripted import DATA
+from tests.standins.talkers import write_model
+from tests.standins.tuned import train_adapter
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+TASK = "layerswap_mgsm_sw"
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("base") / "base")
+
+
+def load_base(base: Path) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(base).eval()
+
+
+def evaluated(base: Path, adapter: Path, out: Path) -> SuiteResult:
+    benchmarks = {"languages": ("sw",), "benchmarks": ("mgsm", "belebele"), "limit": 3}
+    return ask(Path(f"{base}+{adapter}"), DATA, out, backend="auto", **benchmarks)
+
+
+def check_answers(result: SuiteResult, model: Any, base: Path) -> None:
+    """Fail unless the first tokens of every answer are what the model says without a cache."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+    samples = samples_of(result, TASK)
+    assert len(samples) == 6  # of two filters
+    compared = 0
+    for sample in samples:
+        (prompt,), (answer,) = sample.prompts, sample.responses
+        ids = tokenizer(prompt, add_special_tokens=False)["input_ids"][-64:]
+        said: list[int] = []
+        while len(said) < 6 and tokenizer.eos_token_id not in said:
+            with torch.no_grad():
+                logits = model(input_ids=torch.tensor([[*ids, *said]])).logits
+            said.append(int(logits[0, -1].argmax()))
+        wanted = tokenizer.decode(said, skip_special_tokens=True).split()
+        assert answer.split()[: len(wanted)] == wanted
+        compared += len(wanted)
+    assert compared > 6
+
+
+@pytest.mark.slow
+def test_a_prefix(base: Path, tmp_path: Path) -> None:
+    config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5)
+    torch.manual_seed(0)
+    model = peft.get_peft_model(load_base(base), config)
+    with torch.no_grad():
+        for parameter in model.prompt_encoder.parameters():
+            parameter.mul_(3)
+    model.save_pretrained(tmp_path / "prefix")
+    result = evaluated(base, tmp_path / "prefix", tmp_path / "out")
+    assert result.backend == "hf"
+    whole = peft.PeftModel.from_pretrained(load_base(base), tmp_path / "prefix").eval()
+    check_answers(result, whole, base)
+    plain = ask(base, DATA, tmp_path / "plain", languages=("sw",), benchmarks=("mgsm",), limit=3)
+    assert samples_of(plain, TASK) != samples_of(result, TASK)
+
+
+@pytest.mark.slow
+def test_a_fusion(base: Path, tmp_path: Path) -> None:
+    experts = {
+        name: train_adapter(base, tmp_path / name, seed, target_modules=["v_proj", "down_proj"])
+        for seed, name in enumerate(("one", "two"), start=3)
+    }
+    model = load_base(base)
+    fusion.save(fusion.build(model, base, experts), tmp_path / "fused", str(base))
+    result = evaluated(base, tmp_path / "fused", tmp_path / "out")
+    check_answers(result, model, base)
+    again = evaluated(base, tmp_path / "fused", tmp_path / "out")
+    assert {t: e.scores for t, e in again.evaluations.items()} == {
+        t: e.scores for t, e in result.evaluations.items()
+    }
+
+
+@pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
+def test_vllm_is_refused(base: Path, tmp_path: Path) -> None:
+    config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5)
+    peft.get_peft_model(load_base(base), config).save_pretrained(tmp_path / "prefix")
+    with pytest.raises(InputError, match="runs on transformers only; use --backend hf"):
+        ask(Path(f"{base}+{tmp_path / 'prefix'}"), DATA, tmp_path / "out", backend="vllm")

@@ -1,0 +1,241 @@
+"""AdapterFusion against its formulas in NumPy, against single experts, and through generation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import peft
+import pytest
+import torch
+import transformers
+
+from ablations.train import fusion
+from layerswap_method.errors import InputError
+from tests.standins.tuned import train_adapter
+from tests.standins.zoo import LAYERS, make_model
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "math": {"target_modules": ["q_proj", "v_proj", "down_proj"], "r": 2, "lora_alpha": 4},
+    "swahili": {"target_modules": ["q_proj", "gate_proj"], "r": 3, "use_rslora": True},
+}
+IDS = torch.tensor([[3, 11, 12, 13, 40, 41], [5, 60, 61, 7, 8, 9]])
+
+Arrays = dict[str, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """Return a base and two LoRA experts of other ranks and modules."""
+    root = tmp_path_factory.mktemp("fusion")
+    base = make_model("llama", root / "base", 0, dtype=torch.float32)
+    experts = {
+        name: train_adapter(base, root / name, seed, **config)
+        for seed, (name, config) in enumerate(CONFIGS.items())
+    }
+    return SimpleNamespace(base=base, experts=experts)
+
+
+def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+
+
+def merged(base: Path, adapter: Path, dtype: torch.dtype = torch.float64) -> Any:
+    """Return the expert with peft's merge of its adapter in its weights."""
+    whole = peft.PeftModel.from_pretrained(
+        load_base(base, dtype), adapter, autocast_adapter_dtype=False
+    )
+    return whole.merge_and_unload().eval()
+
+
+def logits(model: Any, ids: torch.Tensor = IDS, **more: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model(input_ids=ids, **more).logits
+
+
+def shaken(found: fusion.Fusion) -> Arrays:
+    """Give every parameter of a fusion a random value that matters; return them in float64."""
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in found.named_parameters():
+            scale = 0.5 if "value" not in name else 0.2
+            parameter.add_(torch.randn(parameter.shape) * scale)
+    return {name: p.detach().double().numpy() for name, p in found.named_parameters()}
+
+
+def steps(model: Any, count: int, penalty: float = 0.0) -> list[float]:
+    """Take AdamW steps on one batch; return the losses, without the penalty."""
+    found = getattr(model, fusion.NAME)
+    optimiser = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=1e-2)
+    losses = []
+    for _ in range(count):
+        loss = model(input_ids=IDS, labels=IDS, use_cache=False).loss
+        losses.append(loss.item())
+        optimiser.zero_grad()
+        (loss + penalty * found.penalty()).backward()
+        optimiser.step()
+    return losses
+
+
+def oracle(base: Path, experts: list[Any], values: Arrays) -> np.ndarray:
+    """Return the logits of the fused model by the formulas of the paper, in float64."""
+    plain = load_base(base, torch.float64)
+    hidden = plain.model.embed_tokens(IDS)
+    positions = torch.arange(IDS.shape[1])[None]
+    rotary = plain.model.rotary_emb(hidden, positions)
+    for number in range(LAYERS):
+        with torch.no_grad():
+            outputs = [
+                expert.model.layers[number](
+                    hidden, position_embeddings=rotary, position_ids=positions
+                )
+                for expert in experts
+            ]
+        h = hidden.detach().numpy()
+        z = np.stack([output.numpy() - h for output in outputs])
+        part = {kind: values[f"layers.{number}.{kind}"] for kind in _PARTS}
+        q = h @ part["query.weight"].T + part["query.bias"]
+        k = z @ part["key.weight"].T + part["key.bias"]
+        scores = np.einsum("btd,nbtd->nbt", q, k)
+        shares = np.exp(scores - scores.max(0))
+        shares /= shares.sum(0)
+        v = z @ part["value.weight"].T
+        hidden = torch.from_numpy(h + np.einsum("nbt,nbtd->btd", shares, v))
+    with torch.no_grad():
+        return plain.lm_head(plain.model.norm(hidden)).numpy()
+
+
+_PARTS = ("query.weight", "query.bias", "key.weight", "key.bias", "value.weight")
+
+
+def test_the_formulas_of_the_paper(made: Any) -> None:
+    model = load_base(made.base, torch.float64)
+    model.config._attn_implementation = "sdpa"  # causal without a mask, as the oracle's layers
+    found = fusion.build(model, made.base, made.experts).double()
+    values = shaken(found)
+    experts = [merged(made.base, adapter) for adapter in made.experts.values()]
+    wanted = oracle(made.base, experts, values)
+    np.testing.assert_allclose(
+        logits(model).numpy(), wanted, rtol=1e-5, atol=2e-6
+    )  # norms are in float32
+    apart = [np.abs(wanted - logits(expert).numpy()).max() for expert in experts]
+    assert min(apart) > 0.05
+
+
+def test_hidden_states_are_those_of_one_batch(made: Any) -> None:
+    model = load_base(made.base)
+    before = model(input_ids=IDS, output_hidden_states=True).hidden_states
+    shaken(fusion.build(model, made.base, made.experts))
+    with torch.no_grad():
+        states = model(input_ids=IDS, output_hidden_states=True).hidden_states
+        last = model.lm_head(states[-1])
+    assert [state.shape for state in states] == [(2, 6, 16)] * (LAYERS + 1)
+    assert torch.equal(states[0], before[0])
+    torch.testing.assert_close(last, logits(model))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_one_expert_alone_is_that_expert(name: str, made: Any) -> None:
+    model = load_base(made.base)
+    fusion.build(model, made.base, {name: made.experts[name]})
+    wanted = logits(merged(made.base, made.experts[name], torch.float32))
+    torch.testing.assert_close(logits(model), wanted, rtol=1e-4, atol=1e-5)
+    assert (wanted - logits(load_base(made.base))).abs().max() > 0.01
+
+
+def test_generation_with_a_cache_is_generation_without(made: Any) -> None:
+    model = load_base(made.base)
+    shaken(fusion.build(model, made.base, made.experts))
+    ids, mask = IDS.clone(), torch.ones_like(IDS)
+    ids[1, :2], mask[1, :2] = 2, 0  # padded on the left
+    options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 2}
+    cached = model.generate(ids, attention_mask=mask, **options)
+    whole = model.generate(ids, attention_mask=mask, use_cache=False, **options)
+    assert torch.equal(cached, whole)
+    alone = model.generate(ids[1:, 2:], **options)
+    assert torch.equal(cached[1:, 2:], alone)
+    assert len(set(cached[:, IDS.shape[1] :].flatten().tolist())) > 2
+
+
+def test_only_the_fusion_is_trained_and_it_learns(made: Any) -> None:
+    model = load_base(made.base)
+    found = fusion.build(model, made.base, made.experts)
+    frozen = {n: p.clone() for n, p in model.named_parameters() if fusion.NAME not in n}
+    matrices = {name: (a.clone(), b.clone()) for name, (a, b) in found.matrices.items()}
+    trained = {n for n, p in model.named_parameters() if p.requires_grad}
+    assert trained == {f"{fusion.NAME}.{n}" for n, _ in found.named_parameters()}
+    assert len(trained) == LAYERS * len(_PARTS)
+    before = {n: p.clone() for n, p in found.named_parameters()}
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    losses = steps(model.train(), 30)
+    assert losses[-1] < 0.8 * losses[0]
+    assert all(torch.equal(frozen[n], p) for n, p in model.named_parameters() if n in frozen)
+    for name, pair in matrices.items():
+        assert all(map(torch.equal, pair, found.matrices[name]))
+    assert all(
+        not torch.equal(before[n], p) for n, p in found.named_parameters() if "key.b" not in n
+    )
+
+
+def test_the_penalty_holds_values_near_the_identity(made: Any) -> None:
+    found = []
+    for penalty in (0.0, 10.0):
+        model = load_base(made.base)
+        each = fusion.build(model, made.base, made.experts)
+        assert each.penalty().item() == 0
+        steps(model, 20, penalty)
+        found.append(each.penalty().item())
+    assert found[1] < 0.1 * found[0]
+
+
+def test_what_is_saved_is_what_is_loaded(made: Any, tmp_path: Path) -> None:
+    model = load_base(made.base)
+    found = fusion.build(model, made.base, made.experts)
+    shaken(found)
+    folder = tmp_path / "fused"
+    fusion.save(found, folder, str(made.base))
+    fusion.save(found, folder, str(made.base))
+    assert fusion.is_fusion(folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["fused"]
+    again = load_base(made.base)
+    loaded = fusion.load(again, folder)
+    assert loaded.experts == ("math", "swahili")
+    assert torch.equal(logits(again), logits(model))
+    with pytest.raises(InputError, match="the model has a fusion already"):
+        fusion.load(again, folder)
+
+
+def test_the_seed_decides_the_first_values(made: Any) -> None:
+    states = [
+        fusion.build(load_base(made.base), made.base, made.experts, seed).state_dict()
+        for seed in (0, 0, 1)
+    ]
+    name = "layers.0.query.weight"
+    assert torch.equal(states[0][name], states[1][name])
+    assert not torch.equal(states[0][name], states[2][name])
+
+
+def test_what_is_refused(made: Any, tmp_path: Path) -> None:
+    model = load_base(made.base)
+    with pytest.raises(InputError, match="no experts"):
+        fusion.build(model, made.base, {})
+    head = train_adapter(made.base, tmp_path / "head", 0, target_modules=["lm_head"])
+    with pytest.raises(InputError, match=r"changes lm_head\.weight, which is in no decoder layer"):
+        fusion.build(model, made.base, {"head": head})
+    with pytest.raises(InputError, match=r"math: is no fusion \(peft_type is 'LORA'\)"):
+        fusion.load(model, made.experts["math"])
+    found = fusion.build(model, made.base, made.experts)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(InputError, match="exists and is no fusion"):
+        fusion.save(found, tmp_path / "other", "base")
+    fusion.save(found, tmp_path / "fused", "base")
+    short = load_base(make_model("llama", tmp_path / "short", 1, num_hidden_layers=4))
+    with pytest.raises(InputError, match="is of 6 layers of width 16, and the model has 4 of"):
+        fusion.load(short, tmp_path / "fused")
+    assert not hasattr(short, fusion.NAME)
+    file = tmp_path / "fused" / "adapter_config.json"
+    file.write_text(file.read_text().replace('"layers": 6', '"layers": 5'))
+    with pytest.raises(InputError, match="is no whole fusion"):
+        fusion.load(load_base(made.base), tmp_path / "fused")

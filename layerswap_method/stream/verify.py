@@ -10,7 +10,8 @@ from pathlib import Path
 from layerswap_method.checkpoints.stored import StoredTensor, open_stored
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.stream.layout import PlannedFile, PlannedTensor
-from layerswap_method.stream.write import Advance, pieces, run_jobs
+from layerswap_method.stream.pieces import pieces
+from layerswap_method.stream.write import Advance, run_jobs
 
 _PIECE = 1 << 20
 """Bytes that are compared at a time."""

@@ -27,7 +27,7 @@ from layerswap_method.stream.layout import (
     index_of,
     lay_out,
 )
-from layerswap_method.stream.mix import TensorMix
+from layerswap_method.stream.pieces import pieces
 from layerswap_method.stream.weight_stream import WeightStream
 
 _PIECE = 1 << 20
@@ -122,20 +122,6 @@ def write_text(file: Path, text: str) -> None:
         opened.write(text)
         opened.flush()
         os.fsync(opened.fileno())
-
-
-def pieces(mix: TensorMix) -> Iterator[memoryview]:
-    """Yield the bytes of a computed tensor, block by block.
-
-    Raises:
-        InputError: if an input is gone, cut short, or was written anew.
-    """
-    import torch
-
-    from layerswap_method.stream.read import MixReader
-
-    for _, block in MixReader(mix).blocks():
-        yield memoryview(block.contiguous().view(-1).view(torch.uint8).numpy().data)
 
 
 def run_jobs(jobs: Sequence[Job], threads: int, advance: Advance) -> None:

@@ -41,6 +41,13 @@ class Size(click.ParamType[int]):
     show_default="processors, at most 4",
     help="Tensors that are written at once.",
 )
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Where averages are computed.",
+)
 @click.option("--verify", is_flag=True, help="Read the output again and compare every tensor.")
 @click.option(
     "--resume",
@@ -86,6 +93,8 @@ def _pass_on(
         if options[name]:
             raise click.UsageError(f"--{name}: mergekit must merge this recipe ({reason})")
     click.echo(f"{recipe} is passed on to mergekit-yaml: {reason}")
+    if options["device"] != "cpu":
+        more = ("--cuda", *more)
     command = [*mergekit_yaml(), str(recipe), out, "--out-shard-size", str(shard_size), *more]
     sys.exit(subprocess.run(command, check=False).returncode)
 

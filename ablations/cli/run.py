@@ -54,9 +54,7 @@ from ablations.cli.options import (
     metavar="NAME=VALUE",
     help="Cells to run, such as kind=recipe. Several times: values of a name are alternatives.",
 )
-@click.option(
-    "--materialize", is_flag=True, help="Write every merge to disk by mergekit-yaml first."
-)
+@click.option("--materialize", is_flag=True, help="Write every merge to disk first.")
 @data_dir_option
 @allow_code_option
 @code_isolation_option

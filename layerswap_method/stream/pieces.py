@@ -4,7 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from layerswap_method.errors import InputError
 from layerswap_method.stream.mix import TensorMix
+
+CPU = "cpu"
+"""Where tensors are computed unless the user asks for a GPU."""
+
+
+def check_device(device: str) -> None:
+    """Check that tensors can be computed on a device.
+
+    Raises:
+        InputError: where torch has no such device.
+    """
+    if device == CPU:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        built = "sees none" if torch.version.cuda or torch.version.hip else "was built without GPUs"
+        raise InputError(
+            f"device {device}: there is no GPU here that torch can use (torch {torch.__version__} "
+            f"{built}); leave it out, and the merge is computed on the processor"
+        )
 
 
 def form(mix: TensorMix) -> tuple[str, tuple[int, ...]]:
@@ -26,7 +48,7 @@ def form(mix: TensorMix) -> tuple[str, tuple[int, ...]]:
         return str(by_torch.dtype).removeprefix("torch."), tuple(by_torch.shape)
 
 
-def pieces(mix: TensorMix, device: str = "cpu") -> Iterator[memoryview]:
+def pieces(mix: TensorMix, device: str = CPU) -> Iterator[memoryview]:
     """Yield the bytes of a mix, block by block.
 
     Args:
@@ -39,7 +61,7 @@ def pieces(mix: TensorMix, device: str = "cpu") -> Iterator[memoryview]:
     """
     from layerswap_method.stream.numpy_read import NeedsTorchError, NumpyReader
 
-    if device == "cpu":
+    if device == CPU:
         try:
             yield from NumpyReader(mix).pieces()
             return

@@ -1,16 +1,16 @@
-"""Random bf16 Llamas on disk, in the shapes of real ones, without a model in memory."""
+"""Random bf16 Llamas on disk, in the shapes of real ones, without a model in memory.
+
+python tests/benchmarks/random_llama.py FOLDER SHAPE-AS-JSON SEED
+"""
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 SHAPES: dict[str, dict[str, Any]] = {
     "llama-3.2-3b": {
@@ -55,6 +55,9 @@ def sized_shape(gib: float) -> dict[str, Any]:
 
 def write_llama(folder: Path, shape: dict[str, Any], seed: int) -> None:
     """Write config and weights, in shards of 5 GB at most but in four at least."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     folder.mkdir(parents=True)
     config = LlamaConfig(**shape, dtype="bfloat16", architectures=["LlamaForCausalLM"])
     with torch.device("meta"):
@@ -65,7 +68,7 @@ def write_llama(folder: Path, shape: dict[str, Any], seed: int) -> None:
     pool = torch.randn(_POOL, generator=random).mul_(0.02).bfloat16()
     values = memoryview(pool.view(torch.uint8).numpy())
     places = torch.randint(_POOL // 2, (len(shapes),), generator=random).tolist()
-    starts = itertools.chain(2 * place for place in places)
+    starts = iter([2 * place for place in places])
     shards = list(_shards({name: 2 * math.prod(size) for name, size in shapes.items()}))
     listed = {}
     for number, names in enumerate(shards, 1):
@@ -78,6 +81,7 @@ def write_llama(folder: Path, shape: dict[str, Any], seed: int) -> None:
             offsets = [start, end]
             header[name] = {"dtype": "BF16", "shape": [*shapes[name]], "data_offsets": offsets}
         text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
         with (folder / file).open("wb") as out:
             out.write(len(text).to_bytes(8, "little") + text)
             for name in names:
@@ -100,3 +104,7 @@ def _shards(sizes: dict[str, int]) -> Iterator[list[str]]:
             names = []
         names.append(name)
     yield names
+
+
+if __name__ == "__main__":
+    write_llama(Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3]))

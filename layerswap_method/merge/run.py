@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from layerswap_method.checkpoints.compatible import mixed_dtypes
 from layerswap_method.checkpoints.headers import read_checkpoint
 from layerswap_method.checkpoints.model_files import ModelFiles
 from layerswap_method.delta_revert import report as revert_report
@@ -111,10 +112,15 @@ def read_merge(recipe: Path, find: Find) -> FileMerge | str:
     if reason is not None:
         return reason
     models = {reference: find(reference) for reference in dict.fromkeys(named_models(document))}
-    for reference, model in models.items():
-        reason = why_mergekit(read_checkpoint(reference, model.folder))
+    checkpoints = [read_checkpoint(name, model.folder) for name, model in models.items()]
+    for checkpoint in checkpoints:
+        reason = why_mergekit(checkpoint)
         if reason is not None:
             return reason
+    keeps_dtypes = document["merge_method"] in (LAYER_SWAP, DELTA_REVERT)
+    warning = mixed_dtypes(checkpoints) if keeps_dtypes else None
+    if warning is not None and document.get("dtype") is None:
+        LOG.warning("%s", warning)
     for key in ("dtype", "out_dtype"):
         if document.get(key) is not None:
             document[key] = document[key].removeprefix("torch.")

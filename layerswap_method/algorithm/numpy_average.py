@@ -20,10 +20,14 @@ STORED: dict[str, type[Any]] = {
 }
 """torch dtype -> what numpy holds its values in."""
 
+Stored = npt.NDArray[Any]
+"""Values as they are stored."""
+
 Values = npt.NDArray[np.float32]
+"""Values as they are computed."""
 
 
-def widened(stored: npt.NDArray[Any], dtype: str) -> Values:
+def widened(stored: Stored, dtype: str) -> Values:
     """Return values of a dtype as float32, which holds them all; float32 itself is no copy."""
     if dtype == "bfloat16":
         bits = stored.astype(np.uint32)
@@ -32,7 +36,7 @@ def widened(stored: npt.NDArray[Any], dtype: str) -> Values:
     return stored.astype(np.float32, copy=False)
 
 
-def narrowed(values: Values, dtype: str) -> npt.NDArray[Any]:
+def narrowed(values: Values, dtype: str) -> Stored:
     """Return float32 values, none of them NaN, rounded to nearest even; float32 is no copy."""
     if dtype == "bfloat16":
         bits = values.view(np.uint32)

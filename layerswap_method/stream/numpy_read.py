@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import IO
 
 import numpy as np
 
@@ -17,6 +16,10 @@ from layerswap_method.algorithm.coefficients import float32_suffices
 from layerswap_method.checkpoints.stored import fill, open_stored, stored_tensor
 from layerswap_method.stream.blocks import row_blocks
 from layerswap_method.stream.mix import TensorMix
+
+_CHUNK = 1 << 14
+"""Values computed at a time. Arrays of this size stay in the processor's cache, and the allocator
+takes no fresh pages for them: those of whole blocks cost more than the arithmetic."""
 
 
 class NumpyReader:
@@ -62,30 +65,40 @@ class NumpyReader:
         """Its shape."""
 
     def pieces(self) -> Iterator[memoryview]:
-        """Yield its bytes, block by block.
+        """Yield its bytes, block by block; each is good until the next one.
 
         Raises:
             InputError: if a file is gone, cut short, or was written anew.
         """
+        width = math.prod(self.shape[1:])
+        raws: list[arrays.Stored] = []
         with ExitStack() as held:
             files = [held.enter_context(open_stored(each)) for each in self._stored]
-            for rows in row_blocks(self.shape):
-                yield self._piece(files, rows)
+            for rows in row_blocks(self.shape) if width else ():
+                count = (rows.stop - rows.start) * width
+                if not raws:  # no later block is larger
+                    kinds = [*(casts[0] for casts in self._casts), self.dtype]
+                    raws = [np.empty(count, arrays.STORED[kind]) for kind in kinds]
+                *given, out = (raw[:count] for raw in raws)
+                for file, stored, raw in zip(files, self._stored, given, strict=True):
+                    fill(file, stored, rows.start * width * raw.itemsize, raw.data.cast("B"))
+                yield out.data.cast("B") if self._compute(given, out) else self._by_torch(rows)
 
-    def _piece(self, files: list[IO[bytes]], rows: slice) -> memoryview:
-        width = math.prod(self.shape[1:])
-        terms = []
-        for file, stored, casts in zip(files, self._stored, self._casts, strict=True):
-            raw = np.empty((rows.stop - rows.start) * width, arrays.STORED[casts[0]])
-            fill(file, stored, rows.start * width * raw.itemsize, raw.data.cast("B"))
-            values = arrays.widened(raw, casts[0])
-            for dtype in casts[1:]:
-                values = arrays.cast(values, dtype)
-            terms.append(values)
-        values = arrays.average(terms, self._weights, self._divisor)
-        if not np.isfinite(values).all():  # which NaN comes out, torch says
-            return self._by_torch(rows)
-        return arrays.narrowed(arrays.cast(values, self._rounded), self.dtype).data.cast("B")
+    def _compute(self, given: list[arrays.Stored], out: arrays.Stored) -> bool:
+        """Fill `out`; return False where a value is not finite: which NaN it is, torch says."""
+        for start in range(0, len(out), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            terms = []
+            for raw, casts in zip(given, self._casts, strict=True):
+                values = arrays.widened(raw[part], casts[0])
+                for dtype in casts[1:]:
+                    values = arrays.cast(values, dtype)
+                terms.append(values)
+            values = arrays.average(terms, self._weights, self._divisor)
+            if not np.isfinite(values).all():
+                return False
+            out[part] = arrays.narrowed(arrays.cast(values, self._rounded), self.dtype)
+        return True
 
     def _by_torch(self, rows: slice) -> memoryview:
         from layerswap_method.stream.read import MixReader, as_bytes

@@ -49,7 +49,7 @@ def form(mix: TensorMix) -> tuple[str, tuple[int, ...]]:
 
 
 def pieces(mix: TensorMix, device: str = CPU) -> Iterator[memoryview]:
-    """Yield the bytes of a mix, block by block.
+    """Yield the bytes of a mix, block by block; each is good until the next one.
 
     Args:
         mix: the content.

@@ -128,7 +128,9 @@ def test_a_truncated_shard(own_trio: SimpleNamespace, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lie", "reason"),
     [
-        ({"data_offsets": [0, 4]}, "begins at byte"),  # inside of another one
+        (-8, "begins at byte"),  # overlaps the one before
+        (8, "begins at byte"),
+        ({"data_offsets": [0, 4]}, "which is not its shape's size"),
         ({"data_offsets": [1 << 40, (1 << 40) + 4]}, "begins at byte"),
         ({"shape": [1 << 20, 1 << 20]}, "which is not its shape's size"),
         ({"dtype": "F64"}, "which is not its shape's size"),
@@ -137,13 +139,16 @@ def test_a_truncated_shard(own_trio: SimpleNamespace, tmp_path: Path) -> None:
     ids=str,
 )
 def test_a_header_that_lies(
-    lie: dict[str, Any], reason: str, own_trio: SimpleNamespace, tmp_path: Path
+    lie: dict[str, Any] | int, reason: str, own_trio: SimpleNamespace, tmp_path: Path
 ) -> None:
     file = own_trio.language / "model.safetensors"
     raw = file.read_bytes()
     length = int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8 : 8 + length])
-    header["model.layers.1.mlp.up_proj.weight"] |= lie
+    entry = header["model.layers.1.mlp.up_proj.weight"]
+    if isinstance(lie, int):
+        lie = {"data_offsets": [place + lie for place in entry["data_offsets"]]}
+    entry |= lie
     text = json.dumps(header).encode()
     file.write_bytes(len(text).to_bytes(8, "little") + text + raw[8 + length :])
     before = {folder: content(folder) for folder in vars(own_trio).values()}

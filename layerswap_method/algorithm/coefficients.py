@@ -12,6 +12,12 @@ from fractions import Fraction
 
 from layerswap_method.algorithm.plan import ROLES, Role, TensorSource
 
+_EXACT_FACTOR = 1 << 12
+"""A 16-bit float times a whole number up to here is exact in float32."""
+
+_NARROW = ("bfloat16", "float16")
+"""torch dtypes of up to 11 significant bits."""
+
 
 @dataclass(frozen=True)
 class Input:
@@ -147,3 +153,25 @@ def as_written(weight: float) -> Fraction:
     if not math.isfinite(weight) or weight < 0:
         raise ValueError(f"weight {weight} must be a finite number, 0 or more")
     return Fraction(repr(float(weight)))
+
+
+def float32_suffices(
+    dtypes: Sequence[str], coefficients: Sequence[float], divisor: float, out_dtype: str
+) -> bool:
+    """Return whether ``sum_k(c_k * x_k) / divisor`` in float32 rounds no earlier than in float64.
+
+    Each product is then exact, so a sum has the same bits with and without fused operations.
+
+    Args:
+        dtypes: torch names of the dtypes of the x.
+        coefficients: one an x.
+        divisor: positive.
+        out_dtype: torch name of the dtype of the result.
+    """
+    if "float64" in (out_dtype, *dtypes):
+        return False
+    if all(dtype in _NARROW for dtype in dtypes):
+        return all(c == int(c) and c <= _EXACT_FACTOR for c in coefficients)
+    # Powers of two shift; of two float32 terms the sum is then the only step that rounds.
+    shifts = all(math.frexp(value)[0] == 0.5 for value in (*coefficients, divisor))
+    return shifts and len(dtypes) == 2 and out_dtype == "float32"

@@ -43,6 +43,18 @@ def own_problems(checkpoint: Checkpoint) -> Iterator[str]:
             )
 
 
+def mixed_dtypes(checkpoints: Sequence[Checkpoint]) -> str | None:
+    """Return a warning where checkpoints are stored in different dtypes; None where they agree."""
+    dtypes = {c.name: sorted({tensor.dtype for tensor in c.tensors.values()}) for c in checkpoints}
+    if len({tuple(found) for found in dtypes.values()}) < 2:
+        return None
+    listed = "; ".join(f"{name} {'/'.join(found)}" for name, found in dtypes.items())
+    return (
+        f"the checkpoints have different dtypes ({listed}): each copied tensor keeps its own; "
+        "write dtype: in the recipe for one dtype throughout"
+    )
+
+
 def ties(checkpoint: Checkpoint, *others: Checkpoint) -> bool:
     """Return whether input and output embeddings are one tensor in a checkpoint.
 

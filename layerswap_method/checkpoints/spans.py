@@ -8,12 +8,11 @@ streams whole checkpoints reads spans instead.
 from __future__ import annotations
 
 import math
-import os
 from typing import IO, Any
 
 import torch
 
-from layerswap_method.checkpoints.stored import StoredTensor, open_stored
+from layerswap_method.checkpoints.stored import StoredTensor, fill, open_stored
 from layerswap_method.errors import InputError
 
 
@@ -41,18 +40,8 @@ def read_span(opened: IO[bytes], tensor: StoredTensor, start: int, buffer: torch
     Raises:
         InputError: if the file ends before.
     """
-    size = buffer.numel() * tensor.itemsize
     view = memoryview(buffer.view(torch.uint8).numpy().data)
-    place = tensor.offset + start * tensor.itemsize
-    done = 0
-    try:
-        while done < size:
-            count = os.preadv(opened.fileno(), [view[done:]], place + done)
-            if count == 0:
-                raise InputError(f"{tensor.file}: is incomplete; download or copy it again")
-            done += count
-    except OSError as error:
-        raise InputError(f"{tensor.file}: cannot be read: {error.strerror}") from error
+    fill(opened, tensor, start * tensor.itemsize, view)
 
 
 def read_rows(tensor: StoredTensor, rows: slice = slice(None)) -> torch.Tensor:

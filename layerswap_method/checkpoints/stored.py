@@ -176,6 +176,29 @@ def open_stored(tensor: StoredTensor) -> Iterator[IO[bytes]]:
         yield opened
 
 
+def fill(opened: IO[bytes], tensor: StoredTensor, start: int, view: memoryview) -> None:
+    """Fill `view` with the tensor's bytes from byte `start` on.
+
+    Args:
+        opened: what `open_stored` gave.
+        tensor: the tensor.
+        start: 0 is the tensor's first byte.
+        view: of bytes.
+
+    Raises:
+        InputError: if the file ends before, or cannot be read.
+    """
+    done = 0
+    try:
+        while done < len(view):
+            count = os.preadv(opened.fileno(), [view[done:]], tensor.offset + start + done)
+            if count == 0:
+                raise InputError(f"{tensor.file}: is incomplete; download or copy it again")
+            done += count
+    except OSError as error:
+        raise InputError(f"{tensor.file}: cannot be read: {error.strerror}") from error
+
+
 def file_stamp(file: Path) -> int:
     """Return when a file was last written, in ns.
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from layerswap_method.checkpoints.compatible import mixed_dtypes
 from layerswap_method.checkpoints.headers import read_checkpoint
 from layerswap_method.checkpoints.model_files import ModelFiles
 from layerswap_method.delta_revert import report as revert_report
@@ -42,9 +43,10 @@ from layerswap_method.output import (
 )
 from layerswap_method.recipe.document import dtype_problems
 from layerswap_method.recipe.references import named_models
-from layerswap_method.recipe.strict_yaml import parse_yaml
+from layerswap_method.recipe.strict_yaml import read_text_and_yaml
 from layerswap_method.stream.layout import SHARD_BYTES, lay_out
 from layerswap_method.stream.mix import mixes_to_json
+from layerswap_method.stream.pieces import check_device
 from layerswap_method.stream.verify import verify_files
 from layerswap_method.stream.weight_stream import WeightStream
 from layerswap_method.stream.write import Advance, write_files, write_text
@@ -60,7 +62,7 @@ Bar = Callable[[str, int], AbstractContextManager[Advance]]
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How a merge is written; no value changes a tensor."""
+    """How a merge is written. On the processor no value changes a tensor."""
 
     shard_bytes: int = SHARD_BYTES
     """Bytes of the tensors in one file, at most."""
@@ -70,6 +72,9 @@ class WriteOptions:
 
     verify: bool = False
     """Whether what is written is read again and compared with its sources."""
+
+    device: str = "cpu"
+    """Where tensors are computed: "cpu", or a GPU as torch calls it."""
 
     resume: bool = False
     """Whether finished files of an interrupted merge are used, and kept for another."""
@@ -100,22 +105,22 @@ def read_merge(recipe: Path, find: Find) -> FileMerge | str:
         InputError: for a file, a recipe of ours or a model that is wrong, with every problem of
             the first kind found.
     """
-    try:
-        text = recipe.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError(f"{recipe}: cannot be read: {reason}") from error
-    document = parse_yaml(text, str(recipe))
+    text, document = read_text_and_yaml(recipe)
     if not isinstance(document, dict):
         raise InputError(f"{recipe}: is not a recipe; write merge_method:, models: and base_model:")
     reason = _why_mergekit(document)
     if reason is not None:
         return reason
     models = {reference: find(reference) for reference in dict.fromkeys(named_models(document))}
-    for reference, model in models.items():
-        reason = why_mergekit(read_checkpoint(reference, model.folder))
+    checkpoints = [read_checkpoint(name, model.folder) for name, model in models.items()]
+    for checkpoint in checkpoints:
+        reason = why_mergekit(checkpoint)
         if reason is not None:
             return reason
+    keeps_dtypes = document["merge_method"] in (LAYER_SWAP, DELTA_REVERT)
+    warning = mixed_dtypes(checkpoints) if keeps_dtypes else None
+    if warning is not None and document.get("dtype") is None:
+        LOG.warning("%s", warning)
     for key in ("dtype", "out_dtype"):
         if document.get(key) is not None:
             document[key] = document[key].removeprefix("torch.")
@@ -137,28 +142,30 @@ def write_merge(
         bar: shows progress.
 
     Raises:
-        InputError: for an output folder that cannot be, models that do not fit each other, or
-            files that change meanwhile.
+        InputError: for an output folder that cannot be, a device that is not there, models that do
+            not fit each other, or files that change meanwhile.
         LayerSwapError: where something cannot be written.
     """
     out = output_folder(out_path)
     inputs = [path for m in merge.models.values() for path in (m.folder, m.adapter) if path]
     check_output(out, inputs)
     check_outside(out, inputs)
+    check_device(options.device)
     stream = stream_of(merge.document, merge.models)
     outcome = _outcome(merge.document, stream)
     key = hashlib.sha256(
-        f"{out}\0{options.shard_bytes}\0{mixes_to_json(stream.mixes)}".encode()
+        f"{out}\0{options.shard_bytes}\0{options.device}\0{mixes_to_json(stream.mixes)}".encode()
     ).hexdigest()[:16]
+    how: Any = {"threads": options.threads, "device": options.device}
     yield from outcome.lines
     with temporary_output(out, key, resume=options.resume) as folder:
         files = lay_out(stream, folder, options.shard_bytes)
         size = sum(file.nbytes for file in files)
         with bar("write", size) as advance:
-            write_files(files, threads=options.threads, resume=options.resume, advance=advance)
+            write_files(files, resume=options.resume, advance=advance, **how)
         if options.verify:
             with bar("verify", size) as advance:
-                verify_files(files, threads=options.threads, advance=advance)
+                verify_files(files, advance=advance, **how)
         written = merge.document.get("out_dtype") or merge.document.get("dtype")
         copy_donor_files(merge.models[donor(merge.document)].folder, folder, written)
         if outcome.record:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerswap_method.checkpoints.compatible import own_problems, pair_problems
+from layerswap_method.checkpoints.compatible import mixed_dtypes, own_problems, pair_problems
 from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
 from layerswap_method.delta_revert.spec import NAME as DELTA_REVERT
 from layerswap_method.errors import InputError, nearest
@@ -100,13 +100,8 @@ def check_checkpoints(
     problems += _untied_donor(merge_config.base_model, configs, checkpoints)
     if problems:
         raise InputError.from_problems(f"{method} recipe", problems)
-    dtypes = {c.name: sorted({tensor.dtype for tensor in c.tensors.values()}) for c in checkpoints}
-    if len({tuple(found) for found in dtypes.values()}) > 1 and merge_config.dtype is None:
-        LOG.warning(
-            "the checkpoints have different dtypes (%s): each copied tensor keeps its own; "
-            "write dtype: in the recipe for one dtype throughout",
-            "; ".join(f"{name} {'/'.join(found)}" for name, found in dtypes.items()),
-        )
+    if merge_config.dtype is None and (warning := mixed_dtypes(checkpoints)) is not None:
+        LOG.warning("%s", warning)
 
 
 def _untied_donor(

@@ -25,13 +25,22 @@ def read_yaml(path: Path, *, tags: Collection[str] = ()) -> Any:
     Raises:
         InputError: where it cannot be read, or with every key that stands in it twice.
     """
+    return read_text_and_yaml(path, tags=tags)[1]
+
+
+def read_text_and_yaml(path: Path, *, tags: Collection[str] = ()) -> tuple[str, Any]:
+    """Return the text of the YAML file `path` and what `read_yaml` returns of it.
+
+    Raises:
+        InputError: as `read_yaml` does.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: cannot be read: it is not UTF-8 text ({error})") from error
-    return parse_yaml(text, str(path), tags=tags)
+    return text, parse_yaml(text, str(path), tags=tags)
 
 
 def parse_yaml(text: str, where: str, *, tags: Collection[str] = ()) -> Any:

@@ -1,17 +1,19 @@
 """Where every tensor of a stream will stand in its files. Knows mixes and safetensors' layout.
 
-Nothing is written here, and torch is imported only where a tensor is computed.
+Nothing is written here, and torch is imported only where numpy cannot compute a tensor.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from layerswap_method.checkpoints.stored import DTYPES, StoredTensor, stored_tensor
 from layerswap_method.stream.mix import TensorMix
+from layerswap_method.stream.pieces import form
 from layerswap_method.stream.weight_stream import WeightStream
 
 SHARD_BYTES = 5_000_000_000
@@ -94,12 +96,10 @@ def _plan(name: str, mix: TensorMix) -> PlannedTensor:
     if mix == plain:
         stored = stored_tensor(origin.file, origin.stamp, origin.name)
         return PlannedTensor(name, mix, stored.dtype, stored.shape, stored.nbytes, stored)
-    from layerswap_method.stream.read import MixReader
-
-    reader = MixReader(mix)
-    torch_name = str(reader.dtype).removeprefix("torch.")
+    torch_name, shape = form(mix)
     (dtype,) = (key for key, known in DTYPES.items() if known.torch_name == torch_name)
-    return PlannedTensor(name, mix, dtype, tuple(reader.shape), reader.nbytes, None)
+    nbytes = math.prod(shape) * DTYPES[dtype].bits // 8
+    return PlannedTensor(name, mix, dtype, shape, nbytes, None)
 
 
 def _shards(planned: Sequence[PlannedTensor], shard_bytes: int) -> list[list[PlannedTensor]]:

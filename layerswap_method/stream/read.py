@@ -17,27 +17,25 @@ from layerswap_method.checkpoints.lora import LowRankChange
 from layerswap_method.checkpoints.spans import read_rows, torch_dtype
 from layerswap_method.checkpoints.stored import stored_tensor
 from layerswap_method.deltas.rows import row_layout, spread_rows
+from layerswap_method.stream.blocks import row_blocks
 from layerswap_method.stream.mix import RowChoice, TensorMix, TensorOrigin
-
-_BLOCK = 1 << 18
-"""Values read at a time, about."""
-
-_ALIGNED = 64
-"""Blocks begin at multiples of so many rows: vector code then sees the same lanes as in the
-whole tensor, and a block is bit for bit a part of it."""
 
 
 class MixReader:
     """The content of one `TensorMix`, in pieces of rows (numbers of the first dimension)."""
 
-    def __init__(self, mix: TensorMix) -> None:
+    def __init__(self, mix: TensorMix, device: str = "cpu") -> None:
         """Read headers only.
+
+        Args:
+            mix: the content.
+            device: where sums are computed; what is read is on the CPU again.
 
         Raises:
             InputError: if a file is gone, or was written anew since the mix was made.
             LayerSwapError: if a tensor is not in its file.
         """
-        self._mix = mix
+        self._mix, self._device = mix, device
         self._terms = [_Term(origin) for origin, _ in mix.terms]
         self.shape = self._terms[0].shape
         """Its shape."""
@@ -69,11 +67,8 @@ class MixReader:
         Raises:
             InputError: as `read`.
         """
-        start, stop, _ = rows.indices(self._count)
-        width = max(1, math.prod(self.shape[1:]))
-        step = max(_ALIGNED, _BLOCK // width // _ALIGNED * _ALIGNED)
-        for first in range(start, stop, step):
-            yield first, self._rows(first, min(first + step, stop))
+        for block in row_blocks(self.shape, rows):
+            yield block.start, self._rows(block.start, block.stop)
 
     def copy_to(self, target: torch.Tensor, window: Sequence[slice] = ()) -> None:
         """Write the tensor, or a window of it, over `target`, cast to that one's dtype.
@@ -100,7 +95,10 @@ class MixReader:
         first = self._first
         if first is not None and len(first) > 1:
             first = first[start:stop]
-        return combine(self._mix, [term.rows(start, stop) for term in self._terms], first)
+        # An adapter's change is added on the CPU: a GPU would round its product otherwise.
+        terms = [term.rows(start, stop).to(self._device) for term in self._terms]
+        first = None if first is None else first.to(self._device)
+        return combine(self._mix, terms, first).cpu()
 
 
 class _Term:
@@ -185,12 +183,17 @@ def combine(
     return result if mix.out_dtype is None else result.to(torch_dtype(mix.out_dtype))
 
 
+def as_bytes(tensor: torch.Tensor) -> memoryview:
+    """Return the bytes of a tensor on the CPU."""
+    return memoryview(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+
+
 def _linear(tensors: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:
     """Return the weighted average as mergekit 0.1.5's `linear` rounds it (`normalize: true`)."""
     first = tensors[0]
     dtype = torch.float64 if first.dtype == torch.float64 else torch.float32
     shape = (1,) * (first.ndim + 1)
-    factors = torch.tensor([list(weights)], dtype=dtype)
+    factors = torch.tensor([list(weights)], dtype=dtype, device=first.device)
     result = torch.zeros_like(first[None], dtype=dtype)
     for tensor, factor in zip(tensors, factors.unbind(1), strict=True):
         result.addcmul_(tensor[None], factor.reshape(shape))

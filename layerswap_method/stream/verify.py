@@ -10,20 +10,26 @@ from pathlib import Path
 from layerswap_method.checkpoints.stored import StoredTensor, open_stored
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.stream.layout import PlannedFile, PlannedTensor
-from layerswap_method.stream.write import Advance, pieces, run_jobs
+from layerswap_method.stream.pieces import pieces
+from layerswap_method.stream.write import Advance, run_jobs
 
 _PIECE = 1 << 20
 """Bytes that are compared at a time."""
 
 
 def verify_files(
-    files: Sequence[PlannedFile], *, threads: int = 1, advance: Advance = lambda count: None
+    files: Sequence[PlannedFile],
+    *,
+    threads: int = 1,
+    device: str = "cpu",
+    advance: Advance = lambda count: None,
 ) -> None:
     """Check that every byte of written files is what the plan says.
 
     Args:
         files: written by `write_files`.
         threads: tensors that are read at once.
+        device: as it was for `write_files`.
         advance: told of every byte that is right.
 
     Raises:
@@ -38,14 +44,14 @@ def verify_files(
                 raise LayerSwapError(f"{file.path}: its header is not what was written")
             advance(len(file.head))
     run_jobs(
-        [partial(_verify, file.path, *each) for file in files for each in file.tensors],
+        [partial(_verify, file.path, *each, device) for file in files for each in file.tensors],
         threads,
         advance,
     )
 
 
-def _verify(path: Path, place: int, tensor: PlannedTensor, advance: Advance) -> None:
-    wanted = pieces(tensor.mix) if tensor.source is None else _bytes_of(tensor.source)
+def _verify(path: Path, place: int, tensor: PlannedTensor, device: str, advance: Advance) -> None:
+    wanted = pieces(tensor.mix, device) if tensor.source is None else _bytes_of(tensor.source)
     with path.open("rb", buffering=0) as opened:
         for piece in wanted:
             if os.pread(opened.fileno(), len(piece), place) != piece:

@@ -27,7 +27,7 @@ from layerswap_method.stream.layout import (
     index_of,
     lay_out,
 )
-from layerswap_method.stream.mix import TensorMix
+from layerswap_method.stream.pieces import pieces
 from layerswap_method.stream.weight_stream import WeightStream
 
 _PIECE = 1 << 20
@@ -74,6 +74,7 @@ def write_files(
     *,
     threads: int = 1,
     resume: bool = False,
+    device: str = "cpu",
     advance: Advance = lambda count: None,
 ) -> None:
     """Write planned files of one folder, and their index where there are several.
@@ -82,6 +83,7 @@ def write_files(
         files: what to write.
         threads: tensors that are written at once.
         resume: leave files alone that an earlier call finished in this folder.
+        device: where what is not a copy is computed, as torch calls it.
         advance: told of every byte that is written, or was.
 
     Raises:
@@ -95,7 +97,9 @@ def write_files(
     _check_space(folder, sum(file.nbytes for file in waiting))
     with ExitStack() as outputs:
         jobs = [
-            job for file in waiting for job in outputs.enter_context(closing(_Output(file))).jobs()
+            job
+            for file in waiting
+            for job in outputs.enter_context(closing(_Output(file, device))).jobs()
         ]
         run_jobs(jobs, threads, advance)
     _check_unchanged(files)
@@ -124,20 +128,6 @@ def write_text(file: Path, text: str) -> None:
         os.fsync(opened.fileno())
 
 
-def pieces(mix: TensorMix) -> Iterator[memoryview]:
-    """Yield the bytes of a computed tensor, block by block.
-
-    Raises:
-        InputError: if an input is gone, cut short, or was written anew.
-    """
-    import torch
-
-    from layerswap_method.stream.read import MixReader
-
-    for _, block in MixReader(mix).blocks():
-        yield memoryview(block.contiguous().view(-1).view(torch.uint8).numpy().data)
-
-
 def run_jobs(jobs: Sequence[Job], threads: int, advance: Advance) -> None:
     """Do all jobs; where one fails, or on an interrupt, the others end at their next piece."""
     stopped = threading.Event()
@@ -162,8 +152,8 @@ def run_jobs(jobs: Sequence[Job], threads: int, advance: Advance) -> None:
 class _Output:
     """One file while it is written: the first tensor opens it, the last one finishes it."""
 
-    def __init__(self, file: PlannedFile) -> None:
-        self._file = file
+    def __init__(self, file: PlannedFile, device: str) -> None:
+        self._file, self._device = file, device
         self._part = file.path.with_name(file.path.name + _PART)
         self._lock = threading.Lock()
         self._opened: IO[bytes] | None = None
@@ -179,7 +169,7 @@ class _Output:
             with self._lock:
                 out = self._opened or self._open(advance)
             if tensor is not None:
-                _write_tensor(tensor, out.fileno(), place, advance)
+                _write_tensor(tensor, out.fileno(), place, self._device, advance)
             with self._lock:
                 self._left -= 1
                 if self._left:
@@ -201,12 +191,14 @@ class _Output:
         return out
 
 
-def _write_tensor(tensor: PlannedTensor, out: int, place: int, advance: Advance) -> None:
+def _write_tensor(
+    tensor: PlannedTensor, out: int, place: int, device: str, advance: Advance
+) -> None:
     if tensor.source is not None:
         with open_stored(tensor.source) as opened:
             _copy(opened.fileno(), out, tensor.source, place, advance)
         return
-    for piece in pieces(tensor.mix):
+    for piece in pieces(tensor.mix, device):
         _write_at(out, piece, place)
         place += len(piece)
         advance(len(piece))

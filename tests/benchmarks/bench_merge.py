@@ -1,42 +1,46 @@
-"""What a merge costs: `layer_swap` against its peers, in one run on one machine.
+"""What a merge costs: `layerswap merge` and `mergekit-yaml` against their peers, on one machine.
 
-    python tests/benchmarks/bench_merge.py [--gib 1.6] [--repeats 3] [--work DIR] [--json FILE]
+    python tests/benchmarks/bench_merge.py [--gib 1.6 | --shape llama-3.2-3b | --shape llama-3.1-8b]
+        [--ways cp,merge,...] [--repeats 3] [--work DIR] [--json FILE]
 
-Makes two random bf16 Llama checkpoints of the given size (16 layers, 4 shards), merges them with
-the installed `mergekit-yaml` by three recipes that give the same tensors (which is checked), and
-copies the output with `cp` as the floor. The ways take turns, so a busy machine hits all of them.
-Every way runs warm (files in the page cache) and once cold (dropped from it, bytes counted).
-Knows nothing of accuracy; absolute times mean nothing outside this machine, ratios do.
+Writes two random bf16 Llamas, merges them in ways that give the same tensors (which is checked),
+and copies one with `cp -r` as the floor. The ways take turns, so a busy machine hits all of them.
+Cold: the inputs' pages are dropped by POSIX_FADV_DONTNEED after a sync (read GB says how well that
+went). Warm: as the way before left them. "Synced" ends when the output is on the disk. Needs three
+times the size of a model on the disk. Knows nothing of accuracy; absolute times mean nothing
+outside this machine, ratios do.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import sys
+import tempfile
+import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import click
 import yaml
-from processes import benchmark, forget, run, sized_llama
+from processes import forget, run
+from random_llama import SHAPES, sized_shape
 
-B, U, TB, TU, LAYERS = 4, 2, 1, 1, 16
-LANGUAGE = [*range(B), *range(LAYERS - U, LAYERS)]
-AVERAGE = [*range(B, B + TB), *range(LAYERS - U - TU, LAYERS - U)]
+from layerswap_method.checkpoints.headers import read_checkpoint
 
-
-def make_expert(folder: Path, seed: int, gib: float) -> None:
-    """Save one random bf16 Llama of about `gib` GiB in 4 shards."""
-    sized_llama(gib, "bfloat16", LAYERS, seed).save_pretrained(
-        folder, max_shard_size=int(gib * 2**30 / 3.5)
-    )
+B, U, TB, TU = 4, 2, 1, 1
+LAYERS = "num_hidden_layers"
+WAYS = ("python", "imports", "cp", "merge", "1 GB shards", "layer_swap", "linear", "slices")
 
 
-def recipes(task: Path, language: Path) -> dict[str, dict[str, Any]]:
+def recipes(task: Path, language: Path, layers: int) -> dict[str, dict[str, Any]]:
     """Return the same merge, written three ways."""
     base = {"base_model": str(task)}
+    swapped = [*range(B), *range(layers - U, layers)]
+    averaged = [*range(B, B + TB), *range(layers - U - TU, layers - U)]
 
     def role(model: Path, name: str) -> dict[str, Any]:
         return {"model": str(model), "parameters": {"role": name}}
@@ -47,7 +51,7 @@ def recipes(task: Path, language: Path) -> dict[str, dict[str, Any]]:
         ]
         return {"model": str(model), "parameters": {"weight": [*weights, {"value": 0.5}]}}
 
-    task_layers = [i for i in range(LAYERS) if i not in LANGUAGE and i not in AVERAGE]
+    task_layers = [i for i in range(layers) if i not in swapped and i not in averaged]
 
     def part(start: int, end: int, *weights: tuple[Path, float]) -> dict[str, Any]:
         return {
@@ -58,7 +62,7 @@ def recipes(task: Path, language: Path) -> dict[str, dict[str, Any]]:
         }
 
     both = [(task, 1.0), (language, 1.0)]
-    last = LAYERS - U
+    last = layers - U
     return {
         "layer_swap": {
             "merge_method": "layer_swap",
@@ -75,8 +79,8 @@ def recipes(task: Path, language: Path) -> dict[str, dict[str, Any]]:
             "merge_method": "linear",
             **base,
             "models": [
-                filtered(task, task_layers, LANGUAGE),
-                filtered(language, LANGUAGE, task_layers),
+                filtered(task, task_layers, swapped),
+                filtered(language, swapped, task_layers),
             ],
         },
         "slices": {
@@ -89,135 +93,148 @@ def recipes(task: Path, language: Path) -> dict[str, dict[str, Any]]:
                 part(B, B + TB, *both),
                 part(B + TB, last - TU, (task, 1.0)),
                 part(last - TU, last, *both),
-                part(last, LAYERS, (language, 1.0)),
-                part(LAYERS, LAYERS, *both),
+                part(last, layers, (language, 1.0)),
+                part(layers, layers, *both),
             ],
         },
     }
 
 
-def same_tensors(first: Path, second: Path) -> bool:
-    """Return whether two checkpoints hold the same tensors bit for bit."""
-    import torch
-    from safetensors import safe_open
-
-    def where(folder: Path) -> dict[str, Path]:
-        found = {}
-        for file in sorted(folder.glob("*.safetensors")):
-            with safe_open(str(file), "pt") as opened:
-                found |= dict.fromkeys(opened.keys(), file)
-        return found
-
-    left, right = where(first), where(second)
-    if left.keys() != right.keys():
-        return False
-    for name, file in left.items():
-        with safe_open(str(file), "pt") as a, safe_open(str(right[name]), "pt") as b:
-            if not torch.equal(a.get_tensor(name), b.get_tensor(name)):
-                return False
-    return True
+def digests(folder: Path) -> dict[str, str]:
+    """Return tensor name -> dtype, shape and a digest of its bytes."""
+    found = {}
+    for name, tensor in read_checkpoint("output", folder).tensors.items():
+        digest = hashlib.blake2b()
+        with tensor.file.open("rb") as opened:
+            opened.seek(tensor.offset)
+            for start in range(0, tensor.nbytes, 1 << 20):
+                digest.update(opened.read(min(1 << 20, tensor.nbytes - start)))
+        found[name] = f"{tensor.dtype} {tensor.shape} {digest.hexdigest()}"
+    return found
 
 
-def tensor_bytes(folder: Path) -> int:
-    """Return the size of a checkpoint's weight files."""
-    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+def measured(command: list[str], out: Path) -> dict[str, float]:
+    """Run a way; return what it cost, and the seconds until its output was on the disk."""
+    load, started = os.getloadavg()[0], time.perf_counter()
+    found = run(command)
+    for file in out.rglob("*"):
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+    return {**found, "synced_s": time.perf_counter() - started, "load_before": load}
 
 
-def measure(work: Path, gib: float, repeats: int) -> dict[str, Any]:
-    """Make the experts, run every way in turn, return the figures."""
-    experts = {"task": 1, "language": 2}
-    for name, seed in experts.items():
+def measure(work: Path, shape: dict[str, Any], repeats: int, ways: list[str]) -> Any:
+    """Write the experts, run the ways in turn, return the figures."""
+    for seed, name in enumerate(("task", "language")):
         if not (work / name / "config.json").exists():
-            click.echo(f"making the {name} expert", err=True)
-            make_expert(work / name, seed, gib)
-    mergekit_yaml = str(Path(sys.executable).parent / "mergekit-yaml")
-    commands: dict[str, list[str]] = {"imports": [mergekit_yaml, "--help"]}
-    for name, recipe in recipes(work / "task", work / "language").items():
+            shutil.rmtree(work / name, ignore_errors=True)
+            program = str(Path(__file__).with_name("random_llama.py"))
+            run([sys.executable, program, str(work / name), json.dumps(shape), str(seed)])
+    programs, out = Path(sys.executable).parent, work / "out"
+    commands: dict[str, list[str]] = {
+        "python": [sys.executable, "-c", "pass"],
+        "imports": [str(programs / "mergekit-yaml"), "--help"],
+        "cp": ["cp", "-r", str(work / "task"), str(out)],
+    }
+    for name, recipe in recipes(work / "task", work / "language", shape[LAYERS]).items():
         path = work / f"{name}.yml"
         path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
-        commands[name] = [mergekit_yaml, str(path), str(work / f"out-{name}"), "--quiet"]
-        commands[name] += ["--no-copy-tokenizer"]
-    commands["cp"] = ["cp", "-r", str(work / "out-layer_swap"), str(work / "out-cp")]
-    figures: dict[str, dict[str, list[float]]] = {}
-
-    def once(name: str, kind: str) -> None:
-        shutil.rmtree(work / f"out-{name}", ignore_errors=True)
-        if kind == "cold":
-            for folder in work.iterdir():
-                forget(folder)
-        else:
-            os.sync()
-        for key, value in run(commands[name]).items():
-            figures.setdefault(f"{name} {kind}", {}).setdefault(key, []).append(value)
-
-    for i in range(repeats + 1):  # the first round fills the page cache and is not counted
-        for name in commands:
-            click.echo(f"round {i} of {repeats}: {name}", err=True)
-            once(name, "warm" if i else "first")
-    for name in commands:
-        once(name, "cold")
-    for peer in ("linear", "slices"):
-        if not same_tensors(work / "out-layer_swap", work / f"out-{peer}"):
-            raise SystemExit(f"layer_swap and {peer} do not give the same tensors")
-    output = tensor_bytes(work / "out-layer_swap")
+        mergekit = [str(programs / "mergekit-yaml"), str(path), str(out), "--quiet"]
+        if name == "layer_swap":
+            commands["merge"] = [str(programs / "layerswap"), "merge", str(path), str(out)]
+            commands["1 GB shards"] = [*mergekit, "--out-shard-size", "1B"]
+        commands[name] = mergekit
+    commands = {name: commands[name] for name in ways}
+    figures: dict[str, list[dict[str, float]]] = {}
+    wanted: dict[str, str] | None = None
+    for turn in range(repeats):
+        for kind in ("cold", "warm"):
+            for name, command in commands.items():
+                shutil.rmtree(out, ignore_errors=True)
+                if kind == "cold":
+                    forget(work)
+                found = measured(command, out)
+                figures.setdefault(f"{name} {kind}", []).append(found)
+                click.echo(f"{turn + 1} of {repeats} {kind} {name}: {found}", err=True)
+                if turn == 0 and kind == "cold" and out.exists() and name != "cp":
+                    given = digests(out)
+                    wanted = wanted or given
+                    if given != wanted:
+                        raise SystemExit(f"{name} does not give the tensors of the ways before")
+    size = sum(file.stat().st_size for file in (work / "task").glob("*.safetensors"))
     return {
-        "output_bytes": output,
-        "averaged_bytes": averaged_bytes(work / "out-layer_swap"),
+        "output_bytes": size,
+        "shape": shape,
         "repeats": repeats,
         "cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "ways": {
-            name: {key: median(values) for key, values in found.items()}
+            name: {key: median(each[key] for each in found) for key in found[0]}
             for name, found in figures.items()
-            if not name.endswith("first")
         },
     }
 
 
-def averaged_bytes(folder: Path) -> int:
-    """Return the bytes of the output's tensors that need both experts."""
-    from safetensors import safe_open
-
-    total = 0
-    for file in folder.glob("*.safetensors"):
-        with safe_open(str(file), "pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 - safe_open is no mapping
-                if ".layers." not in name or int(name.split(".")[2]) in AVERAGE:
-                    tensor = opened.get_tensor(name)
-                    total += tensor.numel() * tensor.element_size()
-    return total
-
-
 def report(figures: dict[str, Any]) -> str:
-    """Return the table: every way as a ratio, net and gross of mergekit's imports."""
-    ways, imports = figures["ways"], figures["ways"]["imports warm"]
-    output, averaged = figures["output_bytes"], figures["averaged_bytes"]
+    """Return the table of both kinds; "net" is without the start of Python, or the imports."""
+    ways = figures["ways"]
     lines = [
-        f"output {output / 2**20:.0f} MiB, of which averaged {averaged / 2**20:.0f} MiB; "
-        f"median of {figures['repeats']} rounds, {figures['cores']} cores",
-        "| way | wall / cp | wall net / linear net | cpu net / linear net | wall / linear "
-        "| read cold / (output + averaged) | peak MiB |",
-        "|---|---|---|---|---|---|---|",
+        f"output {figures['output_bytes'] / 1e9:.1f} GB, {figures['shape'][LAYERS]} layers; median "
+        f"of {figures['repeats']} rounds, {figures['cores']} cores",
+        "| way | kind | wall s | synced s | net / cp | net / linear net | CPU s | peak MiB "
+        "| read GB | load before |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    linear = ways["linear warm"]
 
-    def net(name: str, key: str) -> float:
-        return float(ways[f"{name} warm"][key] - imports[key])
+    def net(name: str, kind: str) -> float:
+        start = {"cp": None, "merge": "python"}.get(name, "imports")
+        before = 0.0 if start is None else ways[f"{start} {kind}"]["wall_s"]
+        return float(ways[f"{name} {kind}"]["synced_s"] - before)
 
-    for name in ("cp", "imports", "layer_swap", "slices", "linear"):
-        way, cold = ways[f"{name} warm"], ways[f"{name} cold"]
-        merges = name not in ("cp", "imports")
-        relative = [
-            f"{net(name, key) / net('linear', key):.2f}" if merges else "-"
-            for key in ("wall_s", "cpu_s")
-        ]
-        read = f"{cold['read_bytes'] / (output + averaged):.2f}" if merges else "-"
+    def ratio(name: str, other: str, kind: str) -> str:
+        if name in ("python", "imports") or f"{other} {kind}" not in ways:
+            return "-"
+        return f"{net(name, kind) / net(other, kind):.2f}"
+
+    for key, way in ways.items():
+        name, kind = key.rsplit(" ", 1)
         lines.append(
-            f"| {name} | {way['wall_s'] / ways['cp warm']['wall_s']:.1f} | {relative[0]} "
-            f"| {relative[1]} | {way['wall_s'] / linear['wall_s']:.2f} | {read} "
-            f"| {way['peak_bytes'] / 2**20:.0f} |"
+            f"| {name} | {kind} | {way['wall_s']:.1f} | {way['synced_s']:.1f} "
+            f"| {ratio(name, 'cp', kind)} | {ratio(name, 'linear', kind)} "
+            f"| {way['cpu_s']:.1f} | {way['peak_bytes'] / 2**20:.0f} "
+            f"| {way['read_bytes'] / 1e9:.2f} | {way['load_before']:.1f} |"
         )
     return "\n".join(lines)
 
 
+@click.command()
+@click.option("--gib", default=1.6, show_default=True, help="Size of each checkpoint.")
+@click.option("--shape", type=click.Choice([*SHAPES]), help="In place of --gib.")
+@click.option("--ways", default=",".join(WAYS), show_default=True, help="What is measured.")
+@click.option("--repeats", default=3, show_default=True)
+@click.option("--work", type=click.Path(path_type=Path), help="Keep the checkpoints here.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures.")
+def main(
+    gib: float,
+    shape: str | None,
+    ways: str,
+    repeats: int,
+    work: Path | None,
+    json_file: Path | None,
+) -> None:
+    """Measure and print the table."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    chosen = sized_shape(gib) if shape is None else SHAPES[shape]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = work or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        figures = measure(folder.resolve(), chosen, repeats, ways.split(","))
+        if work is not None:
+            shutil.rmtree(work / "out", ignore_errors=True)
+    click.echo(report(figures))
+    if json_file is not None:
+        json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
-    benchmark(1.6, measure, report)()
+    main()

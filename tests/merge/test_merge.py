@@ -10,12 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from tests.merge.conftest import run_merge
 from tests.standins.merging import merge, recipe, roles
 from tests.standins.oracle import assert_same, stored
 from tests.standins.streams import stream_of
+from tests.standins.tuned import tune
 from tests.stream.test_adapters import make_adapter
 
 __all__ = ["make_adapter"]
@@ -23,6 +25,11 @@ __all__ = ["make_adapter"]
 SWAP = {"bottom_layers": 2, "top_layers": 1, "bottom_transition": 1}
 PARAMETERS: dict[str, dict[str, Any]] = {
     "layers": SWAP,
+    "middle": {**SWAP, "placement": "middle"},
+    "random": {**SWAP, "placement": "random", "seed": 3},
+    "alternating": {"bottom_layers": 2, "top_layers": 1, "placement": "alternating"},
+    "soup": {"placement": "soup", "task_weight": 3, "language_weight": 1},
+    "norms": {**SWAP, "layer_norms": "average", "task_weight": 0.3},
     "listed": {"placement": "layers", "language_layers": "0-1"},
     "module": {**SWAP, "swap_modules": "attention", "non_layer": "base"},
     "magnitude": {**SWAP, "weighting": "magnitude"},
@@ -66,22 +73,40 @@ def test_every_placement(kind: str, trio: SimpleNamespace, tmp_path: Path) -> No
     assert_same_folder(*both(document, tmp_path))
 
 
-@pytest.mark.parametrize("dtypes", [{"dtype": "float16"}, {"out_dtype": "float32"}], ids=str)
+@pytest.mark.parametrize(
+    "dtypes",
+    [
+        {"dtype": "float16"},
+        {"out_dtype": "float32"},
+        {"dtype": "float32", "out_dtype": "float16"},
+        {"dtype": "float64"},
+    ],
+    ids=str,
+)
 def test_every_dtype(dtypes: dict[str, str], trio: SimpleNamespace, tmp_path: Path) -> None:
     assert_same_folder(*both(recipe(roles(trio), SWAP, trio.base) | dtypes, tmp_path))
 
 
-def test_a_soup_of_experts(
-    trio: SimpleNamespace, own_trio: SimpleNamespace, tmp_path: Path
+@pytest.mark.parametrize("parameters", [SWAP, PARAMETERS["magnitude"]], ids=["uniform", "measured"])
+def test_soups_of_several_experts(
+    parameters: dict[str, Any], trio: SimpleNamespace, tmp_path: Path
 ) -> None:
-    document = recipe(roles(trio), SWAP, trio.base)
-    more = {"model": str(own_trio.language), "parameters": {"role": "task", "weight": 0.25}}
-    document["models"].append(more)
+    document = recipe(roles(trio), parameters, trio.base)
+    for role, seed, weight in (("task", 7, 0.25), ("language", 8, 2), ("language", 9, 1)):
+        model = tune(trio.base, tmp_path / f"more{seed}", seed, 0.02, torch.bfloat16)
+        more = {"model": str(model), "parameters": {"role": role, "weight": weight}}
+        document["models"].append(more)
     assert_same_folder(*both(document, tmp_path))
 
 
 @pytest.mark.parametrize(
-    "parameters", [{"keep_fraction": 0.5}, {"bottom_layers": 2, "revert_modules": "attention"}]
+    "parameters",
+    [
+        {"keep_fraction": 0.5},
+        {"threshold": 0.015},
+        {"bottom_layers": 2, "revert_modules": "attention"},
+    ],
+    ids=str,
 )
 def test_delta_revert(parameters: dict[str, Any], trio: SimpleNamespace, tmp_path: Path) -> None:
     document = {
@@ -91,6 +116,21 @@ def test_delta_revert(parameters: dict[str, Any], trio: SimpleNamespace, tmp_pat
         "parameters": parameters,
     }
     assert_same_folder(*both(document, tmp_path))
+
+
+def test_models_of_different_dtypes(
+    trio: SimpleNamespace, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A copy keeps its dtype, an average has the wider one, and the user is told."""
+    models = {"task": trio.task, "language": tmp_path / "half"}
+    tune(trio.base, models["language"], 5, 0.02, torch.float16)
+    ours, _ = folders = both(recipe(models, SWAP, trio.base), tmp_path)
+    assert_same_folder(*folders)
+    dtypes = {tensor.dtype for tensor in stored(ours).values()}
+    assert dtypes == {torch.bfloat16, torch.float16, torch.float32}
+    told = [line for line in caplog.messages if "the checkpoints have different dtypes" in line]
+    assert len(told) == 2
+    assert sorted(told[0]) == sorted(told[1])  # they list the models in another order
 
 
 def test_linear_and_passthrough(trio: SimpleNamespace, tmp_path: Path) -> None:
@@ -139,6 +179,10 @@ def test_a_swap_of_most_of_the_model_is_told_both_ways(
     [
         ({"tokenizer": {"source": "base"}}, "it has tokenizer:"),
         ({"merge_method": "slerp"}, "its method is slerp"),
+        (
+            {"merge_method": "passthrough", "models": [{"model": "x"}], "base_model": None},
+            "what it says of passthrough is more than weights",
+        ),
         ({"merge_method": "linear"}, "what it says of linear is more than"),
     ],
 )

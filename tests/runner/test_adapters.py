@@ -78,11 +78,16 @@ def test_an_adapter_is_streamed_as_mergekit_would_merge_it(tmp_path: Path, model
 
 
 @pytest.mark.slow
-def test_an_adapter_trained_anew_is_merged_anew(tmp_path: Path, models: Path) -> None:
+@pytest.mark.parametrize("by_mergekit", [False, True], ids=["files", "mergekit"])
+def test_an_adapter_trained_anew_is_merged_anew(
+    by_mergekit: bool, tmp_path: Path, models: Path
+) -> None:
     """mergekit takes the merged copy that it finds, of whatever adapter it is."""
     adapter = write_adapter(tmp_path / "adapter", models / "base")
     expert = Expert("math", models / "base", adapter)
     merge = {"merge_method": "passthrough", "models": [{"model": expert.reference}]}
+    if by_mergekit:
+        merge["parameters"] = {"scale": 1.0}
     request = EvaluationRequest(tasks=("words",), include_path=models / "tasks", limit=8)
     said = []
     for scale in (1, -3):
@@ -101,7 +106,8 @@ def test_an_adapter_trained_anew_is_merged_anew(tmp_path: Path, models: Path) ->
         assert done.provenance["weights"] == "checkpoint"
         said.append([sample.responses for sample in done.evaluation.samples])
     assert said[0] != said[1]
-    assert len(list((tmp_path / "work" / "adapters").iterdir())) == 1
+    copies = list((tmp_path / "work").glob("adapters/*"))
+    assert len(copies) == by_mergekit
 
 
 def test_an_expert_is_found_by_its_source_where_the_folder_is_not(

@@ -15,7 +15,7 @@ from ablations.engines.lazy import LazyTensor
 from layerswap_method.checkpoints.lora import LowRankChange
 from layerswap_method.checkpoints.stored import file_stamp
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.stream import read as readers
+from layerswap_method.stream import blocks
 from layerswap_method.stream.mix import TensorMix, TensorOrigin
 from layerswap_method.stream.read import MixReader, read_mix
 
@@ -53,7 +53,7 @@ def make(tmp_path: Path) -> Make:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "_BLOCK", 1)  # then a block has 64 rows
+    monkeypatch.setattr(blocks, "_VALUES", 1)  # then a block has 64 rows
 
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16], ids=str)

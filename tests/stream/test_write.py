@@ -17,6 +17,7 @@ import torch
 from safetensors import safe_open
 
 from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.stream.mix import mixes_to_json
 from layerswap_method.stream.weight_stream import checkpoint_stream
 from layerswap_method.stream.write import write_weights
 from tests.standins.merging import merge, recipe, revert_recipe, roles
@@ -68,19 +69,35 @@ def test_other_shapes_and_rows(family: str, experts: Any, tmp_path: Path) -> Non
     assert_same(stored(tmp_path), dict(stream.tensors()))
 
 
+@pytest.mark.parametrize("after", [0, 1], ids=["at once", "later"])
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EINVAL, errno.ENOSYS, None])
 def test_a_kernel_that_cannot_copy(
-    experts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: int | None, after: int, experts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
+    real = os.copy_file_range
 
-    def refuse(*given: object) -> int:
+    def refuse(source: int, out: int, count: int, *places: int) -> int:
         calls.append(1)
-        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        if len(calls) <= after:
+            return real(source, out, 5, *places)  # a part only
+        if number is None:
+            return 0
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "copy_file_range", refuse)
     folder = experts("llama").base
     write_weights(checkpoint_stream(folder), tmp_path)
-    assert calls
+    assert len(calls) > after
+    assert_same(stored(tmp_path), stored(folder))
+
+
+def test_a_system_without_the_call(
+    experts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "copy_file_range")
+    folder = experts("llama").base
+    write_weights(checkpoint_stream(folder), tmp_path)
     assert_same(stored(tmp_path), stored(folder))
 
 
@@ -95,6 +112,26 @@ def test_copies_need_no_torch(experts: Any, tmp_path: Path) -> None:
     folder = experts("llama").base
     subprocess.run([sys.executable, "-c", code, str(folder), str(tmp_path)], check=True)
     assert_same(stored(tmp_path), stored(folder))
+
+
+def test_plain_averages_and_casts_need_no_torch(experts: Any, tmp_path: Path) -> None:
+    document = recipe(roles(given := experts("llama")), SWAP, given.base, dtype="bfloat16")
+    document["out_dtype"] = "float16"
+    mixes = stream_of(document).mixes
+    assert sum(len(mix.terms) > 1 for mix in mixes.values()) > 5
+    (tmp_path / "mixes.json").write_text(mixes_to_json(mixes), encoding="utf-8")
+    code = (
+        "import sys; from pathlib import Path; "
+        "from layerswap_method.stream.mix import mixes_from_json; "
+        "from layerswap_method.stream.weight_stream import WeightStream; "
+        "from layerswap_method.stream.write import write_weights; "
+        "mixes = mixes_from_json(Path(sys.argv[1]).read_text()); "
+        "write_weights(WeightStream(mixes, Path(), None, ''), Path(sys.argv[2])); "
+        "assert not {'torch', 'transformers', 'mergekit'} & set(sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "mixes.json"), str(tmp_path)]
+    subprocess.run(command, check=True)
+    assert_same(stored(tmp_path), dict(stream_of(document).tensors()))
 
 
 def test_an_input_that_changes(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import click
 from layerswap_method.errors import nearest
 
 COMMANDS = (
-    *("delta", "evaluate", "merge", "pocket", "quickstart"),
+    *("check", "delta", "evaluate", "merge", "pocket", "quickstart"),
     *("report", "run", "suggest", "tasks", "version"),
 )
 

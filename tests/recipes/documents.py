@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 RECIPES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("recipes/**/*.yml"))
 """Every recipe, as a path from the repository's root."""
 
-FIELDS = ["What", "Run", "Needs", "Source", "Expected", "To change"]
+FIELDS = ["What", "Run", "Needs", "Languages", "Source", "Expected", "To change"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,8 @@ def header(recipe: str) -> list[tuple[str, str]]:
     for line in (ROOT / recipe).read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             break
+        if line.startswith("# yaml-language-server: "):
+            continue
         name, colon, text = line[2:].partition(":")
         if colon and name in FIELDS:
             fields.append((name, text.strip()))

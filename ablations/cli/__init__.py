@@ -14,8 +14,8 @@ import click
 from layerswap_method.errors import nearest
 
 COMMANDS = (
-    *("check", "delta", "evaluate", "merge", "pocket", "quickstart"),
-    *("report", "run", "suggest", "tasks", "version"),
+    *("check", "delta", "evaluate", "merge", "plan", "pocket", "quickstart"),
+    *("recipes", "report", "run", "suggest", "tasks", "version"),
 )
 
 

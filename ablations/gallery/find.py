@@ -15,7 +15,7 @@ from layerswap_method.recipe.strict_yaml import read_yaml
 
 
 def find_recipe(name: str) -> Path:
-    """Return the shipped recipe `name`, such as ``pocket/layer_swap.yml``.
+    """Return the shipped recipe `name`: ``pocket/layer_swap.yml``, or that without ``.yml``.
 
     Looked for in ``./recipes`` (a clone, where the user may have changed it), beside the package
     (an editable install), then inside it (a wheel).
@@ -23,21 +23,32 @@ def find_recipe(name: str) -> Path:
     Raises:
         InputError: when it is in none of them.
     """
+    name = name.removeprefix("recipes/")
+    for root in _roots():
+        for each in (name, f"{name}.yml"):
+            if (root / each).is_file():
+                return root / each
+    places = ", ".join(str(root) for root in _roots())
+    raise InputError(f"no recipe {name!r} in {places}{nearest(name, shipped_recipes())}")
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Return name, such as ``pocket/soup.yml`` -> file, of every recipe that `find_recipe` finds.
+
+    Sorted by name.
+    """
+    found = {
+        path.relative_to(root).as_posix(): path
+        for root in reversed(_roots())
+        if root.is_dir()
+        for path in root.rglob("*.yml")
+    }
+    return dict(sorted(found.items()))
+
+
+def _roots() -> tuple[Path, ...]:
     package = Path(layerswap_method.__file__).parent
-    roots = (Path("recipes"), package.parent / "recipes", package / "_recipes")
-    for root in roots:
-        if (root / name).is_file():
-            return root / name
-    known = sorted(
-        {
-            path.relative_to(root).as_posix()
-            for root in roots
-            if root.is_dir()
-            for path in root.rglob("*.yml")
-        }
-    )
-    places = ", ".join(str(root) for root in roots)
-    raise InputError(f"no recipe {name!r} in {places}{nearest(name, known)}")
+    return Path("recipes"), package.parent / "recipes", package / "_recipes"
 
 
 def redirect_recipe(recipe: Path, old: str, new: Path, out: Path) -> None:

@@ -14,7 +14,7 @@ import click
 from layerswap_method.errors import nearest
 
 COMMANDS = (
-    *("card", "check", "delta", "evaluate", "merge", "plan", "pocket", "quickstart"),
+    *("card", "check", "delta", "evaluate", "merge", "plan", "pocket", "push", "quickstart"),
     *("recipes", "report", "run", "suggest", "tasks", "version"),
 )
 

@@ -15,7 +15,7 @@ from layerswap_method.errors import nearest
 
 COMMANDS = (
     *("card", "check", "delta", "evaluate", "merge", "plan", "pocket", "push", "quickstart"),
-    *("recipes", "report", "run", "suggest", "tasks", "version"),
+    *("recipes", "report", "run", "share", "suggest", "tasks", "version"),
 )
 
 

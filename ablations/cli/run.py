@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import click
@@ -63,16 +65,22 @@ from ablations.cli.options import (
 def run(study: str, dry_run: bool, **options: Any) -> None:
     """Merge and evaluate every cell of STUDY: a file, or a shipped study such as layer_count.
 
+    STUDY may be a bundle of `layerswap share`: it is run again, with its experts or --experts.
+
     What is finished is not done again; a cell that fails does not stop the others.
     """
+    from ablations.hub.bundle import STUDY, is_bundle, unpacked
     from ablations.runner import run as runner
 
     chosen = runner.RunOptions(**options)
-    if dry_run:
-        click.echo(runner.dry_run(study, chosen))
-        return
-    show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
-    result = runner.run_study(study, chosen)
+    with ExitStack() as opened:
+        if is_bundle(study):
+            study = str(opened.enter_context(unpacked(Path(study))) / STUDY)
+        if dry_run:
+            click.echo(runner.dry_run(study, chosen))
+            return
+        show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
+        result = runner.run_study(study, chosen)
     click.echo(result.report())
     if result.summary.failed:
         sys.exit(1)

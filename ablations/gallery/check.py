@@ -151,7 +151,8 @@ def _model_findings(
     known = {reference: look_up(reference, hub=hub) for reference in references}
     for reference, model in known.items():
         if model.problem is not None:
-            yield "note", f"{reference}: {model.problem}; its layers and shapes were not checked"
+            what = f"{reference}: {model.problem}"
+            yield "note", f"{what}; its layers and shapes were not checked"
     yield from _depth_findings(document, known)
     readable = [model for model in known.values() if model.checkpoint is not None]
     checkpoints = [model.checkpoint for model in readable if model.checkpoint is not None]

@@ -21,8 +21,10 @@ def find_recipe(name: str) -> Path:
     (an editable install), then inside it (a wheel).
 
     Raises:
-        InputError: when it is in none of them.
+        InputError: when it is in none of them, or is the path of a file that is not there.
     """
+    if name.startswith((".", "/", "~")):
+        raise InputError(f"{name}: no such file (the current directory is {Path.cwd()})")
     name = name.removeprefix("recipes/")
     for root in _roots():
         for each in (name, f"{name}.yml"):

@@ -43,7 +43,9 @@ def look_up(reference: str, *, hub: bool) -> Known:
     except InputError as error:
         model = reference.partition("+")[0]
         if not hub or model.count("/") != 1 or model.startswith((".", "/", "~")):
-            return Known(reference, problem=_short(error, reference))
+            local = model.startswith((".", "/", "~")) or model.count("/") != 1
+            said = _short(error, reference) if local else "is not on this machine"
+            return Known(reference, problem=said)
         return _from_hub(reference, model)
     if not any(folder.glob("*.safetensors")):  # a cache that holds the config only
         return Known(reference, depth=read_config(reference, folder).num_hidden_layers)
@@ -57,8 +59,8 @@ def _from_hub(reference: str, model: str) -> Known:
     repository, _, revision = model.partition("@")
     try:
         config = Path(hf_hub_download(repository, "config.json", revision=revision or None))
-    except Exception as error:
-        return Known(reference, problem=f"the hub gave no config ({first_line(error)})")
+    except Exception:  # offline, gated, or no such model
+        return Known(reference, problem="is not on this machine, and the hub gave no config")
     return Known(reference, depth=read_config(reference, config.parent).num_hidden_layers)
 
 

@@ -212,6 +212,9 @@ def test_names_that_are_no_recipe(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "did you mean 'swahili.yml'?" in result.output
     assert CliRunner().invoke(main, ["check", str(tmp_path)]).exit_code == 2
+    result = CliRunner().invoke(main, ["check", str(tmp_path / "gone.yml")])
+    assert result.exit_code == 2
+    assert "gone.yml: no such file" in result.output
 
 
 def test_every_shipped_recipe_passes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ by the next call. Parsed and written by huggingface_hub's own card classes.
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import logging
 import re
 from pathlib import Path
@@ -29,7 +30,7 @@ from ablations.machine.whole_files import check_place, told_if_unwritable, write
 from ablations.runner.records import CellRecord, load_run
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
-from layerswap_method.output import PLAN_FILE
+from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
 from layerswap_method.recipe.references import is_folder, named_models
 from layerswap_method.recipe.strict_yaml import parse_yaml
 
@@ -40,7 +41,7 @@ RECIPE = "mergekit_config.yml"
 PICTURE = "layer_plan.png"
 RESULTS = ".eval_results"
 BEGIN, END = "<!-- layerswap card: begin -->", "<!-- layerswap card: end -->"
-_PACKAGES = ("mergekit", "torch", "transformers")
+_PACKAGES = ("layerswap", "mergekit", "torch", "transformers")
 
 
 class CardOptions(Frozen):
@@ -161,13 +162,15 @@ def _plan_section(model: Path) -> list[str]:
 
 
 def _recipe_section(model: Path, document: Any) -> list[str]:
-    versions = [f"layerswap {importlib.metadata.version('layerswap')}"]
-    versions += [f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES]
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES]
+    plans = (model / name for name in (PLAN_FILE, REVERT_PLAN_FILE))
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in plans if path.is_file()]
+    made = f" of layerswap {found[0]['layerswap_version']}" if found else ""
     return [
         "## Reproduce",
-        f"The exact recipe is [`{RECIPE}`]({RECIPE}), merged by `{document['merge_method']}`. This "
-        f"card was written with {', '.join(versions)}.",
-        f"```console\n$ pip install layerswap\n$ mergekit-yaml {RECIPE} ./merged\n```",
+        f"The exact recipe is [`{RECIPE}`]({RECIPE}), merged by "
+        f"`{document['merge_method']}`{made}. This card was written with {', '.join(versions)}.",
+        f"```console\n$ mergekit-yaml {RECIPE} ./merged\n```",
     ]
 
 

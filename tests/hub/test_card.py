@@ -13,6 +13,7 @@ from huggingface_hub import ModelCard, parse_eval_result_entries
 
 from ablations.cli import main
 from ablations.runner.records import load_run
+from layerswap_method import __version__
 from tests.evaluate.test_run import pytestmark  # noqa: F401 - engines warn
 
 TASK = "layerswap_mgsm_sw"
@@ -47,6 +48,7 @@ def test_mergekits_front_matter_stays_and_is_completed(model: Path) -> None:
     assert "![Which expert supplies each layer](layer_plan.png)" in text
     assert (model / "layer_plan.png").read_bytes().startswith(b"\x89PNG")
     assert "### Models Merged" in text
+    assert f"merged by `layer_swap` of layerswap {__version__}." in text
 
 
 def test_a_second_call_writes_the_same(model: Path) -> None:

@@ -25,6 +25,8 @@ class InputError(LayerSwapError):
     """The input is wrong in a way its author can mend. Exit code 2."""
 
     exit_code = 2
+    problems: tuple[str, ...] = ()
+    """What `from_problems` listed, one by one; () for an error of one text."""
 
     @classmethod
     def from_problems(cls, where: str, problems: Sequence[str]) -> InputError:
@@ -32,11 +34,12 @@ class InputError(LayerSwapError):
 
         A problem of several lines, such as another such list, stands indented below its first.
         """
-        if len(problems) == 1:
-            return cls(f"{where}: {problems[0]}")
         lines = [problem.replace("\n", "\n    ") for problem in problems]
         listed = "\n".join(f"  - {problem}" for problem in lines)
-        return cls(f"{where}: {len(problems)} problems\n{listed}")
+        one = f"{where}: {problems[0]}" if len(problems) == 1 else ""
+        error = cls(one or f"{where}: {len(problems)} problems\n{listed}")
+        error.problems = tuple(problems)
+        return error
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

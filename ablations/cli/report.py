@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -43,22 +44,22 @@ def report(
 ) -> None:
     """Write tables, figures and tests of a run, and print its bottom line.
 
-    RUN is a folder that `layerswap run` wrote, finished or not: cells without a result are
-    marked as gaps. Further RUNs that asked the same, with several experts a role in their
-    recipes, stand beside it in the layout of the paper's Table 6 (souping). Figures need
-    matplotlib: pip install 'layerswap[plot]'. Files of an earlier report that this one does not
-    have are removed; other files in the folder stay.
+    RUN is a folder that `layerswap run` wrote, finished or not, or a bundle of `layerswap share`.
+    Cells without a result are marked as gaps. Further RUNs that asked the same, with several
+    experts a role in their recipes, stand beside it in the layout of the paper's Table 6
+    (souping). Figures need matplotlib: pip install 'layerswap[plot]'. Files of an earlier report
+    that this one does not have are removed; other files in the folder stay.
     """
     from ablations.report.bottom_line import as_text
     from ablations.report.writer import build
     from ablations.runner.records import load_run
 
-    for path in (run, *others):
-        _check_place(path)
     _warn_without_figures(formats)
-    more = [load_run(other) for other in others]
-    folder = out or run / "report"
-    written = build(load_run(run), formats, folder, others=more, published=published)
+    with ExitStack() as opened:
+        folders = [_folder(path, opened) for path in (run, *others)]
+        first, *more = (load_run(folder) for folder in folders)
+        folder = out or (run / "report" if run.is_dir() else run.with_name(f"{run.stem}-report"))
+        written = build(first, formats, folder, others=more, published=published)
     for path in written.files:
         if path.parent == folder:
             click.echo(path)
@@ -66,6 +67,16 @@ def report(
     click.echo(
         as_text(written.report.question, written.report.problems, written.report.bottom_line)
     )
+
+
+def _folder(path: Path, opened: ExitStack) -> Path:
+    """Return the folder of a run; of a bundle, a temporary one that `opened` closes."""
+    from ablations.hub.bundle import is_bundle, unpacked
+
+    if is_bundle(path):
+        return opened.enter_context(unpacked(path))
+    _check_place(path)
+    return path
 
 
 def _check_place(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -84,16 +85,21 @@ _KEYS = {
 def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) -> None:
     """Merge and evaluate all models of a study.
 
-    STUDY is a file, or a shipped study such as layer_count (see ablations/studies/README.md).
+    STUDY is a file, a shipped study such as layer_count (see ablations/studies/README.md), or a
+    bundle of `layerswap share`, which is run again with its experts or those of --experts.
     A cell is one model of the study, merged or not. Finished cells are reused, and a cell that
     fails does not stop the others.
     """
-    with status_line():
+    from ablations.hub.bundle import STUDY, is_bundle, unpacked
+
+    with status_line(), ExitStack() as opened:
         tell(Step("starting"))
         from ablations.runner import run as runner
 
         short = {key: options.pop(name) for name, key in _KEYS.items()}
         chosen = runner.RunOptions(settings=_settings(settings, short), cell_lines=True, **options)
+        if is_bundle(study):
+            study = str(opened.enter_context(unpacked(Path(study))) / STUDY)
         if not dry_run:
             show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
         result = runner.dry_run(study, chosen) if dry_run else runner.run_study(study, chosen)

@@ -15,29 +15,53 @@ from layerswap_method.recipe.strict_yaml import read_yaml
 
 
 def find_recipe(name: str) -> Path:
-    """Return the shipped recipe `name`, such as ``pocket/layer_swap.yml``.
+    """Return the shipped recipe `name`: ``pocket/layer_swap.yml``, or that without ``.yml``.
 
     Looked for in ``./recipes`` (a clone, where the user may have changed it), beside the package
     (an editable install), then inside it (a wheel).
 
     Raises:
-        InputError: when it is in none of them.
+        InputError: when it is in none of them, or is the path of a file that is not there.
     """
+    if name.startswith((".", "/", "~")):
+        raise InputError(f"{name}: no such file (the current directory is {Path.cwd()})")
+    name = name.removeprefix("recipes/")
+    for root in _roots():
+        for each in (name, f"{name}.yml"):
+            if (root / each).is_file():
+                return root / each
+    places = ", ".join(str(root) for root in _roots())
+    raise InputError(f"no recipe {name!r} in {places}{nearest(name, _shipped())}")
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Return name, such as ``pocket/soup.yml`` -> file, of every shipped recipe, sorted by name."""
+    return {name: path for name, path in _shipped().items() if not _is_of_training(name)}
+
+
+def recipe_files(root: Path) -> list[Path]:
+    """Return every recipe below `root`; not the configurations of `layerswap train` in `experts`."""
+    files = sorted(root.rglob("*.yml"))
+    return [path for path in files if not _is_of_training(path.relative_to(root).as_posix())]
+
+
+def _is_of_training(name: str) -> bool:
+    return name.startswith("experts/")
+
+
+def _shipped() -> dict[str, Path]:
+    found = {
+        path.relative_to(root).as_posix(): path
+        for root in reversed(_roots())
+        if root.is_dir()
+        for path in root.rglob("*.yml")
+    }
+    return dict(sorted(found.items()))
+
+
+def _roots() -> tuple[Path, ...]:
     package = Path(layerswap_method.__file__).parent
-    roots = (Path("recipes"), package.parent / "recipes", package / "_recipes")
-    for root in roots:
-        if (root / name).is_file():
-            return root / name
-    known = sorted(
-        {
-            path.relative_to(root).as_posix()
-            for root in roots
-            if root.is_dir()
-            for path in root.rglob("*.yml")
-        }
-    )
-    places = ", ".join(str(root) for root in roots)
-    raise InputError(f"no recipe {name!r} in {places}{nearest(name, known)}")
+    return Path("recipes"), package.parent / "recipes", package / "_recipes"
 
 
 def redirect_recipe(recipe: Path, old: str, new: Path, out: Path) -> None:

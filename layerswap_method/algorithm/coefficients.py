@@ -86,7 +86,7 @@ def source_terms(
         raise ValueError(f"{name}: non_layer: base, but the base model does not have this tensor")
     sides = needed_roles(source, side_weights)
     chosen = {
-        role: [i for i, given in enumerate(inputs) if given.role == role] if role in sides else []
+        role: [i for i, given in enumerate(inputs) if role in sides and given.role == role]
         for role in ROLES
     }
     for role in sides:

@@ -17,7 +17,7 @@ RECIPES = sorted(
 )
 """Every recipe of a merge, as a path from the repository's root."""
 
-FIELDS = ["What", "Run", "Needs", "Source", "Expected", "To change"]
+FIELDS = ["What", "Run", "Needs", "Languages", "Source", "Expected", "To change"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ def header(recipe: str) -> list[tuple[str, str]]:
     for line in (ROOT / recipe).read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             break
+        if line.startswith("# yaml-language-server: "):
+            continue
         name, colon, text = line[2:].partition(":")
         if colon and name in FIELDS:
             fields.append((name, text.strip()))

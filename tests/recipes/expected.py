@@ -43,6 +43,7 @@ class Swap:
 
 
 OUTER = frozenset({0, 1, 2, 3, 4, 30, 31})
+QWEN_OUTER = frozenset({0, 1, 2, 3, 4, 5, 34, 35})
 POCKET_OUTER = frozenset({0, 7})
 
 SWAPS = {
@@ -67,6 +68,14 @@ SWAPS = {
     "recipes/placements/random.yml": Swap(frozenset({3, 5, 7, 12, 15, 20, 25})),
     "recipes/placements/alternating.yml": Swap(frozenset({0, 4, 9, 13, 18, 22, 27})),
     "recipes/placements/explicit.yml": Swap(frozenset({0, 1, 2, 3, 8, 29, 30, 31})),
+    "recipes/community/qwen3_german.yml": Swap(QWEN_OUTER, layers=36),
+    "recipes/community/qwen3_afrique.yml": Swap(QWEN_OUTER, layers=36),
+    "recipes/community/openmath2_swahili.yml": Swap(OUTER),
+    "recipes/community/openmath2_bengali.yml": Swap(OUTER),
+    "recipes/community/openmath2_japanese.yml": Swap(OUTER),
+    "recipes/community/metamath_italian.yml": Swap(OUTER),
+    "recipes/community/metamath_romanian.yml": Swap(OUTER),
+    "recipes/community/metamath_german.yml": Swap(OUTER),
     "recipes/pocket/layer_swap.yml": Swap(POCKET_OUTER, layers=8),
     "recipes/pocket/layer_swap_transition.yml": Swap(POCKET_OUTER, frozenset({1, 6}), layers=8),
     "recipes/pocket/middle.yml": Swap(frozenset({3, 4}), layers=8),

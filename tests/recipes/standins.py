@@ -20,8 +20,10 @@ FLOAT32_ON_HUB = ("Lugha-Llama/",)
 
 
 def layer_count(model: str) -> int:
-    """Return the real number of decoder layers: 8 in pocket models, 32 in all 8B Llamas."""
-    return 8 if model.startswith("runs/pocket/") else 32
+    """Return the real number of decoder layers: 8 in pocket models, 36 in Qwen3-8B, else 32."""
+    if model.startswith("runs/pocket/"):
+        return 8
+    return 36 if "Qwen" in model else 32
 
 
 def stored_dtype(model: str) -> torch.dtype:

@@ -71,7 +71,9 @@ class Environment:
         """Every file and folder of the environment, bytecode included."""
         return {str(path.relative_to(self.root)) for path in self.root.rglob("*")}
 
-    def run(self, *command: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *command: str | Path, check: bool = True, timeout: float = 300
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command with this environment's programs first, outside the checkout."""
         inherited = {
             name: value
@@ -85,7 +87,7 @@ class Environment:
             text=True,
             cwd=self.root,
             env={**inherited, "OMP_NUM_THREADS": "1", "PATH": path},
-            timeout=300,
+            timeout=timeout,
         )
         if check and done.returncode:
             raise AssertionError(f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from ablations.gallery.find import recipe_files
 from tests.registration.environment import REPOSITORY, Environment
 
 KNOWN = """
@@ -76,6 +77,30 @@ def test_the_wheel_carries_recipes_and_no_tests(with_wheel: Environment) -> None
     assert not (with_wheel.site_packages / "tests").exists()
     for name in ("layerswap_method", "ablations"):
         assert (with_wheel.site_packages / name / "py.typed").exists()
+
+
+@pytest.mark.slow
+def test_the_wheel_works_without_a_clone(with_wheel: Environment) -> None:
+    """Recipes, studies, tasks and what goes upstream come along; commands find them."""
+    listed = with_wheel.run("layerswap", "recipes", "list", "--format", "json").stdout
+    shipped = recipe_files(REPOSITORY / "recipes")
+    assert len(json.loads(listed)) == len(shipped) > 40
+    shown = with_wheel.run("layerswap", "recipes", "show", "swahili").stdout
+    assert shown == (REPOSITORY / "recipes" / "swahili.yml").read_text()
+    with_wheel.run("layerswap", "recipes", "copy", "swahili", "mine")
+    with_wheel.run("layerswap", "check", "--offline", "mine/swahili.yml")
+    drawn = with_wheel.run("layerswap", "plan", "mine/swahili.yml", "--layers", "32").stdout
+    assert "layers: language 0-4,30-31; task 5-29" in drawn
+    assert "layer_count" in with_wheel.run("layerswap", "run", "--help").stdout
+    assert "layerswap_mgsm_sw" in with_wheel.run("layerswap", "tasks").stdout
+    for module in ("layerswap_method.upstream", "ablations.studies", "ablations.tasks.generated"):
+        folder = with_wheel.site_packages / Path(*module.split("."))
+        there = {path.relative_to(folder) for path in folder.rglob("*") if path.suffix != ".pyc"}
+        source = REPOSITORY / Path(*module.split("."))
+        ours = {path.relative_to(source) for path in source.rglob("*") if path.suffix != ".pyc"}
+        assert {path for path in there if path.name != "__pycache__"} == {
+            path for path in ours if path.name != "__pycache__"
+        }
 
 
 @pytest.mark.slow

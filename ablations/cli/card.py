@@ -1,0 +1,57 @@
+"""`layerswap card`: options and what was written. Writes nothing itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("model", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--results",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="RUN",
+    help="Run folder with the model's scores (layerswap evaluate, or layerswap run and --cell).",
+)
+@click.option("--cell", metavar="LABEL", help="Cell of the run that merges the same model.")
+@click.option("--languages", metavar="LIST", help="Codes, such as en,sw.  [default: the recipe's]")
+@click.option("--license", metavar="ID", help="Of the merge.  [default: the merged models']")
+@click.option(
+    "--benchmark",
+    "benchmarks",
+    multiple=True,
+    metavar="TASK=DATASET[:ID]",
+    help="Write this task's score to .eval_results for a benchmark of the hub. Several times.",
+)
+@click.option("--offline", is_flag=True, help="Ask the hub for no licence.")
+def card(
+    model: Path,
+    results: Path | None,
+    cell: str | None,
+    languages: str | None,
+    license: str | None,
+    benchmarks: tuple[str, ...],
+    offline: bool,
+) -> None:
+    """Complete the model card of the merged folder MODEL, for the hub.
+
+    mergekit's card stays. Added are: the relation to the base, languages, licence, the layer plan
+    with a picture, the recipe, and with --results the scores with intervals and protocol.
+    """
+    from ablations.hub.card import CardOptions, local_paths, write_card
+
+    codes = tuple(code.strip() for code in (languages or "").split(",") if code.strip())
+    options = CardOptions(
+        results=results,
+        cell=cell,
+        languages=codes,
+        license=license,
+        benchmarks=benchmarks,
+        hub=not offline,
+    )
+    for path in write_card(model, options):
+        click.echo(path)
+    if local := local_paths(model):
+        click.echo(f"note: the recipe names folders that others lack: {', '.join(local)}", err=True)

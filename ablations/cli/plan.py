@@ -1,0 +1,37 @@
+"""`layerswap plan`: options and output. Lays out and draws nothing itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("recipe")
+@click.option(
+    "--layers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Depth of the models; without it a config that is here or on the hub tells.",
+)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a picture, too: FILE ends in .svg, .png or .pdf.",
+)
+def plan(recipe: str, layers: int | None, out: Path | None) -> None:
+    """Draw which expert supplies each layer of RECIPE, and everything outside the layers.
+
+    RECIPE is a file, the name of a shipped recipe, or the folder of a finished layer_swap merge.
+    Only configs are read, never weights.
+    """
+    from ablations.gallery.plan import describe, draw, supply_of
+
+    supply = supply_of(recipe, layers)
+    for line in describe(supply):
+        click.echo(line)
+    if out is not None:
+        draw(supply, recipe, out)
+        click.echo(out)

@@ -1,0 +1,28 @@
+"""`layerswap share`: options and output. Packs nothing itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The bundle, ending in .zip.  [default: RUN.zip]",
+)
+def share(run: Path, out: Path | None) -> None:
+    """Pack the run folder RUN into one file: study, recipe, scores, answers and versions.
+
+    Elsewhere, layerswap report FILE shows it without running anything, and layerswap run FILE runs
+    it again.
+    """
+    from ablations.hub.bundle import pack
+
+    folder = run.resolve()
+    for line in pack(run, out or folder.with_name(f"{folder.name}.zip")):
+        click.echo(line)

@@ -1,0 +1,159 @@
+"""The gallery's index: one row a recipe, made of its header and its settings.
+
+    python -m ablations.gallery.index [--write]
+
+Without --write it only says what is not up to date, with exit code 1: the tables in
+`recipes/README.md`, the JSON schema, and the line of each recipe that names the schema.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ablations.gallery.find import recipe_files
+from ablations.gallery.header import SCHEMA_LINE, read_header
+from ablations.gallery.schema import FILE, schema_text
+from ablations.machine.whole_files import write_text
+from layerswap_method.errors import LayerSwapError
+from layerswap_method.recipe.references import named_models
+from layerswap_method.recipe.strict_yaml import parse_yaml
+
+BEGIN = "<!-- The tables below are made by: python -m ablations.gallery.index --write -->\n"
+
+_SECTIONS = {
+    "": "The paper's recipes",
+    "community": "Community: public experts that share a base",
+    "modules": "Attention or MLP only",
+    "placements": "Where the swapped layers sit",
+    "revert": "Reverting an expert to its base",
+    "baselines": "Baselines",
+    "pocket": "Pocket testbed",
+}
+"""Folder -> title, in this order; other folders come after these under their own names."""
+
+_SHORT = {
+    "bottom_layers": "b",
+    "top_layers": "u",
+    "bottom_transition": "t_b",
+    "top_transition": "t_u",
+}
+
+
+def index_text(root: Path) -> str:
+    """Return the tables of all recipes below `root`, in Markdown.
+
+    Raises:
+        InputError: for a recipe that cannot be read.
+    """
+    recipes: dict[str, list[str]] = {}
+    for path in recipe_files(root):
+        name = path.relative_to(root).as_posix()
+        folder = name.rpartition("/")[0]
+        recipes.setdefault(folder, []).append(_row(name, path.read_text(encoding="utf-8")))
+    order = [*_SECTIONS, *sorted(set(recipes) - set(_SECTIONS))]
+    tables = []
+    for folder in (each for each in order if each in recipes):
+        head = "| recipe | what | languages | base | settings | disk | source | measured |"
+        rule = "|" + "---|" * 8
+        title = _SECTIONS.get(folder, folder)
+        tables.append("\n".join([f"## {title}", "", head, rule, *recipes[folder]]))
+    return "\n\n".join(tables) + "\n"
+
+
+def outdated(root: Path) -> dict[Path, str]:
+    """Return file -> what it should hold, for every file of the gallery that holds something else.
+
+    Raises:
+        LayerSwapError: where the README lacks the line below which the tables stand.
+    """
+    readme = root / "README.md"
+    above, mark, _ = readme.read_text(encoding="utf-8").partition(BEGIN)
+    if not mark:
+        raise LayerSwapError(f"{readme}: lacks the line {BEGIN.strip()}")
+    wanted = {
+        readme: f"{above}{mark}\n{index_text(root)}",
+        root / FILE: schema_text(),
+        **{path: with_schema_line(path, root) for path in recipe_files(root)},
+    }
+    return {
+        path: text
+        for path, text in wanted.items()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text
+    }
+
+
+def with_schema_line(path: Path, root: Path) -> str:
+    """Return a recipe with the line that names the schema, as the last one of its header."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = [line for line in lines if not line.startswith(SCHEMA_LINE)]
+    end = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    schema = Path(os.path.relpath(root / FILE, path.parent)).as_posix()
+    return "".join([*lines[:end], f"{SCHEMA_LINE}{schema}\n", *lines[end:]])
+
+
+def measured(header: Mapping[str, str]) -> str:
+    """Return what a header says of measured scores, in a few words."""
+    found = re.search(r"[Mm]easured by us: ([^.;]*(?:\.\d[^.;]*)*)", header.get("Expected", ""))
+    return f"measured: {found[1].strip()}" if found else "not measured by us"
+
+
+def settings(document: Mapping[str, Any]) -> str:
+    """Return what a recipe sets, in a few words: `b=5 u=2`, or other parameters by name."""
+    method = str(document["merge_method"])
+    given = document.get("parameters") or {}
+    counts = [f"{short}={given[name]}" for name, short in _SHORT.items() if given.get(name)]
+    others = [f"{name}: {value}" for name, value in given.items() if name not in _SHORT]
+    said = ", ".join([*([" ".join(counts)] if counts else []), *others])
+    if method == "layer_swap":
+        return said
+    return f"`{method}`" + (f", {said}" if said else "")
+
+
+def _row(name: str, text: str) -> str:
+    document, header = parse_yaml(text, name), read_header(text)
+    needs = header.get("Needs", "")
+    base = str(document.get("base_model") or next(named_models(document)))
+    gated = " (gated)" if "gated" in needs.replace("nothing is gated", "") else ""
+    disk = re.search(r"(?:[Uu]nder |[Aa]bout )?(\d+ [GM]B) of disk", needs)
+    cells = (
+        f"[`{name}`]({name})",
+        header.get("What", "").rstrip("."),
+        header.get("Languages", ""),
+        f"{base}{gated}",
+        settings(document),
+        disk[0].removesuffix(" of disk") if disk else "",
+        _source(header.get("Source", "")),
+        measured(header),
+    )
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _source(text: str) -> str:
+    """Return the papers and the places in them that a header's source names."""
+    parts = re.findall(
+        r"arXiv \d+\.\d+|[Ss]ections? [\d.]+\d|Table \d+|Algorithm \d+|Figure \d+", text
+    )
+    return ", ".join(dict.fromkeys(parts)) or "ours"
+
+
+def main(arguments: list[str]) -> int:
+    """Write or name what is not up to date in ``./recipes``; return the exit code."""
+    root = Path("recipes")
+    if arguments not in ([], ["--write"]) or not root.is_dir():
+        sys.stderr.write("usage, in the repository: python -m ablations.gallery.index [--write]\n")
+        return 2
+    found = outdated(root)
+    for path, text in found.items():
+        if arguments:
+            write_text(path, text)
+        sys.stdout.write(f"{path}: {'written' if arguments else 'not up to date'}\n")
+    return 1 if found and not arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,69 @@
+"""What can be known of a recipe's model without its weights: config and headers. Merges nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ablations.models.find import find_model
+from layerswap_method.checkpoints.config import read_config
+from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
+from layerswap_method.errors import InputError, first_line
+
+
+@dataclass(frozen=True)
+class Known:
+    """A model as far as it can be known here."""
+
+    reference: str
+    """As the recipe writes it."""
+
+    depth: int | None = None
+    """Decoder layers; None where no config states it."""
+
+    checkpoint: Checkpoint | None = None
+    """Its headers; None where the weights are not on this machine. Without the adapter."""
+
+    problem: str | None = None
+    """Why nothing is known of it; None where something is."""
+
+
+def look_up(reference: str, *, hub: bool) -> Known:
+    """Return what is known of a model: its headers if it is here, else its config from the hub.
+
+    Args:
+        reference: as a recipe writes it.
+        hub: whether the hub may be asked for the config.
+
+    Raises:
+        InputError: for a checkpoint that is here and cannot be read.
+    """
+    try:
+        folder = find_model(reference, download=False).folder
+    except InputError as error:
+        model = reference.partition("+")[0]
+        if not hub or model.count("/") != 1 or model.startswith((".", "/", "~")):
+            local = model.startswith((".", "/", "~")) or model.count("/") != 1
+            said = _short(error, reference) if local else "is not on this machine"
+            return Known(reference, problem=said)
+        return _from_hub(reference, model)
+    if not any(folder.glob("*.safetensors")):  # a cache that holds the config only
+        return Known(reference, depth=read_config(reference, folder).num_hidden_layers)
+    checkpoint = read_checkpoint(reference, folder)
+    return Known(reference, depth=checkpoint.num_layers, checkpoint=checkpoint)
+
+
+def _from_hub(reference: str, model: str) -> Known:
+    from huggingface_hub import hf_hub_download
+
+    repository, _, revision = model.partition("@")
+    try:
+        config = Path(hf_hub_download(repository, "config.json", revision=revision or None))
+    except Exception:  # offline, gated, or no such model
+        return Known(reference, problem="is not on this machine, and the hub gave no config")
+    return Known(reference, depth=read_config(reference, config.parent).num_hidden_layers)
+
+
+def _short(error: InputError, reference: str) -> str:
+    """Return an error without the name that it begins with."""
+    return first_line(error).removeprefix(f"{reference}: ").removeprefix(f"{reference} ")

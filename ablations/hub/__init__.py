@@ -1,0 +1,1 @@
+"""What is given to others: model cards, uploads, bundles of a run."""

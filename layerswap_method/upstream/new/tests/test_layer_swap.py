@@ -1,0 +1,170 @@
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from mergekit.config import MergeConfiguration
+from mergekit.io import LazyTensorLoader
+from mergekit.merge_methods import merge_state_dicts
+from tests.common import run_and_check_merge
+
+LAYERS = 6
+PARTS = ("self_attn.q_proj.weight", "mlp.up_proj.weight", "input_layernorm.weight")
+
+
+def make_llama(path, seed):
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=24,
+        num_attention_heads=2,
+        num_hidden_layers=LAYERS,
+    )
+    LlamaForCausalLM(config).save_pretrained(path)
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def experts(tmp_path_factory):
+    root = tmp_path_factory.mktemp("layer_swap")
+    return [make_llama(root / name, seed) for seed, name in enumerate(("t", "l", "b"))]
+
+
+def load(path):
+    loader = LazyTensorLoader.from_disk(path)
+    return {name: loader.get_tensor(name) for name in loader.index.tensor_paths}
+
+
+def check_merge(experts, parameters, layers, non_layer):
+    """Merge, and compare every tensor with the source that is named."""
+    task, language, base = experts
+    config = MergeConfiguration.model_validate(
+        {
+            "merge_method": "layer_swap",
+            "models": [
+                {"model": task, "parameters": {"role": "task"}},
+                {"model": language, "parameters": {"role": "language"}},
+            ],
+            "base_model": base,
+            "parameters": parameters,
+            "dtype": "float32",
+        }
+    )
+    given = dict(zip(("task", "language", "base"), map(load, experts)))
+
+    def validate(out):
+        merged = load(out)
+        assert merged
+        for name, tensor in merged.items():
+            source = non_layer
+            if ".layers." in name:
+                source = layers[int(name.split(".layers.")[1].split(".")[0])]
+            if source == "average":
+                expected = (given["task"][name] + given["language"][name]) / 2
+            else:
+                expected = given[source][name]
+            assert torch.equal(tensor, expected), name
+
+    run_and_check_merge(config, validate=validate)
+
+
+def test_outer_layers_are_swapped(experts):
+    check_merge(
+        experts,
+        {"bottom_layers": 2, "top_layers": 1},
+        ["language"] * 2 + ["task"] * 3 + ["language"],
+        "average",
+    )
+
+
+def test_transitions_are_averaged(experts):
+    check_merge(
+        experts,
+        {
+            "bottom_layers": 1,
+            "top_layers": 1,
+            "bottom_transition": 1,
+            "top_transition": 1,
+            "non_layer": "base",
+        },
+        ["language", "average", "task", "task", "average", "language"],
+        "base",
+    )
+
+
+def test_layers_can_be_named(experts):
+    check_merge(
+        experts,
+        {"placement": "layers", "language_layers": "1,3-4", "non_layer": "task"},
+        ["task", "language", "task", "language", "language", "task"],
+        "task",
+    )
+
+
+def state_dict(seed, dtype):
+    generator = torch.Generator().manual_seed(seed)
+    names = [f"model.layers.{i}.{part}" for i in range(LAYERS) for part in PARTS]
+    return {
+        name: torch.randn(4, 6, generator=generator).to(dtype)
+        for name in [*names, "lm_head.weight"]
+    }
+
+
+def swap(models, roles, **parameters):
+    parameters = {"role": roles, "num_layers": LAYERS, **parameters}
+    return merge_state_dicts(models, "layer_swap", parameters=parameters)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_kept_tensors_are_bit_identical_and_averages_rounded_once(dtype):
+    task, language = state_dict(0, dtype), state_dict(1, dtype)
+    merged = swap([task, language], ["task", "language"], bottom_layers=2, top_layers=0)
+    for name, tensor in merged.items():
+        if name == "lm_head.weight":
+            exact = (task[name].double() + language[name].double()) / 2
+            expected = exact.float().to(dtype)
+        else:
+            expected = (language if name.split(".")[2] in "01" else task)[name]
+        assert torch.equal(tensor, expected), name
+
+
+def test_experts_of_one_role_are_averaged_first():
+    models = [state_dict(seed, torch.float32) for seed in range(3)]
+    merged = swap(models, ["task", "task", "language"], bottom_layers=1, top_layers=0)
+    name = "model.layers.5.mlp.up_proj.weight"
+    assert torch.equal(merged[name], (models[0][name] + models[1][name]) / 2)
+    soup = (models[0]["lm_head.weight"].double() + models[1]["lm_head.weight"]) / 2
+    expected = (soup + models[2]["lm_head.weight"]) / 2
+    assert torch.allclose(merged["lm_head.weight"].double(), expected, atol=1e-7)
+
+
+def test_modules_and_norms():
+    task, language = state_dict(0, torch.float32), state_dict(1, torch.float32)
+    merged = swap(
+        [task, language],
+        ["task", "language"],
+        bottom_layers=1,
+        top_layers=0,
+        swap_modules="attention",
+        layer_norms="average",
+    )
+    attention, mlp, norm = (f"model.layers.0.{part}" for part in PARTS)
+    assert torch.equal(merged[attention], language[attention])
+    assert torch.equal(merged[mlp], task[mlp])
+    assert torch.equal(merged[norm], (task[norm] + language[norm]) / 2)
+
+
+@pytest.mark.parametrize(
+    ("roles", "parameters", "message"),
+    [
+        (["task", "task"], {}, "no language expert holds this tensor"),
+        (["task", "language"], {"bottom_layers": 9}, "more than the model's 6 layers"),
+        (["task", "language"], {"num_layers": None}, "give num_layers"),
+        (["task", "langauge"], {}, "Input should be 'task' or 'language'"),
+    ],
+)
+def test_bad_input_is_refused(roles, parameters, message):
+    models = [state_dict(0, torch.float32), state_dict(1, torch.float32)]
+    parameters = {"bottom_layers": 1, "top_layers": 1, **parameters}
+    with pytest.raises(ValueError, match=message):
+        swap(models, roles, **parameters)

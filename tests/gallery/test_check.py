@@ -1,0 +1,227 @@
+"""`layerswap check`: everything that is wrong at once, on files and on models that are here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from click.testing import CliRunner
+
+from ablations.cli import main
+from ablations.gallery.findings import Finding, as_github, line_of
+from tests.recipes.documents import RECIPES, ROOT
+from tests.recipes.hub import serve_hub
+from tests.standins import merging
+from tests.standins.zoo import make_model
+
+HEADER = """# What:     x
+# Run:      mergekit-yaml r.yml ./merged/r
+# Needs:    nothing
+# Languages: en, sw
+# Source:   ours
+# Expected: not measured by us
+# To change: nothing
+# yaml-language-server: $schema=recipe.schema.json
+"""
+
+
+@pytest.fixture(scope="module")
+def experts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("experts")
+    sizes: dict[str, Any] = {"num_hidden_layers": 4, "dtype": torch.float32}
+    made = {
+        role: make_model("llama", root / role, seed, **sizes)
+        for seed, role in enumerate(("task", "language"))
+    }
+    made["deep"] = make_model("llama", root / "deep", 2, **{**sizes, "num_hidden_layers": 5})
+    half = {**sizes, "dtype": torch.bfloat16}
+    return {**made, "half": make_model("llama", root / "half", 3, **half)}
+
+
+def check(*arguments: str | Path) -> tuple[int, list[dict[str, Any]]]:
+    words = ["check", "--format", "json", *map(str, arguments)]
+    result = CliRunner().invoke(main, words, catch_exceptions=False)
+    found: list[dict[str, Any]] = json.loads(result.output)
+    return result.exit_code, found
+
+
+def written(tmp_path: Path, document: dict[str, Any], header: str = HEADER) -> Path:
+    path = tmp_path / "recipe.yml"
+    path.write_text(header + yaml.safe_dump(document, sort_keys=False))
+    return path
+
+
+def swap(experts: dict[str, Path], language: str = "language", **parameters: Any) -> dict[str, Any]:
+    models = {"task": experts["task"], "language": experts[language]}
+    return merging.recipe(models, parameters, dtype="float32")
+
+
+def test_a_good_recipe_has_no_finding(tmp_path: Path, experts: dict[str, Path]) -> None:
+    path = written(tmp_path, swap(experts, bottom_layers=1, top_layers=1))
+    assert check(path, "--strict") == (0, [])
+    result = CliRunner().invoke(main, ["check", str(path)])
+    assert result.output == "1 recipe: 0 errors, 0 warnings\n"
+
+
+def test_every_problem_is_named_at_once_with_its_line(
+    tmp_path: Path, experts: dict[str, Path]
+) -> None:
+    document = swap(experts, botom_layers=1, top_layers=-1)
+    document["models"][1]["parameters"] = {"role": "langauge"}
+    document |= {"dtype": "bfloat61", "tokeniser": "base"}
+    path = written(tmp_path, document)
+    code, found = check(path)
+    assert code == 2
+    errors = [each["message"] for each in found if each["level"] == "error"]
+    for part in (
+        "unknown parameter 'botom_layers'; did you mean 'bottom_layers'?",
+        "top_layers is -1",
+        "did you mean 'language'?",
+        "dtype is 'bfloat61'; it must be one of",
+        "unknown key 'tokeniser'",
+    ):
+        assert any(part in message for message in errors), part
+    lines = path.read_text().splitlines()
+    (typo,) = [each for each in found if "botom_layers" in each["message"]]
+    assert "botom_layers" in lines[typo["line"] - 1]
+
+
+def test_layer_counts_are_checked_against_the_models(
+    tmp_path: Path, experts: dict[str, Path]
+) -> None:
+    code, found = check(written(tmp_path, swap(experts, bottom_layers=3, top_layers=2)))
+    assert code == 2
+    assert [each["message"] for each in found] == [
+        "bottom_layers + top_layers = 3 + 2 = 5 is more than the model's 4 layers"
+    ]
+
+
+def test_models_that_do_not_fit_each_other(tmp_path: Path, experts: dict[str, Path]) -> None:
+    code, found = check(written(tmp_path, swap(experts, "deep", bottom_layers=1, top_layers=1)))
+    assert code == 2
+    assert "different depths" in found[0]["message"]
+
+
+def test_dtype_traps_are_warnings(tmp_path: Path, experts: dict[str, Path]) -> None:
+    document = swap(experts, bottom_layers=1, top_layers=1) | {"dtype": "bfloat16"}
+    code, found = check(written(tmp_path, document))
+    assert code == 0
+    assert {each["level"] for each in found} == {"warning"}
+    assert all("is stored in float32 and dtype is bfloat16" in each["message"] for each in found)
+    del document["dtype"]
+    assert "dtype is missing" in check(written(tmp_path, document))[1][0]["message"]
+    half = merging.recipe(
+        {"task": experts["half"], "language": experts["half"]},
+        {"bottom_layers": 1, "top_layers": 1},
+        dtype="float16",
+    )
+    half["models"] = half["models"][:1]
+    half |= {"merge_method": "passthrough", "models": [{"model": str(experts["half"])}]}
+    half.pop("parameters")
+    assert "65504" in check(written(tmp_path, half))[1][0]["message"]
+
+
+def test_warnings_fail_only_if_asked(tmp_path: Path, experts: dict[str, Path]) -> None:
+    path = written(tmp_path, swap(experts, bottom_layers=1, top_layers=1), header="")
+    code, found = check(path)
+    assert (code, len(found)) == (0, 1)
+    assert found[0]["message"].startswith("it has no header; begin with comments that say What:")
+    assert check(path, "--strict")[0] == 2
+    some = written(tmp_path, yaml.safe_load(path.read_text()), header=HEADER.replace("# So", "# "))
+    assert "its header does not say Source:" in check(some)[1][0]["message"]
+
+
+def test_parameters_that_mergekits_own_methods_do_not_have(
+    tmp_path: Path, experts: dict[str, Path]
+) -> None:
+    entry = {"model": str(experts["task"]), "parameters": {"wieght": 0.5}}
+    other = {"model": str(experts["language"]), "parameters": {"weight": 0.5}}
+    document = {"merge_method": "linear", "models": [entry, other], "dtype": "float32"}
+    code, found = check(written(tmp_path, {**document, "parameters": {"normalise": True}}))
+    assert code == 2
+    assert [each["message"] for each in found] == [
+        "models[0]: unknown parameter 'wieght' of linear, which mergekit ignores; did you mean "
+        "'weight'?",
+        "unknown parameter 'normalise' of linear, which mergekit ignores; did you mean "
+        "'normalize'?",
+    ]
+
+
+def test_a_config_on_the_hub_is_enough_for_the_layer_counts(
+    tmp_path: Path, experts: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("task", "language"):
+        folder = tmp_path / "hub" / "owner" / name
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_bytes((experts[name] / "config.json").read_bytes())
+    models: dict[str, Path | str] = {"task": "owner/task", "language": "owner/language"}
+    document = merging.recipe(models, {"bottom_layers": 4, "top_layers": 2}, dtype="float32")
+    path = written(tmp_path, document)
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    with serve_hub(tmp_path / "hub") as endpoint:
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
+        template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        code, found = check(path)
+    assert code == 2
+    assert "4 + 2 = 6 is more than the model's 4 layers" in found[0]["message"]
+    unpinned = [each["message"] for each in found if each["level"] == "warning"]
+    assert all("names no revision" in message for message in unpinned)
+    assert len(unpinned) == 2
+
+
+def test_what_is_not_here_is_a_note(tmp_path: Path, experts: dict[str, Path]) -> None:
+    document = swap({**experts, "language": tmp_path / "gone"}, bottom_layers=1, top_layers=1)
+    code, found = check(written(tmp_path, document), "--offline")
+    assert code == 0
+    (note,) = found
+    assert note["level"] == "note"
+    assert "no such folder" in note["message"]
+
+
+def test_github_shows_findings_beside_the_lines() -> None:
+    found = Finding(file="a,b.yml", level="note", message="100%\nof it", line=3)
+    assert as_github([found]) == "::notice file=a%2Cb.yml,line=3::100%25%0Aof it"
+
+
+def test_the_line_of_a_message() -> None:
+    text = "# top_layers is said here, too\nparameters:\n  top_layers: 3\n  seed: 1\n"
+    assert line_of(text, "top_layers is 3: no") == 3
+    assert line_of(text, "line 4 has the key 'seed' again") == 4
+    assert line_of(text, "nothing of it is there") is None
+
+
+@pytest.mark.parametrize("text", ["a: 1\na: 2\n", "[1, 2]\n", "a: [\n"])
+def test_files_that_are_no_recipe(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "recipe.yml"
+    path.write_text(text)
+    code, found = check(path)
+    assert code == 2
+    assert found[0]["level"] == "error"
+
+
+def test_names_that_are_no_recipe(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["check", "swahilli.yml"])
+    assert result.exit_code == 2
+    assert "did you mean 'swahili.yml'?" in result.output
+    assert CliRunner().invoke(main, ["check", str(tmp_path)]).exit_code == 2
+    result = CliRunner().invoke(main, ["check", str(tmp_path / "gone.yml")])
+    assert result.exit_code == 2
+    assert "gone.yml: no such file" in result.output
+
+
+def test_every_shipped_recipe_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    code, found = check("recipes", "--offline")
+    assert code == 0
+    assert {each["level"] for each in found} <= {"warning", "note"}
+    warnings = [each["message"] for each in found if each["level"] == "warning"]
+    assert all("names no revision" in message for message in warnings)
+    assert len(RECIPES) > 40

@@ -1,0 +1,146 @@
+"""`layerswap card`: mergekit's card, completed, as huggingface_hub's own classes read it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from huggingface_hub import ModelCard, parse_eval_result_entries
+
+from ablations.cli import main
+from ablations.runner.records import load_run
+from layerswap_method import __version__
+from tests.evaluate.test_run import pytestmark  # noqa: F401 - engines warn
+
+TASK = "layerswap_mgsm_sw"
+
+
+def card(*arguments: str | Path) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["card", *map(str, arguments), "--offline"])
+    return result.exit_code, result.output
+
+
+def metadata(model: Path) -> dict[str, Any]:
+    found: dict[str, Any] = ModelCard.load(model / "README.md").data.to_dict()
+    return found
+
+
+def test_mergekits_front_matter_stays_and_is_completed(model: Path) -> None:
+    before = metadata(model)
+    code, said = card(model)
+    assert code == 0, said
+    after = metadata(model)
+    assert {key: after[key] for key in before} == before
+    assert after["tags"] == ["mergekit", "merge"]
+    assert after["library_name"] == "transformers"
+    assert after["base_model_relation"] == "merge"
+    assert after["language"] == ["en", "sw"]
+    assert "license" not in after
+    assert "model-index" not in after
+    assert "the recipe names folders that others lack" in said
+    text = (model / "README.md").read_text()
+    assert "No licence is stated for this model, because not every merged model states one" in text
+    assert "layers: language 0; task 1" in text
+    assert "![Which expert supplies each layer](layer_plan.png)" in text
+    assert (model / "layer_plan.png").read_bytes().startswith(b"\x89PNG")
+    assert "### Models Merged" in text
+    assert f"merged by `layer_swap` of layerswap {__version__}." in text
+
+
+def test_a_second_call_writes_the_same(model: Path) -> None:
+    card(model)
+    first = (model / "README.md").read_text()
+    card(model)
+    assert (model / "README.md").read_text() == first
+
+
+@pytest.mark.parametrize(
+    ("stated", "licence", "note"),
+    [
+        (("mit", "mit"), "mit", "All merged models are under mit"),
+        (("mit", "llama3.1"), None, "the merged models' licences differ"),
+    ],
+)
+def test_the_licence_is_that_of_all_models_or_none(
+    tmp_path: Path, merged: Path, stated: tuple[str, str], licence: str | None, note: str
+) -> None:
+    model = shutil.copytree(merged, tmp_path / "model")
+    recipe = model / "mergekit_config.yml"
+    text = recipe.read_text()
+    for role, name in zip(("task", "language"), stated, strict=True):
+        folder = shutil.copytree(merged.parent / role, tmp_path / role)
+        (folder / "README.md").write_text(f"---\nlicense: {name}\n---\n")
+        text = text.replace(str(merged.parent / role), str(folder))
+    recipe.write_text(text)
+    assert card(model)[0] == 0
+    assert metadata(model).get("license") == licence
+    assert note in (model / "README.md").read_text()
+    assert card(model, "--license", "apache-2.0")[0] == 0
+    assert metadata(model)["license"] == "apache-2.0"
+
+
+@pytest.mark.slow
+def test_scores_stand_in_the_table_the_index_and_the_results(
+    merged: Path, scored: Path, tmp_path: Path
+) -> None:
+    kept = shutil.copytree(merged, tmp_path / "kept")
+    ids = [f"--benchmark={TASK}=owner/mgsm:sw", "--benchmark=layerswap_belebele_sw=owner/belebele"]
+    code, said = card(merged, "--results", scored, *ids)
+    assert code == 0, said
+    (cell,) = load_run(scored).cells
+    record = next(each for each in cell.tasks if each.task == TASK)
+    score = record.evaluation.scores[0]
+    data = ModelCard.load(merged / "README.md").data
+    results: Any = data.eval_results
+    assert {each.dataset_name for each in results} == {TASK, "layerswap_belebele_sw"}
+    found = next(each for each in results if each.metric_name == f"{score.metric} ({score.filter})")
+    assert found.metric_value == round(100 * score.value, 2)
+    assert not any("truncated" in each.metric_name for each in results)
+    (entry,) = parse_eval_result_entries(
+        yaml.safe_load((merged / ".eval_results" / "owner--mgsm.yaml").read_text())
+    )
+    assert (entry.dataset_id, entry.task_id) == ("owner/mgsm", "sw")
+    assert entry.value == found.metric_value
+    assert "8-shot" in str(entry.notes)
+    text = (merged / "README.md").read_text()
+    low, high = score.interval.low, score.interval.high  # type: ignore[union-attr]
+    assert f"[{100 * low:.1f}, {100 * high:.1f}] | {score.n} | 8-shot" in text
+    assert "An interval (95%) is over the items of the task" in text
+    shutil.rmtree(merged)  # as the other tests expect it
+    shutil.copytree(kept, merged)
+
+
+@pytest.mark.slow
+def test_scores_of_another_model_are_refused(model: Path, scored: Path) -> None:
+    code, said = card(model, "--results", scored)
+    assert code == 2
+    assert "no cell was read from" in said
+    code, said = card(model, "--results", scored, "--cell", "bose")
+    assert code == 2
+    assert "did you mean 'base'?" in said
+    assert card(model, "--results", scored, "--cell", "base")[0] == 0
+    code, said = card(model, "--results", scored, "--cell", "base", "--benchmark=x_sw=a/b")
+    assert code == 2
+    assert "x_sw was not evaluated" in said
+
+
+def test_benchmarks_need_results(model: Path) -> None:
+    before = (model / "README.md").read_text()
+    code, said = card(model, "--benchmark", f"{TASK}=a/b")
+    assert code == 2
+    assert "it needs --results RUN" in said
+    assert (model / "README.md").read_text() == before
+
+
+def test_a_folder_that_is_no_merge(tmp_path: Path, model: Path) -> None:
+    code, said = card(tmp_path / "model" / "..")
+    assert code == 2
+    assert "holds no README.md" in said
+    (model / "README.md").write_text("---\nbase_model: [\n---\n")
+    code, said = card(model)
+    assert code == 2
+    assert "is no card that the hub reads" in said

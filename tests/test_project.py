@@ -1,0 +1,61 @@
+"""What a maintainer expects to find at the top: citation, workflow, hooks and forms agree."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def load(path: str) -> dict[str, Any]:
+    found = yaml.safe_load((ROOT / path).read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_citation_has_the_projects_version_and_licence() -> None:
+    citation = load("CITATION.cff")
+    assert citation["version"] == PROJECT["version"]
+    assert citation["license"] == PROJECT["license"]
+    assert citation["authors"] == PROJECT["authors"]
+    readme = (ROOT / "README.md").read_text()
+    paper = citation["preferred-citation"]
+    assert paper["title"] in readme
+    for author in paper["authors"]:
+        assert f"{author['given-names']} {author['family-names']}" in readme.replace("\n", " ")
+
+
+def test_the_workflow_calls_the_one_script() -> None:
+    jobs = load(".github/workflows/ci.yml")["jobs"]
+    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    assert ".ci/run" in commands
+    assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
+    python = {s["with"]["python-version"] for j in jobs.values() for s in j["steps"] if "with" in s}
+    assert PROJECT["requires-python"] == f">={python.pop()}"
+
+
+def test_the_hooks_ruff_is_the_one_of_the_environment() -> None:
+    (hooks,) = load(".pre-commit-config.yaml")["repos"]
+    (pinned,) = re.findall(r"^ruff==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert hooks["rev"] == f"v{pinned}"
+
+
+@pytest.mark.parametrize("name", ["bug", "recipe"])
+def test_issue_forms(name: str) -> None:
+    form = load(f".github/ISSUE_TEMPLATE/{name}.yml")
+    assert {"name", "description", "body"} <= form.keys()
+    ids = [part["id"] for part in form["body"]]
+    assert len(ids) == len(set(ids)) > 2
+
+
+def test_links_of_the_contributing_guide_lead_somewhere() -> None:
+    links = re.findall(r"\]\(([^)#]+)", (ROOT / "CONTRIBUTING.md").read_text())
+    assert links
+    assert all((ROOT / link).exists() for link in links)

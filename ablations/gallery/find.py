@@ -40,7 +40,7 @@ def shipped_recipes() -> dict[str, Path]:
 
 
 def recipe_files(root: Path) -> list[Path]:
-    """Return every recipe below `root`; not the configurations of `layerswap train` in `experts`."""
+    """Return every recipe below `root`, without the training configurations in `experts`."""
     files = sorted(root.rglob("*.yml"))
     return [path for path in files if not _is_of_training(path.relative_to(root).as_posix())]
 

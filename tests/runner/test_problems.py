@@ -69,7 +69,7 @@ def test_every_score_zero_is_said_first_in_every_format(run: Run) -> None:
     html = render_html(report)
     assert html.index("every answer is wrong") < html.index("<table>")
     markdown = render_markdown(report)
-    assert markdown.index("Warning: pocket") < markdown.index("##")
+    assert markdown.index("**Warning:** pocket") < markdown.index("##")
 
 
 def test_a_zero_of_one_model_is_no_broken_evaluation(run: Run) -> None:

@@ -36,9 +36,12 @@ def lead_table(summaries: Summaries, layers: LayerMap | None) -> Table:
         rows.append((f"average of {len(settings)} settings", recipe_models(study)))
         named = {models: label for label, models in settings}
         short = {model: model.short for model in recipe_models(study)}
+        best_at: dict[tuple[Model, ...], list[str]] = {}
         for (group, measure), best in (layers.best if layers else {}).items():
-            label = named.get(best.best) or short[best.best[0]]
-            rows.append((f"{label} (best at {measure_text(measure, group)})", best.best))
+            best_at.setdefault(best.best, []).append(measure_text(measure, group))
+        for models, places in best_at.items():
+            label = named.get(models) or short[models[0]]
+            rows.append((f"{label} (best at {'; '.join(places)})", models))
         if layers is not None and layers.suggested:
             rows.append((short[layers.suggested[0]], layers.suggested))
         if layers is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 
-@click.command()
+@click.command(short_help="Complete the model card of a merged folder.")
 @click.argument("model", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option(
     "--results",

@@ -7,7 +7,7 @@ import sys
 import click
 
 
-@click.command()
+@click.command(short_help="Show everything that is wrong with recipes.")
 @click.argument("recipes", nargs=-1, required=True, metavar="RECIPE...")
 @click.option(
     "--format",

@@ -10,7 +10,7 @@ from ablations.cli.log import show_log
 from ablations.cli.options import folder_option
 
 
-@click.command()
+@click.command(short_help="Measure how far experts moved from their base.")
 @click.argument("experts", nargs=-1, required=True, metavar="EXPERT...")
 @click.option("--base", required=True, metavar="MODEL", help="What they were fine-tuned from.")
 @click.option(

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 
-@click.command()
+@click.command(short_help="Draw which expert supplies each layer of a recipe.")
 @click.argument("recipe")
 @click.option(
     "--layers",

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 
-@click.command()
+@click.command(short_help="Upload a merged folder with its card to the hub.")
 @click.argument("model", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("repository", metavar="REPO_ID")
 @click.option("--private", is_flag=True, help="Make a new repository private.")

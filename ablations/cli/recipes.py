@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 
-@click.group()
+@click.group(short_help="List, show or copy the shipped recipes.")
 def recipes() -> None:
     """List, show or copy the recipes that come with the package."""
 

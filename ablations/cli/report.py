@@ -17,7 +17,7 @@ def _formats(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ..
     return tuple(dict.fromkeys(each.strip().lower() for each in value.split(",") if each.strip()))
 
 
-@click.command()
+@click.command(short_help="Write the report of a run and print its bottom line.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("others", nargs=-1, type=click.Path(path_type=Path), metavar="[RUN]...")
 @click.option(

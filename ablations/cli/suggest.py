@@ -9,7 +9,7 @@ import click
 from ablations.cli.options import FiniteRange
 
 
-@click.command()
+@click.command(short_help="Propose which layers to swap.")
 @click.option(
     "--task",
     required=True,

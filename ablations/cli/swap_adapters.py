@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 
-@click.command("swap-adapters")
+@click.command("swap-adapters", short_help="Swap the layers of LoRA adapters or of prefixes.")
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.option("--out", required=True, metavar="DIR", help="Folder of the new adapter.")
 @click.option(

@@ -12,7 +12,7 @@ from ablations.cli.log import show_log
 from ablations.cli.options import folder_option
 
 
-@click.command()
+@click.command(short_help="Train an expert from one configuration.")
 @click.argument("config")
 @folder_option("--out", "Folder of the run, with the expert in it.  [default: runs/CONFIG]")
 @click.option(

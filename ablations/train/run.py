@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.machine.fingerprint import fingerprint_checkpoint
-from ablations.machine.locks import holder, try_claim
+from ablations.machine.locks import holder, remove_unused, try_claim
 from ablations.machine.whole_files import check_place
 from ablations.models.find import find_model
 from ablations.train.config import TrainConfig, identity_of
@@ -179,6 +179,7 @@ def _claimed(folder: TrainingFolder, rank: int) -> Iterator[None]:
         yield
         return
     check_place(folder.root / LOCK)
+    is_new = not folder.root.exists()
     claim = try_claim(folder.root, LOCK)
     if claim is None:
         raise InputError(
@@ -189,3 +190,5 @@ def _claimed(folder: TrainingFolder, rank: int) -> Iterator[None]:
         yield
     finally:
         claim.release()
+        if is_new:
+            remove_unused(folder.root, LOCK)

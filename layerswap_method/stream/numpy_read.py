@@ -11,9 +11,9 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from layerswap_method.algorithm import numpy_average as arrays
 from layerswap_method.algorithm.coefficients import float32_suffices
 from layerswap_method.checkpoints.stored import fill, open_stored, stored_tensor
+from layerswap_method.stream import numpy_average as arrays
 from layerswap_method.stream.blocks import row_blocks
 from layerswap_method.stream.mix import TensorMix
 

@@ -165,14 +165,14 @@ def test_output_folders_that_are_not_taken(
 ) -> None:
     stamp = file_stamp(tmp_path / "task" / "adapter_model.safetensors")
     for out, message in (
-        ("task", "is one of the merge's inputs"),
-        ("task/inside", "lies inside"),
+        ("task", "one of the merge's inputs"),
+        ("task/inside", "is inside"),
         ("recipe.yml", "is a file"),
     ):
         result = call(document, tmp_path, out=out)
         assert (result.exit_code, message in result.output) == (2, True), result.output
     third = train_adapter(base, tmp_path / "third", 7, target_modules=["q_proj"])
     result = call(document, tmp_path, out="third")
-    assert "holds weights that no merge has written (adapter_model.safetensors)" in result.output
+    assert "has weights that no merge has written (adapter_model.safetensors)" in result.output
     assert (third / "adapter_config.json").is_file()
     assert file_stamp(tmp_path / "task" / "adapter_model.safetensors") == stamp

@@ -99,7 +99,7 @@ def test_the_depth_is_the_first_inputs_where_it_has_a_config() -> None:
         ({"role": "task"}, "no language expert holds this tensor"),
         ({"role": "tsak"}, "Input should be 'task' or 'language'"),
         ({"weighting": "magnitude"}, "measured before a merge of whole checkpoints"),
-        ({"placement": "middle"}, "placement: middle is laid out before a merge"),
+        ({"placement": "middle"}, "placement: middle is computed before a merge"),
         ({"placement": "layers"}, "go together; write both or neither"),
         ({"language_layers": "0"}, "go together; write both or neither"),
         ({"weight": -1.0}, "weight -1.0 must be a finite number, 0 or more"),

@@ -99,7 +99,7 @@ def test_paths_that_cannot_be_outputs(tmp_path: Path) -> None:
     ):
         pytest.fail("entered")
     write_model(tmp_path / "theirs", "model.safetensors")
-    with pytest.raises(InputError, match="holds weights that no merge has written"):
+    with pytest.raises(InputError, match="has weights that no merge has written"):
         check_output(tmp_path / "theirs", ())
     with pytest.raises(InputError, match="is one of the merge's inputs"):
         check_output(tmp_path / "a", [tmp_path / "b" / ".." / "a"])

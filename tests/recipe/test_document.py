@@ -117,7 +117,7 @@ def test_every_problem_of_a_revert_recipe_is_named_at_once() -> None:
         "models[0] (math): delta_revert has no ro",
         "unknown parameter 'botom_layers'; did yo",
         "threshold is -1.0: Input should be great",
-        "tokenizer_source cannot be used here: rows",
+        "tokenizer_source cannot be used here: ro",
         "models: lists 2 models beside the base_m",
     ]
 

@@ -304,7 +304,9 @@ class TestIsolation:
         (tmp_path / "bwrap").chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
         programs.probe.cache_clear()
-        with pytest.raises(InputError, match=r"machine \(No permissions to create it\), so none"):
+        with pytest.raises(
+            InputError, match=r"machine \(No permissions to create it\), so it is not run"
+        ):
             programs.find_isolation()
         programs.probe.cache_clear()
 

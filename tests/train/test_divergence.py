@@ -85,7 +85,7 @@ def test_a_command_on_two_experts_prints_their_cosine_and_writes_facts(
     call = ["divergence", str(tmp_path / "one"), str(tmp_path / "two"), "--base", str(base)]
     result = CliRunner().invoke(main, [*call, "--text", str(texts), "--out", str(out)])
     assert result.exit_code == 0, result.output
-    assert "cosine of the deltas -1.000" in result.output
+    assert "cosine of their changes -1.000" in result.output
     found = json.loads((out / "divergence.json").read_text())
     assert found["pairs"][0]["layer_cosine"][0] == pytest.approx(-1)
     experts = read_experts_file(out / "experts.yml")

@@ -14,6 +14,7 @@ import pytest
 
 from ablations.sandbox.programs import probe, run_program
 from ablations.sandbox.watch import ProgramVerdict
+from tests.waiting import wait_until
 
 Run = Callable[..., ProgramVerdict]
 
@@ -39,7 +40,7 @@ def marked() -> Iterator[str]:
     """
     name = f"lsw-{secrets.token_hex(4)}"
     yield f"import ctypes; ctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0)\n"
-    assert processes_marked(name) == []
+    wait_until(lambda: not processes_marked(name))
 
 
 def processes_marked(marked: str) -> list[int]:

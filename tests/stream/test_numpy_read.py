@@ -145,7 +145,7 @@ def test_a_file_that_is_cut_short_meanwhile(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="rewritten while"):
         list(reader.pieces())
     os.utime(file, ns=(stamp, stamp))
-    with pytest.raises(InputError, match="is cut short; get it again"):
+    with pytest.raises(InputError, match="is incomplete; download or copy it again"):
         list(reader.pieces())
 
 

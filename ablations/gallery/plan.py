@@ -204,9 +204,16 @@ def _revert_supply(path: Path, recipe: RevertDocument, num_layers: int) -> Suppl
 
 
 def _supply_of_merge(folder: Path) -> Supply:
-    plan = read_plan(folder)
-    if plan is None:
-        raise InputError(f"{folder}: holds no {PLAN_FILE}, which a layer_swap merge leaves")
+    try:
+        plan = read_plan(folder)
+        if plan is not None:
+            return _supply_of_record(folder, plan)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InputError(f"{folder / PLAN_FILE}: is damaged; merge the recipe again") from error
+    raise InputError(f"{folder}: holds no {PLAN_FILE}, which a layer_swap merge leaves")
+
+
+def _supply_of_record(folder: Path, plan: LayerPlan) -> Supply:
     record: Mapping[str, Any] = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
     models: Sequence[Mapping[str, Any]] = record["models"]
     named: dict[TensorSource, str] = {

@@ -14,10 +14,12 @@ import json
 import re
 import shutil
 import zipfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import yaml
 
@@ -33,6 +35,15 @@ _RUN = "run.json"
 _RECORD = re.compile(r"records/[\w-]+/(record\.json|merge\.yml|samples\.jsonl)")
 _MOST_BYTES = 20 * 2**30
 """Of a bundle when it is unpacked; more is no bundle of ours."""
+
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError)
+"""What zipfile raises: damage, an encrypted entry (RuntimeError), an unknown compression."""
+
+OWN_CHOICE: Mapping[str, Any] = {
+    "evaluate.allow_code_execution": False,
+    "evaluate.code_isolation": "bwrap",
+}
+"""Settings that a bundle's study cannot make: whoever runs it decides which programs run here."""
 
 
 def is_bundle(path: str | Path) -> bool:
@@ -103,7 +114,7 @@ def unpacked(path: Path) -> Iterator[Path]:
             with zipfile.ZipFile(path) as bundle:
                 _check(path, bundle)
                 bundle.extractall(folder)
-        except (zipfile.BadZipFile, OSError) as error:
+        except _UNREADABLE as error:
             raise InputError(f"{path}: cannot be read as a bundle: {error}") from error
         yield Path(folder)
 

@@ -11,7 +11,7 @@ import json
 import logging
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ablations.drawing.canvas import can_draw
 from ablations.gallery.header import languages as header_languages
@@ -32,7 +32,10 @@ from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
 from layerswap_method.recipe.references import is_folder, named_models
-from layerswap_method.recipe.strict_yaml import parse_yaml
+from layerswap_method.recipe.strict_yaml import read_text_and_yaml
+
+if TYPE_CHECKING:
+    from huggingface_hub import ModelCard
 
 LOG = logging.getLogger("layerswap")
 
@@ -77,8 +80,6 @@ def write_card(model: Path, options: CardOptions) -> list[Path]:
         InputError: for a folder that is no merge, a card that huggingface_hub cannot read, a run
             without scores of the model, or benchmarks that were not evaluated.
     """
-    from huggingface_hub import ModelCard
-
     if options.benchmarks and options.results is None:
         raise InputError("--benchmark says which scores to write: it needs --results RUN")
     for name in (CARD, RECIPE):
@@ -88,12 +89,8 @@ def write_card(model: Path, options: CardOptions) -> list[Path]:
                 "wrote (without --no-write-model-card)"
             )
     check_place(model / CARD)
-    text = (model / RECIPE).read_text(encoding="utf-8")
-    document = parse_yaml(text, str(model / RECIPE))
-    try:
-        card = ModelCard.load(model / CARD)
-    except Exception as error:
-        raise InputError(f"{model / CARD}: is no card that the hub reads: {error}") from error
+    text, document = _read_recipe(model)
+    card = read_card(model)
     references = _references(document)
     licences = {each: licence_of(each, hub=options.hub) for each in references}
     run = None if options.results is None else load_run(options.results)
@@ -115,12 +112,42 @@ def write_card(model: Path, options: CardOptions) -> list[Path]:
     return [model / CARD, *pictures, *written]
 
 
+def read_card(model: Path) -> ModelCard:
+    """Return the card in a model's folder.
+
+    Raises:
+        InputError: for a card that huggingface_hub cannot read.
+    """
+    from huggingface_hub import ModelCard
+
+    try:
+        return ModelCard.load(model / CARD)
+    except Exception as error:
+        raise InputError(f"{model / CARD}: is no card that the hub reads: {error}") from error
+
+
+def has_results(card: ModelCard) -> bool:
+    """Return whether a card has an evaluation, as huggingface_hub reads it."""
+    return bool(card.data.to_dict().get("model-index"))
+
+
 def local_paths(model: Path) -> list[str]:
-    """Return the folders of this machine that a merge's recipe names: others do not have them."""
-    document = parse_yaml((model / RECIPE).read_text(encoding="utf-8"), RECIPE)
+    """Return the folders of this machine that a merge's recipe names: others do not have them.
+
+    Raises:
+        InputError: where the recipe cannot be read.
+    """
+    _, document = _read_recipe(model)
     return [
         each for each in _references(document) if is_folder(each) or each.startswith((".", "/"))
     ]
+
+
+def _read_recipe(model: Path) -> tuple[str, dict[str, Any]]:
+    text, document = read_text_and_yaml(model / RECIPE)
+    if not isinstance(document, dict) or "merge_method" not in document:
+        raise InputError(f"{model / RECIPE}: is not a recipe; it has no merge_method:")
+    return text, document
 
 
 def _references(document: Any) -> list[str]:
@@ -163,15 +190,22 @@ def _plan_section(model: Path) -> list[str]:
 
 def _recipe_section(model: Path, document: Any) -> list[str]:
     versions = [f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES]
-    plans = (model / name for name in (PLAN_FILE, REVERT_PLAN_FILE))
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in plans if path.is_file()]
-    made = f" of layerswap {found[0]['layerswap_version']}" if found else ""
+    plans = [model / name for name in (PLAN_FILE, REVERT_PLAN_FILE)]
+    made = next((f" of layerswap {_version_of(path)}" for path in plans if path.is_file()), "")
     return [
         "## Reproduce",
         f"The exact recipe is [`{RECIPE}`]({RECIPE}), merged by "
         f"`{document['merge_method']}`{made}. This card was written with {', '.join(versions)}.",
         f"```console\n$ mergekit-yaml {RECIPE} ./merged\n```",
     ]
+
+
+def _version_of(plan: Path) -> str:
+    """Return which layerswap wrote a plan file."""
+    try:
+        return str(json.loads(plan.read_text(encoding="utf-8"))["layerswap_version"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{plan}: is damaged; merge the recipe again") from error
 
 
 def _licence_text(given: str | None, licences: dict[str, str | None]) -> str:
@@ -187,11 +221,3 @@ def _with_section(text: str, section: str) -> str:
     marked = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
     kept = marked.sub("", text).strip("\n")
     return f"\n{kept}\n\n{BEGIN}\n\n{section}\n\n{END}\n"
-
-
-def has_results(model: Path) -> bool:
-    """Return whether a model's card has an evaluation, as huggingface_hub reads it."""
-    from huggingface_hub import ModelCard
-
-    results: Any = ModelCard.load(model / CARD).data.to_dict().get("model-index")
-    return bool(results)

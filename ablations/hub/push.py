@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
-from ablations.hub.card import CARD, END, has_results, local_paths
+from ablations.hub.card import CARD, END, RESULTS, has_results, local_paths, read_card
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.frozen import Frozen
 
@@ -23,7 +24,7 @@ class PushOptions(Frozen):
     """How a model is uploaded."""
 
     private: bool = False
-    """Whether a new repository is private."""
+    """Whether a new repository is private; without it, what its owner has set for new ones."""
 
     dry_run: bool = False
     """Whether nothing is sent."""
@@ -75,10 +76,10 @@ def _check_name(repository: str) -> None:
 
 
 def _check_card(model: Path, *, without_results: bool) -> None:
-    path = model / CARD
-    if not path.is_file() or END not in path.read_text(encoding="utf-8"):
+    card = read_card(model) if (model / CARD).is_file() else None
+    if card is None or END not in str(card.text):
         raise InputError(f"{model}: its card is not complete; run layerswap card {model} first")
-    if not without_results and not has_results(model):
+    if not without_results and not has_results(card):
         raise InputError(
             f"{model}: its card has no evaluation; run layerswap evaluate {model}, then layerswap "
             f"card {model} --results RUN, or say --without-results"
@@ -90,13 +91,12 @@ def _every(model: Path) -> set[str]:
 
 
 def _files(model: Path) -> list[str]:
-    """Return the files that are uploaded, sorted; of hidden folders only `.eval_results`."""
+    """Return the files that are uploaded, sorted; nothing hidden but `.eval_results`."""
     return sorted(
         name
         for name in _every(model)
         if any(fnmatch(name.rpartition("/")[2], pattern) for pattern in _PATTERNS)
-        and (not name.startswith(".") or name.startswith(".eval_results/"))
-        and not name.rpartition("/")[2].startswith(".")
+        and not re.search(r"(^|/)\.", name.removeprefix(f"{RESULTS}/"))
     )
 
 
@@ -111,7 +111,8 @@ def _upload(model: Path, repository: str, files: list[str], *, private: bool) ->
         disable_progress_bars()
     api = HfApi()
     try:
-        url = api.create_repo(repository, private=private, exist_ok=True)
+        # Not False: an organisation may make new repositories private by itself.
+        url = api.create_repo(repository, private=private or None, exist_ok=True)
         api.upload_folder(
             repo_id=repository,
             folder_path=model,

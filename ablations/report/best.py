@@ -58,18 +58,18 @@ def best_of(
     if len(scores) < 2:
         return None
     best = max(scores, key=lambda models: sign * scores[models])
-    near, tested = [best], {}
-    for models in scores:
-        pair = best, models
-        outcome = None
-        if models != best:
-            outcome = compare_models(observations, group, measure, pair, testing)
-        if outcome is None:
-            continue
-        if outcome.p is None or sign * outcome.difference <= 0:
-            near.append(models)
-        else:
-            tested[models] = outcome.p
+    outcomes = {
+        models: outcome
+        for models in scores
+        if models != best
+        and (outcome := compare_models(observations, group, measure, (best, models), testing))
+    }
+    # All of them are one family: which ones look worse is seen in the same data.
+    tested = {models: each.p for models, each in outcomes.items() if each.p is not None}
     corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
-    near += [models for models, p in corrected.items() if p >= ALPHA]
-    return Best(best, tuple(near), len(scores), len(testing))
+    near = [
+        models
+        for models, each in outcomes.items()
+        if corrected.get(models, 1.0) >= ALPHA or sign * each.difference <= 0
+    ]
+    return Best(best, (best, *near), len(scores), len(testing))

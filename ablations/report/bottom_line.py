@@ -14,7 +14,7 @@ from ablations.report.primary import halves
 from ablations.report.score_maps import LayerMap, layer_map
 from ablations.report.summaries import Summaries
 from ablations.report.targets import ordered
-from ablations.report.wording import ALPHA, measure_text, not_compared
+from ablations.report.wording import is_evident, measure_text, not_compared
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import Run
 from ablations.statistics.as_text import percent, points
@@ -241,4 +241,4 @@ def _interval(outcome: Outcome) -> str:
 
 
 def _is_evidence(comparison: Comparison) -> bool:
-    return comparison.p_holm is not None and comparison.p_holm < ALPHA
+    return comparison.is_primary and is_evident(comparison)

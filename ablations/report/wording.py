@@ -11,7 +11,7 @@ from ablations.report.design import Group
 from ablations.report.names import task_name
 from ablations.report.observations import Measure
 from ablations.report.primary import Contrast
-from ablations.statistics.as_text import p_text, percent, points
+from ablations.statistics.as_text import percent
 from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.statistics.power import (
     detectable_difference,
@@ -59,38 +59,9 @@ def _named(contrast: Contrast, label: str) -> str:
     return label if "=" in label or not contrast.factor else f"{contrast.factor} {label}"
 
 
-def extent_text(outcome: Outcome) -> str:
-    """Return ``n=250``, with the number of pairs where the difference is an average."""
-    if outcome.cells == 1:
-        return f"n={outcome.items}"
-    return f"n={outcome.items} × {outcome.cells} pairs of cells"
-
-
 def choice_text(contrast: Contrast) -> str:
     """Return on which items something was chosen; empty where nothing was."""
     return f"chosen on {contrast.chosen_on} other items" if contrast.chosen_on else ""
-
-
-def sentence(comparison: Comparison) -> str:
-    """Return the comparison in one plain sentence."""
-    where = f"{contrast_text(comparison)}, {measure_text(comparison.measure, comparison.group)}"
-    outcome = comparison.outcome
-    if outcome is None or comparison.is_same_model:
-        return f"{where}: {verdict(comparison)}"
-    p = _p_equals(outcome.p or 0.0)
-    if comparison.family > 1 and comparison.p_holm is not None:
-        corrected = _p_equals(comparison.p_holm)
-        p += f" ({corrected} corrected for {comparison.family} primary comparisons)"
-    interval = f"[{points(outcome.low)}, {points(outcome.high)}]"
-    told = f"{points(outcome.difference)} points {interval}, {p}, {extent_text(outcome)}"
-    chosen = choice_text(comparison.contrast)
-    return f"{where}: {told}{f', {chosen}' if chosen else ''}: {verdict(comparison)}"
-
-
-def answers(comparisons: Sequence[Comparison]) -> Iterator[str]:
-    """Yield a sentence per comparison that could be made, and how many could not."""
-    yield from (sentence(each) for each in comparisons if each.outcome is not None)
-    yield from not_compared(comparisons)
 
 
 def not_compared(comparisons: Sequence[Comparison]) -> Iterator[str]:
@@ -102,7 +73,7 @@ def not_compared(comparisons: Sequence[Comparison]) -> Iterator[str]:
 
 def mark(comparison: Comparison) -> str:
     """Return `verdict` as a sign: ``*`` evidence, ``°`` an exploratory hint, else empty."""
-    if not _is_small(comparison):
+    if not is_evident(comparison):
         return ""
     return "*" if comparison.is_primary else "°"
 
@@ -114,7 +85,7 @@ def verdict(comparison: Comparison) -> str:
         return f"not compared, {_why_not(comparison)}"
     if comparison.is_same_model:
         return "the same model, nothing to test"
-    if not _is_small(comparison):
+    if not is_evident(comparison):
         if not comparison.is_primary:
             return "exploratory: no sign of a difference"
         if (outcome.p or 0.0) < ALPHA:
@@ -185,13 +156,8 @@ def _noise_line(where: str, items: int, found: Sequence[float], median: float, l
     return f"{line}."
 
 
-def _p_equals(p: float) -> str:
-    text = p_text(p)
-    return f"p{text}" if text.startswith("<") else f"p={text}"
-
-
-def _is_small(comparison: Comparison) -> bool:
-    """Return whether p is below `ALPHA`: the corrected p of a primary comparison."""
+def is_evident(comparison: Comparison) -> bool:
+    """Return `is_small` of a comparison: by the corrected p of a primary one."""
     outcome = comparison.outcome
     if outcome is None:
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,6 +14,7 @@ from ablations.cli import main
 from ablations.hub.bundle import STUDY, pack, portable_experts, unpacked
 from ablations.runner.records import load_run
 from ablations.runner.run import RunOptions, run_study
+from ablations.study.files import read_study
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError
 from tests.report.runs import study_of, write_run
@@ -117,3 +119,39 @@ def test_what_is_no_bundle_or_no_run(made_up: Path, tmp_path: Path) -> None:
     assert code == 2
     assert "is no bundle of layerswap share: it holds '../evil.txt'" in said
     assert not (tmp_path.parent / "evil.txt").exists()
+
+
+@pytest.mark.parametrize("flaw", ["damaged", "encrypted"])
+def test_a_bundle_that_cannot_be_unpacked(made_up: Path, tmp_path: Path, flaw: str) -> None:
+    bundle = tmp_path / "made.zip"
+    list(pack(made_up, bundle))
+    content = bytearray(bundle.read_bytes())
+    if flaw == "damaged":
+        content[200:260] = bytes(60)
+    else:
+        for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+            content[content.index(mark) + flags] |= 1
+    bundle.write_bytes(content)
+    code, said = cli("report", bundle)
+    assert code == 2
+    assert f"{bundle}: cannot be read as a bundle" in said
+
+
+def test_a_bundle_cannot_allow_programs_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"tasks": ["pocket_math_sw"], "allow_code_execution": True, "code_isolation": "none"}
+    write_run(tmp_path / "made", study_of(evaluate=asked), lambda point, task: 0.5, items=30)
+    bundle = tmp_path / "made.zip"
+    list(pack(tmp_path / "made", bundle))
+    read = list[Any]()
+
+    def remembered(study: str, options: RunOptions) -> str:
+        read.append(read_study(Path(study), options.settings).study)
+        return ""
+
+    monkeypatch.setattr("ablations.runner.run.dry_run", remembered)
+    assert cli("run", bundle, "--dry-run")[0] == 0
+    assert cli("run", bundle, "--dry-run", "--allow-code-execution")[0] == 0
+    shown = [(e.evaluate.allow_code_execution, e.evaluate.code_isolation) for e in read]
+    assert shown == [(False, "bwrap"), (True, "bwrap")]

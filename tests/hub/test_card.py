@@ -144,3 +144,20 @@ def test_a_folder_that_is_no_merge(tmp_path: Path, model: Path) -> None:
     code, said = card(model)
     assert code == 2
     assert "is no card that the hub reads" in said
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("mergekit_config.yml", b"models: []", "is not a recipe; it has no merge_method:"),
+        ("mergekit_config.yml", b"\xff", "cannot be read: it is not UTF-8 text"),
+        ("README.md", b"\xff", "is no card that the hub reads"),
+        ("layer_swap_plan.json", b"{", "is damaged; merge the recipe again"),
+        ("layer_swap_plan.json", b'{"layers": []}', "is damaged; merge the recipe again"),
+    ],
+)
+def test_a_damaged_file_is_named(model: Path, file: str, content: bytes, message: str) -> None:
+    (model / file).write_bytes(content)
+    code, said = card(model)
+    assert code == 2
+    assert f"{model / file}: {message}" in said

@@ -22,6 +22,8 @@ def ready(model: Path) -> Path:
     (model / "pytorch_model.bin").write_bytes(b"pickle")
     (model / ".cache").mkdir()
     (model / ".cache" / "notes.txt").write_text("mine")
+    (model / "logs" / ".mine").mkdir(parents=True)
+    (model / "logs" / ".mine" / "secret.json").write_text("{}")
     (model / ".eval_results").mkdir()
     (model / ".eval_results" / "a--b.yaml").write_text("[]\n")
     return model
@@ -51,7 +53,7 @@ def test_a_model_with_its_card_arrives(ready: Path) -> None:
     assert code == 0, said
     assert hub.repositories == {"me/merged": True}
     assert set(hub.validated) == {(ready / "README.md").read_text()}
-    left = {"pytorch_model.bin", ".cache/notes.txt"}
+    left = {"pytorch_model.bin", ".cache/notes.txt", "logs/.mine/secret.json"}
     there = {p.relative_to(ready).as_posix() for p in ready.rglob("*") if p.is_file()}
     assert set(hub.files) == there - left
     assert {".eval_results/a--b.yaml", "layer_plan.png", "README.md"} <= set(hub.files)

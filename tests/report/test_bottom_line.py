@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from ablations.report.bottom_line import as_text, bottom_line
-from ablations.report.comparisons import Comparer
+from ablations.report.comparisons import Comparer, compare_all
 from ablations.report.merged import as_merged
 from ablations.report.observations import Observations
 from ablations.report.score_maps import layer_map
 from ablations.report.summaries import Summaries
+from ablations.report.wording import mark
 from ablations.runner.records import Run
 from tests.report.runs import Ability, Point, study_of, write_run
 
@@ -48,6 +49,27 @@ def test_a_swap_that_loses_and_one_that_changes_nothing(tmp_path: Path) -> None:
     assert " worse than the soup" in first
     (first, *_) = bottom_line(_run(tmp_path / "same", 0.0))
     assert "does not differ significantly from the better expert (task expert) (" in first
+
+
+def test_it_calls_evidence_what_the_tables_call_so(tmp_path: Path) -> None:
+    """At a level of 0.999 an interval reaches zero where p is still below 0.05."""
+    seen = set()
+    for number, gain in enumerate((0.0, 0.5, 1.0, 1.5, 2.0)):
+        run = _run(tmp_path / str(number), gain, vary={"bottom_layers": [1]})
+        evaluate = run.study.evaluate.model_copy(update={"level": 0.999})
+        study = run.study.model_copy(update={"evaluate": evaluate})
+        run = run.model_copy(update={"head": run.head.model_copy(update={"study": study})})
+        comparisons = compare_all(Observations(run), Comparer(seed=0, level=0.999))
+        primary = [each for each in comparisons if each.is_primary]
+        said = [clause.startswith("beats") for clause in _clauses(run)]
+        assert said == [mark(each) == "*" for each in primary]
+        seen |= {(each.p_holm or 0.0) < 0.05 for each in primary if mark(each) == ""}
+    assert seen == {True, False}
+
+
+def _clauses(run: Run) -> list[str]:
+    first = bottom_line(run)[0]
+    return first.removeprefix("At math, Swahili, the layer swap ").split(", and ")
 
 
 def test_settings_against_the_first_one(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from ablations.report.factors import factors
 from ablations.report.observations import Item, Observations
 from ablations.report.primary import halves
 from ablations.report.summaries import Summaries
-from ablations.report.wording import noise_lines, sentence, verdict
+from ablations.report.wording import choice_text, contrast_text, noise_lines, verdict
 from ablations.runner.records import Run, load_run
 from ablations.statistics.as_text import points
 from ablations.statistics.corpus import CORPUS_METRICS, corpus_metric
@@ -70,16 +70,6 @@ def test_one_pair_right_or_wrong_is_mcnemar_with_newcombes_interval(tmp_path: Pa
     assert found.difference == pytest.approx(on.mean() - off.mean())
     assert found.psi == pytest.approx((on != off).mean())
     assert (found.items, found.cells) == (250, 1)
-
-
-def test_the_plain_sentence_has_every_number(tmp_path: Path) -> None:
-    run = write_run(tmp_path, study_of(vary=TRANSITIONS), _steady)
-    text = sentence(_of(_compared(run), "pocket_math_sw", "on"))
-    assert re.fullmatch(
-        r"transition zone on/off, math, Swahili: [+-]\d+\.\d points \[[+-]\d+\.\d, [+-]\d+\.\d\], "
-        r"p=0\.\d+, n=250: no evidence of a difference",
-        text,
-    )
 
 
 def test_only_primary_comparisons_are_corrected_and_together(nine_pairs: Run) -> None:
@@ -131,7 +121,7 @@ def test_the_best_of_several_is_chosen_on_other_items_than_it_is_tested_on(tmp_p
         assert each.outcome.items == 51
         expected = score(settings[best], testing) - score(label, testing)
         assert each.outcome.difference == pytest.approx(expected)
-        assert "chosen on 50 other items" in sentence(each)
+        assert choice_text(each.contrast) == "chosen on 50 other items"
 
 
 def test_a_best_of_many_equal_models_is_not_called_better(tmp_path: Path) -> None:
@@ -261,21 +251,21 @@ def test_cells_with_the_same_weights_are_not_tested(tmp_path: Path) -> None:
     first, second = (cell.label for cell in run.cells)
     comparisons = _compared(same_model(run, first, second))
     assert all(each.is_same_model and each.p_holm is None for each in comparisons)
-    assert sentence(comparisons[0]).endswith("math, Swahili: the same model, nothing to test")
+    assert verdict(comparisons[0]) == "the same model, nothing to test"
 
 
 def test_what_has_no_items_is_not_compared(tmp_path: Path) -> None:
     study = study_of(vary=TRANSITIONS, evaluate={"tasks": ["perplexity_sw"]})
     (found,) = _compared(write_run(tmp_path, study, _steady, items=20))
     assert found.outcome is None
-    assert sentence(found).endswith("not compared, word_perplexity has no value per item")
+    assert verdict(found) == "not compared, word_perplexity has no value per item"
 
 
 def test_a_missing_cell_is_said_not_guessed(tmp_path: Path) -> None:
     gone = frozenset({"math+swahili bottom_transition=1 top_transition=1"})
     found = _compared(write_run(tmp_path, study_of(vary=TRANSITIONS), _steady, unrun=gone))
     assert [each.outcome for each in found] == [None, None]
-    assert "not compared, cells are missing" in sentence(found[0])
+    assert verdict(found[0]).startswith("not compared, cells are missing")
 
 
 def test_only_items_that_all_answered_are_compared(tmp_path: Path) -> None:
@@ -329,7 +319,7 @@ def test_draws_are_averaged_and_settings_weigh_alike(tmp_path: Path) -> None:
     assert drawn.outcome is not None
     assert drawn.outcome.difference == pytest.approx((one[1] + two[1] - one[0] - two[0]) / 2)
     assert drawn.outcome.cells == 6
-    assert sentence(drawn).startswith("placement random against outer, math, Swahili: ")
+    assert contrast_text(drawn) == "placement random against outer"
     counts = _of(comparisons, "pocket_math_sw", "b=2")
     assert counts.outcome is not None
     # The three draws of the random placement weigh as much as the one outer placement.
@@ -355,9 +345,9 @@ def test_corpus_metrics_are_compared_by_a_paired_bootstrap(metric: str, tmp_path
     assert found.outcome.low > 0
     assert found.outcome.p is not None
     assert found.outcome.p < 0.01
-    assert sentence(found).endswith("evidence that transition zone on is better")
+    assert verdict(found) == "evidence that transition zone on is better"
     errors = replace(found, measure=replace(found.measure, higher_is_better=False))
-    assert sentence(errors).endswith("evidence that transition zone off is better")
+    assert verdict(errors) == "evidence that transition zone off is better"
     (line,) = noise_lines([found], [(found.group, found.measure, 60, 0.5)], 0.95)
     assert f"{CORPUS_METRICS[metric]} differences under about" in line
 

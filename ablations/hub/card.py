@@ -121,14 +121,16 @@ def read_card(model: Path) -> ModelCard:
     from huggingface_hub import ModelCard
 
     try:
-        return ModelCard.load(model / CARD)
+        card: ModelCard = ModelCard.load(model / CARD)
     except Exception as error:
         raise InputError(f"{model / CARD}: is no card that the hub reads: {error}") from error
+    return card
 
 
 def has_results(card: ModelCard) -> bool:
     """Return whether a card has an evaluation, as huggingface_hub reads it."""
-    return bool(card.data.to_dict().get("model-index"))
+    data: Any = card.data
+    return bool(data.to_dict().get("model-index"))
 
 
 def local_paths(model: Path) -> list[str]:

@@ -36,6 +36,7 @@ from ablations.study.checks import (
 from ablations.study.experts import ExpertsFile, is_reference, read_experts_file
 from ablations.study.files import StudyFile, own_folder
 from ablations.study.identity import Fingerprints, identified, protocol_key, read_contents
+from ablations.study.merge_notes import mostly_swapped, unstreamed
 from ablations.study.scaling import describe_scaling
 from ablations.study.schema import Study
 from ablations.study.selection import selected
@@ -44,17 +45,11 @@ from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.checkpoints.headers import Checkpoint
 from layerswap_method.checkpoints.lora import check_readable
 from layerswap_method.errors import InputError
-from layerswap_method.layer_swap.report import most_swapped
-from layerswap_method.merge_stream import can_stream
 from layerswap_method.mergekit_plugin.recipe_errors import configuration_type
 from layerswap_method.recipe.references import named_models
 from layerswap_method.stream.weight_stream import checkpoint_stream
 
 _MODELS = "write task, language or base for an expert of the cell, or name it in the experts file"
-
-
-_NAMED = 4
-"""Cells at most that a note names."""
 
 
 @dataclass(frozen=True)
@@ -219,8 +214,8 @@ def plan_study(
                 for group in grouped(cells)
                 if len(group) > 1
             ),
-            *_mostly_swapped(cells),
-            *_unstreamed(cells),
+            *mostly_swapped(cells),
+            *unstreamed(cells),
             *(f"{task}: skipped: {reason}" for task, reason in skipped.items()),
         ),
     )
@@ -375,37 +370,3 @@ def _scaling(study: Study, expansion: Expansion, checkpoints: list[Checkpoint]) 
     if study.reference_layers is None or not expansion.scaled:
         return []
     return [describe_scaling(expansion.scaled, study.reference_layers, _depth(checkpoints))]
-
-
-def _mostly_swapped(cells: list[Cell]) -> list[str]:
-    """Return a warning about the merges that are the language expert more than the task expert."""
-    found = {
-        cell.label: warning
-        for cell in cells
-        if cell.recipe is not None and cell.plan is not None
-        if (warning := most_swapped(cell.recipe.parameters, cell.plan)) is not None
-    }
-    labels = list(found)
-    if len(labels) < 2:
-        return [f"{label}: {warning}" for label, warning in found.items()]
-    more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
-    return [
-        f"{len(labels)} merges take more than half of the layers from the language expert (the "
-        f"paper swaps 7 of 32): {'; '.join(labels[:_NAMED])}{more}"
-    ]
-
-
-def _unstreamed(cells: list[Cell]) -> list[str]:
-    """Return what is merged to disk before it is evaluated, live engine or not."""
-    found = {
-        cell.weights_key: str(cell.merge["merge_method"])
-        for cell in cells
-        if not can_stream(cell.merge)
-    }
-    if not found:
-        return []
-    methods = ", ".join(dict.fromkeys(found.values()))
-    return [
-        f"merges that cannot be streamed into an engine: {len(found)} ({methods}); mergekit-yaml "
-        "writes each of them to disk first, one at a time"
-    ]

@@ -19,7 +19,7 @@ from ablations.machine.json_lines import read_lines
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
 from ablations.models.find import Expert, find_model
 from ablations.train.drift import drift, hidden_states
-from ablations.train.folder import RECORD
+from ablations.train.folder import RECORD, TrainingFolder
 from layerswap_method.algorithm.tensor_names import decoder_layer
 from layerswap_method.deltas.open_pair import open_pair
 from layerswap_method.errors import InputError, describe_error
@@ -111,9 +111,10 @@ def measure(
     kept = list(hidden_states(base.folder, None, texts)) if texts else []
     found = []
     for expert in experts:
-        moved = (
-            drift(kept, list(hidden_states(expert.folder, expert.adapter, texts))) if texts else ()
-        )
+        moved: tuple[float, ...] = ()
+        if texts:
+            states = hidden_states(expert.folder, expert.adapter, texts, base.folder)
+            moved = drift(kept, list(states))
         change = by_name.get(expert.name)
         found.append(
             Divergence(
@@ -180,9 +181,10 @@ def read_texts(path: Path) -> list[str]:
     try:
         for number, line in read_lines(path):
             content = json.loads(line)
-            if not isinstance(content, dict) or not isinstance(content.get("text"), str):
+            text = content.get("text") if isinstance(content, dict) else None
+            if not isinstance(text, str) or not text.strip():
                 raise InputError(f'{path}, line {number}: write {{"text": "..."}}')
-            texts.append(content["text"])
+            texts.append(text)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {describe_error(error)}") from error
     if not texts:
@@ -199,7 +201,7 @@ def _check_base(expert: Expert, base: Expert) -> None:
     record = None if expert.adapter is None else expert.adapter / RECORD
     if record is None or not record.is_file():
         return
-    stated = json.loads(record.read_text(encoding="utf-8")).get("identity", {}).get("base_weights")
+    stated = TrainingFolder(record.parent).read().get("identity", {}).get("base_weights")
     for folder in {expert.folder, base.folder}:
         if stated is not None and stated != fingerprint_checkpoint(folder):
             raise InputError(f"{expert.adapter}: was trained on another base than {folder}")

@@ -17,7 +17,9 @@ TOKENS = 128
 """Of each text, from its beginning: the base's states of all texts are kept in memory."""
 
 
-def hidden_states(folder: Path, adapter: Path | None, texts: Sequence[str]) -> Iterator[Any]:
+def hidden_states(
+    folder: Path, adapter: Path | None, texts: Sequence[str], words: Path | None = None
+) -> Iterator[Any]:
     """Yield the hidden states of each text, [layers + 1, tokens, hidden], float32 on the CPU.
 
     The first are the embeddings, the last those after the final norm. Computed in float32: a light
@@ -26,14 +28,16 @@ def hidden_states(folder: Path, adapter: Path | None, texts: Sequence[str]) -> I
     Args:
         folder: the checkpoint.
         adapter: a peft adapter on top of it.
-        texts: at least one.
+        texts: at least one, none of them empty.
+        words: folder of the tokenizer, for an expert its base's: states are compared token by
+            token. None takes the checkpoint's own.
 
     Raises:
         InputError: for a model that cannot be loaded.
     """
     import torch
 
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_tokenizer(words or folder)
     model = load_base(folder)
     if adapter is not None:
         model = with_adapter(model, adapter)

@@ -211,11 +211,14 @@ def _hub(source: HubRows) -> tuple[int, Callable[[int], Row]]:
     for field, values in source.where.items():
         column = list(found[field]) if field in found.column_names else None
         allowed = _allowed(values)
-        usable = [
-            i
-            for i in usable
-            if (column[i] if column is not None else _value(found[i], field)) in allowed
-        ]
+        try:
+            usable = [
+                i
+                for i in usable
+                if str(column[i] if column is not None else _value(found[i], field)) in allowed
+            ]
+        except ValueError as error:
+            raise InputError(f"{name}: where: {error}") from error
     if not len(usable):
         raise InputError(f"{name}: no row is left{' after where' if source.where else ''}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,15 @@ def test_hidden_states_are_those_of_the_model_on_128_tokens(tmp_path: Path) -> N
     assert states.shape == (5, 128, 64)
 
 
+def test_an_expert_reads_the_tokens_of_its_base(tmp_path: Path) -> None:
+    base = write_base(tmp_path / "base", max_position_embeddings=512)
+    expert = shutil.copytree(base, tmp_path / "expert")
+    for file in expert.glob("tokenizer*"):
+        file.unlink()
+    (found,), _ = measure([find_model(str(expert))], find_model(str(base)), ["w1 w2 w3"])
+    assert found.drift == pytest.approx(0.0, abs=1e-12)
+
+
 def test_a_command_on_two_experts_prints_their_cosine_and_writes_facts(
     tmp_path: Path, base: Path, rows: Path
 ) -> None:
@@ -100,7 +110,11 @@ def test_a_command_on_two_experts_prints_their_cosine_and_writes_facts(
 
 def test_texts_that_cannot_be_read_are_named(tmp_path: Path, base: Path) -> None:
     texts = tmp_path / "texts.jsonl"
-    for content, said in [("{}\n", 'line 1: write {"text"'), ("", "holds no text")]:
+    for content, said in [
+        ("{}\n", 'line 1: write {"text"'),
+        ('{"text": " "}\n', 'line 1: write {"text"'),
+        ("", "holds no text"),
+    ]:
         texts.write_text(content)
         result = CliRunner().invoke(
             main, ["divergence", str(base), "--base", str(base), "--text", str(texts)]

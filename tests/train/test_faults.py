@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,9 @@ from click.testing import CliRunner, Result
 
 from ablations.cli import main
 from ablations.study.experts import read_experts_file
+from ablations.train.files import read_config
 from ablations.train.folder import TrainingFolder
+from ablations.train.rows import mix_rows
 from tests.train.runs import weights, write_config
 
 
@@ -117,6 +120,22 @@ def test_a_hub_data_set_without_the_field_is_named(tmp_path: Path, base: Path, r
     result = call(write_config(tmp_path / "c.yml", base, [source]), tmp_path / "out")
     assert result.exit_code == 2
     assert "has no field 'replies'; did you mean 'reply'?" in result.output
+
+
+def test_where_on_a_hub_data_set_goes_by_text_as_in_a_file(tmp_path: Path, base: Path) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    rows = [{"prompt": "w1", "answer": f"w{n}", "of": {"level": n % 2}} for n in range(8)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = {"where": {"of.level": "1"}}
+    for source in ({"hub": str(folder)}, {"path": str(folder / "rows.jsonl")}):
+        config = write_config(tmp_path / "c.yml", base, [{**source, **given}], samples=4)
+        mix = mix_rows(read_config(str(config), ["held_out=0"]))
+        assert {row[1]["content"] for row in mix.train} == {"w1", "w3", "w5", "w7"}
+    source = {"hub": str(folder), "where": {"of.levle": "1"}}
+    result = call(write_config(tmp_path / "c.yml", base, [source]), tmp_path / "out")
+    assert result.exit_code == 2
+    assert "where: no field 'of.levle'" in result.output
 
 
 def test_chat_needs_a_template(tmp_path: Path, base: Path, rows: Path) -> None:

@@ -101,7 +101,7 @@ def run_quickstart(
 ) -> QuickstartResult:
     """Train (or find) the pocket experts, merge them, evaluate everything.
 
-    What is finished and whose inputs have not changed is not done again. Progress goes to the
+    Finished work is reused where its inputs have not changed. Progress goes to the
     log of this package.
 
     Args:

@@ -46,7 +46,7 @@ def factor_tables(summaries: Summaries, comparisons: Sequence[Comparison]) -> It
         if others:
             notes.append(f"Averaged over {', '.join(others)}; compared are settings that agree.")
         if most_draws(study) > 1:
-            notes.append("Seeds of a setting are averaged; no interval covers another seed.")
+            notes.append("Seeds of a setting are averaged; seed variance is not included.")
         yield Table(
             slug(f"factor-{'-'.join(factor.names)}"),
             f"By {factor.label}",

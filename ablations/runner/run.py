@@ -152,7 +152,7 @@ def dry_run(study: str, options: RunOptions) -> str:
 
 
 def run_study(study: str, options: RunOptions) -> RunResult:
-    """Run a study: what is finished is not done again, what fails does not stop the rest.
+    """Run a study: finished work is reused, and a cell that fails does not stop the others.
 
     Raises:
         InputError: with every problem of the study, or for a folder that is another's.
@@ -340,15 +340,26 @@ def _compare(out: Path, known: records.RunFile, plan: StudyPlan) -> None:
     Raises:
         InputError: where they are because experts of the same names are in other places.
     """
-    before = {cell.label: cell.weights_key for cell in known.cells}
-    changed = [c for c in plan.cells if before.get(c.label, c.weights_key) != c.weights_key]
+    before = {cell.label: cell for cell in known.cells}
+    changed = [
+        cell
+        for cell in plan.cells
+        if cell.label in before and before[cell.label].weights_key != cell.weights_key
+    ]
     if not changed:
         return
-    for name, expert in plan.experts.items():
-        if known.experts.get(name, expert.reference) != expert.reference:
+    places = [(name, name, name) for name in plan.experts]
+    places += [  # by role, too: an expert that the study names by its place has no other name
+        (role, before[cell.label].experts.get(role, ""), name)
+        for cell in changed
+        for role, name in cell.experts.items()
+    ]
+    for said, old, new in places:
+        was, is_now = known.experts.get(old), plan.experts[new].reference
+        if was is not None and was != is_now:
             raise InputError(
-                f"{out}: holds a run of other experts ({name} was {known.experts[name]} and is now "
-                f"{expert.reference}); choose another --out"
+                f"{out}: holds a run of other experts ({said} was {was} and is now {is_now}); "
+                "choose another --out"
             )
     same = known.study.recipe == plan.study.recipe and known.versions == plan.versions
     logger.info(

@@ -16,6 +16,7 @@ from ablations.study.suggested import suggestion_problems
 from ablations.study.varied_experts import varied_expert_problems
 from ablations.tasks.catalog import SHIPPED_TASKS, choose, list_tasks
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.mergekit_plugin.recipe_errors import meant_method, method_problem
 from layerswap_method.recipe.references import is_folder, named_models, no_such_folder
 
 
@@ -43,6 +44,16 @@ def with_experts_file(study: Study, file: ExpertsFile, settings: Collection[str]
     changes["options"] = EngineOptions(**{**file.options.model_dump(exclude_unset=True), **own})
     evaluate = evaluate.model_copy(update=changes)
     return study.model_copy(update={"evaluate": evaluate, "experts": experts})
+
+
+def other_names_problems(study: Study, file: ExpertsFile) -> Iterator[str]:
+    """Yield why an experts file that was asked for would change no expert of the study."""
+    names = expert_names(study)
+    if not file.experts.keys() & set(names):
+        yield (
+            "the experts file names none of the study's experts: it has "
+            f"{', '.join(file.experts)}, and the study names {', '.join(names)}"
+        )
 
 
 def with_benchmarks(study: Study) -> Study:
@@ -141,8 +152,15 @@ def _recipe_problems(study: Study, known: Collection[str]) -> Iterator[str]:
         if study.vary:
             yield "vary needs a recipe to vary"
         return
-    if not isinstance(study.recipe.get("merge_method"), str):
+    method = study.recipe.get("merge_method")
+    if not isinstance(method, str):
         yield "recipe has no merge_method; write merge_method: layer_swap"
+        problem = None
+    else:
+        problem = method_problem(method)
+        if problem is not None:
+            yield f"recipe: {problem}"
+            method = meant_method(method)
     for key in study.recipe:
         if key not in known:
             yield f"recipe has the unknown key {key!r}{nearest(key, known)}"
@@ -150,9 +168,11 @@ def _recipe_problems(study: Study, known: Collection[str]) -> Iterator[str]:
     for name in dict.fromkeys(varied):
         if name.startswith(EXPERTS) or name == SUGGEST:  # checked by themselves
             continue
-        problem = place_problem(study.recipe, name, known)
-        if problem is not None:
-            yield f"vary: {problem}"
+        if problem is not None and not method:  # nobody knows the parameters of that method
+            continue
+        misplaced = place_problem({**study.recipe, "merge_method": method}, name, known)
+        if misplaced is not None:
+            yield f"vary: {misplaced}"
     named = set(named_models(study.recipe))
     for role in ("task", "language"):
         pool = study.experts.names(role)

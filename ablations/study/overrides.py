@@ -100,7 +100,11 @@ def _set(document: dict[str, Any], key: str, value: Any) -> str | None:
         name: Any = part
         if isinstance(holder, list):
             if not part.isdigit() or int(part) >= len(holder):
-                return f"{_written(place)} is a list of {len(holder)}; write a number below that"
+                key = _written(place)
+                return (
+                    f"{key} is a list of {len(holder)}; write {key}.NUMBER, from 0, for one of "
+                    f"them, or {key}=[...] for all of it"
+                )
             name = int(part)
         if not rest:
             holder[name] = value

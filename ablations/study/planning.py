@@ -27,12 +27,14 @@ from ablations.scoring.records import Backend, EvaluationRequest
 from ablations.study.cells import Cell, Expansion, expand
 from ablations.study.checks import (
     expert_names,
+    other_names_problems,
     pooled_names,
     study_problems,
     task_folder,
     with_benchmarks,
     with_experts_file,
 )
+from ablations.study.documents import PLACEHOLDERS
 from ablations.study.experts import ExpertsFile, is_reference, read_experts_file
 from ablations.study.files import StudyFile, own_folder
 from ablations.study.identity import Fingerprints, identified, protocol_key, read_contents
@@ -44,7 +46,7 @@ from ablations.study.suggested import asks_suggestion, with_suggestions
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.checkpoints.headers import Checkpoint
 from layerswap_method.checkpoints.lora import check_readable
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, nearest
 from layerswap_method.mergekit_plugin.recipe_errors import configuration_type
 from layerswap_method.recipe.references import named_models
 from layerswap_method.stream.weight_stream import checkpoint_stream
@@ -239,19 +241,23 @@ def _with_experts(
     """
     if isinstance(path, ExpertsFile):
         return with_experts_file(study, path, file.settings), path, None
+    asked = path is not None
     if path is None and study.experts_file is not None:
         path = file.path.parent / study.experts_file
     if path is None:
         names = [name for name in expert_names(study) if not is_reference(name)]
         if names:
+            models = set(named_models(study.recipe or {})).intersection(names)
+            hints = filter(None, (nearest(name, PLACEHOLDERS) for name in sorted(models)))
             problems.append(
                 f"no place is known for the experts {', '.join(names)}: add --experts FILE, or "
-                "write folders (./math), hub ids or base+adapter in the study"
+                f"write folders (./math), hub ids or base+adapter in the study{next(hints, '')}"
             )
             return study, None, None
         return study, ExpertsFile.model_construct(experts={}), None
     with _collected(problems):
         found = read_experts_file(path)
+        problems += other_names_problems(study, found) if asked else ()
         return with_experts_file(study, found, file.settings), found, own_folder(path)
     return study, None, None
 

@@ -60,12 +60,12 @@ def patch_config(module: Any, *, applies: Callable[[str], bool]) -> None:
     @functools.wraps(original.__func__)
     def model_validate(cls: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
         name = obj.get("merge_method") if isinstance(obj, dict) else None
-        meant = _meant(name) if isinstance(name, str) else ""
+        meant = meant_method(name) if isinstance(name, str) else ""
         if not applies(meant):
             return original.__func__(cls, obj, *args, **kwargs)
         found = []
         if name != meant:
-            found.append(f"merge_method is {name!r}; did you mean {meant!r}?")
+            found.append(_near_miss(name, meant))
         try:
             config = original.__func__(cls, obj, *args, **kwargs)
         except (RuntimeError, ValueError) as error:
@@ -78,7 +78,7 @@ def patch_config(module: Any, *, applies: Callable[[str], bool]) -> None:
     module.MergeConfiguration.model_validate = classmethod(model_validate)
 
 
-def _meant(name: str) -> str:
+def meant_method(name: str) -> str:
     """Return the method of ours that `name` is, or nearly is; else an empty text.
 
     mergekit's registry is asked only where it matters, for it takes seconds to import.
@@ -93,6 +93,23 @@ def _meant(name: str) -> str:
     return found[0] if found[0] in _DOCUMENTS else ""
 
 
+def _near_miss(name: object, meant: str) -> str:
+    return f"merge_method is {name!r}; did you mean {meant!r}?"
+
+
+def method_problem(name: str) -> str | None:
+    """Return why a recipe cannot have this `merge_method`; None where mergekit has it."""
+    meant = meant_method(name)
+    if meant:
+        return None if name == meant else _near_miss(name, meant)
+    from mergekit.merge_methods.registry import registered_methods
+
+    known = sorted({*(method.spec.name for method in registered_methods()), *_DOCUMENTS})
+    if name in known:
+        return None
+    return f"merge_method is {name!r}; mergekit has {', '.join(known)}{nearest(name, known)}"
+
+
 def check_form(document: Mapping[str, Any]) -> None:
     """Check that mergekit has the method of a recipe, any method, and can read the recipe.
 
@@ -100,14 +117,10 @@ def check_form(document: Mapping[str, Any]) -> None:
         InputError: with every problem; for the methods of this project without the keys that
             mergekit would ignore, which `RecipeDocument.read` names.
     """
-    from mergekit.merge_methods.registry import registered_methods
-
-    registered = (method.spec.name for method in registered_methods())
-    name, known = document.get("merge_method"), sorted({*registered, *_DOCUMENTS})
-    found = []
-    if name not in known:
-        hint = nearest(str(name), known)
-        found.append(f"merge_method is {name!r}; mergekit has {', '.join(known)}{hint}")
+    name = document.get("merge_method")
+    problem = method_problem(str(name))
+    # A near miss of a method of ours is reported below, with what else is wrong.
+    found = [problem] if problem is not None and not meant_method(str(name)) else []
     try:
         configuration_type().model_validate(dict(document))
     except InputError:  # a recipe of ours, in our words
@@ -118,7 +131,7 @@ def check_form(document: Mapping[str, Any]) -> None:
         if name not in _DOCUMENTS:
             found += problems(configuration_type(), document, None, RECIPE)
     if found:
-        raise InputError.from_problems(f"{name} recipe" if name in known else "recipe", found)
+        raise InputError.from_problems("recipe" if problem is not None else f"{name} recipe", found)
 
 
 def _problems(document: Any, error: Exception, model: type[pydantic.BaseModel]) -> list[str]:

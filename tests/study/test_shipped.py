@@ -6,10 +6,11 @@ import pytest
 import yaml
 
 from ablations.cli import main
+from ablations.study.checks import expert_names
 from ablations.study.experts import read_experts_file
 from ablations.study.files import STUDIES
 from ablations.study.schema import Study
-from tests.standins.studies import write_expert, write_tasks
+from tests.standins.studies import write_expert, write_tasks, write_yaml
 from tests.study.test_files import load_study
 
 FILES = sorted(path for path in STUDIES.rglob("*.yml") if path.parent.name != "experts")
@@ -45,12 +46,27 @@ def test_the_experts_files_read(path: Path) -> None:
     assert "base" in read_experts_file(path).experts
 
 
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_its_experts_file_has_every_expert(path: Path) -> None:
+    study = load_study(path)
+    assert study.experts_file is not None
+    file = read_experts_file(path.parent / study.experts_file)
+    assert set(expert_names(study)) <= set(file.experts)
+
+
 @pytest.fixture(scope="module")
 def pocket(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a working directory with stand-ins for the pocket experts in runs/pocket."""
     folder = tmp_path_factory.mktemp("work")
     for seed, name in enumerate(("base", "task", "language")):
         write_expert(folder / "runs" / "pocket" / name, seed, layers=8)
+    trained: dict[str, object] = {"base": "runs/pocket/base"}
+    names = {name for path in EXPERTS for name in read_experts_file(path).experts} - {"base"}
+    for seed, name in enumerate(sorted(names)):
+        write_expert(folder / "trained" / name, seed, layers=8)
+        facts = {"relative_norm": 0.1 + seed / 100, "drift": 0.2}
+        trained[name] = {"path": f"trained/{name}", "facts": facts}
+    write_yaml(folder / "trained.yml", {"experts": trained, "include_path": "runs/pocket/tasks"})
     tasks = {task for path in FILES for task in tasks_of(load_study(path))}
     write_tasks(folder / "runs" / "pocket" / "tasks", sorted(tasks))
     return folder
@@ -69,6 +85,8 @@ def test_a_dry_run_lists_cells_and_writes_nothing(
     monkeypatch.chdir(pocket)
     before = sorted(pocket.rglob("*"))
     arguments = ["run", name_of(path).removesuffix(".yml"), "--backend", "hf", "--dry-run"]
+    if load_study(path).experts_file != "experts/pocket.yml":  # experts that a user trains
+        arguments += ["--experts", "trained.yml"]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     assert load_study(path).question in result.output
@@ -86,7 +104,7 @@ def test_shipped_experts_are_taken_by_name(pocket: Path, monkeypatch: pytest.Mon
     assert "\n  math: " in result.output
     result = CliRunner().invoke(main, [*arguments, "pokcet"])
     assert result.exit_code == 2
-    assert "did you mean 'pocket'?; shipped are llama_8b, pocket" in result.output
+    assert "did you mean 'pocket'?; shipped are llama_8b, llama_8b_trained, " in result.output
 
 
 def test_the_layer_counts_are_those_of_the_paper() -> None:

@@ -1,8 +1,8 @@
 # Every target makes what it needs, on a machine that has only python3 (3.11 or later) and make.
 #
 #   make quickstart   train pocket experts, merge them with mergekit-yaml, evaluate, show a table
-#   make pocket-experts  train the experts that the studies on divergence and adapters name: about
-#                     an hour of one core; a stopped run goes on. After layerswap pocket build
+#   make pocket-experts  train the experts that the studies on divergence and adapters name, after
+#                     layerswap pocket build; a stopped run goes on
 #   make test         every test but those marked vllm, gpu or network
 #   make check        lint, types and the quick tests: under ten minutes, before every commit
 #   make ray          add Ray to the environment (studies on a cluster, and their tests)

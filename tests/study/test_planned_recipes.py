@@ -7,6 +7,7 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
+from ablations.study.planning import StudyPlan
 from tests.standins.studies import study_document, write_yaml
 from tests.study.test_planning import plan, problems
 

@@ -352,6 +352,7 @@ def _compare(out: Path, known: records.RunFile, plan: StudyPlan) -> None:
     places += [  # by role, too: an expert that the study names by its place has no other name
         (role, before[cell.label].experts.get(role, ""), name)
         for cell in changed
+        if plan.study.recipe is not None  # one folder of `evaluate` takes several models
         for role, name in cell.experts.items()
     ]
     for said, old, new in places:

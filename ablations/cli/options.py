@@ -29,6 +29,16 @@ def folder_option(name: str, text: str, default: str | None = None) -> Callable[
     return click.option(name, type=kind, default=default, show_default=True, help=text)
 
 
+list_format_option = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="How to show them.",
+)
+
+
 preset_option = click.option(
     "--preset",
     type=click.Choice(["quickstart", "full", "tiny"]),

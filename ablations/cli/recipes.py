@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from ablations.cli.options import list_format_option
+
 
 @click.group(short_help="List, show or copy the shipped recipes.")
 def recipes() -> None:
@@ -15,14 +17,7 @@ def recipes() -> None:
 
 @recipes.command("list")
 @click.option("--language", metavar="CODE", help="Only recipes for this language, such as sw.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="How to show them.",
-)
+@list_format_option
 def list_(language: str | None, form: str) -> None:
     """List every recipe with languages, base and settings."""
     from ablations.gallery.listing import as_table, list_recipes

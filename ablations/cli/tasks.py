@@ -6,16 +6,11 @@ import json
 
 import click
 
+from ablations.cli.options import list_format_option
+
 
 @click.command()
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="How to show them.",
-)
+@list_format_option
 def tasks(form: str) -> None:
     """List the paper's benchmarks as lm-eval tasks.
 

@@ -148,8 +148,7 @@ def stored_tensor(file: Path, stamp: int, name: str) -> StoredTensor:
         InputError: if the file is gone, or was written anew.
         LayerSwapError: if the tensor is not in it.
     """
-    if file_stamp(file) != stamp:
-        raise InputError(f"{file}: {_WRITTEN_ANEW}")
+    check_unchanged(file, stamp)
     found = _header(file, stamp).get(name)
     if found is None:
         raise LayerSwapError(f"{file}: {name} cannot be read: it is not in the file")
@@ -157,6 +156,16 @@ def stored_tensor(file: Path, stamp: int, name: str) -> StoredTensor:
 
 
 _WRITTEN_ANEW = "the weights were rewritten while they were in use"
+
+
+def check_unchanged(file: Path, stamp: int) -> None:
+    """Compare a file with the stamp that it had when it was read first.
+
+    Raises:
+        InputError: if it was written anew since.
+    """
+    if file_stamp(file) != stamp:
+        raise InputError(f"{file}: {_WRITTEN_ANEW}")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from layerswap_method.checkpoints.stored import StoredTensor, file_stamp, open_stored
+from layerswap_method.checkpoints.stored import StoredTensor, check_unchanged, open_stored
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.stream.layout import (
     INDEX,
@@ -262,5 +262,4 @@ def _check_unchanged(files: Sequence[PlannedFile]) -> None:
     tensors = (tensor for file in files for _, tensor in file.tensors)
     stamps = {origin.file: origin.stamp for t in tensors for origin, _ in t.mix.terms}
     for file, stamp in stamps.items():
-        if file_stamp(file) != stamp:
-            raise InputError(f"{file}: the weights were rewritten while they were in use")
+        check_unchanged(file, stamp)

@@ -49,7 +49,7 @@ def test_a_model_without_positions_takes_any_context(tmp_path: Path) -> None:
     check_context(str(tmp_path), 1_000_000)
 
 
-@pytest.mark.parametrize("backend", ["hf", "vllm"])
+@pytest.mark.parametrize("backend", ["hf", pytest.param("vllm", marks=pytest.mark.vllm)])
 def test_no_engine_is_started_for_it(backend: Any, tmp_path: Path) -> None:
     from transformers import AutoConfig
 

@@ -138,7 +138,7 @@ def test_what_does_not_fit_is_cut_from_the_left_and_said(
         "words_generate: answers end at 6 tokens, half of the context; the task would allow 8",
     )
     # Asked for 3 tokens, the answer gets them, and the prompt the rest.
-    assert [note.split(":")[0] for note in short.notes if "answers may" in note] == [TASKS[0]]
+    assert [note.split(":")[0] for note in short.notes if "answers end" in note] == [TASKS[0]]
     samples = short.samples_of("words_long")
     ended = _ends_by_itself(speaker, [s.prompts[0] for s in samples], SHORT - 3, 3)
     assert [sample.values["truncated"] for sample in samples] == [float(not e) for e in ended]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
+from layerswap_method.harmonize.model import Model
+from layerswap_method.harmonize.settings import config_of
+from layerswap_method.harmonize.write import plan_files
+from layerswap_method.stream.write import write_files
+
 SIZES: dict[str, Any] = {
     "vocab_size": 48,
-    "hidden_size": 32,
+    "hidden_size": 24,
     "intermediate_size": 40,
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
@@ -40,6 +46,15 @@ def random_model(folder: Path, seed: int = 0, family: str = "Llama", **sizes: An
         for parameter in model.parameters():
             parameter.normal_(std=0.3)
     model.save_pretrained(folder)
+    return folder
+
+
+def save(model: Model, origin: Path, folder: Path) -> Path:
+    """Write a model that was made of the one in `origin`; return its folder."""
+    folder.mkdir()
+    write_files(plan_files(model, folder, 20_000))
+    document = json.loads((origin / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config_of(model.shape, document)))
     return folder
 
 

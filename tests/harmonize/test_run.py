@@ -1,4 +1,4 @@
-"""`layerswap harmonize`: models of the real pairs' ratios end as one architecture, each unchanged."""
+"""`layerswap harmonize`: pairs of the real ratios become one architecture, each unchanged."""
 
 from __future__ import annotations
 

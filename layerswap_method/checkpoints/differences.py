@@ -43,7 +43,7 @@ class Row(Frozen):
 _HARMONIZE = "layerswap harmonize"
 _NOTHING = "nothing reconciles it"
 
-_FIELDS: dict[str, tuple[str | None, Remedy, str]] = {
+_FIELDS: dict[str, tuple[str, Remedy, str]] = {
     "hidden size": ("hidden", "harmonize", f"{_HARMONIZE}: copies, or zeros"),
     "layers": ("layers", "harmonize", f"{_HARMONIZE}: layers that add nothing"),
     "query heads": ("heads", "harmonize", f"{_HARMONIZE}: copies, or zero heads"),

@@ -117,7 +117,6 @@ def test_what_nothing_reconciles_is_said(root: Path, tmp_path: Path) -> None:
         (["base"], "give two or more"),
         (["base", "bse"], "did you mean 'base'?"),
         (["base", "child", "--base", "mistral"], "none of "),
-        (["base", "child+mistral"], "adapter"),
     ],
 )
 def test_bad_input_is_one_error(args: list[str], message: str, root: Path) -> None:
@@ -125,6 +124,14 @@ def test_bad_input_is_one_error(args: list[str], message: str, root: Path) -> No
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
     assert "Traceback" not in result.output
+
+
+def test_an_adapter_is_refused(root: Path, tmp_path: Path) -> None:
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (tmp_path / name).touch()
+    result = run(root / "base", f"{root / 'child'}+{tmp_path}")
+    assert result.exit_code == 2
+    assert "compat compares checkpoints; leave the adapter out" in result.output
 
 
 def test_an_unrelated_base_of_the_same_shapes(root: Path, tmp_path: Path) -> None:

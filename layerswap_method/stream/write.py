@@ -12,7 +12,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -27,7 +27,6 @@ from layerswap_method.stream.layout import (
     index_of,
     lay_out,
 )
-from layerswap_method.stream.pieces import pieces
 from layerswap_method.stream.weight_stream import WeightStream
 
 _PIECE = 1 << 20
@@ -42,6 +41,8 @@ _PART = ".part"
 Advance = Callable[[int], object]
 """Called with the bytes that are done since the last call, from any thread."""
 
+Bar = Callable[[str, int], AbstractContextManager[Advance]]
+"""(what is done, bytes of it) -> a context that yields what is told of the progress."""
 
 Job = Callable[[Advance], None]
 """One tensor's work; it tells of its progress, and ends where that raises."""
@@ -198,7 +199,7 @@ def _write_tensor(
         with open_stored(tensor.source) as opened:
             _copy(opened.fileno(), out, tensor.source, place, advance)
         return
-    for piece in pieces(tensor.mix, device):
+    for piece in tensor.content(device):
         _write_at(out, piece, place)
         place += len(piece)
         advance(len(piece))
@@ -260,6 +261,5 @@ def _check_space(folder: Path, needed: int) -> None:
 def _check_unchanged(files: Sequence[PlannedFile]) -> None:
     """Raise where a file that was read has been written since the stream was made."""
     tensors = (tensor for file in files for _, tensor in file.tensors)
-    stamps = {origin.file: origin.stamp for t in tensors for origin, _ in t.mix.terms}
-    for file, stamp in stamps.items():
+    for file, stamp in dict(origin for tensor in tensors for origin in tensor.origins).items():
         check_unchanged(file, stamp)

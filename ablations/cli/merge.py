@@ -6,12 +6,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
+
+from ablations.cli.options import byte_bar
 
 
 class Size(click.ParamType[int]):
@@ -80,7 +80,7 @@ def merge(
             f"{' '.join(mergekit_options)}: mergekit is not needed for this recipe; remove what is "
             "after --, or merge with mergekit-yaml"
         )
-    for line in write_merge(given, out, WriteOptions(shard_bytes=shard_size, **options), _bar):
+    for line in write_merge(given, out, WriteOptions(shard_bytes=shard_size, **options), byte_bar):
         click.echo(line)
 
 
@@ -104,13 +104,3 @@ def _pass_on(
         more = ("--cuda", *more)
     command = [*mergekit_yaml(), str(recipe), out, "--out-shard-size", str(shard_size), *more]
     sys.exit(subprocess.run(command, check=False).returncode)
-
-
-@contextmanager
-def _bar(what: str, size: int) -> Iterator[Callable[[int], object]]:
-    """Show a bar on a terminal, where the work is long enough to wonder."""
-    from tqdm import tqdm
-
-    hidden = not sys.stderr.isatty()
-    with tqdm(total=size, desc=what, unit="B", unit_scale=True, delay=2, disable=hidden) as bar:
-        yield bar.update

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -116,3 +118,13 @@ code_isolation_option = click.option(
     help="Sandbox of those programs. Choose none only if this container is the sandbox.  "
     "[default: bwrap]",
 )
+
+
+@contextmanager
+def byte_bar(what: str, size: int) -> Iterator[Callable[[int], object]]:
+    """Show a bar on a terminal, where the work is long enough to wonder."""
+    from tqdm import tqdm
+
+    hidden = not sys.stderr.isatty()
+    with tqdm(total=size, desc=what, unit="B", unit_scale=True, delay=2, disable=hidden) as bar:
+        yield bar.update

@@ -30,6 +30,7 @@ _SECTIONS = {
     "community": "Community: public experts that share a base",
     "modules": "Attention or MLP only",
     "placements": "Where the swapped layers sit",
+    "variants": "Variants from follow-up work",
     "revert": "Reverting an expert to its base",
     "baselines": "Baselines",
     "pocket": "Pocket testbed",

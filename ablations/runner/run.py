@@ -44,7 +44,9 @@ ExecutorName = Literal["local", "ray"]
 _CODE = (Path(layerswap_method.__file__).parent, Path(__file__).parent.parent)
 """Packages whose hash a record tells, as provenance: it decides nothing."""
 
-_FINGERPRINTS = ".fingerprints.json"
+FINGERPRINTS = ".fingerprints.json"
+"""File of a run folder with the hashes of its experts."""
+
 _WORK = ".work"
 
 
@@ -135,7 +137,7 @@ def dry_run(study: str, options: RunOptions) -> str:
     file, out = _opened(study, options)
     if file.study is not None:
         check_folder(out, file.study.name, dry=True)
-    plan = _plan(file, options, out / _FINGERPRINTS, dry=True)
+    plan = _plan(file, options, out / FINGERPRINTS, dry=True)
     keys = {key for cell in plan.cells for key in cell.score_keys.values()}
     finished = {key for key in keys if records.is_finished(out, key)}
     chosen = selected(plan.cells, options.only)
@@ -177,7 +179,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         KeyboardInterrupt: with what is saved, after Ctrl-C in a cell.
     """
     tracker = None if options.track is None else Tracker(options.track)
-    plan = _plan(file, options, out / _FINGERPRINTS)
+    plan = _plan(file, options, out / FINGERPRINTS)
     for note in plan.notes:
         logger.info("  note: %s", note)
     cells = selected(plan.cells, options.only)

@@ -111,8 +111,10 @@ def _outcomes(
 
 def _readings(rows: Sequence[_Row], outcomes: Sequence[Outcome | None]) -> list[Reading | None]:
     """Return what the tests of one column allow to be said, corrected for all of them."""
-    tested = [i for i, each in enumerate(outcomes) if each is not None and each.p is not None]
-    corrected = dict(zip(tested, holm([outcomes[i].p or 0.0 for i in tested]), strict=True))
+    tested = {
+        i: each.p for i, each in enumerate(outcomes) if each is not None and each.p is not None
+    }
+    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
     found: list[Reading | None] = []
     for i, (row, outcome) in enumerate(zip(rows, outcomes, strict=True)):
         if outcome is None:

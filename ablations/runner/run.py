@@ -204,7 +204,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         shows.append(CellLines(cells, plan.study.report.metric).show)
     if tracker is not None:
         facts = {"study": plan.study.name, "out": str(out), "protocol": plan.protocol}
-        shows.append(functools.partial(tracker.show, **facts, **plan.versions))
+        shows.append(functools.partial(tracker.show, facts={**facts, **plan.versions}))
     try:
         summary = run_cells(
             out,

@@ -43,7 +43,9 @@ class Tracker:
             ) from error
         self._name = name
 
-    def show(self, cell: Cell, evaluations: Mapping[str, Evaluation], **facts: Any) -> None:
+    def show(
+        self, cell: Cell, evaluations: Mapping[str, Evaluation], facts: Mapping[str, Any]
+    ) -> None:
         """Send the scores of a cell as one run of the tracker.
 
         A cell that ended before with fewer tasks is the same run, which goes on.

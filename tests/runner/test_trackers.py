@@ -35,7 +35,8 @@ from ablations.runner.trackers import Tracker
 from tests.runner.fakes import FakeEvaluator, InProcess, make_cells
 
 out, name = Path(sys.argv[1]), sys.argv[2]
-show = functools.partial(Tracker(name).show, study="layer_count", out="runs", protocol="p")
+facts = {"study": "layer_count", "out": "runs/layer_count", "protocol": "p"}
+show = functools.partial(Tracker(name).show, facts=facts)
 summary = run_cells(
     out, make_cells(2), InProcess(FakeEvaluator()), progress=False, shows=[show]
 )
@@ -125,9 +126,9 @@ def test_what_a_run_says_of_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
     tracker = tracker_of(monkeypatch, recorder)
     one, other = make_cells(2)
-    tracker.show(one, evaluations(one), **FACTS)
-    tracker.show(one, evaluations(one), **FACTS)
-    tracker.show(other, {}, **FACTS)  # every task failed: there is nothing to send
+    tracker.show(one, evaluations(one), FACTS)
+    tracker.show(one, evaluations(one), FACTS)
+    tracker.show(other, {}, FACTS)  # every task failed: there is nothing to send
     first, scores, finish, again, *_ = recorder.calls
     assert len(recorder.calls) == 6
     assert finish == "finish"
@@ -166,7 +167,7 @@ def test_a_tracker_that_fails_does_not_stop_the_study(
             cells,
             InProcess(FakeEvaluator()),
             progress=False,
-            shows=[lambda cell, found: tracker.show(cell, found, **FACTS)],
+            shows=[lambda cell, found: tracker.show(cell, found, FACTS)],
         )
     assert len(summary.evaluated) == 2
     assert caplog.text.count("trackio did not take its scores: no server") == 2

@@ -12,7 +12,6 @@ from layerswap_method.delta_revert.stream import revert_stream
 from layerswap_method.layer_swap.spec import NAME as LAYER_SWAP
 from layerswap_method.layer_swap.spec import LayerSwapSpec
 from layerswap_method.layer_swap.stream import layer_swap_stream
-from layerswap_method.recipe.references import named_models
 from layerswap_method.stream.weight_stream import WeightStream, checkpoint_stream, linear_stream
 
 KNOWN = ("merge_method", "models", "base_model", "parameters", "dtype", "out_dtype")
@@ -37,11 +36,6 @@ def can_stream(merge: Mapping[str, Any]) -> bool:
         # mergekit adds a base_model that is none of the models to the sum.
         return numbers and merge.get("base_model") == references[0] and not merge.get("parameters")
     return method in (LAYER_SWAP, DELTA_REVERT)
-
-
-def donor(merge: Mapping[str, Any]) -> str:
-    """Return the reference of the model whose config and tokenizer mergekit writes."""
-    return str(merge.get("base_model") or next(named_models(merge)))
 
 
 def needs_deltas(merge: Mapping[str, Any]) -> bool:

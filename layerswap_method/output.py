@@ -232,6 +232,9 @@ class Prepared:
     outcome: Callable[[], Outcome]
     """Called when mergekit has written its files."""
 
+    donor: Any
+    """Reference of the model whose config and tokenizer the merge has."""
+
 
 @dataclass(frozen=True)
 class Outcome:

@@ -15,6 +15,7 @@ from ablations.cli.options import (
     data_dir_option,
     folder_option,
     protocol_options,
+    track_option,
 )
 from ablations.machine.progress import Step, tell
 from ablations.machine.status_line import status_line
@@ -52,7 +53,8 @@ def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[st
 )
 @allow_code_option
 @code_isolation_option
-def evaluate(model: str, out: Path | None, **asked: Any) -> None:
+@track_option
+def evaluate(model: str, out: Path | None, track: Any, **asked: Any) -> None:
     """Run the paper's benchmarks on MODEL and show its Table 5.
 
     MODEL is a folder, a hub id, or BASE+ADAPTER for a LoRA adapter on its base.
@@ -70,5 +72,5 @@ def evaluate(model: str, out: Path | None, **asked: Any) -> None:
         given = {name: value for name, value in asked.items() if value is not None}
         engine = {name: given.pop(name) for name in EngineOptions.model_fields if name in given}
         request = SuiteRequest(options=EngineOptions(**engine), **given)
-        report = evaluate_model(model, request, out).report()
+        report = evaluate_model(model, request, out, track).report()
     click.echo(report)

@@ -76,6 +76,13 @@ preset_option = click.option(
 )
 
 
+track_option = click.option(
+    "--track",
+    type=click.Choice(["wandb", "trackio"]),
+    help="Also send the scores of each finished model to this tracker (pip install "
+    "'layerswap[wandb]' or 'layerswap[trackio]'); its own settings say where they go.",
+)
+
 backend_option = click.option(
     "--backend",
     type=click.Choice(["auto", "hf", "vllm"]),

@@ -19,6 +19,7 @@ from ablations.cli.options import (
     data_dir_option,
     folder_option,
     protocol_options,
+    track_option,
 )
 from ablations.machine.progress import Step, tell
 from ablations.machine.status_line import status_line
@@ -82,6 +83,7 @@ _KEYS = {
 @data_dir_option
 @allow_code_option
 @code_isolation_option
+@track_option
 def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) -> None:
     """Merge and evaluate all models of a study.
 

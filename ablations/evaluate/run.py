@@ -23,6 +23,7 @@ from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import load_run
 from ablations.runner.results import RESULTS_FILE
 from ablations.runner.run import RunOptions, check_folder, run_file
+from ablations.runner.trackers import TrackerName
 from ablations.sandbox.programs import Isolation
 from ablations.scoring.records import Backend, Evaluation, Seed
 from ablations.study.experts import ExpertsFile
@@ -116,7 +117,12 @@ class SuiteResult:
         )
 
 
-def evaluate_model(model: str, request: SuiteRequest, out: Path | None = None) -> SuiteResult:
+def evaluate_model(
+    model: str,
+    request: SuiteRequest,
+    out: Path | None = None,
+    track: TrackerName | None = None,
+) -> SuiteResult:
     """Evaluate one model on the suite; finished tasks with unchanged inputs are not asked again.
 
     Args:
@@ -124,6 +130,7 @@ def evaluate_model(model: str, request: SuiteRequest, out: Path | None = None) -
             with a LoRA adapter: ``BASE+ADAPTER``.
         request: what to ask.
         out: folder for the records; None for `default_folder`.
+        track: what the scores are sent to as well.
 
     Raises:
         InputError: for unknown languages or benchmarks, data that is missing (all of it in one
@@ -167,6 +174,7 @@ def evaluate_model(model: str, request: SuiteRequest, out: Path | None = None) -
         model=model,
         # An adapter's change is added to the base in a live engine, as in any study.
         materialize=expert.adapter is None,
+        track=track,
     )
     result = run_file(StudyFile(Path(f"layerswap {_NAME}"), study, ()), out, options)
     if result.summary.failed:

@@ -14,7 +14,7 @@ from ablations.gallery.find import find_recipe, recipe_files
 from ablations.gallery.findings import Finding, Level, line_of
 from ablations.gallery.header import header_problems
 from ablations.gallery.models import Known, look_up
-from layerswap_method.checkpoints.compatible import own_problems, pair_problems
+from layerswap_method.checkpoints.compatible import merge_problems
 from layerswap_method.checkpoints.differences import mixed_settings
 from layerswap_method.delta_revert.recipe import RevertDocument
 from layerswap_method.delta_revert.spec import NAME as DELTA_REVERT
@@ -157,13 +157,11 @@ def _model_findings(
     yield from _depth_findings(document, known)
     readable = [model for model in known.values() if model.checkpoint is not None]
     checkpoints = [model.checkpoint for model in readable if model.checkpoint is not None]
-    for checkpoint in checkpoints:
-        yield from (("error", problem) for problem in own_problems(checkpoint))
     aligned = any(document.get(key) is not None for key in ("tokenizer", "tokenizer_source"))
     by_row = document.get("merge_method") == DELTA_REVERT
-    for other in checkpoints[1:]:
-        for problem in pair_problems(checkpoints[0], other, aligned=aligned, by_row=by_row):
-            yield "error", problem
+    rows_from = _vocabulary_givers(document)
+    for problem in merge_problems(checkpoints, rows_from=rows_from, aligned=aligned, by_row=by_row):
+        yield "error", problem
     if len(checkpoints) > 1 and (warning := mixed_settings(checkpoints)) is not None:
         yield "warning", warning
     spec = _spec(document)
@@ -190,6 +188,13 @@ def _depth_findings(document: Mapping[str, Any], known: Mapping[str, Known]) -> 
                 spec.plan(depth)
         except ValueError as error:
             yield "error", str(error)
+
+
+def _vocabulary_givers(document: Mapping[str, Any]) -> set[str] | None:
+    """Return the models that give vocabulary rows; None where all do, or the recipe is faulty."""
+    if not isinstance(_spec(document), LayerSwapSpec):
+        return None
+    return {str(model) for model in LayerSwapDocument.read(document).vocabulary_givers}
 
 
 def _spec(document: Mapping[str, Any]) -> LayerSwapSpec | RevertSpec | None:

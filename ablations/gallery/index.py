@@ -20,6 +20,7 @@ from ablations.gallery.header import SCHEMA_LINE, read_header
 from ablations.gallery.schema import FILE, schema_text
 from ablations.machine.whole_files import write_text
 from layerswap_method.errors import LayerSwapError
+from layerswap_method.merge_stream import can_stream
 from layerswap_method.recipe.references import named_models
 from layerswap_method.recipe.strict_yaml import parse_yaml
 
@@ -31,6 +32,7 @@ _SECTIONS = {
     "different_bases": "Experts of different bases",
     "modules": "Attention or MLP only",
     "placements": "Where the swapped layers sit",
+    "variants": "Variants from follow-up work",
     "revert": "Reverting an expert to its base",
     "baselines": "Baselines",
     "pocket": "Pocket testbed",
@@ -59,8 +61,8 @@ def index_text(root: Path) -> str:
     order = [*_SECTIONS, *sorted(set(recipes) - set(_SECTIONS))]
     tables = []
     for folder in (each for each in order if each in recipes):
-        head = "| recipe | what | languages | base | settings | disk | source | measured |"
-        rule = "|" + "---|" * 8
+        head = "| recipe | what | languages | base | settings | disk | memory | source | measured |"
+        rule = "|" + "---|" * 9
         title = _SECTIONS.get(folder, folder)
         tables.append("\n".join([f"## {title}", "", head, rule, *recipes[folder]]))
     return "\n\n".join(tables) + "\n"
@@ -128,6 +130,7 @@ def _row(name: str, text: str) -> str:
         f"{base}{gated}",
         settings(document),
         disk[0].removesuffix(" of disk") if disk else "",
+        "a few tensors" if can_stream(document) else "an output file",
         _source(header.get("Source", "")),
         measured(header),
     )

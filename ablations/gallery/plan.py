@@ -13,7 +13,7 @@ from ablations.gallery.find import find_recipe
 from ablations.gallery.models import look_up
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_bytes
 from layerswap_method.algorithm.layer_lists import format_layers
-from layerswap_method.algorithm.plan import LayerPlan, TensorSource, tensor_source
+from layerswap_method.algorithm.plan import LayerPlan, Source, tensor_source
 from layerswap_method.delta_revert.recipe import RevertDocument
 from layerswap_method.delta_revert.spec import NAME as DELTA_REVERT
 from layerswap_method.delta_revert.spec import RevertSpec
@@ -34,24 +34,20 @@ _PARTS = {
 }
 """Part of a layer -> a tensor that stands for it."""
 
-_ORDER: tuple[TensorSource, ...] = ("language", "average", "task", "base")
-_SYMBOLS: dict[TensorSource, str] = {
-    **{source: SYMBOLS[source] for source in ("task", "average", "language")},
-    "base": "○",
-}
+_ORDER: tuple[Source, ...] = ("language", "average", "task", "base")
 
 
 class Supply(Frozen):
     """Where the parts of a merged model come from."""
 
-    columns: dict[str, tuple[TensorSource, ...]]
+    columns: dict[str, tuple[Source, ...]]
     """`layers`, or `attention`, `mlp` and `norms` where they differ -> source in every layer, layer
     0 at the embedding side. `task` is the one expert of a `delta_revert`."""
 
-    outside: TensorSource
+    outside: Source
     """Source of embeddings, final norm and head."""
 
-    suppliers: dict[TensorSource, str]
+    suppliers: dict[Source, str]
     """Source -> the models behind it, in words."""
 
     @property
@@ -109,10 +105,10 @@ def describe(supply: Supply) -> Iterator[str]:
     ruler = "".join("|" if layer % 5 == 0 else " " for layer in range(supply.num_layers))
     yield f"  {'layer':{width}} 0 {ruler} {last}"
     for name, sources in supply.columns.items():
-        cells = "".join(_SYMBOLS[source] for source in sources)
+        cells = "".join(SYMBOLS[source] for source in sources)
         yield f"  {name:{width}}   {cells}"
     shown = [*(s for sources in supply.columns.values() for s in sources), supply.outside]
-    legend = (f"{_SYMBOLS[source]} {source}" for source in _ORDER if source in shown)
+    legend = (f"{SYMBOLS[source]} {source}" for source in _ORDER if source in shown)
     yield f"  {' ' * width}   {'  '.join(legend)}"
     for name, sources in supply.columns.items():
         chosen = {s: [i for i, each in enumerate(sources) if each == s] for s in _ORDER}
@@ -158,7 +154,7 @@ def stacks_of(supply: Supply) -> list[Stack]:
 
 
 def _swap_supply(recipe: LayerSwapDocument, plan: LayerPlan) -> Supply:
-    named: dict[TensorSource, str] = {}
+    named: dict[Source, str] = {}
     for role in ("task", "language"):
         models = [e.model for e in recipe.experts if e.parameters.role == role]
         named[role] = ", ".join(str(model) for model in models)
@@ -168,7 +164,7 @@ def _swap_supply(recipe: LayerSwapDocument, plan: LayerPlan) -> Supply:
     return Supply(columns=columns, outside=recipe.parameters.non_layer, suppliers=named)
 
 
-def _columns(plan: LayerPlan, parameters: Mapping[str, Any]) -> dict[str, tuple[TensorSource, ...]]:
+def _columns(plan: LayerPlan, parameters: Mapping[str, Any]) -> dict[str, tuple[Source, ...]]:
     """Return the source of each part in each layer; of whole layers where the parts agree."""
     kept = {key: parameters[key] for key in ("non_layer", "layer_norms", "swap_modules")}
     found = {
@@ -192,7 +188,7 @@ def _revert_supply(path: Path, recipe: RevertDocument, num_layers: int) -> Suppl
         part: tuple(spec.rule(name, layer, back) for layer in range(num_layers))
         for part, name in _PARTS.items()
     }
-    named: dict[str, TensorSource] = {"base": "base", "expert": "task"}
+    named: dict[str, Source] = {"base": "base", "expert": "task"}
     columns = {part: tuple(named[rule] for rule in rules[part]) for part in rules}
     if len(set(columns.values())) == 1:
         columns = {"layers": columns["mlp"]}
@@ -216,7 +212,7 @@ def _supply_of_merge(folder: Path) -> Supply:
 def _supply_of_record(folder: Path, plan: LayerPlan) -> Supply:
     record: Mapping[str, Any] = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
     models: Sequence[Mapping[str, Any]] = record["models"]
-    named: dict[TensorSource, str] = {
+    named: dict[Source, str] = {
         role: ", ".join(str(m["model"]) for m in models if m["role"] == role)
         for role in ("task", "language")
     }

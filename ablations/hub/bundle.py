@@ -1,8 +1,8 @@
 """A run in one file: study, experts, scores, answers and versions, to rerun or to read elsewhere.
 
-bundle.json        what this is; names of hub ids are with the commit that was found
+bundle.json        what this is, and expert -> hash of its files
 study.yml          the study with its recipe, as `layerswap run` takes it
-experts.yml        expert -> hub id, or the folder of the machine that ran it
+experts.yml        expert -> hub id with its commit, or the folder of the machine that ran it
 environment.txt    every installed package, as `pip install -r` takes it
 run.json, results.json, records/    the run folder without scratch files
 """
@@ -23,9 +23,12 @@ from typing import Any
 
 import yaml
 
+from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_bytes
 from ablations.runner.records import Run, load_run
 from ablations.runner.results import RESULTS_FILE
+from ablations.runner.run import FINGERPRINTS
+from ablations.study.identity import Fingerprints
 from layerswap_method import __version__
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import is_folder
@@ -69,8 +72,16 @@ def pack(run_folder: Path, out: Path) -> Iterator[str]:
     if not run.cells:
         raise InputError(f"{run_folder}: has no scores yet; run it first")
     experts = portable_experts(run)
+    hashes = _hashes(run)
     texts = {
-        ABOUT: _json({"schema_version": 1, "layerswap": __version__, "study": run.study.name}),
+        ABOUT: _json(
+            {
+                "schema_version": 1,
+                "layerswap": __version__,
+                "study": run.study.name,
+                "experts": hashes,
+            }
+        ),
         STUDY: _yaml(_study(run)),
         EXPERTS: _yaml({"experts": experts}),
         ENVIRONMENT: _environment(),
@@ -91,11 +102,15 @@ def pack(run_folder: Path, out: Path) -> Iterator[str]:
                 with bundle.open(_entry(name), "w") as to, path.open("rb") as file:
                     shutil.copyfileobj(file, to)
         write_bytes(out, made.read_bytes())
-    local = [f"{name} ({place})" for name, place in experts.items() if is_folder(place)]
+    local = [
+        f"{name} ({place}{f', content {hashes[name][:12]}' if name in hashes else ''})"
+        for name, place in experts.items()
+        if is_folder(place)
+    ]
     if local:
         yield (
             f"note: others lack these experts' folders: {', '.join(local)}; they give their own "
-            "with --experts FILE"
+            "with --experts FILE. Models of the same content need no new evaluation"
         )
     if (tasks := run.study.evaluate.include_path) is not None:
         yield f"note: the tasks are not in the bundle; who reruns it needs them in {tasks}"
@@ -128,6 +143,17 @@ def portable_experts(run: Run) -> dict[str, str]:
         name: "+".join(_portable(part) for part in reference.split("+"))
         for name, reference in run.head.experts.items()
     }
+
+
+def _hashes(run: Run) -> dict[str, str]:
+    """Return expert -> hash of its checkpoint and adapter, where the run folder has it."""
+    known = Fingerprints(run.path / FINGERPRINTS)
+    found = {}
+    for name, reference in run.head.experts.items():
+        parts = [known.recorded(Path(part)) for part in reference.split("+")]
+        if None not in parts:
+            found[name] = fingerprint_of(parts=parts)
+    return found
 
 
 def _portable(place: str) -> str:

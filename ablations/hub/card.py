@@ -21,6 +21,7 @@ from ablations.hub.origins import common_licence, licence_note, licence_of
 from ablations.hub.scores import (
     benchmark_ids,
     cell_of,
+    check_same_model,
     model_index,
     notes,
     result_files,
@@ -95,6 +96,8 @@ def write_card(model: Path, options: CardOptions) -> list[Path]:
     licences = {each: licence_of(each, hub=options.hub) for each in references}
     run = None if options.results is None else load_run(options.results)
     cell = None if run is None else cell_of(run, model, options.cell)
+    if run is not None and cell is not None:
+        check_same_model(run, cell, model)
     files = {} if cell is None else result_files(cell, benchmark_ids(options.benchmarks))
     _complete(card.data, model, options, text, common_licence(licences), cell)
     sections = [*_plan_section(model), *_recipe_section(model, document)]

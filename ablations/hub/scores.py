@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ablations.runner.records import CellRecord, Run, TaskRecord
+from ablations.runner.run import FINGERPRINTS
 from ablations.scoring.observed import OBSERVED
 from ablations.scoring.records import TaskScore
 from ablations.statistics.as_text import with_interval
+from ablations.study.identity import Fingerprints
 from ablations.tasks.catalog import Task, list_tasks
+from layerswap_method.algorithm.plan import LayerPlan
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.layer_swap.drawing import describe_plan
+from layerswap_method.layer_swap.report import read_plan
 from layerswap_method.recipe.references import named_models
 
 if TYPE_CHECKING:
@@ -50,6 +55,33 @@ def cell_of(run: Run, model: Path, label: str | None) -> CellRecord:
         f"{run.path}: no cell was read from {model}; evaluate it (layerswap evaluate {model}), or "
         f"name the cell that merges the same: --cell LABEL, one of {'; '.join(labels) or 'none'}"
     )
+
+
+def check_same_model(run: Run, cell: CellRecord, model: Path) -> None:
+    """Check that the scores of a cell are of the model in a folder, as far as the run tells.
+
+    A checkpoint that was evaluated as it is must have the same content still; of a merge in a study
+    the layers must come from the same experts' roles.
+
+    Raises:
+        InputError: where they are not.
+    """
+    names = list(named_models(cell.merge))
+    if len(names) == 1:
+        known = Fingerprints(run.path / FINGERPRINTS)
+        then = known.recorded(Path(names[0]))
+        if then is not None and known.of(model.resolve()) != then:
+            raise InputError(
+                f"{run.path}: the scores of {cell.label!r} are of other weights, config or "
+                f"tokenizer than {model} holds now; evaluate it again: layerswap evaluate {model}"
+            )
+        return
+    plan = read_plan(model)
+    if plan is not None and cell.plan is not None and plan.sources != cell.plan:
+        raise InputError(
+            f"{run.path}: the cell {cell.label!r} is another merge than {model}: it has "
+            f"{describe_plan(LayerPlan(cell.plan))}; the folder has {describe_plan(plan)}"
+        )
 
 
 def shown(record: TaskRecord) -> list[TaskScore]:

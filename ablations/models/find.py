@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError, first_line, nearest
 from layerswap_method.recipe.references import beside, is_folder, is_there, no_such_folder
 
@@ -100,6 +101,20 @@ def find_model(
         if not (found / file).is_file():
             raise InputError(f"{who}{adapter} has no {file}, so it is not a PEFT adapter")
     return Expert(name, base, found, f"{_source(model, base)}+{_source(adapter, found)}")
+
+
+def find_checkpoint(reference: str) -> Checkpoint:
+    """Return the headers of a whole checkpoint: a folder, or a hub id, which is downloaded.
+
+    Raises:
+        InputError: where it is not there or cannot be read, or for an adapter.
+    """
+    found = find_model(reference)
+    if found.adapter is not None:
+        raise InputError(
+            f"{reference}: is an adapter on its base; give a whole checkpoint (merge it first)"
+        )
+    return read_checkpoint(reference, found.folder)
 
 
 def build_hint(path: str) -> str:

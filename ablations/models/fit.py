@@ -6,13 +6,17 @@ all experts at once and before the first cell.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ablations.models.find import Expert
-from layerswap_method.checkpoints.compatible import own_problems, pair_problems
+from layerswap_method.checkpoints.compatible import merge_problems, vocabulary_problems
 from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
 from layerswap_method.checkpoints.lora import check_readable
 from layerswap_method.errors import InputError
+from layerswap_method.layer_swap.recipe import LayerSwapDocument
+from layerswap_method.layer_swap.spec import NAME as LAYER_SWAP
+from layerswap_method.recipe.references import named_models
 
 
 def compatibility_report(
@@ -22,7 +26,7 @@ def compatibility_report(
 
     Args:
         experts: the base first, with which the others are compared.
-        aligned: whether the recipe aligns vocabularies (``tokenizer:``).
+        aligned: whether vocabularies may differ.
     """
     found: list[Checkpoint] = []
     problems: list[str] = []
@@ -33,8 +37,37 @@ def compatibility_report(
             found.append(read_checkpoint(expert.name, expert.folder))
         except InputError as error:
             problems.append(error.message)
-    for checkpoint in found:
-        problems += own_problems(checkpoint)
-    for other in found[1:]:
-        problems += pair_problems(found[0], other, aligned=aligned)
-    return found, problems
+    return found, [*problems, *merge_problems(found, aligned=aligned)]
+
+
+def unfit_vocabularies(
+    merges: Iterable[Mapping[str, Any]],
+    experts: Sequence[Expert],
+    checkpoints: Sequence[Checkpoint],
+) -> list[str]:
+    """Return why merges cannot be: they take vocabulary rows of models with different numbers.
+
+    Args:
+        merges: recipes.
+        experts: all models that they name.
+        checkpoints: one an expert.
+    """
+    found = dict.fromkeys(
+        problem
+        for merge in merges
+        if not merge.keys() & {"tokenizer", "tokenizer_source"}
+        for problem in vocabulary_problems(_givers(merge, experts, checkpoints))
+    )
+    return list(found)
+
+
+def _givers(
+    merge: Mapping[str, Any], experts: Sequence[Expert], checkpoints: Sequence[Checkpoint]
+) -> list[Checkpoint]:
+    models = set(named_models(merge))
+    if merge["merge_method"] == LAYER_SWAP:
+        recipe = LayerSwapDocument.read(merge)
+        if not recipe.parameters.needs_deltas:  # changes are measured row by row
+            models = {str(model) for model in recipe.vocabulary_givers}
+    both = zip(experts, checkpoints, strict=True)
+    return [checkpoint for expert, checkpoint in both if expert.reference in models]

@@ -30,6 +30,7 @@ from ablations.report.document import Figure, Report, Table, transposed
 from ablations.report.factors import most_draws
 from ablations.report.forests import forest
 from ablations.report.lead_table import lead_table
+from ablations.report.losses import losses_table
 from ablations.report.merged import as_merged
 from ablations.report.names import task_name
 from ablations.report.observations import Measure, Observations
@@ -88,7 +89,7 @@ def compose(
         problems=(*evaluation_problems(run), *primary_problems(observations)),
         bottom_line=tuple(sentences(summaries, comparisons, layers)),
         lead=(*figures[:1], lead_table(summaries, layers)),
-        tables=tuple(_tables(several, comparisons, published)),
+        tables=(*_tables(several, comparisons, published), *_losses(observations)),
         figures=figures[1:],
         details=tuple(_details(observations, comparisons)),
         noise=tuple(noise_lines(comparisons, _medians(summaries), study.evaluate.level)),
@@ -129,6 +130,12 @@ def _tables(
     against = baselines_table(comparisons) if any(c.contrast.factor for c in comparisons) else None
     if against is not None:
         yield against
+
+
+def _losses(observations: Observations) -> Iterator[Table]:
+    found = losses_table(observations)
+    if found is not None:
+        yield found
 
 
 def _details(observations: Observations, comparisons: Sequence[Comparison]) -> Iterator[Table]:

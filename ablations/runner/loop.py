@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+ShowCell = Callable[[Cell, Mapping[str, Evaluation]], None]
+"""Shows a cell that has ended now, with the evaluations that it has, by task."""
+
 LOCKS = ".locks"
 _WAIT_S = 0.3
 _TRIES_WHEN_LOST = 3
@@ -87,7 +90,7 @@ def run_cells(
     protocol: str = "",
     provenance: Mapping[str, Any] | None = None,
     progress: bool | None = None,
-    show: Callable[[Cell, Mapping[str, Evaluation]], None] | None = None,
+    shows: Sequence[ShowCell] = (),
 ) -> Summary:
     """Ask every task of every cell that has no record yet, and write the records.
 
@@ -101,13 +104,13 @@ def run_cells(
         protocol: of the records.
         provenance: goes into every record.
         progress: whether to show what is being done; None shows it on a terminal only.
-        show: called for each cell that has ended now, with the evaluations that it has.
+        shows: each is called for every cell that has ended now.
 
     Raises:
         InputError: for records of another schema version.
     """
     with status_line(progress):
-        return _Loop(out, cells, executor, protocol, provenance or {}, show).run()
+        return _Loop(out, cells, executor, protocol, provenance or {}, shows).run()
 
 
 class _Loop:
@@ -118,13 +121,13 @@ class _Loop:
         executor: Executor,
         protocol: str,
         provenance: Mapping[str, Any],
-        show: Callable[[Cell, Mapping[str, Evaluation]], None] | None,
+        shows: Sequence[ShowCell],
     ):
         self._out = out
         self._executor = executor
         self._protocol = protocol
         self._provenance = provenance
-        self._show = show
+        self._shows = shows
         self._summary = Summary()
         self._models: dict[str, _Model] = {}
         for cell in cells:
@@ -246,12 +249,14 @@ class _Loop:
         return None
 
     def _show_cells(self, model: _Model) -> None:
-        if self._show is None or not model.done:
+        if not self._shows or not model.done:
             return
         found = {key: records.read_record(self._out, key) for key in model.items}
         for cell in model.cells:
             keys = cell.score_keys.items()
-            self._show(cell, {t: r.evaluation for t, k in keys if (r := found[k]) is not None})
+            known = {t: r.evaluation for t, k in keys if (r := found[k]) is not None}
+            for show in self._shows:
+                show(cell, known)
 
     def _record(self, work: Work, done: Done, total: float) -> records.TaskRecord:
         provenance = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -20,10 +21,11 @@ from ablations.machine.progress import Step, tell
 from ablations.runner import records
 from ablations.runner.cell_lines import CellLines
 from ablations.runner.engines import EngineSetup
-from ablations.runner.loop import LOCKS, Summary, now, run_cells
+from ablations.runner.loop import LOCKS, ShowCell, Summary, now, run_cells
 from ablations.runner.processes import ProcessExecutor
 from ablations.runner.rates import earlier_rates
 from ablations.runner.results import RESULTS_FILE, write_results
+from ablations.runner.trackers import Tracker, TrackerName
 from ablations.runner.work import Executor, WorkEvaluator
 from ablations.study.cost import counted
 from ablations.study.describe import describe_plan
@@ -42,7 +44,9 @@ ExecutorName = Literal["local", "ray"]
 _CODE = (Path(layerswap_method.__file__).parent, Path(__file__).parent.parent)
 """Packages whose hash a record tells, as provenance: it decides nothing."""
 
-_FINGERPRINTS = ".fingerprints.json"
+FINGERPRINTS = ".fingerprints.json"
+"""File of a run folder with the hashes of its experts."""
+
 _WORK = ".work"
 
 
@@ -88,6 +92,9 @@ class RunOptions:
     cell_lines: bool = False
     """Whether to print the scores of every cell on stdout when it has ended."""
 
+    track: TrackerName | None = None
+    """What the scores of every cell are sent to when it has ended."""
+
 
 @dataclass(frozen=True)
 class RunResult:
@@ -130,7 +137,7 @@ def dry_run(study: str, options: RunOptions) -> str:
     file, out = _opened(study, options)
     if file.study is not None:
         check_folder(out, file.study.name, dry=True)
-    plan = _plan(file, options, out / _FINGERPRINTS, dry=True)
+    plan = _plan(file, options, out / FINGERPRINTS, dry=True)
     keys = {key for cell in plan.cells for key in cell.score_keys.values()}
     finished = {key for key in keys if records.is_finished(out, key)}
     chosen = selected(plan.cells, options.only)
@@ -171,7 +178,8 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         InputError: with every problem of the study.
         KeyboardInterrupt: with what is saved, after Ctrl-C in a cell.
     """
-    plan = _plan(file, options, out / _FINGERPRINTS)
+    tracker = None if options.track is None else Tracker(options.track)
+    plan = _plan(file, options, out / FINGERPRINTS)
     for note in plan.notes:
         logger.info("  note: %s", note)
     cells = selected(plan.cells, options.only)
@@ -191,6 +199,12 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         "num_weights": plan.num_weights,
         "code": {package.name: fingerprint_code(package)[:12] for package in _CODE},
     }
+    shows: list[ShowCell] = []
+    if options.cell_lines:
+        shows.append(CellLines(cells, plan.study.report.metric).show)
+    if tracker is not None:
+        facts = {"study": plan.study.name, "out": str(out), "protocol": plan.protocol}
+        shows.append(functools.partial(tracker.show, facts={**facts, **plan.versions}))
     try:
         summary = run_cells(
             out,
@@ -199,7 +213,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
             protocol=plan.protocol,
             provenance=provenance,
             progress=options.progress,
-            show=CellLines(cells, plan.study.report.metric).show if options.cell_lines else None,
+            shows=shows,
         )
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_saved(out)) from None

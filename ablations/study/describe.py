@@ -8,6 +8,7 @@ from ablations.engines.work_size import TaskSize
 from ablations.study.cells import Cell
 from ablations.study.cost import Rates, Running, cost_lines, counted
 from ablations.study.planning import StudyPlan
+from layerswap_method.algorithm.plan import Source
 from layerswap_method.layer_swap.drawing import SYMBOLS, draw_line
 
 
@@ -68,4 +69,5 @@ def _drawn(cell: Cell) -> str:
 
 
 def _legend() -> str:
-    return ", ".join(f"{SYMBOLS[name]} {name}" for name in reversed(SYMBOLS))
+    shown: tuple[Source, ...] = ("language", "average", "task")  # the base's layers are measured
+    return ", ".join(f"{SYMBOLS[name]} {name}" for name in shown)

@@ -79,6 +79,11 @@ class Fingerprints:
         self._known[str(folder)] = [state, found]
         return found
 
+    def recorded(self, folder: Path) -> str | None:
+        """Return the hash that the cache has of a folder, as it was then; None for no entry."""
+        known = self._known.get(str(folder))
+        return None if known is None else known[1]
+
     def states(self) -> dict[str, str]:
         """Return folder -> the state in which it was read."""
         return {folder: known[0] for folder, known in self._known.items()}

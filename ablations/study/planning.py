@@ -22,7 +22,7 @@ from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.engines.task_choice import Choice
 from ablations.machine.progress import Step, tell
 from ablations.models.find import Expert, find_expert
-from ablations.models.fit import compatibility_report
+from ablations.models.fit import compatibility_report, unfit_vocabularies
 from ablations.scoring.records import Backend, EvaluationRequest
 from ablations.study.cells import Cell, Expansion, expand
 from ablations.study.checks import (
@@ -146,9 +146,8 @@ def plan_study(
     chosen, skipped = _backend(backend, study, problems, is_complete=named is not None)
     expansion, checkpoints, suggested = Expansion(), list[Checkpoint](), tuple[str, ...]()
     if set(experts) == set(expert_names(study)):
-        aligned = bool(study.recipe and (study.recipe.keys() & {"tokenizer", "tokenizer_source"}))
         if study.recipe or set(study.baseline) - {"base"}:
-            checkpoints, unfit = compatibility_report(list(experts.values()), aligned=aligned)
+            checkpoints, unfit = compatibility_report(list(experts.values()), aligned=True)
             problems += [f"incompatible experts: {problem}" for problem in unfit]
         else:  # one model alone need fit no other
             for adapter in filter(None, (expert.adapter for expert in experts.values())):
@@ -172,6 +171,10 @@ def plan_study(
                 include_path=task_folder(study),
             )
             problems += expansion.problem_list()
+            if checkpoints:
+                merges = [cell.merge for cell in expansion.cells]
+                unfit = unfit_vocabularies(merges, list(experts.values()), checkpoints)
+                problems += [f"incompatible experts: {problem}" for problem in unfit]
             if not expansion.problems:
                 with _collected(problems):
                     selected(expansion.cells, only)

@@ -46,7 +46,7 @@ BaselineKind = Literal["base", "task_expert", "language_expert", "soup", "weight
 Kind = Literal["recipe", BaselineKind]
 """What a cell is."""
 
-Table = Literal["pairs", "overview", "souping", "parameters"]
+Table = Literal["pairs", "overview", "souping", "parameters", "losses"]
 """Layouts of a report: the paper's Tables 1, 2 and 6, and one table per varied parameter."""
 
 Rival = Literal[BaselineKind, "better_expert", "first_setting"]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from layerswap_method.algorithm.plan import ROLES, Role, TensorSource
+from layerswap_method.algorithm.plan import ROLES, Role, Source
 
 _EXACT_FACTOR = 1 << 12
 """A 16-bit float times a whole number up to here is exact in float32."""
@@ -47,7 +47,7 @@ class Terms:
     """Positive."""
 
 
-def needed_roles(source: TensorSource, side_weights: tuple[float, float]) -> tuple[Role, ...]:
+def needed_roles(source: Source, side_weights: tuple[float, float]) -> tuple[Role, ...]:
     """Return the roles whose tensors `source` reads; () for the base.
 
     Args:
@@ -63,7 +63,7 @@ def needed_roles(source: TensorSource, side_weights: tuple[float, float]) -> tup
 
 def source_terms(
     name: str,
-    source: TensorSource,
+    source: Source,
     inputs: Sequence[Input],
     side_weights: tuple[float, float] = (1.0, 1.0),
 ) -> Terms:
@@ -83,7 +83,7 @@ def source_terms(
         for i, given in enumerate(inputs):
             if given.is_base:
                 return Terms((i,), (1.0,), 1.0)
-        raise ValueError(f"{name}: non_layer: base, but the base model does not have this tensor")
+        raise ValueError(f"{name}: the base model does not have this tensor")
     sides = needed_roles(source, side_weights)
     chosen = {
         role: [i for i, given in enumerate(inputs) if role in sides and given.role == role]

@@ -20,11 +20,8 @@ Role = Literal["task", "language"]
 
 ROLES: tuple[Role, ...] = get_args(Role)
 
-Source = Literal["task", "language", "average"]
-"""Where a layer comes from: one expert unchanged, or the weighted average of both."""
-
-TensorSource = Literal["task", "language", "average", "base"]
-"""Where one tensor comes from."""
+Source = Literal["task", "language", "average", "base"]
+"""Where a layer or tensor comes from: one model unchanged, or the experts' weighted average."""
 
 MODULES = ("attention", "mlp")
 """The parts of a layer that can be chosen apart, as `tensor_names` names them."""
@@ -164,10 +161,10 @@ def tensor_source(
     layer: int | None,
     plan: LayerPlan,
     *,
-    non_layer: TensorSource = "average",
+    non_layer: Source = "average",
     layer_norms: str = "block",
     swap_modules: str = "all",
-) -> TensorSource:
+) -> Source:
     """Return the source of the tensor `name` in decoder layer `layer` (None: outside).
 
     Args:

@@ -6,8 +6,9 @@ base. So a pair that one of them takes is one that the others take.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
+from layerswap_method.algorithm.tensor_names import decoder_layer
 from layerswap_method.checkpoints.headers import Checkpoint, is_buffer, is_head, name_list
 from layerswap_method.checkpoints.stored import FLOATS, same_content
 
@@ -75,6 +76,46 @@ def compat_command(*checkpoints: Checkpoint) -> str:
     return f"every difference, and what can be done: layerswap compat {' '.join(named)}"
 
 
+def merge_problems(
+    checkpoints: Sequence[Checkpoint],
+    *,
+    rows_from: Collection[str] | None = None,
+    aligned: bool = False,
+    by_row: bool = False,
+    allow_architectures: bool = False,
+) -> Iterator[str]:
+    """Yield why checkpoints cannot be merged with each other; nothing where they can.
+
+    Args:
+        checkpoints: all models of a merge, each once; the others are compared with the first.
+        rows_from: names of those that give the merge its vocabulary rows. Only these must have
+            rows in one number. None: all of them.
+        aligned: as in `pair_problems`, like the rest.
+        by_row: see there.
+        allow_architectures: see there.
+    """
+    for checkpoint in checkpoints:
+        yield from own_problems(checkpoint)
+    is_aligned = aligned or rows_from is not None
+    for other in checkpoints[1:]:
+        yield from pair_problems(
+            checkpoints[0],
+            other,
+            aligned=is_aligned,
+            by_row=by_row,
+            allow_architectures=allow_architectures,
+        )
+    if rows_from is not None and not aligned and not by_row:
+        yield from vocabulary_problems([c for c in checkpoints if c.name in rows_from])
+
+
+def vocabulary_problems(givers: Sequence[Checkpoint]) -> Iterator[str]:
+    """Yield which of the models that give vocabulary rows have another number than the first."""
+    for other in givers[1:]:
+        if (problem := _vocabulary_problem(givers[0], other, by_row=False)) is not None:
+            yield problem
+
+
 def pair_problems(
     first: Checkpoint,
     other: Checkpoint,
@@ -117,13 +158,10 @@ def pair_problems(
     differing = [
         name for name, shape in first.shapes.items() if other.shapes.get(name, shape) != shape
     ]
-    rows = [name for name in differing if _counts_tokens(name, first, other)]
-    shapes = [name for name in differing if name not in rows]
-    if rows and (by_row or not aligned):
-        yield (
-            f"{pair} have different vocabularies: {_shape_list(rows, first, other)}; "
-            f"{_ONE_VOCABULARY if by_row else _ALIGN}; {compat_command(first, other)}"
-        )
+    shapes = [name for name in differing if not _counts_tokens(name, first, other)]
+    problem = _vocabulary_problem(first, other, by_row=by_row)
+    if problem is not None and (by_row or not aligned):
+        yield problem
     if shapes:
         yield (
             f"{pair} have different shapes: {_shape_list(shapes, first, other)}; "
@@ -144,8 +182,27 @@ def pair_problems(
             )
 
 
+def same_vocabulary(first: Checkpoint, other: Checkpoint) -> bool:
+    """Return whether two models have vocabulary tensors of the same shapes."""
+    return _vocabulary_problem(first, other, by_row=False) is None
+
+
+def _vocabulary_problem(first: Checkpoint, other: Checkpoint, *, by_row: bool) -> str | None:
+    rows = [name for name in first.shapes if _counts_tokens(name, first, other)]
+    if not rows:
+        return None
+    return (
+        f"{first.name} and {other.name} have different vocabularies: "
+        f"{_shape_list(rows, first, other)}; {_ONE_VOCABULARY if by_row else _ALIGN}; "
+        f"{compat_command(first, other)}"
+    )
+
+
 _PARENT = "merging needs models of one pretrained parent"
-_ALIGN = "add tokenizer: {source: base} (or union) so that mergekit aligns the tokens"
+_ALIGN = (
+    "add tokenizer: {source: base} (or union) so that mergekit aligns the tokens, or in layer_swap "
+    "take the rows of one model (non_layer: task, language or base)"
+)
 _ONE_VOCABULARY = (
     "rows are compared one by one: give the base with the expert's vocabulary (load the base, "
     "resize_token_embeddings, save it)"
@@ -153,10 +210,17 @@ _ONE_VOCABULARY = (
 
 
 def _counts_tokens(name: str, *checkpoints: Checkpoint) -> bool:
-    """Return whether a tensor's first axis counts tokens, and the other axes are the same."""
+    """Return whether a tensor differs in its first axis only, and that axis counts tokens."""
+    if any(name not in checkpoint.shapes for checkpoint in checkpoints):
+        return False
     one, other = (checkpoint.shapes[name] for checkpoint in checkpoints)
     sizes = {checkpoint.config.vocab_size for checkpoint in checkpoints}
-    return one[1:] == other[1:] and bool({*one[:1], *other[:1]} & sizes)
+    return (
+        one != other
+        and one[1:] == other[1:]
+        and decoder_layer(name) is None
+        and bool({*one[:1], *other[:1]} & sizes)
+    )
 
 
 def _shape_list(names: Sequence[str], first: Checkpoint, other: Checkpoint) -> str:

@@ -3,7 +3,9 @@
 Source: Shin and Hwang, "Layer-wise Swapping for Generalizable Multilingual Safety" (EACL 2026,
 arXiv 2601.22620), as its authors' public code has it (github.com/00HS/layer-wise_swapping, commit
 5a2a3ea, `layer_swap.py` and `module_swap.py`); their safety expert is the task expert here. The
-equations in the paper itself were not open to us.
+equations in the paper itself were not open to us. The rule with the base as a third choice follows
+the description of AraSwap on its model card (mariklolik228/AraSwap-Qwen3-8B-Adapters on the hub,
+which compares Frobenius norms and asks for 15 %); its code was not open to us.
 """
 
 from __future__ import annotations
@@ -76,4 +78,30 @@ def choose_sources(
     return tuple(
         "task" if d > threshold else "language" if d < -threshold else "average"
         for d in differences
+    )
+
+
+def dominant_sources(
+    task_shares: Sequence[float], language_shares: Sequence[float], dominance: float
+) -> tuple[Source, ...]:
+    """Return the source of every unit where neither expert is to have what both changed alike.
+
+    With t and l the two experts' `delta_shares` of a unit and D = `dominance`::
+
+        task       if t > (1 + D) l
+        language   if l > (1 + D) t
+        base       otherwise
+
+    Shares take the place of AraSwap's norms, so that the expert that was trained longer does not
+    get every unit.
+
+    Raises:
+        ValueError: for a negative or not finite dominance, or sides of different lengths.
+    """
+    if not math.isfinite(dominance) or dominance < 0:
+        raise ValueError(f"dominance {dominance} must be a finite number, 0 or more")
+    factor = 1 + dominance
+    return tuple(
+        "task" if t > factor * o else "language" if o > factor * t else "base"
+        for t, o in zip(task_shares, language_shares, strict=True)
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from layerswap_method.algorithm.layer_lists import format_layers
 from layerswap_method.algorithm.plan import LayerPlan, Source
 
-SYMBOLS: dict[Source, str] = {"task": "·", "average": "▒", "language": "█"}
+SYMBOLS: dict[Source, str] = {"task": "·", "average": "▒", "language": "█", "base": "○"}
 """A source as one character of a drawing."""
 
-_ORDER: tuple[Source, ...] = ("language", "average", "task")
+_ORDER: tuple[Source, ...] = ("language", "average", "task", "base")
 
 
 def describe_plan(plan: LayerPlan) -> str:
@@ -29,12 +29,13 @@ def draw_plan(plan: LayerPlan) -> str:
     rows = {"input": plan.sources}
     if plan.modules:
         rows = {"attn ": plan.modules["attention"], "mlp  ": plan.modules["mlp"]}
+    has_base = any("base" in row for row in rows.values())
     return "\n".join(
         [
             f"  layer 0 {ruler} {plan.num_layers - 1}",
             *(f"  {label}   {draw_line(LayerPlan(row))} output" for label, row in rows.items()),
             f"  {SYMBOLS['language']} language expert  {SYMBOLS['average']} average of both  "
-            f"{SYMBOLS['task']} task expert",
+            f"{SYMBOLS['task']} task expert" + (f"  {SYMBOLS['base']} base" if has_base else ""),
         ]
     )
 

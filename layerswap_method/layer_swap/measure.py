@@ -25,6 +25,7 @@ from layerswap_method.layer_swap.delta_share import (
     DeltaUnit,
     choose_sources,
     delta_shares,
+    dominant_sources,
     unit_norm,
 )
 from layerswap_method.layer_swap.magnitude import Weights, magnitude_weights
@@ -192,8 +193,12 @@ def _shared_out(
             raise InputError(
                 f"the layers of {pair.expert} are equal to those of {pair.base}: {error}; {_ADVICE}"
             ) from error
-    sources = choose_sources(shares["task"], shares["language"], spec.delta_threshold)
-    rows = zip(units, shares["task"], shares["language"], sources, strict=True)
+    both = shares["task"], shares["language"]
+    if spec.delta_dominance is None:
+        sources = choose_sources(*both, spec.delta_threshold)
+    else:
+        sources = dominant_sources(*both, spec.delta_dominance)
+    rows = zip(units, *both, sources, strict=True)
     found = tuple(UnitShare(*unit, task, language, source) for unit, task, language, source in rows)
     if spec.delta_unit == "layer":
         return found, LayerPlan(sources)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from layerswap_method.algorithm.coefficients import Input
 from layerswap_method.algorithm.plan import ROLES
 from layerswap_method.frozen import Described
 from layerswap_method.layer_swap.spec import LayerSwapSpec, Weight
@@ -60,6 +61,14 @@ class LayerSwapDocument(RecipeDocument):
     def experts(self) -> tuple[ExpertEntry, ...]:
         """Return every model with a role, in the recipe's order."""
         return tuple(entry for entry in self.models if entry.parameters.role is not None)
+
+    @property
+    def vocabulary_givers(self) -> tuple[Any, ...]:
+        """Return the models whose embeddings and head the merge has, one or more."""
+        given = [entry.parameters for entry in self.experts]
+        inputs = [*(Input(own.role, own.weight) for own in given), Input(is_base=True)]
+        models = [*(entry.model for entry in self.experts), self.base_model]
+        return tuple(models[i] for i in self.parameters.vocabulary_givers(inputs))
 
     def contradictions(self, faulty: set[Place]) -> Iterator[str]:
         """Yield what is wrong beyond the form of single values."""

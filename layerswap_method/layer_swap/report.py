@@ -30,6 +30,7 @@ def plan_record(
     plan: LayerPlan,
     measured: Measured | None = None,
     note: str | None = None,
+    tokenizer_from: str | None = None,
 ) -> dict[str, Any]:
     """Return what `layer_swap_plan.json` holds: layers, parameters, models, what was measured.
 
@@ -38,6 +39,7 @@ def plan_record(
         plan: source of each layer.
         measured: None where nothing had to be.
         note: what a reader must know of the measured numbers.
+        tokenizer_from: the model that gives tokenizer and config, where vocabularies differ.
     """
     modules = {name: list(sources) for name, sources in plan.modules.items()}
     deltas = {} if measured is None else measured_record(measured)
@@ -53,6 +55,7 @@ def plan_record(
             {"model": str(entry.model), **entry.parameters.model_dump()} for entry in recipe.experts
         ],
         "base_model": str(recipe.base_model),
+        **({"tokenizer_from": tokenizer_from} if tokenizer_from is not None else {}),
         **({"deltas": deltas} if deltas else {}),
     }
 
@@ -107,6 +110,11 @@ def log_lines(record: Mapping[str, Any]) -> Iterator[str]:
         f"embeddings, final norm, lm_head: {parameters['non_layer']}; swapped modules: "
         f"{parameters['swap_modules']}; in-layer norms: {parameters['layer_norms']}"
     )
+    if "tokenizer_from" in record:
+        yield (
+            "the models have different vocabularies: the merge has the one of "
+            f"{record['tokenizer_from']}, with its tokenizer and config"
+        )
     deltas = record.get("deltas", {})
     if "weights" in deltas:
         yield f"weighting: magnitude. Change from {deltas['base_model']}: {POOLED}"
@@ -147,8 +155,16 @@ def most_swapped(spec: LayerSwapSpec, plan: LayerPlan) -> str | None:
 
 
 def card(record: Mapping[str, Any]) -> str:
-    """Return the sections for the model card, as markdown; empty where nothing was measured."""
+    """Return the sections for the model card, as markdown; empty where there is nothing to add."""
     deltas, sections = record.get("deltas", {}), []
+    if "tokenizer_from" in record:
+        sections += [
+            "### Vocabulary",
+            "",
+            "The models have different vocabularies. The merge has the one of "
+            f"`{record['tokenizer_from']}`, with its tokenizer and config.",
+            "",
+        ]
     if "weights" in deltas:
         sections += [
             "### Magnitude-adjusted weights",
@@ -166,14 +182,10 @@ def card(record: Mapping[str, Any]) -> str:
             "",
         ]
     if "units" in deltas:
-        parameters = record["parameters"]
         sections += [
             "### Layers by what the experts changed",
             "",
-            f"Each {parameters['delta_unit']} comes from the expert with the larger share of its "
-            f"whole change from `{deltas['base_model']}`; up to a difference of "
-            f"{parameters['delta_threshold']:g} it is blended, {_blend(record)} (arXiv "
-            "2601.22620).",
+            *_rule(record),
             "",
             "```",
             draw_plan(_plan_of(record)),
@@ -182,6 +194,26 @@ def card(record: Mapping[str, Any]) -> str:
     if "note" in deltas:
         sections.append(f"{deltas['note'][0].upper()}{deltas['note'][1:]}.\n")
     return "\n".join(sections)
+
+
+def _rule(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield by which rule the layers were chosen."""
+    parameters, base = record["parameters"], record["deltas"]["base_model"]
+    if parameters.get("delta_dominance") is not None:
+        yield (
+            f"Each {parameters['delta_unit']} comes from the expert whose share of its whole "
+            f"change from `{base}` is larger than the other's by more than "
+            f"{parameters['delta_dominance']:.3g} of it, else from `{base}`. What is averaged "
+            f"outside the layers is {_blend(record)} (after AraSwap; shares as in arXiv "
+            "2601.22620)."
+        )
+        return
+    yield (
+        f"Each {parameters['delta_unit']} comes from the expert with the larger share of its "
+        f"whole change from `{base}`; up to a difference of "
+        f"{parameters['delta_threshold']:g} it is blended, {_blend(record)} (arXiv "
+        "2601.22620)."
+    )
 
 
 def _blend(record: Mapping[str, Any]) -> str:

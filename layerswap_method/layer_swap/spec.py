@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Annotated, Literal
 
@@ -13,8 +14,9 @@ from pydantic import (
     model_validator,
 )
 
+from layerswap_method.algorithm.coefficients import Input, source_terms
 from layerswap_method.algorithm.layer_lists import parse_layers
-from layerswap_method.algorithm.plan import LayerPlan, TensorSource, tensor_source
+from layerswap_method.algorithm.plan import LayerPlan, Source, tensor_source
 from layerswap_method.algorithm.tensor_names import decoder_layer
 from layerswap_method.frozen import Described
 from layerswap_method.layer_swap.delta_share import BLEND, THRESHOLD, DeltaUnit
@@ -73,6 +75,11 @@ class LayerSwapSpec(Described):
     delta_threshold: Weight = THRESHOLD
     """For `placement: delta_share`: tau, the difference of shares up to which a unit is blended."""
 
+    delta_dominance: Weight | None = Field(default=None, examples=[0.15])
+    """For `placement: delta_share`, in place of `delta_threshold`: a unit comes from the expert
+    whose share is larger than the other's by more than this fraction of it, else from the base
+    (AraSwap asks for 0.15)."""
+
     delta_blend: Share = BLEND
     """For `placement: delta_share`: alpha, the task expert's share (0 to 1) of every average, the
     non-layer parameters among them; 1-alpha is the language expert's. Weights multiply it."""
@@ -114,7 +121,12 @@ class LayerSwapSpec(Described):
             self._refuse(_COUNTS, "the experts' changes decide: drop it")
         else:
             self._refuse(
-                ("delta_unit", "delta_threshold", "delta_blend"), "write placement: delta_share"
+                ("delta_unit", "delta_threshold", "delta_dominance", "delta_blend"),
+                "write placement: delta_share",
+            )
+        if self.delta_dominance is not None and "delta_threshold" in self.model_fields_set:
+            raise ValueError(
+                "delta_threshold and delta_dominance are two rules for the same choice: drop one"
             )
         if self.placement in ("soup", "delta_share") and self.swap_modules != "all":
             raise ValueError(
@@ -162,7 +174,7 @@ class LayerSwapSpec(Described):
             **self.model_dump(include={*_COUNTS, "placement", "language_layers", "seed"}),
         )
 
-    def tensor_source(self, name: str, layer: int | None, plan: LayerPlan) -> TensorSource:
+    def tensor_source(self, name: str, layer: int | None, plan: LayerPlan) -> Source:
         """Return the source of the tensor `name` in decoder layer `layer` (None: outside).
 
         Raises:
@@ -175,7 +187,17 @@ class LayerSwapSpec(Described):
             **self.model_dump(include={"non_layer", "layer_norms", "swap_modules"}),
         )
 
-    def named_source(self, name: str, plan: LayerPlan) -> TensorSource:
+    def vocabulary_givers(self, inputs: Sequence[Input]) -> tuple[int, ...]:
+        """Return which of the inputs give embeddings and head: positions, one or more.
+
+        Raises:
+            ValueError: as `source_terms`.
+        """
+        terms = source_terms("embeddings", self.non_layer, inputs, self.side_weights)
+        both = zip(terms.inputs, terms.coefficients, strict=True)
+        return tuple(i for i, coefficient in both if coefficient != 0)
+
+    def named_source(self, name: str, plan: LayerPlan) -> Source:
         """Return `tensor_source` with the layer read off the tensor's name."""
         return self.tensor_source(name, decoder_layer(name), plan)
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from layerswap_method.algorithm.coefficients import Input, source_terms
-from layerswap_method.algorithm.plan import LayerPlan, TensorSource
+from layerswap_method.algorithm.plan import LayerPlan, Source
 from layerswap_method.algorithm.tensor_names import layer_part, split_layer
+from layerswap_method.checkpoints.compatible import same_vocabulary
 from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.errors import InputError
 from layerswap_method.layer_swap.spec import LayerSwapSpec
@@ -28,6 +29,9 @@ class SwapStream(WeightStream):
     plan: LayerPlan = LayerPlan(())  # noqa: RUF009 - frozen
     """Source of each decoder layer."""
 
+    tokenizer_from: str | None = None
+    """Whose vocabulary, tokenizer and config it has, where those of the models differ in size."""
+
 
 def layer_swap_stream(
     spec: LayerSwapSpec,
@@ -41,7 +45,8 @@ def layer_swap_stream(
     Args:
         spec: the recipe's top-level parameters.
         inputs: the experts in the recipe's order, each with a role.
-        base: the recipe's ``base_model``: donor of config and tokenizer, source of
+        base: the recipe's ``base_model``: donor of config and tokenizer (unless it has another
+            vocabulary than the model whose rows are taken, which is the donor then), source of
             ``non_layer: base``, and what changes are measured from (then all weights are read
             here); else may be one of the experts.
         dtype: the recipe's ``dtype``.
@@ -52,7 +57,17 @@ def layer_swap_stream(
             not fit each other, layer counts that do not fit the model, a base that the experts
             were not trained from.
     """
-    models = read_models([*inputs, base])
+    as_given = [*(Input(given.role, given.weight) for given in inputs), Input(is_base=True)]
+    try:
+        givers = [[*inputs, base][i] for i in spec.vocabulary_givers(as_given)]
+    except ValueError as error:
+        raise InputError(f"layer_swap: {error}") from error
+    models = read_models([*inputs, base], givers)
+    by_files = {model.given.files: model for model in reversed(models)}
+    giver, donor = by_files[givers[0].files], by_files[base.files]
+    others = [each for each in models if not same_vocabulary(giver.checkpoint, each.checkpoint)]
+    if donor in others:
+        donor = giver
     check_swap_modules(spec, models[0].given.name, models[0].checkpoint.tensors)
     num_layers = models[0].checkpoint.depth()
     plan, record, given_weights = None, None, [given.weight for given in inputs]
@@ -78,7 +93,7 @@ def layer_swap_stream(
     except ValueError as error:
         raise InputError(f"layer_swap: {error}") from error
 
-    def mix(name: str, source: TensorSource) -> TensorMix:
+    def mix(name: str, source: Source) -> TensorMix:
         terms = made_of[name]
         used = [
             (models[i], coefficient)
@@ -99,11 +114,12 @@ def layer_swap_stream(
 
     return SwapStream(
         written({name: mix(name, source) for name, source in sources.items()}),
-        donor=base.folder,
-        model_dtype=out_dtype or dtype or models[-1].config_dtype,
+        donor=donor.given.folder,
+        model_dtype=out_dtype or dtype or donor.config_dtype,
         description=f"layer_swap of {', '.join(given.name for given in inputs)}",
         measured=record,
         plan=plan,
+        tokenizer_from=donor.given.name if others else None,
     )
 
 

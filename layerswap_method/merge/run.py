@@ -31,7 +31,7 @@ from layerswap_method.layer_swap.spec import NAME as LAYER_SWAP
 from layerswap_method.layer_swap.stream import SwapStream
 from layerswap_method.merge.card import card
 from layerswap_method.merge.definitions import why_mergekit
-from layerswap_method.merge_stream import KNOWN, can_stream, donor, stream_of
+from layerswap_method.merge_stream import KNOWN, can_stream, stream_of
 from layerswap_method.output import (
     PLAN_FILE,
     REVERT_PLAN_FILE,
@@ -167,7 +167,7 @@ def write_merge(
             with bar("verify", size) as advance:
                 verify_files(files, advance=advance, **how)
         written = merge.document.get("out_dtype") or merge.document.get("dtype")
-        copy_donor_files(merge.models[donor(merge.document)].folder, folder, written)
+        copy_donor_files(stream.donor, folder, written)
         if outcome.record:
             name = REVERT_PLAN_FILE if isinstance(stream, RevertStream) else PLAN_FILE
             write_text(folder / name, json.dumps(outcome.record, indent=2) + "\n")
@@ -217,7 +217,7 @@ def _outcome(document: Mapping[str, Any], stream: WeightStream) -> Outcome:
         swap = LayerSwapDocument.read(document)
         if (warning := swap_report.most_swapped(swap.parameters, stream.plan)) is not None:
             LOG.warning("%s", warning)
-        found = swap_report.plan_record(swap, stream.plan)
+        found = swap_report.plan_record(swap, stream.plan, tokenizer_from=stream.tokenizer_from)
         if stream.measured is not None:
             found["deltas"] = stream.measured
         return Outcome(found, tuple(swap_report.log_lines(found)), swap_report.card(found))

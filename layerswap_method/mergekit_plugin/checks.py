@@ -6,11 +6,11 @@ Knows mergekit's configuration and what two checkpoints must share; not a method
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerswap_method.checkpoints.compatible import mixed_dtypes, own_problems, pair_problems
+from layerswap_method.checkpoints.compatible import merge_problems, mixed_dtypes
 from layerswap_method.checkpoints.differences import mixed_settings
 from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
 from layerswap_method.delta_revert.spec import NAME as DELTA_REVERT
@@ -74,31 +74,41 @@ def check_checkpoints(
     configs: Mapping[str, Any],
     merge_config: Any,
     options: Any,
+    rows_from: Collection[str] | None = None,
+    donor: Any = None,
 ) -> None:
     """Check that mergekit can merge the checkpoints tensor by tensor.
+
+    Args:
+        checkpoints: of every model, each once.
+        configs: reference, as the recipe writes it -> transformers config.
+        merge_config: mergekit's `MergeConfiguration`.
+        options: mergekit's `MergeOptions`.
+        rows_from: names of the models that give vocabulary rows; None: all do.
+        donor: the model whose config the merge gets; None: the recipe's ``base_model``.
 
     Raises:
         InputError: with every problem.
     """
-    problems = [problem for checkpoint in checkpoints for problem in own_problems(checkpoint)]
     method, first = merge_config.merge_method, checkpoints[0]
     arch = None
     if options.allow_crimes or len({c.config.architecture for c in checkpoints}) == 1:
         arch = find_architecture(merge_config, options, configs[first.name], first.name)
-    for other in checkpoints[1:]:
-        problems += pair_problems(
-            first,
-            other,
+    problems = list(
+        merge_problems(
+            checkpoints,
+            rows_from=rows_from,
             by_row=method == DELTA_REVERT,
             aligned=aligns(merge_config, options),
             allow_architectures=options.allow_crimes,
         )
+    )
     if not problems and arch is not None:
         decoder_module(arch)  # refuses what has no one text decoder
         for checkpoint in checkpoints:
             if checkpoint is first or checkpoint.shapes.keys() != first.shapes.keys():
                 problems += definition_problems(arch, configs[checkpoint.name], checkpoint)
-    problems += _untied_donor(merge_config.base_model, configs, checkpoints)
+    problems += _untied_donor(donor or merge_config.base_model, configs, checkpoints)
     if problems:
         raise InputError.from_problems(f"{method} recipe", problems)
     if merge_config.dtype is None and (warning := mixed_dtypes(checkpoints)) is not None:

@@ -61,6 +61,7 @@ def prepare(
         ),
         lines=tuple(log_lines(spec, record)),
         outcome=lambda: outcome(spec, record, tally),
+        donor=merge_config.base_model,
     )
 
 

@@ -16,7 +16,7 @@ from mergekit.merge_methods.easy_define import merge_method
 
 from layerswap_method.algorithm.average import weighted_average
 from layerswap_method.algorithm.coefficients import Input, source_terms
-from layerswap_method.algorithm.plan import LayerPlan, Role, TensorSource, swap_plan, tensor_source
+from layerswap_method.algorithm.plan import LayerPlan, Role, Source, swap_plan, tensor_source
 from layerswap_method.algorithm.tensor_names import decoder_layer
 
 
@@ -38,7 +38,7 @@ def layer_swap(
     weighting: str = "uniform",
     placement: str = "outer",
     language_layers: str | None = None,
-    non_layer: TensorSource = "average",
+    non_layer: Source = "average",
     layer_norms: Literal["block", "average"] = "block",
     swap_modules: Literal["all", "attention", "mlp"] = "all",
     num_layers: int | None = None,
@@ -100,7 +100,7 @@ def layer_swap(
 
 def combine(
     group: TensorGroup,
-    source: TensorSource,
+    source: Source,
     inputs: Sequence[Input],
     side_weights: tuple[float, float],
     out_dtype: torch.dtype | None = None,

@@ -17,6 +17,8 @@ from tqdm import tqdm
 
 from layerswap_method.algorithm.coefficients import Input
 from layerswap_method.algorithm.plan import LayerPlan
+from layerswap_method.checkpoints.compatible import same_vocabulary
+from layerswap_method.checkpoints.headers import Checkpoint
 from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.errors import InputError
 from layerswap_method.layer_swap.measure import Measured, measure
@@ -69,7 +71,14 @@ def prepare(
     if spec.placement != "delta_share":
         plan = _plan(spec, references[0], configs)
     checkpoints = read_checkpoints(references, options, out)
-    check_checkpoints(checkpoints, configs, merge_config, options)
+    givers = recipe.vocabulary_givers
+    others, donor = _other_vocabularies(checkpoints, givers), base
+    if aligns(merge_config, options):
+        others = set()
+    elif str(base) in others:
+        donor = givers[0]
+    rows_from = {str(giver) for giver in givers}
+    check_checkpoints(checkpoints, configs, merge_config, options, rows_from, donor)
     check_swap_modules(spec, checkpoints[0].name, checkpoints[0].shapes)
     weights = [entry.parameters.weight for entry in recipe.experts]
     measured, note = None, None
@@ -87,12 +96,19 @@ def prepare(
         for entry, weight in zip(recipe.experts, weights, strict=True)
     }
     inputs.setdefault(base, Input(is_base=True))
-    record = plan_record(recipe, plan, measured, note)
+    record = plan_record(recipe, plan, measured, note, str(donor) if others else None)
     return Prepared(
+        donor=donor,
         planner=functools.partial(SwapPlanner, spec=spec, plan=plan, inputs=inputs),
         lines=tuple(log_lines(record)),
         outcome=lambda: Outcome(record, card=card(record)),
     )
+
+
+def _other_vocabularies(checkpoints: Sequence[Checkpoint], givers: Sequence[Any]) -> set[str]:
+    """Return the names of the models with another number of rows than those that give them."""
+    giver = next(each for each in checkpoints if each.name == str(givers[0]))
+    return {each.name for each in checkpoints if not same_vocabulary(giver, each)}
 
 
 def _measure(recipe: LayerSwapDocument, options: Any, num_layers: int) -> Measured:

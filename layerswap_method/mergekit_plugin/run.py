@@ -63,12 +63,16 @@ def patch_merge(module: Any, *, applies: Callable[[str], bool]) -> None:
         prepared = _PREPARE[method](merge_config, options, document, out)
         _say(prepared.lines, quiet=options.quiet)
         with temporary_output(out) as folder:
+            # mergekit takes config and tokenizer from the base_model.
+            config = merge_config.model_copy(update={"base_model": prepared.donor})
             with (
                 _failures_in_one_message(verbose=options.verbosity > 0),
-                _planned_by(prepared.planner, module, merge_config),
+                _planned_by(prepared.planner, module, config),
             ):
                 shown = config_source or merge_config.to_yaml()
-                original(merge_config, str(folder), options, shown)
+                original(config, str(folder), options, shown)
+            if prepared.donor != merge_config.base_model:
+                _write_card(folder / "README.md", merge_config, shown)
             outcome = prepared.outcome()
             text = json.dumps(outcome.record, indent=2) + "\n"
             (folder / _PLAN_FILES[method]).write_text(text, encoding="utf-8")
@@ -122,6 +126,15 @@ def _say(lines: tuple[str, ...], *, quiet: bool) -> None:
     LOG.setLevel(logging.INFO)
     for line in lines:
         LOG.info("%s", line)
+
+
+def _write_card(card: Path, merge_config: Any, shown: str) -> None:
+    """Write mergekit's card of a recipe anew, where it has written one of a changed recipe."""
+    from mergekit.card import generate_card
+
+    if card.is_file():
+        text = generate_card(config=merge_config, config_yaml=shown, name=card.parent.name)
+        card.write_text(text, encoding="utf-8")
 
 
 def _add_to_card(card: Path, section: str) -> None:

@@ -2,8 +2,9 @@
 
 Knows files and mixes; not engines, not mergekit, not the parameters of a method. Every tensor is
 bit-identical to the one that `mergekit-yaml` writes for the same recipe. Vocabularies are not
-aligned here: experts must hold the same tensors in the same shapes (recipes with ``tokenizer:`` go
-through mergekit), under the names in their files.
+aligned here: models must hold the same tensors in the same shapes (recipes with ``tokenizer:`` go
+through mergekit), under the names in their files. Only models that give no vocabulary rows may have
+another number of them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from layerswap_method.checkpoints.compatible import own_problems, pair_problems, ties
+from layerswap_method.checkpoints.compatible import merge_problems, ties
 from layerswap_method.checkpoints.headers import Checkpoint, is_buffer, is_head, read_checkpoint
 from layerswap_method.checkpoints.lora import LowRankChange, read_changes
 from layerswap_method.checkpoints.model_files import StreamInput
@@ -197,8 +198,14 @@ def weight_names(models: Sequence[StreamModel]) -> tuple[str, ...]:
     return tuple(name for name in names if not is_buffer(name))
 
 
-def read_models(inputs: Sequence[StreamInput]) -> list[StreamModel]:
+def read_models(
+    inputs: Sequence[StreamInput], rows_from: Sequence[StreamInput] | None = None
+) -> list[StreamModel]:
     """Return the headers of every input, checked against each other; a folder is read once.
+
+    Args:
+        inputs: what the stream reads.
+        rows_from: those whose vocabulary rows it has; None: all of them.
 
     Raises:
         InputError: with every problem of the first kind found.
@@ -208,9 +215,8 @@ def read_models(inputs: Sequence[StreamInput]) -> list[StreamModel]:
         if given.files not in known:
             known[given.files] = _read_model(given)
     checkpoints = [model.checkpoint for model in known.values()]
-    problems = [problem for each in checkpoints for problem in own_problems(each)]
-    for other in checkpoints[1:]:
-        problems += pair_problems(checkpoints[0], other)
+    names = None if rows_from is None else {known[each.files].given.name for each in rows_from}
+    problems = list(merge_problems(checkpoints, rows_from=names))
     if problems:
         raise InputError.from_problems("weight stream", problems)
     return [replace(known[given.files], given=given) for given in inputs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,10 @@ def test_a_bundle_is_reported_and_rerun_elsewhere(
     bundle = tmp_path / "first.zip"
     assert f"{bundle}: 4 cells" in said
     assert "others lack these experts' folders: " in said
+    with unpacked(bundle) as folder:
+        about = json.loads((folder / "bundle.json").read_text())
+    assert about["experts"].keys() == {"base", "math", "swahili"}
+    assert all(f"content {hashed[:12]}" in said for hashed in about["experts"].values())
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from click.testing import CliRunner
 from huggingface_hub import ModelCard, parse_eval_result_entries
 
 from ablations.cli import main
+from ablations.hub.scores import check_same_model
 from ablations.runner.records import load_run
 from layerswap_method import __version__
+from layerswap_method.errors import InputError
 from tests.evaluate.test_run import pytestmark  # noqa: F401 - engines warn
 
 TASK = "layerswap_mgsm_sw"
@@ -126,6 +129,34 @@ def test_scores_of_another_model_are_refused(model: Path, scored: Path) -> None:
     code, said = card(model, "--results", scored, "--cell", "base", "--benchmark=x_sw=a/b")
     assert code == 2
     assert "x_sw was not evaluated" in said
+
+
+@pytest.mark.slow
+def test_scores_from_before_a_change_are_refused(
+    merged: Path, scored: Path, tmp_path: Path
+) -> None:
+    kept = shutil.copytree(merged, tmp_path / "kept")
+    try:
+        config = merged / "config.json"
+        config.write_text(config.read_text().replace("1e-06", "1e-05"))
+        code, said = card(merged, "--results", scored)
+        assert code == 2
+        assert "are of other weights, config or tokenizer than" in said
+        assert "layerswap evaluate" in said
+    finally:
+        shutil.rmtree(merged)  # as the other tests expect it
+        shutil.copytree(kept, merged)
+
+
+def test_a_cell_of_other_layers_is_refused(model: Path, tmp_path: Path) -> None:
+    def cell(*sources: str) -> Any:
+        models = [{"model": "/one"}, {"model": "/other"}]
+        return SimpleNamespace(label="b=2", plan=sources, merge={"models": models})
+
+    run: Any = SimpleNamespace(path=tmp_path)
+    check_same_model(run, cell("language", "task"), model)
+    with pytest.raises(InputError, match=r"is another merge than .* 2 layers: language 0-1;"):
+        check_same_model(run, cell("language", "language"), model)
 
 
 def test_benchmarks_need_results(model: Path) -> None:

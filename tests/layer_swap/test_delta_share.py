@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerswap_method.layer_swap.delta_share import choose_sources, delta_shares, unit_norm
+from layerswap_method.layer_swap.delta_share import (
+    choose_sources,
+    delta_shares,
+    dominant_sources,
+    unit_norm,
+)
 
 NORMS = st.lists(st.floats(1e-6, 10), min_size=1, max_size=40)
 PAIRS = st.integers(1, 40).flatmap(
@@ -61,6 +66,27 @@ def test_the_threshold_itself_is_blended() -> None:
     assert choose_sources(task, language, 0.25) == ("average",) * 3
     assert choose_sources(task, language, 0.249) == ("task", "average", "language")
     assert choose_sources(task, language) == ("task", "average", "language")
+
+
+@given(PAIRS, TAU, TAU)
+def test_a_larger_dominance_only_gives_more_to_the_base(
+    norms: tuple[list[float], list[float]], one: float, other: float
+) -> None:
+    task, language = (delta_shares(side) for side in norms)
+    lax, strict = (dominant_sources(task, language, d) for d in sorted((one, other)))
+    assert all(after in (before, "base") for before, after in zip(lax, strict, strict=True))
+    assert "average" not in lax
+    back = dominant_sources(language, task, one)
+    swapped = {"task": "language", "language": "task", "base": "base"}
+    assert tuple(swapped[source] for source in back) == dominant_sources(task, language, one)
+
+
+def test_a_share_that_is_larger_by_just_the_dominance_is_the_bases() -> None:
+    assert dominant_sources((0.75, 0.25), (0.5, 0.5), 0.5) == ("base", "language")
+    assert dominant_sources((0.75, 0.25), (0.5, 0.5), 0.49) == ("task", "language")
+    assert dominant_sources((0.5, 0.5), (0.5, 0.5), 0.0) == ("base", "base")
+    with pytest.raises(ValueError, match=r"dominance -0\.1 must be a finite number, 0 or more"):
+        dominant_sources((1.0,), (1.0,), -0.1)
 
 
 def test_a_layer_adds_its_tensors_and_a_module_their_squares() -> None:

@@ -20,6 +20,7 @@ from tests.standins import merging
 from tests.standins.merging import merge
 from tests.standins.oracle import (
     chosen,
+    dominant,
     layer_number,
     mean_change,
     mixture,
@@ -135,6 +136,29 @@ def test_every_tensor_and_every_share(
     for part, written in plan.get("modules", {"layer": plan["layers"]}).items():
         if part in ("layer", "attention", "mlp"):
             assert written == [places[layer, part] for layer in range(NUM_LAYERS)]
+
+
+@pytest.mark.parametrize("unit", ["layer", "module"])
+def test_the_base_has_what_no_expert_dominates(tuned: Tuned, tmp_path: Path, unit: str) -> None:
+    parameters = {"delta_unit": unit, "delta_dominance": 0.15, "non_layer": "base"}
+    out = merge(recipe(tuned, {"placement": "delta_share", **parameters}), tmp_path / "out")
+    base, task, language = (stored(tuned[name]) for name in ("base", "math", "swahili"))
+    of_task, of_language = (published_shares(e, base, unit) for e in (task, language))
+    places = {p: dominant(of_task[p], of_language[p], 0.15) for p in of_task}
+    assert set(places.values()) == {"task", "language", "base"}
+
+    def source(name: str) -> str:
+        if (layer := layer_number(name)) is None:
+            return "base"
+        return places.get((layer, part_of(name) if unit == "module" else "layer"), "language")
+
+    models = {"task": task, "language": language, "base": base}
+    check(out, {**models, "average": base}, source)
+    units = plan_file(out)["deltas"]["units"]
+    assert {(each["layer"], each["part"]): each["source"] for each in units} == places
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert "larger than the other's by more than 0.15 of it, else from `" in card
+    assert "○ base" in card
 
 
 def test_shares_of_soups_go_with_magnitude_weights(tuned: Tuned, tmp_path: Path) -> None:

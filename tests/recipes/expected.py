@@ -70,6 +70,20 @@ SWAPS = {
     "recipes/placements/explicit.yml": Swap(frozenset({0, 1, 2, 3, 8, 29, 30, 31})),
     "recipes/community/qwen3_german.yml": Swap(QWEN_OUTER, layers=36),
     "recipes/community/qwen3_afrique.yml": Swap(QWEN_OUTER, layers=36),
+    "recipes/community/lighton_sw.yml": Swap(
+        frozenset({*range(13), *range(23, 36)}), layers=36, non_layer="language"
+    ),
+    "recipes/community/lighton_es.yml": Swap(
+        frozenset({*range(13), *range(23, 36)}), layers=36, non_layer="language"
+    ),
+    "recipes/community/lighton_zh.yml": Swap(
+        frozenset({*range(13), *range(21, 36)}), layers=36, non_layer="language"
+    ),
+    "recipes/variants/middle_from_task.yml": Swap(
+        frozenset({*range(13), *range(23, 36)}), layers=36, non_layer="language"
+    ),
+    "recipes/variants/bottom_6_top_2.yml": Swap(OUTER | {5}),
+    "recipes/variants/half.yml": Swap(frozenset(range(16))),
     "recipes/community/openmath2_swahili.yml": Swap(OUTER),
     "recipes/community/openmath2_bengali.yml": Swap(OUTER),
     "recipes/community/openmath2_japanese.yml": Swap(OUTER),
@@ -102,7 +116,11 @@ SHARES = {
     "recipes/placements/delta_share.yml": "layer",
     "recipes/modules/delta_share.yml": "module",
     "recipes/pocket/delta_share.yml": "layer",
+    "recipes/variants/dominance.yml": "layer",
 }
+
+# By how much the larger share must pass the other, else the base has the unit and the rest.
+DOMINANCE = {"recipes/variants/dominance.yml": 0.15}
 
 # Weights of the two experts, task first.
 SOUPS = {

@@ -9,6 +9,7 @@ import torch
 from tests.recipes.expected import Swap
 from tests.standins.oracle import (
     chosen,
+    dominant,
     layer_number,
     mean_change,
     part_of,
@@ -59,20 +60,27 @@ def check_shares(
     language: Tensors,
     base: Tensors,
     dtype: torch.dtype,
+    dominance: float | None = None,
 ) -> list[str]:
     """Fail unless every tensor is what arXiv 2601.22620 gives; return the source of every unit.
 
     Each unit from the expert with the larger share, up to 0.001 half and half. With modules,
-    in-layer norms are those of the model that is merged into.
+    in-layer norms are those of the model that is merged into. With `dominance`, the base has what
+    neither expert has a share of that is larger by so much, and everything outside the layers.
     """
     shares = [published_shares(expert, base, unit) for expert in (task, language)]
-    sources = {place: chosen(shares[0][place] - shares[1][place], 0.001) for place in shares[0]}
+    if dominance is None:
+        sources = {place: chosen(shares[0][place] - shares[1][place], 0.001) for place in shares[0]}
+    else:
+        sources = {p: dominant(shares[0][p], shares[1][p], dominance) for p in shares[0]}
     for name, tensor in merged.items():
-        source, layer = "average", layer_number(name)
+        source, layer = "average" if dominance is None else "base", layer_number(name)
         if layer is not None:
             place = (layer, part_of(name) if unit == "module" else "layer")
             source = sources.get(place, "language")
-        models = {"task": [task], "language": [language]}.get(source, [task, language])
+        models = {"task": [task], "language": [language], "base": [base]}.get(
+            source, [task, language]
+        )
         tensors = [model[name] for model in models]
         check_average(name, tensor, tensors, [1 / len(models)] * len(models), dtype)
     return [sources[place] for place in sorted(sources)]

@@ -82,7 +82,7 @@ def test_recipe_sets_what_mergekit_would_guess(recipe: str) -> None:
 def test_languages_are_codes(recipe: str) -> None:
     codes = dict(header(recipe))["Languages"].split(", ")
     assert codes
-    assert set(codes) <= {"en", "sw", "te", "bn", "ja", "de", "it", "ro"}
+    assert set(codes) <= {"en", "sw", "te", "bn", "ja", "de", "it", "ro", "es", "zh"}
 
 
 @pytest.mark.parametrize("recipe", [r for r in RECIPES if "/community/" in r])

@@ -23,7 +23,7 @@ from tests.recipes.documents import (
     is_hub_id,
     load,
 )
-from tests.recipes.expected import REVERTS, SHARES, SOUPS, SWAPS, TIES
+from tests.recipes.expected import DOMINANCE, REVERTS, SHARES, SOUPS, SWAPS, TIES
 from tests.recipes.hub import serve_hub
 from tests.recipes.oracle import check_average, check_revert, check_shares, check_swap
 from tests.recipes.standins import (
@@ -95,7 +95,10 @@ def test_layer_swap_recipe(workshop: Workshop, merged: Checkpoint, recipe: str) 
 def test_delta_share_recipe(workshop: Workshop, merged: Checkpoint, recipe: str) -> None:
     (task,), (language,) = (sources(workshop, recipe, role) for role in ("task", "language"))
     base = workshop.source(load(recipe)["base_model"])
-    found = check_shares(merged, SHARES[recipe], task, language, base, result_dtype(recipe))
+    dominance = DOMINANCE.get(recipe)
+    found = check_shares(
+        merged, SHARES[recipe], task, language, base, result_dtype(recipe), dominance
+    )
     plan = json.loads((workshop.output(recipe) / "layer_swap_plan.json").read_text())
     assert [unit["source"] for unit in plan["deltas"]["units"]] == found
     assert {"task", "language"} <= set(found), "the rule had no choice to make"

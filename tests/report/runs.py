@@ -95,8 +95,12 @@ def write_run(
     items: int = 250,
     failed: Mapping[str, str] | None = None,
     unrun: frozenset[str] = frozenset(),
+    fidelity: Ability | None = None,
 ) -> Run:
-    """Write a run of `study` and return it as read. `failed`: label -> reason."""
+    """Write a run of `study` and return it as read. `failed`: label -> reason.
+
+    `fidelity`: share of the answers in the right language; None: the language is not looked at.
+    """
     points = points_of(study)
     write_run_file(
         folder,
@@ -118,7 +122,7 @@ def write_run(
             said = {"error": reason, "when": "2026-11-01", "attempt": 2}
             write_failure(folder, Failure(key=key, task=task, label=point.label, **said))
         elif point.label not in unrun:
-            _write(folder, study, point, ability, items)
+            _write(folder, study, point, ability, items, fidelity)
     return load_run(folder)
 
 
@@ -137,7 +141,14 @@ def _planned(study: Study, point: Point) -> PlannedCell:
     )
 
 
-def _write(folder: Path, study: Study, point: Point, ability: Ability, items: int) -> None:
+def _write(
+    folder: Path,
+    study: Study,
+    point: Point,
+    ability: Ability,
+    items: int,
+    fidelity: Ability | None,
+) -> None:
     models = [
         {"model": f"experts/{name}", "parameters": {"role": role}}
         for role, name in point.experts.items()
@@ -146,6 +157,10 @@ def _write(folder: Path, study: Study, point: Point, ability: Ability, items: in
     planned = _planned(study, point)
     for task, key in planned.records.items():
         samples, score = _answer(task, point, ability(point, task), items)
+        scores = [score]
+        if fidelity is not None:
+            samples, spoken = _spoken(samples, fidelity(point, task))
+            scores.append(spoken)
         record = TaskRecord(
             key=key,
             weights_key=planned.weights_key,
@@ -155,7 +170,7 @@ def _write(folder: Path, study: Study, point: Point, ability: Ability, items: in
             evaluation=Evaluation(
                 model=point.label,
                 backend="hf",
-                scores=(score,),
+                scores=tuple(scores),
                 samples=tuple(samples),
                 task_versions={task: "1.0"},
                 num_fewshot={task: 0},
@@ -208,6 +223,17 @@ def _answer(task: str, point: Point, ability: float, items: int) -> tuple[list[S
         for doc, value in enumerate(values)
     ]
     return samples, _score(task, metric, values)
+
+
+def _spoken(samples: list[Sample], share: float) -> tuple[list[Sample], TaskScore]:
+    """Return the samples with their language looked at; the first `share` of them is right."""
+    metric, right = "language_fidelity", round(share * len(samples))
+    said = [
+        sample.model_copy(update={"values": {**sample.values, metric: float(doc < right)}})
+        for doc, sample in enumerate(samples)
+    ]
+    score = _score(samples[0].task, "exact_match", [each.values[metric] for each in said])
+    return said, score.model_copy(update={"metric": metric})
 
 
 def _score(task: str, metric: str, values: list[Any]) -> TaskScore:

@@ -145,6 +145,36 @@ def test_a_model_that_cannot_be_swapped_in_goes_through_a_checkpoint(
     assert len(others) == 3
 
 
+@pytest.mark.slow
+def test_experts_of_other_vocabularies_where_all_rows_come_from_one(
+    tmp_path: Path, models: Path
+) -> None:
+    """The live engine keeps the base's tokenizer; models with another go through a checkpoint."""
+    write_expert(tmp_path / "swahili", 3, more_words=("moja", "mbili"))
+    setting = {
+        "experts": {
+            "base": str(models / "base"),
+            "math": str(models / "math"),
+            "swahili": str(tmp_path / "swahili"),
+        },
+        "include_path": str(models / "tasks"),
+    }
+    experts = write_yaml(tmp_path / "speakers.yml", setting)
+    document = study_document(baseline=["base"], vary={"non_layer": ["task", "language", "base"]})
+    live = run(tmp_path, experts, "live", document)
+    assert not live.summary.failed
+    by_label = {cell.label: cell for cell in records.load_run(live.out).cells}
+    weights = {label: cell.provenance["weights"] for label, cell in by_label.items()}
+    assert weights == {
+        **{"base": "streamed", "non_layer=task": "streamed", "non_layer=base": "streamed"},
+        "non_layer=language": "checkpoint",
+    }
+    assert "tokenizer" in by_label["non_layer=language"].provenance["fallback"]
+    cold = run(tmp_path, experts, "cold", document, materialize=True)
+    assert not cold.summary.failed
+    assert scores_by_label(live.out) == scores_by_label(cold.out)
+
+
 def test_the_folder_of_another_study_is_refused(tmp_path: Path, experts: Path) -> None:
     head = records.RunFile.model_validate(
         {

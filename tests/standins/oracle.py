@@ -184,6 +184,13 @@ def chosen(difference: float, threshold: float) -> str:
     return "task" if difference > 0 else "language"
 
 
+def dominant(task: float, language: float, dominance: float) -> str:
+    """Return whose a unit is: of the expert whose share is so much larger, else of the base."""
+    if task / language > 1 + dominance:
+        return "task"
+    return "language" if language / task > 1 + dominance else "base"
+
+
 Reader = Callable[[Path], dict[str, torch.Tensor]]
 """Reads a checkpoint under the names that mergekit writes."""
 

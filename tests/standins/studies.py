@@ -11,12 +11,19 @@ from tests.standins.tasks import write_rows, write_task
 
 
 def write_expert(
-    folder: Path, seed: int, *, layers: int = 4, hidden: int = 32, dtype: Any = None
+    folder: Path,
+    seed: int,
+    *,
+    layers: int = 4,
+    hidden: int = 32,
+    dtype: Any = None,
+    more_words: Sequence[str] = (),
 ) -> Path:
     """Write a small random model; without a dtype (of torch) it is float32."""
     return write_model(
         folder,
         seed,
+        words=(*WORDS, *more_words),
         says_special=True,
         dtype=dtype,
         num_hidden_layers=layers,

@@ -26,6 +26,7 @@ PARAMETERS: list[dict[str, Any]] = [
     {"placement": "soup", "language_weight": 0.7},
     {"placement": "delta_share", "delta_threshold": 0.01},
     {"placement": "delta_share", "delta_threshold": 0.01, "delta_unit": "module"},
+    {"placement": "delta_share", "delta_dominance": 0.15},
     {
         "placement": "delta_share",
         "delta_threshold": 0.03,

@@ -256,6 +256,30 @@ def test_incompatible_experts_are_reported_together(
     assert "incompatible experts: base and swahili have different" in message
 
 
+def test_other_vocabularies_are_refused_only_where_rows_of_both_are_needed(
+    tmp_path: Path, models: Path
+) -> None:
+    write_expert(tmp_path / "swahili", seed=3, more_words=("moja", "mbili"))
+    document = {
+        "experts": {
+            "base": str(models / "base"),
+            "math": str(models / "math"),
+            "swahili": str(tmp_path / "swahili"),
+        },
+        "include_path": str(models / "tasks"),
+    }
+    path = write_yaml(tmp_path / "speakers.yml", document)
+    baseline = ["base", "task_expert", "language_expert"]
+    vary = {"non_layer": ["task", "language", "base"]}
+    found = plan(tmp_path, path, baseline=baseline, vary=vary)
+    assert len(found.groups()) == 6
+    refused = "incompatible experts: math and swahili have different vocabularies: lm_head.weight"
+    for changes in ({"vary": {"non_layer": ["task", "average"]}}, {"baseline": ["soup"]}):
+        message = problems(tmp_path, path, **changes)
+        assert message.count("incompatible experts") == 1
+        assert refused in message
+
+
 def test_no_experts_file_is_a_problem(tmp_path: Path) -> None:
     path = write_yaml(tmp_path / "study.yml", study_document())
     with pytest.raises(InputError, match="add --experts FILE"):

@@ -16,7 +16,7 @@ from ablations.report.charts import charts
 from ablations.report.comparisons import Comparer, Comparison, compare_all
 from ablations.report.design import (
     Group,
-    short_note,
+    merge_notes,
     varies_experts,
 )
 from ablations.report.detail_tables import (
@@ -87,6 +87,7 @@ def compose(
         source=study.source,
         problems=(*evaluation_problems(run), *primary_problems(observations)),
         bottom_line=tuple(sentences(summaries, comparisons, layers)),
+        merges=merge_notes(study, run.head.num_layers),
         lead=(*figures[:1], lead_table(summaries, layers)),
         tables=tuple(_tables(several, comparisons, published)),
         figures=figures[1:],
@@ -195,9 +196,6 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
 def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Iterator[str]:
     study = observations.run.study
     yield from protocol_notes(observations.run)
-    letters = short_note(study, observations.run.head.num_layers)
-    if letters is not None:
-        yield letters
     draws = most_draws(study)
     if draws > 1:
         yield (

@@ -201,7 +201,7 @@ def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Ite
         yield (
             f"Settings that differ by their seed only (up to {draws}) are averaged, and settings "
             "with fewer seeds weigh as much. Intervals and tests do not cover how another seed "
-            "would do: `All cells` shows how far the seeds lie apart."
+            "would do: the table All cells shows how far the seeds lie apart."
         )
     methods = dict.fromkeys(
         each.outcome.method for each in comparisons if each.outcome and each.outcome.method
@@ -230,7 +230,7 @@ def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Ite
     shown = dict.fromkeys(measure for _, measure in observations.measured())
     told = ", ".join(f"{task_name(m.task)} is {m.task}: {m.metric} ({m.filter})" for m in shown)
     yield f"Tasks by their names in lm-eval, with metric and filter: {told}."
-    yield "`scores.csv` has every metric and filter."
+    yield "scores.csv has every metric and filter."
     if any(each.contrast.chosen_on for each in comparisons):
         yield (
             "What is the best of several was chosen on one half of the items and tested on the "

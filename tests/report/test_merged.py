@@ -96,9 +96,7 @@ def test_the_first_screen_says_what_all_merges_share(tmp_path: Path) -> None:
     vary = [{"weighting": name} for name in ("uniform", "magnitude")]
     run = write_run(tmp_path, study_of(vary=vary, baseline=["soup"]), lambda _, __: 0.0, items=20)
     run = _fixed(run, tmp_path, parameters={"bottom_layers": 4, "top_transition": 4})
-    letters = (
-        "b, u: layers of 8 from the language expert at the bottom (embedding side) and the top"
-    )
+    letters = "layers of 8 from the language expert at the bottom (embedding side) and the top"
     shared = "Every merge has b=1 u=1 t_u=1."  # the default of u is 2 of 32
     report, _ = compose(run, draw=False)
     assert report.merges == (f"b, u: {letters}; t_b, t_u: averaged layers beside them.", shared)
@@ -131,7 +129,7 @@ def test_what_sends_nothing_back_is_the_whole_expert() -> None:
     assert [level.label for level in factor.levels] == ["whole expert", "revert_layers=0,7"]
     assert difference(factor, factor.levels[1])[1:3] == ("revert_layers=0,7", "whole expert")
     grid = study_of(vary={"keep_fraction": [1.0, 0.5]})  # one of several shares
-    assert [model.short for model in recipe_models(grid)][0] == "keep_fraction=1.0"
+    assert next(model.short for model in recipe_models(grid)) == "keep_fraction=1.0"
 
 
 def test_the_primary_setting_is_found_by_its_new_counts(tmp_path: Path) -> None:

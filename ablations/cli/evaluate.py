@@ -17,6 +17,7 @@ from ablations.cli.options import (
     protocol_options,
     track_option,
 )
+from ablations.machine.interrupts import heeding_interrupts
 from ablations.machine.progress import Step, tell
 from ablations.machine.status_line import status_line
 
@@ -66,8 +67,9 @@ def evaluate(model: str, out: Path | None, track: Any, **asked: Any) -> None:
     show_log()
     with status_line():
         tell(Step("starting"))
-        from ablations.engines.options import EngineOptions
-        from ablations.evaluate.run import SuiteRequest, evaluate_model
+        with heeding_interrupts():
+            from ablations.engines.options import EngineOptions
+            from ablations.evaluate.run import SuiteRequest, evaluate_model
 
         given = {name: value for name, value in asked.items() if value is not None}
         engine = {name: given.pop(name) for name in EngineOptions.model_fields if name in given}

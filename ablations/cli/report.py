@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 
 from ablations.cli.options import folder_option
+from ablations.machine.progress import Step, tell
+from ablations.machine.status_line import above, status_line
 from ablations.report.formats import FORMATS
 from layerswap_method.errors import InputError
 
@@ -50,23 +52,26 @@ def report(
     (souping). Figures need matplotlib: pip install 'layerswap[plot]'. Files of an earlier report
     that this one does not have are removed; other files in the folder stay.
     """
-    from ablations.report.bottom_line import as_text
-    from ablations.report.writer import build
-    from ablations.runner.records import load_run
-
-    _warn_without_figures(formats)
     with ExitStack() as opened:
+        opened.enter_context(status_line())
+        tell(Step("starting"))
+        from ablations.report.bottom_line import as_text
+        from ablations.report.writer import build
+        from ablations.runner.records import load_run
+
+        _warn_without_figures(formats)
+        tell(Step("reading the records"))
         folders = [_folder(path, opened) for path in (run, *others)]
         first, *more = (load_run(folder) for folder in folders)
         folder = out or (run / "report" if run.is_dir() else run.with_name(f"{run.stem}-report"))
+        tell(Step("computing tables, tests and figures"))
         written = build(first, formats, folder, others=more, published=published)
     for path in written.files:
         if path.parent == folder:
             click.echo(path)
     click.echo()
-    click.echo(
-        as_text(written.report.question, written.report.problems, written.report.bottom_line)
-    )
+    found = written.report
+    click.echo(as_text(found.question, found.problems, [*found.bottom_line, *found.merges]))
 
 
 def _folder(path: Path, opened: ExitStack) -> Path:
@@ -93,4 +98,6 @@ def _warn_without_figures(formats: tuple[str, ...]) -> None:
     from ablations.drawing.canvas import HINT, can_draw
 
     if formats != ("csv",) and not can_draw():
-        click.echo(f"Warning: no figures: {HINT}", err=True)
+        text = f"Warning: no figures: {HINT}"
+        if not above(text):
+            click.echo(text, err=True)

@@ -21,6 +21,7 @@ from ablations.cli.options import (
     protocol_options,
     track_option,
 )
+from ablations.machine.interrupts import heeding_interrupts
 from ablations.machine.progress import Step, tell
 from ablations.machine.status_line import status_line
 
@@ -76,8 +77,9 @@ _KEYS = {
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="A key of the study and its value, such as evaluate.limit=50 or vary.top_layers=[1,2], "
-    "in place of what the study and the experts file say. Can be given several times.",
+    help="A key of the study and its value, such as evaluate.limit=50 or "
+    "'vary={bottom_layers: [1, 2]}', in place of what the study and the experts file say. Can be "
+    "given several times.",
 )
 @protocol_options(whole="what the study says, then the experts file")
 @data_dir_option
@@ -97,7 +99,8 @@ def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) ->
 
     with status_line(), ExitStack() as opened:
         tell(Step("starting"))
-        from ablations.runner import run as runner
+        with heeding_interrupts():
+            from ablations.runner import run as runner
 
         short = {key: options.pop(name) for name, key in _KEYS.items()}
         given = _settings(settings, short)

@@ -20,6 +20,7 @@ from ablations.engines.backends import backend_versions, resolve_backend
 from ablations.engines.options import EngineOptions
 from ablations.engines.task_choice import Choice, choose_tasks
 from ablations.engines.watched import WatchedHf, WatchedVllm
+from ablations.machine.interrupts import heeding_interrupts
 from ablations.machine.progress import Step, tell
 from ablations.models.context import Checkpoint, check_context
 from ablations.sandbox.programs import code_isolation, find_isolation
@@ -27,6 +28,7 @@ from ablations.scoring import outcomes
 from ablations.scoring.observed import task_notes
 from ablations.scoring.read_lm_eval import read_samples, read_scores
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
+from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError, LayerSwapError, nearest
 
 logger = logging.getLogger(__name__)
@@ -37,6 +39,11 @@ _CHATTY = (
     "transformers.tokenization_utils_base",
 )
 """Loggers whose warnings nobody can act on."""
+
+_IF_MOVED = (
+    "; if {} was moved, correct the paths in its task files (for pocket experts, run `layerswap "
+    "pocket build` again: it trains nothing)"
+)
 
 
 @contextmanager
@@ -178,7 +185,10 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
         except LayerSwapError:
             raise
         except (OSError, ValueError, KeyError, ImportError) as error:
-            raise InputError(f"task {name}: its data cannot be read: {error}") from error
+            told = f"task {name}: its data cannot be read: {error}"
+            if isinstance(error, FileNotFoundError) and request.include_path != SHIPPED_TASKS:
+                told += _IF_MOVED.format(request.include_path)
+            raise InputError(told) from error
         groups = loaded.get("groups", {})
         tasks += [groups[name]] if name in groups else loaded["tasks"].values()
     return tasks, choice.skipped
@@ -239,7 +249,8 @@ def _choose(manager: Any, request: EvaluationRequest) -> Choice:
 
 def _task_manager(request: EvaluationRequest) -> Any:
     tell(Step("reading the task files"))
-    from lm_eval.tasks import TaskManager
+    with heeding_interrupts():
+        from lm_eval.tasks import TaskManager
 
     if not request.include_path.is_dir():
         raise InputError(f"{request.include_path}: no such folder of lm-eval task files")

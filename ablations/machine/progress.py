@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,24 @@ def listening(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _listeners.remove(listener)
+
+
+def together(steps: Mapping[str, Step]) -> Step:
+    """Return one step for what is done at once: its items and tokens are the sums.
+
+    Args:
+        steps: what each belongs to -> step; at least one.
+    """
+    if len(steps) == 1:
+        ((where, step),) = steps.items()
+        return replace(step, where=where)
+    known = [step for step in steps.values() if step.total and step.unit == "items"]
+    return Step(
+        f"{len(steps)} tasks at once",
+        done=sum(step.done for step in known),
+        total=sum(step.total for step in known),
+        tokens=sum(step.tokens for step in known),
+    )
 
 
 def now_and_then(listener: Listener, every_s: float = 0.25) -> Listener:

@@ -7,14 +7,14 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from ablations.report.comparisons import Comparer, Comparison, Outcome, compare_all, compare_models
-from ablations.report.design import Group, Model, baseline_of
+from ablations.report.design import Group, Model, baseline_of, merge_notes
 from ablations.report.merged import as_merged
 from ablations.report.observations import Measure, Observations
 from ablations.report.primary import halves
 from ablations.report.score_maps import LayerMap, layer_map
 from ablations.report.summaries import Summaries
 from ablations.report.targets import ordered
-from ablations.report.wording import is_evident, measure_text, not_compared
+from ablations.report.wording import is_evident, measure_text, named_level, not_compared
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import Run
 from ablations.statistics.as_text import percent, points
@@ -29,7 +29,10 @@ _MOST, _MOST_NUMBERS = 5, 4
 def answer_text(run: Run) -> str:
     """Return question and bottom line for a terminal; empty for a run without a finished cell."""
     lines = bottom_line(run)
-    return as_text(run.study.question, evaluation_problems(run), lines) if lines else ""
+    if not lines:
+        return ""
+    notes = merge_notes(as_merged(run)[0].study, run.head.num_layers)
+    return as_text(run.study.question, evaluation_problems(run), [*lines, *notes])
 
 
 def bottom_line(run: Run) -> tuple[str, ...]:
@@ -143,8 +146,7 @@ def _against_first(levels: Sequence[Comparison]) -> str:
         parts.append(f"no evidence of a difference: {', '.join(told['not'])}")
     if told["same"]:
         parts.append(f"the same model: {', '.join(told['same'])}")
-    what = levels[0].contrast.factor
-    name = first if "=" in first else f"{what} {first}"
+    name = named_level(levels[0].contrast, first)
     return f"At {measure_text(measure, group)}, compared with {name}: {'; '.join(parts)}."
 
 

@@ -16,7 +16,7 @@ from ablations.report.charts import charts
 from ablations.report.comparisons import Comparer, Comparison, compare_all
 from ablations.report.design import (
     Group,
-    short_note,
+    merge_notes,
     varies_experts,
 )
 from ablations.report.detail_tables import (
@@ -88,6 +88,7 @@ def compose(
         source=study.source,
         problems=(*evaluation_problems(run), *primary_problems(observations)),
         bottom_line=tuple(sentences(summaries, comparisons, layers)),
+        merges=merge_notes(study, run.head.num_layers),
         lead=(*figures[:1], lead_table(summaries, layers)),
         tables=(*_tables(several, comparisons, published), *_losses(observations)),
         figures=figures[1:],
@@ -202,15 +203,12 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
 def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Iterator[str]:
     study = observations.run.study
     yield from protocol_notes(observations.run)
-    letters = short_note(study, observations.run.head.num_layers)
-    if letters is not None:
-        yield letters
     draws = most_draws(study)
     if draws > 1:
         yield (
             f"Settings that differ by their seed only (up to {draws}) are averaged, and settings "
             "with fewer seeds weigh as much. Intervals and tests do not cover how another seed "
-            "would do: `All cells` shows how far the seeds lie apart."
+            "would do: the table All cells shows how far the seeds lie apart."
         )
     methods = dict.fromkeys(
         each.outcome.method for each in comparisons if each.outcome and each.outcome.method
@@ -239,7 +237,7 @@ def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Ite
     shown = dict.fromkeys(measure for _, measure in observations.measured())
     told = ", ".join(f"{task_name(m.task)} is {m.task}: {m.metric} ({m.filter})" for m in shown)
     yield f"Tasks by their names in lm-eval, with metric and filter: {told}."
-    yield "`scores.csv` has every metric and filter."
+    yield "scores.csv has every metric and filter."
     if any(each.contrast.chosen_on for each in comparisons):
         yield (
             "What is the best of several was chosen on one half of the items and tested on the "

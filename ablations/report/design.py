@@ -8,12 +8,12 @@ varies between models is in `factors`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from ablations.report.names import language_name
-from ablations.study.documents import DELTA_REVERT
+from ablations.study.documents import DELTA_REVERT, LAYER_SWAP
 from ablations.study.schema import (
     BASELINE_ROLES,
     EXPERTS,
@@ -25,6 +25,7 @@ from ablations.study.schema import (
     Study,
     Value,
 )
+from layerswap_method.layer_swap.spec import LayerSwapSpec
 
 SHORT = {
     "bottom_layers": "b",
@@ -34,8 +35,14 @@ SHORT = {
 }
 """The paper's letters, which labels show."""
 
+WHOLE_EXPERT = "whole expert"
+"""What a setting of `delta_revert` that sends nothing back to the base is called."""
+
 _PLAIN = ("placement",)
 """Parameters whose values say what they are of."""
+
+_ENDS = frozenset(("bottom_layers", "top_layers"))
+"""Counts of which a label has both or none: one alone does not say what was merged."""
 
 RECIPE_ROLES = ("task", "language", "base")
 """Roles of the experts that a cell of the recipe names."""
@@ -113,8 +120,24 @@ def describe_value(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def describe_setting(setting: Setting) -> str:
-    """Return ``middle b=5 u=2``, with the paper's letters for layer counts."""
+def told_names(settings: Sequence[Setting]) -> list[str]:
+    """Return the names that a label shows: what varies, and b and u together."""
+    varied = set(varied_names(settings))
+    shown = varied | _ENDS if varied & _ENDS else varied
+    return [name for name in dict.fromkeys(n for each in settings for n in each) if name in shown]
+
+
+def describe_setting(setting: Setting, names: Collection[str] | None = None) -> str:
+    """Return ``middle b=5 u=2``, with the paper's letters for layer counts.
+
+    Args:
+        setting: name -> value.
+        names: of what is told; None for all of it.
+    """
+    if names is not None:
+        setting = {name: value for name, value in setting.items() if name in names}
+        if set(names) - set(setting) and dict(setting) == {"keep_fraction": 1}:
+            return WHOLE_EXPERT
     parts = (
         describe_value(value)
         if name in _PLAIN
@@ -126,18 +149,61 @@ def describe_setting(setting: Setting) -> str:
     return " ".join(filter(None, parts))
 
 
-def short_note(study: Study, num_layers: int | None) -> str | None:
-    """Return what the paper's letters in labels mean; None where no label has them."""
-    names = {name for setting in study.settings() for name in setting}
+def merge_notes(study: Study, num_layers: int | None) -> tuple[str, ...]:
+    """Return what the letters in labels mean, and the layer counts that all merges share.
+
+    Nothing where no label has a letter and no count is shared.
+
+    Args:
+        study: by what was merged (`ablations.report.merged`).
+        num_layers: of the model.
+    """
+    shared = shared_counts(study)
+    names = {name for setting in study.settings() for name in setting} | shared.keys()
     if not names & SHORT.keys():
-        return None
+        return ()
     of = "" if num_layers is None else f" of {num_layers}"
     is_revert = (study.recipe or {}).get("merge_method") == DELTA_REVERT
     to = "that go back to the base" if is_revert else "from the language expert"
     text = f"b, u: layers{of} {to} at the bottom (embedding side) and the top"
     if names & {"bottom_transition", "top_transition"}:
         text += "; t_b, t_u: averaged layers beside them"
-    return f"{text}."
+    lines = [f"{text}."]
+    if shared:
+        which = "Every merge has" if len(study.settings()) > 1 else "The merge has"
+        lines.append(f"{which} {describe_setting(shared)}.")
+    return tuple(lines)
+
+
+def shared_counts(study: Study) -> dict[str, Value]:
+    """Return the layer counts that all merges have in common and that no label shows."""
+    settings = study.settings()
+    told = set(told_names(settings))
+    found = [counts for each in settings if (counts := layer_counts(study, each))]
+    if not found:
+        return {}
+    return {
+        name: count
+        for name, count in found[0].items()
+        if name not in told
+        and all(counts.get(name) == count for counts in found)
+        and (count or (name in _ENDS and not told & _ENDS and any(map(found[0].get, _ENDS))))
+    }
+
+
+def layer_counts(study: Study, setting: Setting) -> dict[str, Value]:
+    """Return the layer counts of a merge, written or not; nothing where it is made without them."""
+    recipe = study.recipe or {}
+    method, written = recipe.get("merge_method"), recipe.get("parameters")
+    given = {**(written if isinstance(written, Mapping) else {}), **setting}
+    if method == DELTA_REVERT:
+        return {name: given.get(name, 0) for name in SHORT if name in _ENDS}
+    if method != LAYER_SWAP or given.get(SUGGEST):
+        return {}
+    if given.get("placement") in ("soup", "delta_share", "layers"):
+        return {}
+    fields = LayerSwapSpec.model_fields
+    return {name: given.get(name, fields[name].default) for name in SHORT}
 
 
 def varies_experts(study: Study) -> bool:
@@ -210,11 +276,11 @@ def recipe_models(study: Study) -> tuple[Model, ...]:
     if study.recipe is None:
         return ()
     settings = study.settings()
-    names = varied_names(settings)
+    names = told_names(settings)
     method = str(study.recipe.get("merge_method", "recipe")).replace("_", " ")
     models = []
     for setting in settings:
-        told = describe_setting({name: setting[name] for name in setting if name in names})
+        told = describe_setting(setting, names)
         label = f"{method} {told}".strip()
         pools = study.pools(setting)
         models.append(

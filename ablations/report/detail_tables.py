@@ -106,7 +106,8 @@ def baselines_table(comparisons: Sequence[Comparison]) -> Table | None:
         "Difference of the row's model to the column's, in points of the score in percent, or of "
         "BLEU and chrF++ on a scale of 0 to 100. Marked by *: evidence of a difference in a "
         f"primary comparison, p below {ALPHA} once corrected. Marked by °: p below {ALPHA} in an "
-        "exploratory comparison, without correction. `All comparisons` has every interval and p.",
+        "exploratory comparison, without correction. The table All comparisons has every interval "
+        "and p.",
         f"{marks['*']} marked by * and {marks['°']} by ° of {len(found)} comparisons.",
     ]
     return Table(
@@ -162,7 +163,7 @@ def gaps_table(observations: Observations) -> Table | None:
         "Cells without a result",
         ("cell", "state", "reason"),
         tuple(rows),
-        ("`layerswap run` with the same arguments runs exactly these.",),
+        ("layerswap run with the same arguments runs exactly these.",),
         text_columns=3,
         is_record=True,
     )

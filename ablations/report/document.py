@@ -99,6 +99,9 @@ class Report:
     bottom_line: tuple[str, ...]
     """The answer, in one to five sentences."""
 
+    merges: tuple[str, ...]
+    """What the letters in labels mean, and what all merges have in common; on the first screen."""
+
     lead: tuple[Part, ...]
     """The figure and the table of the first screen."""
 

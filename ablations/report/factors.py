@@ -149,7 +149,7 @@ def difference(factor: Factor, level: Level) -> tuple[str, str, str, str]:
     if len(changed) == 1:
         one_label, other_label = (_level_label(changed[0], part) for part in (one, other))
     else:
-        one_label, other_label = describe_setting(one), describe_setting(other)
+        one_label, other_label = (describe_setting(part, names) for part in (one, other))
     return _label(changed), one_label, other_label, describe_setting(shared)
 
 
@@ -224,7 +224,7 @@ def _level_label(names: Sequence[str], setting: Setting) -> str:
         return "not set"
     if len(names) == 1 and not (names[0] in SHORT or names[0].startswith(EXPERTS)):
         return describe_value(setting[names[0]])
-    return describe_setting(setting)
+    return describe_setting(setting, names)
 
 
 def _bundles(settings: Sequence[Setting]) -> list[tuple[str, ...]]:

@@ -6,13 +6,22 @@ same model. A report names the layers of the model at hand, and shows each model
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
-from ablations.report.design import describe_setting, recipe_models, setting_key
+from ablations.report.design import (
+    describe_setting,
+    layer_counts,
+    recipe_models,
+    setting_key,
+    told_names,
+    varied_names,
+)
 from ablations.report.factors import factors
 from ablations.runner.records import CellRecord, PlannedCell, Run
+from ablations.study.documents import DELTA_REVERT, LAYER_SWAP, with_scaled_counts
 from ablations.study.scaling import COUNTS, scale_count, scale_layers
 from ablations.study.schema import EXPERTS, SUGGEST, Setting, Study, Value
 
@@ -26,14 +35,16 @@ def as_merged(run: Run) -> tuple[Run, tuple[str, ...]]:
     the others are needed for a grid. Settings with a seed stay, because they are draws.
     """
     study, depth = run.study, run.head.num_layers
-    given = study.settings()
-    scaled = {setting_key(each): _scaled(study, each, depth) for each in given}
+    scaled = {setting_key(each): _scaled(study, each, depth) for each in study.settings()}
+    study = _with_scaled_recipe(study, depth)
+    scaled = {key: _with_both_ends(study, each, scaled.values()) for key, each in scaled.items()}
     plain = _with_settings(study, _unique(scaled.values()))
     twins = _twins(run, plain, scaled)
     kept = [each for each in plain.settings() if setting_key(each) not in twins]
     found = _with_settings(study, kept)
     if len(factors(found)) < len(factors(plain)):
         twins, found = {}, plain
+    found = _with_primary(found, scaled, twins)
     labels = _labels(run, found, scaled)
 
     def renamed(cells: Iterable[_Cell]) -> tuple[_Cell, ...]:
@@ -67,6 +78,42 @@ def _scaled(study: Study, setting: Setting, depth: int | None) -> dict[str, Valu
         elif name == "revert_layers" and isinstance(value, str):
             found[name] = scale_layers(value, reference, depth)
     return found
+
+
+def _with_scaled_recipe(study: Study, depth: int | None) -> Study:
+    """Return the study with the layer counts of its recipe as those of the model."""
+    reference, recipe = study.reference_layers, study.recipe
+    if reference is None or depth is None or recipe is None:
+        return study
+    if recipe.get("merge_method") in (LAYER_SWAP, DELTA_REVERT):
+        with contextlib.suppress(ValueError):  # it names layers of one depth, which stay
+            recipe, _ = with_scaled_counts(dict(recipe), reference, depth)
+    return study.model_copy(update={"recipe": recipe})
+
+
+def _with_both_ends(
+    study: Study, setting: dict[str, Value], settings: Collection[Setting]
+) -> dict[str, Value]:
+    """Return a setting with b and u where the study varies one and the recipe has the other."""
+    both = ("bottom_layers", "top_layers")
+    given = {name for name in both if any(name in each for each in settings)}
+    counts = layer_counts(study, setting)
+    if len(given) != 1 or not counts or not given & set(varied_names([*settings])):
+        return setting
+    return {**setting, **{name: counts[name] for name in both}}
+
+
+def _with_primary(study: Study, scaled: Mapping[str, Setting], twins: Mapping[str, str]) -> Study:
+    """Return the study with the setting of `report.primary` as it is named now."""
+    primary = study.report.primary
+    if primary.setting is None:
+        return study
+    key = setting_key(scaled.get(setting_key(primary.setting), primary.setting))
+    setting = json.loads(twins.get(key, key))
+    report = study.report.model_copy(
+        update={"primary": primary.model_copy(update={"setting": setting})}
+    )
+    return study.model_copy(update={"report": report})
 
 
 def _unique(settings: Iterable[Setting]) -> list[Setting]:
@@ -119,7 +166,8 @@ def _labels(run: Run, study: Study, scaled: Mapping[str, Setting]) -> dict[str, 
 
 
 def _notes(found: Study, plain: Study, twins: Mapping[str, str]) -> Iterable[str]:
-    names = {setting_key(each): describe_setting(each) for each in plain.settings()}
+    told = told_names(plain.settings())
+    names = {setting_key(each): describe_setting(each, told) for each in plain.settings()}
     for kept in dict.fromkeys(twins.values()):
         others = [names[key] for key, first in twins.items() if first == kept]
         yield f"The same model, shown once: {names[kept]}; {'; '.join(others)}."

@@ -20,7 +20,7 @@ from ablations.report.design import (
     describe_setting,
     recipe_models,
     setting_key,
-    varied_names,
+    told_names,
 )
 from ablations.report.factors import difference, factors, settled
 from ablations.report.observations import Item, Measure, Observations
@@ -237,7 +237,7 @@ def _rivals(study: Study) -> tuple[Rival, ...]:
 def _candidates(study: Study) -> list[_Candidate]:
     """Return the settings of the recipe; those that differ by their seed only are one."""
     found = settled(study)
-    names = varied_names([setting for setting, _ in found])
+    names = told_names([setting for setting, _ in found])
     wanted = study.report.primary.setting
     if wanted is not None:
         by_key = zip(study.settings(), recipe_models(study), strict=True)
@@ -245,7 +245,7 @@ def _candidates(study: Study) -> list[_Candidate]:
         found = [(setting, models) for setting, models in found if named in models]
     candidates = []
     for setting, models in found:
-        told = describe_setting({name: setting[name] for name in names if name in setting})
+        told = describe_setting(setting, names)
         label = models[0].label if len(models) == 1 else told
         candidates.append(_Candidate(label, told or label, models))
     return candidates

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ablations.report.comparisons import Comparison, Outcome
-from ablations.report.design import Group
+from ablations.report.design import WHOLE_EXPERT, Group
 from ablations.report.names import task_name
 from ablations.report.observations import Measure
 from ablations.report.primary import Contrast
@@ -50,13 +50,17 @@ def contrast_text(comparison: Comparison) -> str:
     if {contrast.first, contrast.second} == {"on", "off"}:
         compared = f"{contrast.factor} {contrast.first}/{contrast.second}"
     else:
-        compared = f"{contrast.factor} {contrast.first} against {contrast.second}".lstrip()
+        # "b=1" says by itself what it is of.
+        factor = "" if "=" in contrast.first else contrast.factor
+        compared = f"{factor} {contrast.first} against {contrast.second}".lstrip()
     return f"{compared} (both {contrast.shared})" if contrast.shared else compared
 
 
-def _named(contrast: Contrast, label: str) -> str:
+def named_level(contrast: Contrast, label: str) -> str:
     """Return a level, with the name of what it is a value of where the label does not say it."""
-    return label if "=" in label or not contrast.factor else f"{contrast.factor} {label}"
+    if "=" in label or label == WHOLE_EXPERT or not contrast.factor:
+        return label
+    return f"{contrast.factor} {label}"
 
 
 def choice_text(contrast: Contrast) -> str:
@@ -96,7 +100,7 @@ def verdict(comparison: Comparison) -> str:
         return "no evidence of a difference"
     is_up = (outcome.difference > 0) == comparison.measure.higher_is_better
     contrast = comparison.contrast
-    better = _named(contrast, contrast.first if is_up else contrast.second)
+    better = named_level(contrast, contrast.first if is_up else contrast.second)
     if not comparison.is_primary:
         return f"exploratory: {better} may be better"
     return f"evidence that {better} is better"

@@ -8,7 +8,6 @@ however that ended, and whatever it has started ends with the worker.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.resource_tracker
@@ -23,7 +22,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from ablations.machine.lifetime import end_with_parent, take_descendants_along
-from ablations.machine.progress import Step, listening, now_and_then, tell
+from ablations.machine.progress import Step, listening, now_and_then, tell, together
 from ablations.runner.work import Failed, Outcome, Work, WorkEvaluator, attempt
 
 _POLL_S = 0.2
@@ -38,6 +37,9 @@ class _Worker:
     work: Work | None = None
     last: str = ""
     """Of the weights that its evaluator holds."""
+
+    step: Step | None = None
+    """What it said last of the item."""
 
 
 class ProcessExecutor:
@@ -90,7 +92,8 @@ class ProcessExecutor:
             try:
                 outcome = pipe.recv()
                 if isinstance(outcome, Step):
-                    self._tell(worker, outcome)
+                    worker.step = outcome
+                    self._tell()
                     continue
             except (EOFError, OSError):
                 worker.process.join(_GRACE_S)
@@ -99,12 +102,14 @@ class ProcessExecutor:
                 self._remove(place)
             if worker.work is not None:
                 ended.append((worker.work, outcome))
-            worker.work = None
+            worker.work = worker.step = None
         return ended
 
-    def _tell(self, worker: _Worker, step: Step) -> None:
-        if worker.work is not None:
-            tell(dataclasses.replace(step, where=worker.work.label))
+    def _tell(self) -> None:
+        workers = self._workers.values()
+        steps = {w.work.label: w.step for w in workers if w.work is not None and w.step is not None}
+        if steps:
+            tell(together(steps))
 
     def close(self) -> None:
         """Let idle processes end by themselves; end the busy ones."""

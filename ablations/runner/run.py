@@ -115,7 +115,12 @@ class RunResult:
         parts = [f"{counted(len(done.evaluated), 'cell')} evaluated"]
         parts += [f"{len(done.before)} finished before"] if done.before else []
         lines = [f"{self.out}: {', '.join(parts)}, {len(done.failed)} failed"]
-        lines += [f"  failed: {label}: {error}" for label, error in done.failed.items()]
+        failed: dict[str, list[str]] = {}
+        for label, error in done.failed.items():
+            failed.setdefault(error, []).append(label)
+        for error, (first, *others) in failed.items():
+            more = f" and {counted(len(others), 'more cell')}" if others else ""
+            lines.append(f"  failed: {first}{more}: {error}")
         if done.failed:
             lines.append("Run the same command again to retry the cells that failed.")
         elif self.unfinished:
@@ -233,7 +238,7 @@ def _saved(out: Path) -> str:
     done = sum(records.is_finished(out, key) for key in keys)
     return (
         f"Interrupted. {done} of {counted(len(keys), 'task')} are finished and saved in {out}; "
-        "what was under way is not. The same command goes on with the rest."
+        "The task that was running is not saved. The same command goes on with the rest."
     )
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ablations.machine.progress import Step, listening, now_and_then, tell
+from ablations.machine.progress import Step, listening, now_and_then, tell, together
 from ablations.machine.status_line import StatusLine, above, status_line
 
 
@@ -112,3 +112,12 @@ def test_lines_go_above_and_no_terminal_has_no_line(
     assert out == "a score\n"
     assert "loading" in err
     assert not above("nobody prints this")
+
+
+def test_steps_at_once_are_one_with_the_sums_of_their_items() -> None:
+    math = Step("math", 3, 10, tokens=30)
+    assert together({"soup": math}) == Step("math", 3, 10, tokens=30, where="soup")
+    loading = Step("loading", 1e6, 2e6, unit="bytes")
+    found = together({"soup": math, "base": Step("words", 5, 20, tokens=7), "task": loading})
+    assert found == Step("3 tasks at once", 8, 30, tokens=37)
+    assert together({"soup": loading, "base": loading}) == Step("2 tasks at once")

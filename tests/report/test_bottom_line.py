@@ -34,7 +34,7 @@ def _run(folder: Path, gain: float, **changes: object) -> Run:
 
 def test_a_swap_that_wins_beats_both_rivals_and_its_cost_is_said(tmp_path: Path) -> None:
     first, cost, limits = bottom_line(_run(tmp_path, 1.0))
-    assert first.startswith("At math, Swahili, the best of 3 settings (b=2) beats the soup by ")
+    assert first.startswith("At math, Swahili, the best of 3 settings (b=2 u=2) beats the soup by ")
     assert "and beats the better expert (task expert) by " in first
     assert "chosen on one half of the items" in first
     assert cost.startswith("On the other tasks: math, English -")

@@ -1,8 +1,15 @@
 """Reports name what was merged, and show a model once."""
 
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from ablations.report.bottom_line import answer_text
 from ablations.report.compose import compose
+from ablations.report.design import merge_notes, recipe_models
+from ablations.report.factors import difference, factors
+from ablations.report.formats.templates import render_html, render_latex, render_markdown
 from ablations.report.merged import as_merged
 from ablations.runner.records import Run, load_run, write_run_file
 from tests.report.runs import same_model, study_of, write_run
@@ -38,7 +45,9 @@ def test_every_table_and_figure_has_the_counts_of_the_model(tmp_path: Path) -> N
     for name in ("b=3", "b=4", "b=6", "bottom_layers=6"):
         assert name not in shown
     assert "b=2 u=1" in shown
-    assert any("of 8 from the language expert" in note for note in report.notes)
+    assert report.merges == (
+        "b, u: layers of 8 from the language expert at the bottom (embedding side) and the top.",
+    )
 
 
 def test_settings_that_are_one_model_stand_once_with_both_names_in_a_note(tmp_path: Path) -> None:
@@ -58,6 +67,78 @@ def test_settings_that_are_one_model_stand_once_with_both_names_in_a_note(tmp_pa
         *("layer swap seed=0", "layer swap seed=1"),  # draws stay draws
     ]
     assert notes == ("The same model, shown once: suggested b=1 u=0; b=1 u=0.",)
+
+
+def _fixed(run: Run, folder: Path, **recipe: Any) -> Run:
+    """Return the run with counts of 32 layers in its recipe, which no setting has."""
+    study = run.study
+    changes = {"recipe": {**(study.recipe or {}), **recipe}, "reference_layers": 32}
+    study = study.model_copy(update=changes)
+    write_run_file(folder, run.head.model_copy(update={"study": study}))
+    return load_run(folder)
+
+
+def test_a_label_has_both_ends_although_one_is_constant(tmp_path: Path) -> None:
+    vary = [{"bottom_layers": count} for count in (4, 7)]
+    run = write_run(tmp_path, study_of(vary=vary, baseline=["soup"]), lambda _, __: 0.0, items=20)
+    run = _fixed(run, tmp_path, parameters={"top_layers": 4})
+    found, _ = as_merged(run)
+    labels = [cell.label for cell in found.head.cells if cell.kind == "recipe"]
+    assert labels == ["layer swap b=1 u=1", "layer swap b=2 u=1"]
+    report, _ = compose(run)
+    assert "(b=1 u=1)" in report.bottom_line[0] or "(b=2 u=1)" in report.bottom_line[0]
+    forest, table = report.lead
+    assert b"swap b=1 u=1" in forest.images["svg"]
+    assert [row[0].text for row in table.rows][-2:] == ["swap b=1 u=1", "swap b=2 u=1"]
+
+
+def test_the_first_screen_says_what_all_merges_share(tmp_path: Path) -> None:
+    vary = [{"weighting": name} for name in ("uniform", "magnitude")]
+    run = write_run(tmp_path, study_of(vary=vary, baseline=["soup"]), lambda _, __: 0.0, items=20)
+    run = _fixed(run, tmp_path, parameters={"bottom_layers": 4, "top_transition": 4})
+    letters = "layers of 8 from the language expert at the bottom (embedding side) and the top"
+    shared = "Every merge has b=1 u=1 t_u=1."  # the default of u is 2 of 32
+    report, _ = compose(run, draw=False)
+    assert report.merges == (f"b, u: {letters}; t_b, t_u: averaged layers beside them.", shared)
+    for render in (render_html, render_markdown):
+        assert shared.replace("_", r"\_" if render is render_markdown else "_") in render(report)
+    assert r"Every merge has b=1 u=1 t\_u=1." in render_latex(report)
+    assert answer_text(run).endswith(shared)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "vary"),
+    [
+        ({"merge_method": "linear"}, {"dtype": ["float32", "bfloat16"]}),
+        ({"parameters": {"placement": "soup"}}, {"task_weight": [1.0, 2.0]}),
+        ({"merge_method": "delta_revert"}, {"keep_fraction": [1.0, 0.5]}),
+    ],
+)
+def test_merges_without_layer_counts_need_no_letters(
+    recipe: dict[str, Any], vary: dict[str, Any]
+) -> None:
+    study = study_of(vary=vary)
+    assert merge_notes(study.model_copy(update={"recipe": recipe}), 8) == ()
+
+
+def test_what_sends_nothing_back_is_the_whole_expert() -> None:
+    study = study_of(vary=[{"keep_fraction": 1}, {"revert_layers": "0,7"}])
+    study = study.model_copy(update={"recipe": {"merge_method": "delta_revert"}})
+    assert [model.short for model in recipe_models(study)] == ["whole expert", "revert_layers=0,7"]
+    (factor,) = factors(study)
+    assert [level.label for level in factor.levels] == ["whole expert", "revert_layers=0,7"]
+    assert difference(factor, factor.levels[1])[1:3] == ("revert_layers=0,7", "whole expert")
+    grid = study_of(vary={"keep_fraction": [1.0, 0.5]})  # one of several shares
+    assert next(model.short for model in recipe_models(grid)) == "keep_fraction=1.0"
+
+
+def test_the_primary_setting_is_found_by_its_new_counts(tmp_path: Path) -> None:
+    counts = [{"bottom_layers": b, "top_layers": u} for b, u in ((3, 1), (4, 1), (6, 2))]
+    primary = {"against": ["soup"], "setting": {"bottom_layers": 4, "top_layers": 1}}
+    study = study_of(vary=counts, baseline=["soup"], report={"primary": primary})
+    run = _fixed(write_run(tmp_path, study, lambda _, __: 0.0, items=20), tmp_path)
+    run = same_model(run, run.cells[1].label, run.cells[2].label)
+    assert "the layer swap b=1 u=0 " in compose(run, draw=False)[0].bottom_line[0]
 
 
 def test_a_grid_stays_a_grid(tmp_path: Path) -> None:

@@ -175,5 +175,5 @@ def test_every_format_can_be_written(run: Run, tmp_path: Path) -> None:
     (csv,) = [path for path in written.files if path.name == "scores.csv"]
     assert "experts.task" in csv.read_text().splitlines()[0]
     (text,) = [path.read_text() for path in written.files if path.name == "report.md"]
-    assert "task expert task=middle against task=near" in text
+    assert "| task=middle against task=near |" in text
     assert "One pair of experts in each setting: the intervals are over items" in text

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ablations.machine.progress import Step, tell
 from ablations.runner import records
 from ablations.runner.work import Done, Outcome, Work, WorkEvaluator, attempt
 from ablations.scoring.read_lm_eval import wilson_interval
@@ -135,7 +136,9 @@ class FakeEvaluator:
             with self.journal.open("a") as file:
                 file.write(f"{work.score_key} {os.getpid()}\n")
             wait_until(lambda: len(begun_by(self.journal)) >= self.company)
-        time.sleep(self.delay_s)
+        for done in range(0, ITEMS, 5):
+            tell(Step(work.task, done, ITEMS, tokens=10 * done))
+            time.sleep(self.delay_s / 4)
         if work.label in self.raising:
             raise LayerSwapError(f"{work.label}: the task has raised")
         if work.label in self.dying:

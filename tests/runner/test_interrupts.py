@@ -80,7 +80,7 @@ def command(tmp_path: Path, experts: Path) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "moment",
-    ["starting a process", "starting hf", "preparing prompts"],
+    ["reading the task files", "starting a process", "starting hf", "preparing prompts"],
 )
 def test_an_interrupt_says_how_to_go_on_and_leaves_nothing_running(
     command: list[str], tmp_path: Path, moment: str

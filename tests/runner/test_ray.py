@@ -6,9 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from ablations.machine.progress import Step, listening
 from ablations.runner.loop import run_cells
 from layerswap_method.errors import InputError
-from tests.runner.fakes import FakeEvaluator, InProcess, key_of, make_cells, scores_on_disk
+from tests.runner.fakes import (
+    ITEMS,
+    TASK,
+    FakeEvaluator,
+    InProcess,
+    key_of,
+    make_cells,
+    scores_on_disk,
+)
 from tests.waiting import wait_until
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray")
@@ -78,6 +87,32 @@ def test_a_failed_cell_is_no_lost_one(tmp_path: Path, cluster) -> None:
         executor.close()
     assert list(summary.failed) == ["bottom_layers=1"]
     assert len((tmp_path / "journal").read_text().splitlines()) == 4  # it was not tried again
+
+
+@needs_ray
+@pytest.mark.slow
+def test_the_driver_hears_of_the_items_of_running_tasks(tmp_path: Path, cluster) -> None:
+    from ablations.runner.ray_executor import RayExecutor
+
+    executor = RayExecutor(
+        FakeEvaluator(delay_s=4, journal=tmp_path / "journal", company=3),
+        address=cluster.address,
+        jobs=3,
+    )
+    heard: list[Step] = []
+    try:
+        with listening(heard.append):
+            summary = run_cells(tmp_path / "run", make_cells(4), executor, progress=False)
+    finally:
+        executor.close()
+    assert len(summary.evaluated) == 4
+    assert any(step.what == "starting an engine on the cluster" for step in heard)
+    several = [step for step in heard if step.what == "3 tasks at once"]
+    assert {step.total for step in several} == {3 * ITEMS}
+    assert any(0 < step.done < step.total and step.tokens for step in several)
+    alone = [step for step in heard if step.what == TASK]  # the fourth cell
+    assert {step.where for step in alone} <= {f"bottom_layers={index}" for index in range(4)}
+    assert any(step.done and step.total == ITEMS for step in alone)
 
 
 @needs_ray

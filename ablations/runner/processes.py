@@ -24,7 +24,7 @@ from pathlib import Path
 
 from ablations.machine.lifetime import end_with_parent, take_descendants_along
 from ablations.machine.progress import Step, listening, now_and_then, tell
-from ablations.runner.work import Failed, Outcome, Work, WorkEvaluator, attempt
+from ablations.runner.work import Doubt, Failed, Outcome, Work, WorkEvaluator, attempt
 
 _POLL_S = 0.2
 _GRACE_S = 20.0
@@ -106,6 +106,17 @@ class ProcessExecutor:
         if worker.work is not None:
             tell(dataclasses.replace(step, where=worker.work.label))
 
+    def settle(self) -> Sequence[Doubt]:
+        """Have the engine of every process checked; one that died has nothing to say."""
+        found = []
+        for worker in self._workers.values():
+            with contextlib.suppress(EOFError, OSError):
+                worker.pipe.send(None)
+                while isinstance(doubt := worker.pipe.recv(), Step):
+                    tell(doubt)
+                found += [doubt] if doubt is not None else []
+        return found
+
     def close(self) -> None:
         """Let idle processes end by themselves; end the busy ones."""
         for worker in self._workers.values():
@@ -174,7 +185,7 @@ def _work(pipe: Connection, factory: Callable[[], WorkEvaluator], device: int | 
                     work = pipe.recv()
                 except EOFError:
                     return
-                pipe.send(attempt(evaluator, work))
+                pipe.send(evaluator.check(None) if work is None else attempt(evaluator, work))
     finally:
         evaluator.close()
 

@@ -7,6 +7,7 @@ driver, so a node that goes away leaves nothing half written, and its cell is be
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import os
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablations.runner.work import Failed, Outcome, Work, WorkEvaluator, attempt
+from ablations.runner.work import Doubt, Failed, Outcome, Work, WorkEvaluator, attempt
 from layerswap_method.errors import InputError, first_line
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,9 @@ class _Engine:
 
     def evaluate(self, work: Work) -> Outcome:
         return attempt(self._evaluator, work)
+
+    def check(self) -> Doubt | None:
+        return self._evaluator.check(None)
 
 
 class RayExecutor:
@@ -145,6 +149,15 @@ class RayExecutor:
         for _ in range(min(len(self._queue) - starting, self.slots - len(self._actors))):
             handle = self._start()
             self._actors.append(_Actor(handle, handle.start.remote()))
+
+    def settle(self) -> Sequence[Doubt]:
+        """Have the engine of every actor checked; one that went away has nothing to say."""
+        found = []
+        for actor in self._actors:
+            if actor.ready and actor.pending is None:
+                with contextlib.suppress(self._ray.exceptions.RayError):
+                    found.append(self._ray.get(actor.handle.check.remote()))
+        return [doubt for doubt in found if doubt is not None]
 
     def close(self) -> None:
         """End the actors; leave the cluster as it was."""

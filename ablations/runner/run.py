@@ -43,7 +43,6 @@ _CODE = (Path(layerswap_method.__file__).parent, Path(__file__).parent.parent)
 """Packages whose hash a record tells, as provenance: it decides nothing."""
 
 _FINGERPRINTS = ".fingerprints.json"
-_WORK = ".work"
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         cells = [dataclasses.replace(cell, label=options.model) for cell in cells]
         what = options.model
     logger.info("%s on %s, in %s", what, plan.backend, out)
-    setup = EngineSetup.of(plan, out / _WORK, materialize=options.materialize)
+    setup = EngineSetup.of(plan, out, materialize=options.materialize)
     executor = _executor(setup, options)
     provenance = {
         "study": plan.study.name,

@@ -21,8 +21,8 @@ _GOES_ON = " Finished work is saved; the same command goes on with the rest."
 
 COMMANDS = (
     *("card", "check", "compare", "delta", "divergence", "evaluate", "init", "merge", "plan"),
-    *("pocket", "push", "quickstart", "recipes", "report", "run", "share", "suggest"),
-    *("swap-adapters", "tasks", "train", "version"),
+    *("pocket", "push", "quickstart", "recipes", "report", "rescore", "run", "share"),
+    *("suggest", "swap-adapters", "tasks", "train", "version"),
 )
 
 

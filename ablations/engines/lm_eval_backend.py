@@ -26,7 +26,7 @@ from ablations.models.context import Checkpoint, check_context
 from ablations.sandbox.programs import code_isolation, find_isolation
 from ablations.scoring import outcomes
 from ablations.scoring.observed import task_notes
-from ablations.scoring.read_lm_eval import read_samples, read_scores
+from ablations.scoring.read_lm_eval import read_samples, read_scores, what_was_asked
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError, nearest
 
@@ -166,6 +166,7 @@ def run_tasks(
         versions=backend_versions(backend),
         elapsed_s=time.monotonic() - started,
         answers_before=before,
+        asked=what_was_asked(raw["samples"], getattr(lm, "chats", {})),
         skipped=skipped,
         notes=(*outcomes.notes_on(went), *task_notes(raw["configs"], request.code_isolation)),
     )

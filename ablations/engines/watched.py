@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from ablations.engines.item_progress import AnswerHook, EngineBar, ItemProgress
 from ablations.engines.keeping import hf_batch, vllm_outputs
-from ablations.engines.kept_answers import KeptAnswers
+from ablations.engines.kept_answers import KeptAnswers, key_of
 from ablations.scoring.outcomes import Outcome, outcomes
 
 _LIMIT_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
@@ -50,6 +50,18 @@ class Watched:
 
     kept: KeptAnswers | None = None
     """Answers of the task that is asked now, on disk."""
+
+    @property
+    def chats(self) -> dict[str, str]:
+        """Prompt -> key of the chat that a template made it of; see `history_key`."""
+        found: dict[str, str] = self.__dict__.setdefault("_chats", {})
+        return found
+
+    def apply_chat_template(self, chat_history: Any, *arguments: Any, **options: Any) -> str:
+        """Return the prompt of a chat; see lm-eval."""
+        text = str(super().apply_chat_template(chat_history, *arguments, **options))  # type: ignore[misc]
+        self.chats[text] = history_key(chat_history)
+        return text
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Return an answer per request; see lm-eval."""
@@ -249,6 +261,11 @@ class _Hook:
         prompt = next(iter(req))
         end = self.found[prompt] = self.ends.popleft()
         self.kept.add_partial(attr, req, end.lead + res)
+
+
+def history_key(chat_history: Any) -> str:
+    """Return a hash of a chat, whatever template is applied to it."""
+    return key_of("chat", [dict(each) for each in chat_history])
 
 
 def answer_limit(options: Mapping[str, Any], context: int | None, default: int = 256) -> int:

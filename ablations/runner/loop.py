@@ -24,6 +24,7 @@ from ablations.machine.progress import Step, tell
 from ablations.machine.status_line import status_line
 from ablations.runner import records, unfinished
 from ablations.runner.work import Done, Doubt, Executor, Failed, Outcome, Work
+from ablations.scoring import SCORING_VERSION
 from ablations.scoring.records import Evaluation
 from ablations.study.cells import Cell
 from layerswap_method.errors import LayerSwapError
@@ -285,6 +286,7 @@ class _Loop:
             **self._provenance,
             **done.provenance,
             "request": work.request.model_dump(mode="json"),
+            "scoring_version": SCORING_VERSION,
             "finished": now(),
             "host": socket.gethostname(),
             "pid": os.getpid(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,9 +110,8 @@ def vllm_live(world: World) -> Any:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
 def test_vllm_is_checked_alike(
-    world: World, vllm_live: LiveEvaluator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    world: World, vllm_live: LiveEvaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del tmp_path
     read = SwapExtension._layerswap_tensors
     wrong = False
 

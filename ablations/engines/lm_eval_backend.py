@@ -17,6 +17,7 @@ from typing import Any
 
 from ablations.engines import vllm_engine
 from ablations.engines.backends import backend_versions, resolve_backend
+from ablations.engines.keeping import keeping
 from ablations.engines.options import EngineOptions
 from ablations.engines.task_choice import Choice, choose_tasks
 from ablations.engines.watched import WatchedHf, WatchedVllm
@@ -26,7 +27,7 @@ from ablations.models.context import Checkpoint, check_context
 from ablations.sandbox.programs import code_isolation, find_isolation
 from ablations.scoring import outcomes
 from ablations.scoring.observed import task_notes
-from ablations.scoring.read_lm_eval import read_samples, read_scores
+from ablations.scoring.read_lm_eval import read_samples, read_scores, what_was_asked
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError, LayerSwapError, nearest
@@ -108,7 +109,14 @@ def start_model(
         raise kind(f"{model}: {backend} cannot load it: {error}") from error
 
 
-def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backend) -> Evaluation:
+def run_tasks(
+    lm: Any,
+    request: EvaluationRequest,
+    *,
+    model: str,
+    backend: Backend,
+    answers: Path | None = None,
+) -> Evaluation:
     """Run the tasks on a loaded lm-eval model object and return scores and records.
 
     The seam for an engine that lives longer than one model: hand the same `lm` in again after
@@ -120,6 +128,8 @@ def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backe
         request: what to ask.
         model: name of the model in the result.
         backend: name of the engine in the result.
+        answers: file to keep what is generated in as it arrives; what is in it is not generated
+            again. It belongs to this model and this request. None keeps nothing.
 
     Raises:
         InputError: for unknown tasks, or a task whose data cannot be read.
@@ -131,8 +141,10 @@ def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backe
     started = time.monotonic()
     outcomes.forget(lm)
     raw: Any = {"samples": {}, "configs": {}}
+    before = 0
     if tasks:
-        with _quietly(), code_isolation(request.code_isolation):
+        held = code_isolation(request.code_isolation)
+        with _quietly(), held, keeping(lm, answers) as kept:
             raw = simple_evaluate(
                 model=lm,
                 tasks=tasks,
@@ -146,6 +158,7 @@ def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backe
                 torch_random_seed=request.seed,
                 fewshot_random_seed=request.seed,
             )
+        before = 0 if kept is None else kept.taken
         if raw is None:
             raise LayerSwapError("lm-eval returned no results: run this on the first rank only")
     went = outcomes.outcomes(lm)
@@ -159,6 +172,8 @@ def run_tasks(lm: Any, request: EvaluationRequest, *, model: str, backend: Backe
         num_fewshot={name: int(raw["n-shot"][name]) for name in raw["samples"]},
         versions=backend_versions(backend),
         elapsed_s=time.monotonic() - started,
+        answers_before=before,
+        asked=what_was_asked(raw["samples"], getattr(lm, "chats", {})),
         skipped=skipped,
         notes=(*outcomes.notes_on(went), *task_notes(raw["configs"], request.code_isolation)),
     )

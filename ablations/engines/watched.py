@@ -10,6 +10,8 @@ These classes stand before its model classes (``class Model(WatchedHf, HFLM)``):
 - Special tokens inside an answer stay in its text, as with vLLM, where stop strings must see them;
   the token that ends an answer, and what follows it, does not. (Word-level tokenizers put a space
   before each on HF; lm-eval tells vLLM to put none.)
+- Answers are kept on disk as they arrive, and what was kept is not generated again
+  (`ablations.engines.keeping`).
 - An answer is the text that follows the prompt, as with vLLM. lm-eval has HF decode it alone, where
   many tokenizers (SentencePiece's, word-level ones) drop the space before the first word; those of
   byte-level BPE do not.
@@ -26,6 +28,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ablations.engines.item_progress import AnswerHook, EngineBar, ItemProgress
+from ablations.engines.keeping import hf_batch, vllm_outputs
+from ablations.engines.kept_answers import KeptAnswers, key_of
 from ablations.scoring.outcomes import Outcome, outcomes
 
 _LIMIT_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
@@ -43,6 +47,21 @@ class Watched:
 
     cache_hook: Any
     """lm-eval's, which is called with every answer."""
+
+    kept: KeptAnswers | None = None
+    """Answers of the task that is asked now, on disk."""
+
+    @property
+    def chats(self) -> dict[str, str]:
+        """Prompt -> key of the chat that a template made it of; see `history_key`."""
+        found: dict[str, str] = self.__dict__.setdefault("_chats", {})
+        return found
+
+    def apply_chat_template(self, chat_history: Any, *arguments: Any, **options: Any) -> str:
+        """Return the prompt of a chat; see lm-eval."""
+        text = str(super().apply_chat_template(chat_history, *arguments, **options))  # type: ignore[misc]
+        self.chats[text] = history_key(chat_history)
+        return text
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Return an answer per request; see lm-eval."""
@@ -137,7 +156,8 @@ class WatchedHf(Watched):
     def _model_generate(
         self, context: Any, max_length: int, stop: list[str], **options: Any
     ) -> Any:
-        found = super()._model_generate(context, max_length, stop, **options)  # type: ignore[misc]
+        generate = super()._model_generate  # type: ignore[misc]
+        found = hf_batch(self.kept, generate, context, max_length, stop, options)
         tokens = 0
         # A batch runs until its last row is done: rows may hold more than their answer.
         for prompt, row in zip(
@@ -190,8 +210,15 @@ class WatchedVllm(Watched):
     """Stands before lm-eval's ``VLLM``."""
 
     def _model_generate(self, *arguments: Any, generate: bool = False, **options: Any) -> Any:
+        ask = super()._model_generate  # type: ignore[misc]
         with self._told(generate):
-            found = super()._model_generate(*arguments, generate=generate, **options)  # type: ignore[misc]
+            if generate and self.kept is not None:
+                prompts, parameters = options["requests"], options["sampling_params"]
+                found, before = vllm_outputs(self, ask, prompts, parameters)
+                if before and self._progress is not None:
+                    self._progress.add(before)
+            else:
+                found = ask(*arguments, generate=generate, **options)
         if generate:
             self._ends.extend(_End(each.outputs[0].finish_reason == "length") for each in found)
         return found
@@ -234,6 +261,11 @@ class _Hook:
         prompt = next(iter(req))
         end = self.found[prompt] = self.ends.popleft()
         self.kept.add_partial(attr, req, end.lead + res)
+
+
+def history_key(chat_history: Any) -> str:
+    """Return a hash of a chat, whatever template is applied to it."""
+    return key_of("chat", [dict(each) for each in chat_history])
 
 
 def answer_limit(options: Mapping[str, Any], context: int | None, default: int = 256) -> int:

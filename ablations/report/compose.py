@@ -37,6 +37,7 @@ from ablations.report.observations import Measure, Observations
 from ablations.report.primary import primary_problems
 from ablations.report.protocol import protocol_notes
 from ablations.report.published import reference_table
+from ablations.report.rescored import rescored_table
 from ablations.report.score_maps import LayerMap, layer_map, map_figure
 from ablations.report.souping import check_same_questions, has_soups, souping_table
 from ablations.report.summaries import Summaries
@@ -140,7 +141,8 @@ def _losses(observations: Observations) -> Iterator[Table]:
 
 
 def _details(observations: Observations, comparisons: Sequence[Comparison]) -> Iterator[Table]:
-    for table in (gaps_table(observations), comparisons_table(comparisons)):
+    rescored = rescored_table(observations.run)
+    for table in (gaps_table(observations), comparisons_table(comparisons), rescored):
         if table is not None:
             yield table
     yield cells_table(observations)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from ablations.report.rescored import rescored_notes
 from ablations.runner.records import CellRecord, Run
 from ablations.scoring.notes import join_notes, truncation_note
 from ablations.scoring.observed import LANGUAGE_FIDELITY, TRUNCATED, TRUNCATION_NOTED
@@ -27,6 +28,7 @@ def _notes(run: Run) -> Iterator[str]:
         run, lambda cell: [f"{task}: skipped: {reason}" for task, reason in cell.skipped.items()]
     )
     yield from _by_cells(run, lambda cell: list(cell.notes))
+    yield from _by_cells(run, rescored_notes)
     yield from _truncation(run)
     if any(score.metric == LANGUAGE_FIDELITY for cell in run.cells for score in cell.scores):
         yield (

@@ -22,7 +22,10 @@ from ablations.machine.mergekit_program import read_measured
 from ablations.machine.progress import Step, tell
 from ablations.machine.whole_files import write_text
 from ablations.models.find import Expert, here
-from ablations.runner.work import Done, ModelFailed, Work
+from ablations.runner.engine_checks import EngineChecks
+from ablations.runner.expert_files import check_unchanged, here_or_there
+from ablations.runner.unfinished import answers_path
+from ablations.runner.work import Done, Doubt, ModelFailed, Work
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from ablations.study.documents import unmerged, with_references
 from layerswap_method.checkpoints.lora import is_lora
@@ -37,7 +40,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_Opened = tuple[Callable[[EvaluationRequest], Evaluation], Mapping[str, Any], dict[str, float]]
+_Ask = Callable[[EvaluationRequest, Path], Evaluation]
+"""Asks a model; keeps its answers in a file as they arrive."""
+
+_Opened = tuple[_Ask, Mapping[str, Any], dict[str, float]]
 """What asks a model, how it got into its engine, and the seconds that took."""
 
 
@@ -60,14 +66,17 @@ class EngineSetup:
     states: Mapping[str, str]
     """Folder -> `folder_state` when the study was planned: what is evaluated must be that."""
 
-    work: Path
-    """Folder for checkpoints that are needed for a while."""
+    out: Path
+    """The run folder: checkpoints are in it for a while, and answers as they arrive."""
 
     materialize: bool = False
     """Whether every merge goes through a checkpoint on disk."""
 
+    checked_every: int = 20
+    """Models after which the live engine is checked again; see `LiveEvaluator.check`."""
+
     @classmethod
-    def of(cls, plan: StudyPlan, work: Path, *, materialize: bool) -> EngineSetup:
+    def of(cls, plan: StudyPlan, out: Path, *, materialize: bool) -> EngineSetup:
         """Return the setup of a planned study; the other arguments are the fields'."""
         return cls(
             backend=plan.backend,
@@ -75,9 +84,23 @@ class EngineSetup:
             base=plan.base,
             experts={expert.reference: expert for expert in plan.experts.values()},
             states=plan.states,
-            work=work,
+            out=out,
             materialize=materialize,
         )
+
+    @property
+    def work(self) -> Path:
+        """Folder for checkpoints that are needed for a while."""
+        return self.out / ".work"
+
+    def on_this_machine(self) -> EngineSetup:
+        """Return the setup with the experts where they are here: the plan may be another machine's.
+
+        Raises:
+            InputError: where the base is neither here nor on the hub.
+        """
+        experts = {ref: here_or_there(expert) for ref, expert in self.experts.items()}
+        return dataclasses.replace(self, base=here(self.base), experts=experts)
 
     def __call__(self) -> StudyEngine:
         """Return an evaluator that has started nothing yet."""
@@ -89,7 +112,7 @@ class _Model:
     """A model in an engine, ready to be asked."""
 
     weights_key: str
-    ask: Callable[[EvaluationRequest], Evaluation]
+    ask: _Ask
     how: Mapping[str, Any]
     """How its weights got there, as provenance."""
 
@@ -112,6 +135,17 @@ class StudyEngine:
         self._is_here = False
         self._model: _Model | None = None
         self._live: LiveEvaluator | None = None
+        self._checks = EngineChecks(setup.checked_every)
+
+    def check(self, work: Work | None) -> Doubt | None:
+        """Check the live engine at the end, and before a model after `checked_every` others.
+
+        Where it is no longer right it is not used again, and what it was asked since the last
+        check is returned.
+        """
+        if work is None or self._checks.is_due(work.weights_key):
+            self._checks.run(self._live)
+        return self._checks.doubt()
 
     def evaluate(self, work: Work) -> Done:
         """Return the scores of a work item.
@@ -122,29 +156,33 @@ class StudyEngine:
         """
         try:
             if not self._is_here:
-                self._setup, self._is_here = _on_this_machine(self._setup), True
-            self._check_experts(work)
+                self._setup, self._is_here = self._setup.on_this_machine(), True
+            check_unchanged(self._used(work), self._setup.states)
             model = self._opened(work)
         except LayerSwapError as error:
             self._close_model()
             raise ModelFailed(error.message) from error
+        if "loaded_tensors" in model.how:
+            self._checks.asked(work.score_key, work.weights_key)
         try:
-            evaluation = model.ask(work.request)
+            evaluation = model.ask(work.request, answers_path(self._setup.out, work.score_key))
         except BaseException:
             self._close_model()
             raise
-        self._check_experts(work)
+        check_unchanged(self._used(work), self._setup.states)
         timing_s = {**model.timing_s, "evaluate": evaluation.elapsed_s}
         model.timing_s.clear()
         return Done(evaluation, timing_s, model.how)
 
     def close(self) -> None:
-        """End every engine."""
+        """End every engine, unchecked: nobody would hear of it any more."""
+        self._checks.forget()
         self._close_model()
         self._close_live()
 
     def _close_live(self) -> None:
         if self._live is not None:
+            self._checks.run(self._live)
             self._live.close()
 
     def _close_model(self) -> None:
@@ -224,7 +262,7 @@ class StudyEngine:
         live = self._live
         report = live.swap(stream)
         return (
-            lambda request: live.evaluate(stream, request),
+            lambda request, answers: live.evaluate(stream, request, answers),
             {**how, "loaded_tensors": report.tensors, "loaded_bytes": report.bytes},
             {**timing_s, "start": report.start_s, "load": report.seconds},
         )
@@ -238,7 +276,9 @@ class StudyEngine:
         started, backend = time.monotonic(), self._setup.backend
         engine = held.enter_context(loaded(folder, backend, self._setup.options, seed))
         return (
-            lambda request: run_tasks(engine, request, model=str(folder), backend=backend),
+            lambda request, answers: run_tasks(
+                engine, request, model=str(folder), backend=backend, answers=answers
+            ),
             how,
             {"merge": merge_s, "start": time.monotonic() - started},
         )
@@ -256,7 +296,9 @@ class StudyEngine:
         if is_fused:
             fusion.load(engine.model, adapter)
         return (
-            lambda request: run_tasks(engine, request, model=str(adapter), backend=backend),
+            lambda request, answers: run_tasks(
+                engine, request, model=str(adapter), backend=backend, answers=answers
+            ),
             {"weights": "of the base, with an adapter beside them"},
             {"merge": 0.0, "start": time.monotonic() - started},
         )
@@ -330,43 +372,7 @@ class StudyEngine:
         named = set(named_models(work.merge))
         return [expert for ref, expert in self._setup.experts.items() if ref in named]
 
-    def _check_experts(self, work: Work) -> None:
-        """Check that the experts that the work reads are those that its key stands for.
-
-        Raises:
-            LayerSwapError: where one is gone or was changed.
-        """
-        from ablations.study.identity import folder_state
-
-        for expert in self._used(work):
-            for folder in (expert.folder, *([expert.adapter] if expert.adapter else [])):
-                if not any(any(folder.glob(kind)) for kind in ("*.safetensors", "*.bin")):
-                    raise LayerSwapError(
-                        f"expert {expert.name!r} has disappeared: no weights in {folder} any more; "
-                        "put it back and run the study again"
-                    )
-                if self._setup.states.get(str(folder)) not in (None, folder_state(folder)):
-                    raise LayerSwapError(
-                        f"expert {expert.name!r} has changed since the study began ({folder}); "
-                        "run the study again"
-                    )
-
 
 def _measured(found: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return what was measured of the experts' changes, as provenance."""
     return {} if found is None else {"measured": dict(found)}
-
-
-def _on_this_machine(setup: EngineSetup) -> EngineSetup:
-    """Return the setup with the experts where they are here: the plan may be another machine's.
-
-    Raises:
-        InputError: where one is neither here nor on the hub.
-    """
-    experts = {}
-    for reference, expert in setup.experts.items():
-        try:
-            experts[reference] = here(expert)
-        except InputError:  # its cells fail and say so; the others do not need it
-            experts[reference] = expert
-    return dataclasses.replace(setup, base=here(setup.base), experts=experts)

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 from ablations.machine.locks import holder, try_claim
 from ablations.machine.progress import Step, tell
 from ablations.machine.status_line import status_line
-from ablations.runner import records
-from ablations.runner.work import Done, Executor, Failed, Outcome, Work
+from ablations.runner import records, unfinished
+from ablations.runner.work import Done, Doubt, Executor, Failed, Outcome, Work
+from ablations.scoring import SCORING_VERSION
 from ablations.scoring.records import Evaluation
 from ablations.study.cells import Cell
 from layerswap_method.errors import LayerSwapError
@@ -146,7 +147,7 @@ class _Loop:
         self._advance(0)
         try:
             self._sweep()
-            while self._waiting or self._running:
+            while self._waiting or self._running or self._settle():
                 while len(self._running) < self._executor.slots and self._begin_one():
                     pass
                 if self._running:
@@ -162,7 +163,7 @@ class _Loop:
 
     def _sweep(self) -> None:
         """Remove what killed runners left half written."""
-        left = records.partial_paths(self._out)
+        left = unfinished.partial_paths(self._out)
         for weights_key, model in self._models.items():
             paths = [path for key in model.items for path in left.get(key, ())]
             with contextlib.suppress(OSError):
@@ -210,6 +211,8 @@ class _Loop:
         return [item for key, item in model.items.items() if not _is_whole(self._out, key)]
 
     def _end(self, work: Work, outcome: Outcome) -> None:
+        if outcome.doubt is not None:
+            self._withdraw(outcome.doubt)
         running = self._running[work.weights_key]
         if isinstance(outcome, Failed) and outcome.lost and running.tries < _TRIES_WHEN_LOST:
             logger.info("  %s: %s; it is tried elsewhere", work.label, outcome.error)
@@ -231,6 +234,30 @@ class _Loop:
         running.claim.release()
         self._show_cells(running.model)
 
+    def _settle(self) -> bool:
+        """Have every engine checked at the end; return whether something is to be done again."""
+        for doubt in self._executor.settle():
+            self._withdraw(doubt)
+        return bool(self._waiting)
+
+    def _withdraw(self, doubt: Doubt) -> None:
+        """Take back what was evaluated in an engine that is wrong, so that it is done again."""
+        for weights_key, model in self._models.items():
+            again = [item for key, item in model.items.items() if key in doubt.score_keys]
+            for item in again:
+                unfinished.withdraw(self._out, item.score_key)
+            again = [item for item in again if item.score_key in model.done]
+            if not again:
+                continue
+            tasks = ", ".join(item.task for item in again)
+            logger.warning("  %s: %s is done again: %s", again[0].label, tasks, doubt.reason)
+            model.done -= {item.score_key for item in again}
+            self._ended -= len(again)
+            if weights_key in self._running:
+                self._running[weights_key].left += again
+            else:
+                self._waiting.append(weights_key)
+
     def _write(self, model: _Model, work: Work, outcome: Outcome, total: float) -> Failed | None:
         """Write the record; return why there is none."""
         if isinstance(outcome, Done):
@@ -243,6 +270,7 @@ class _Loop:
         if isinstance(outcome, Failed):
             self._fail(model, work, outcome)
             return outcome
+        unfinished.answers_path(self._out, work.score_key).unlink(missing_ok=True)
         model.done.add(work.score_key)
         logger.info("  %s: %s evaluated in %.1f s", work.label, work.task, total)
         self._advance(1)
@@ -263,6 +291,7 @@ class _Loop:
             **self._provenance,
             **done.provenance,
             "request": work.request.model_dump(mode="json"),
+            "scoring_version": SCORING_VERSION,
             "finished": now(),
             "host": socket.gethostname(),
             "pid": os.getpid(),

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ablations.machine.lifetime import end_with_parent, take_descendants_along
 from ablations.machine.progress import Step, listening, now_and_then, tell, together
-from ablations.runner.work import Failed, Outcome, Work, WorkEvaluator, attempt
+from ablations.runner.work import Doubt, Failed, Outcome, Work, WorkEvaluator, attempt
 
 _POLL_S = 0.2
 _GRACE_S = 20.0
@@ -111,6 +111,17 @@ class ProcessExecutor:
         if steps:
             tell(together(steps))
 
+    def settle(self) -> Sequence[Doubt]:
+        """Have the engine of every process checked; one that died has nothing to say."""
+        found = []
+        for worker in self._workers.values():
+            with contextlib.suppress(EOFError, OSError):
+                worker.pipe.send(None)
+                while isinstance(doubt := worker.pipe.recv(), Step):
+                    tell(doubt)
+                found += [doubt] if doubt is not None else []
+        return found
+
     def close(self) -> None:
         """Let idle processes end by themselves; end the busy ones."""
         for worker in self._workers.values():
@@ -179,7 +190,7 @@ def _work(pipe: Connection, factory: Callable[[], WorkEvaluator], device: int | 
                     work = pipe.recv()
                 except EOFError:
                     return
-                pipe.send(attempt(evaluator, work))
+                pipe.send(evaluator.check(None) if work is None else attempt(evaluator, work))
     finally:
         evaluator.close()
 

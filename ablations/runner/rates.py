@@ -63,4 +63,5 @@ def _is_alike(record: TaskRecord, plan: StudyPlan) -> bool:
         and isinstance(weights, int)
         and abs(weights - plan.num_weights) <= _ALIKE * plan.num_weights
         and "evaluate" in record.timing_s
+        and not record.evaluation.answers_before  # a part of its time is not known
     )

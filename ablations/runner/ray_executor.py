@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablations.machine.progress import Step, listening, now_and_then, tell, together
-from ablations.runner.work import Failed, Outcome, Work, WorkEvaluator, attempt
+from ablations.runner.work import Doubt, Failed, Outcome, Work, WorkEvaluator, attempt
 from layerswap_method.errors import InputError, first_line
 
 logger = logging.getLogger(__name__)
@@ -75,6 +75,9 @@ class _Engine:
 
         with listening(now_and_then(write, _POLL_S)):
             return attempt(self._evaluator, work)
+
+    def check(self) -> Doubt | None:
+        return self._evaluator.check(None)
 
 
 class RayExecutor:
@@ -184,6 +187,15 @@ class RayExecutor:
             tell(Step("starting an engine on the cluster", where=self._queue[0].label))
             handle = self._start()
             self._actors.append(_Actor(handle, handle.start.remote()))
+
+    def settle(self) -> Sequence[Doubt]:
+        """Have the engine of every actor checked; one that went away has nothing to say."""
+        found = []
+        for actor in self._actors:
+            if actor.ready and actor.pending is None:
+                with contextlib.suppress(self._ray.exceptions.RayError):
+                    found.append(self._ray.get(actor.handle.check.remote()))
+        return [doubt for doubt in found if doubt is not None]
 
     def close(self) -> None:
         """End the actors; leave the cluster as it was."""

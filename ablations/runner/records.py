@@ -350,15 +350,6 @@ def read_failure(path: Path, key: str) -> Failure | None:
     return _read(Failure, _failure_path(path, key))
 
 
-def partial_paths(path: Path) -> dict[str, list[Path]]:
-    """Return key -> what is half written of that record, by a writer that was killed, or is not."""
-    found: dict[str, list[Path]] = {}
-    for pattern in ("records/.*.partial", "failures/.*.json.*"):
-        for left in path.glob(pattern):
-            found.setdefault(left.name.split(".")[1], []).append(left)
-    return found
-
-
 def other_schema(path: Path, version: object) -> InputError:
     """Return the error for a file of another version of layerswap."""
     age = "an older" if isinstance(version, int) and version < SCHEMA_VERSION else "a newer"

@@ -47,8 +47,6 @@ _CODE = (Path(layerswap_method.__file__).parent, Path(__file__).parent.parent)
 FINGERPRINTS = ".fingerprints.json"
 """File of a run folder with the hashes of its experts."""
 
-_WORK = ".work"
-
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -194,7 +192,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         cells = [dataclasses.replace(cell, label=options.model) for cell in cells]
         what = options.model
     logger.info("%s on %s, in %s", what, plan.backend, out)
-    setup = EngineSetup.of(plan, out / _WORK, materialize=options.materialize)
+    setup = EngineSetup.of(plan, out, materialize=options.materialize)
     executor = _executor(setup, options)
     provenance = {
         "study": plan.study.name,

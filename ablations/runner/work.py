@@ -5,6 +5,7 @@ A work item is small and picklable: tensors never travel, paths do.
 
 from __future__ import annotations
 
+import dataclasses
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,17 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Doubt:
+    """What was evaluated in an engine that has since turned out to be wrong."""
+
+    score_keys: tuple[str, ...]
+    """Of the items since the engine was last known to be right; they are to be done again."""
+
+    reason: str
+    """What is wrong with the engine."""
+
+
+@dataclass(frozen=True)
 class Done:
     """Work that was done."""
 
@@ -51,6 +63,9 @@ class Done:
 
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """How the weights got into the engine; why not the usual way, if so."""
+
+    doubt: Doubt | None = None
+    """What the evaluator had to say of earlier items before it began this one."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +84,9 @@ class Failed:
     of_model: bool = False
     """Whether no other task of the same model need be tried."""
 
+    doubt: Doubt | None = None
+    """As in `Done`."""
+
 
 Outcome = Done | Failed
 
@@ -82,6 +100,14 @@ class WorkEvaluator(Protocol):
 
     def evaluate(self, work: Work) -> Done:
         """Return the scores. What it raises concerns this item; the next one may be tried."""
+        ...
+
+    def check(self, work: Work | None) -> Doubt | None:
+        """Look whether the engine is still right, if it is time to; return what is not.
+
+        Args:
+            work: what comes next; None at the end, when it is always time.
+        """
         ...
 
     def close(self) -> None:
@@ -105,6 +131,10 @@ class Executor(Protocol):
         """Return items that have ended; waits a moment for one, and may return none."""
         ...
 
+    def settle(self) -> Sequence[Doubt]:
+        """Have every idle engine checked; return what is in doubt. Call when nothing is left."""
+        ...
+
     def close(self) -> None:
         """End what is under way and every engine."""
         ...
@@ -112,6 +142,11 @@ class Executor(Protocol):
 
 def attempt(evaluator: WorkEvaluator, work: Work) -> Outcome:
     """Return what became of `work`; a failure is a value here, for it concerns one item only."""
+    doubt = evaluator.check(work)
+    return dataclasses.replace(_attempt(evaluator, work), doubt=doubt)
+
+
+def _attempt(evaluator: WorkEvaluator, work: Work) -> Outcome:
     try:
         return evaluator.evaluate(work)
     except LayerSwapError as error:

@@ -171,17 +171,32 @@ def identified(
         weights = fingerprint_of(weights=identity)[:_KEY_LENGTH]
         protocol = protocol_key(cell.request, backend, options)
         keys = {
-            task: fingerprint_of(
-                weights=weights,
-                protocol=protocol,
-                task=[task, tasks[places].fingerprint(task)],
-                versions=scoring,
-                scoring=SCORING_VERSION,
-            )[:_KEY_LENGTH]
+            task: score_key(weights, protocol, task, tasks[places].fingerprint(task), scoring)
             for task in cell.request.tasks
         }
         found.append(dataclasses.replace(cell, weights_key=weights, score_keys=keys))
     return found
+
+
+def score_key(
+    weights: str, protocol: str, task: str, contents: str, versions: Mapping[str, str]
+) -> str:
+    """Return what identifies a score.
+
+    Args:
+        weights: key of the model.
+        protocol: of `protocol_key`.
+        task: its name.
+        contents: hash of what it is made of.
+        versions: of the packages that can change a score.
+    """
+    return fingerprint_of(
+        weights=weights,
+        protocol=protocol,
+        task=[task, contents],
+        versions=dict(versions),
+        scoring=SCORING_VERSION,
+    )[:_KEY_LENGTH]
 
 
 def weights_identity(

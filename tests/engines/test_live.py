@@ -141,6 +141,7 @@ def test_a_part_of_a_fused_module_is_noticed(study: Study, monkeypatch: pytest.M
     monkeypatch.setattr(engine, "expand", lambda changed, names: changed[:1])
     with pytest.raises(SwapFailed, match="changed tensors would not be loaded"):
         study.evaluator.swap(stream_of(study.world.cells["swap"]))
+    monkeypatch.undo()
     study.evaluator.swap(stream_of(study.world.cells["base"]))
     name = "model.layers.1.self_attn.q_proj.weight"
     mix = stream_of(study.world.cells["swap"]).mixes[name]
@@ -148,7 +149,6 @@ def test_a_part_of_a_fused_module_is_noticed(study: Study, monkeypatch: pytest.M
         engine.load({name: mix})
     assert raised.value.lasting
     # That engine holds half a model now. The evaluator starts another by itself.
-    monkeypatch.undo()
     study.evaluator.close()
     live = study.evaluator.evaluate(stream_of(study.world.cells["swap"]), study.world.request)
     assert generations(live) == generations(study.cold["swap"])

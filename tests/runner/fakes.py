@@ -12,7 +12,7 @@ from typing import Any
 
 from ablations.machine.progress import Step, tell
 from ablations.runner import records
-from ablations.runner.work import Done, Outcome, Work, WorkEvaluator, attempt
+from ablations.runner.work import Done, Doubt, Outcome, Work, WorkEvaluator, attempt
 from ablations.scoring.read_lm_eval import wilson_interval
 from ablations.scoring.records import Evaluation, EvaluationRequest, Sample, TaskScore
 from ablations.study.cells import Cell
@@ -65,6 +65,10 @@ class InProcess:
     def collect(self) -> list[tuple[Work, Outcome]]:
         waiting, self._waiting = self._waiting, []
         return [(work, attempt(self._evaluator, work)) for work in waiting]
+
+    def settle(self) -> list[Doubt]:
+        doubt = self._evaluator.check(None)
+        return [] if doubt is None else [doubt]
 
     def close(self) -> None:
         self._evaluator.close()
@@ -124,6 +128,10 @@ class FakeEvaluator:
     company: int = 1
     """Processes that must have begun before any goes on: none does it all where others are slow."""
 
+    doubted: tuple[str, ...] = ()
+    """Score keys that a check finds in doubt, once: at the end, or after `checked_after` items."""
+    checked_after: int = -1
+
     seen: list[str] = field(default_factory=list)
     closed: bool = False
 
@@ -144,6 +152,12 @@ class FakeEvaluator:
         if work.label in self.dying:
             os.kill(os.getpid(), signal.SIGKILL)
         return Done(fake_evaluation(work), {"load": 0.0, "evaluate": 0.01}, {"weights": "fake"})
+
+    def check(self, work: Work | None) -> Doubt | None:
+        if self.doubted and (work is None or len(self.seen) == self.checked_after):
+            keys, self.doubted = self.doubted, ()
+            return Doubt(keys, "the engine forgot its weights")
+        return None
 
     def close(self) -> None:
         self.closed = True

@@ -99,14 +99,14 @@ def test_an_adapter_trained_anew_is_merged_anew(
             base=Expert("base", models / "base"),
             experts={expert.reference: expert},
             states={str(adapter): folder_state(adapter)},
-            work=tmp_path / "work",
+            out=tmp_path,
             materialize=True,
         )
         done = setup().evaluate(Work(f"key {scale}", f"weights {scale}", "math", merge, request))
         assert done.provenance["weights"] == "checkpoint"
         said.append([sample.responses for sample in done.evaluation.samples])
     assert said[0] != said[1]
-    copies = list((tmp_path / "work").glob("adapters/*"))
+    copies = list((tmp_path / ".work").glob("adapters/*"))
     assert len(copies) == by_mergekit
 
 
@@ -122,7 +122,7 @@ def test_an_expert_is_found_by_its_source_where_the_folder_is_not(
         base=expert,
         experts={expert.reference: expert},
         states={},
-        work=tmp_path / "work",
+        out=tmp_path,
     )
     merge = {"merge_method": "passthrough", "models": [{"model": expert.reference}]}
     request = EvaluationRequest(tasks=("words",), include_path=models / "tasks", limit=2)
@@ -132,9 +132,9 @@ def test_an_expert_is_found_by_its_source_where_the_folder_is_not(
     assert done.provenance["weights"] == "streamed"
     lost = Expert("base", absent, source=str(tmp_path / "nowhere" / "else" / "x"))
     with pytest.raises(LayerSwapError, match="no such folder"):
-        EngineSetup(
-            "hf", EngineOptions(), lost, {lost.reference: lost}, {}, tmp_path / "work"
-        )().evaluate(Work("s", "w", "base", merge, request))
+        EngineSetup("hf", EngineOptions(), lost, {lost.reference: lost}, {}, tmp_path)().evaluate(
+            Work("s", "w", "base", merge, request)
+        )
 
 
 @pytest.mark.parametrize("name", ["mathé", " ".join(["a long name"] * 12)])
@@ -149,7 +149,7 @@ def test_an_expert_is_watched_whatever_its_folder_is_called(
         base=Expert("base", models / "base"),
         experts={str(folder): Expert("math", folder), str(tmp_path): Expert("above", tmp_path)},
         states={},
-        work=tmp_path / "work",
+        out=tmp_path,
     )
     merge = {"merge_method": "passthrough", "models": [{"model": str(folder)}]}
     request = EvaluationRequest(tasks=("words",), include_path=models / "tasks")

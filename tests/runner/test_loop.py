@@ -121,6 +121,38 @@ def test_a_model_that_fails_is_not_tried_for_every_task(tmp_path: Path) -> None:
     assert records.read_failure(tmp_path, "s000").error == "its merge failed"
 
 
+@pytest.mark.parametrize("after", [-1, 3])
+def test_what_is_in_doubt_is_done_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, after: int
+) -> None:
+    """A check at the end, or in the middle, takes two records back."""
+    cells = make_cells(5)
+    evaluator = FakeEvaluator(doubted=(key_of(1), key_of(2)), checked_after=after)
+    summary = run(tmp_path / "run", cells, evaluator)
+    assert sorted(evaluator.seen) == sorted([key_of(i) for i in (0, 1, 1, 2, 2, 3, 4)])
+    assert len(summary.evaluated) == 5
+    assert not summary.failed
+    assert "bottom_layers=1: fake_math is done again: the engine forgot its weights" in caplog.text
+    run(tmp_path / "undisturbed", cells, FakeEvaluator())
+    assert scores_on_disk(tmp_path / "run") == scores_on_disk(tmp_path / "undisturbed")
+    assert not list((tmp_path / "run" / "records").glob(".*"))
+
+
+def test_what_is_in_doubt_counts_for_nothing_after_a_kill(tmp_path: Path) -> None:
+    class Dies(FakeEvaluator):
+        def evaluate(self, work: Work) -> Done:
+            if work.score_key in self.seen:
+                raise KeyboardInterrupt
+            return super().evaluate(work)
+
+    cells = make_cells(2)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, cells, Dies(doubted=(key_of(0),)))
+    assert [path.name for path in (tmp_path / "records").iterdir()] == [key_of(1)]
+    summary = run(tmp_path, cells, FakeEvaluator())
+    assert summary.evaluated == ["bottom_layers=0"]
+
+
 def test_a_bug_in_the_evaluator_keeps_its_traceback(tmp_path: Path) -> None:
     class Broken(FakeEvaluator):
         def evaluate(self, work):

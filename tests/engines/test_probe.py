@@ -1,0 +1,131 @@
+"""An engine that loads weights wrongly is noticed: at its start, and when the base comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ablations.engines import vllm_engine
+from ablations.engines.errors import SwapFailed
+from ablations.engines.in_place import HfEngine
+from ablations.engines.live import LiveEvaluator, open_live
+from ablations.engines.probe import Expected, Said
+from ablations.engines.vllm_worker import SwapExtension
+from layerswap_method.stream.weight_stream import checkpoint_stream
+from tests.standins.streams import stream_of
+from tests.standins.worlds import OPTIONS, World, make_world
+
+WRONG = "model.layers.1.self_attn.o_proj.weight"
+"""A square tensor of a module that nothing is fused into."""
+
+CALM = Said((-2.0, -3.0), "w1 w2")
+
+
+def test_what_counts_as_equal() -> None:
+    calm = Expected(CALM, CALM)
+    assert calm.why_not(CALM) is None
+    assert calm.why_not(Said((-2.009, -2.991), "w1 w2")) is None
+    assert "-2.0000 nats a token became -2.0200" in str(calm.why_not(Said((-2.02, -3.0), "w1 w2")))
+    assert "became nan" in str(calm.why_not(Said((float("nan"), -3.0), "w1 w2")))
+    assert "answer 'w1 w2' became 'w9'" in str(calm.why_not(Said((-2.0, -3.0), "w9")))
+    restless = Expected(CALM, Said((-2.03, -3.0), "w1 w3"))  # untouched, and not the same twice
+    assert restless.why_not(Said((-2.06, -3.0), "w4")) is None
+    assert restless.why_not(Said((-2.08, -3.0), "w4")) is not None
+    assert restless.why_not(Said((-2.0, -3.02), "w4")) is not None
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return make_world(tmp_path_factory.mktemp("world"), "llama")
+
+
+@pytest.mark.slow
+def test_a_load_that_gives_garbage_is_noticed_at_the_start(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = HfEngine.load
+
+    def transposing(engine: HfEngine, mixes: Any) -> int:
+        read = load(engine, mixes)
+        if WRONG in mixes:
+            engine._tensors[WRONG].data.copy_(engine._tensors[WRONG].data.T.clone())
+        return read
+
+    monkeypatch.setattr(HfEngine, "load", transposing)
+    live = open_live(world.base, "hf", OPTIONS)
+    for _ in range(2):
+        with pytest.raises(SwapFailed, match=r"every tensor of the base loaded over itself.* nats"):
+            live.swap(stream_of(world.cells["swap"]))
+    assert live._lm is None
+    monkeypatch.undo()
+    with pytest.raises(SwapFailed) as raised:  # no try of this evaluator any more
+        live.start()
+    assert raised.value.lasting
+    again = open_live(world.base, "hf", OPTIONS)
+    again.start()
+    again.close()
+
+
+@pytest.mark.slow
+def test_a_load_that_does_nothing_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HfEngine, "load", lambda engine, mixes: 0)
+    with pytest.raises(SwapFailed, match=r"model\.norm\.weight was halved .*changes nothing"):
+        open_live(world.base, "hf", OPTIONS).start()
+
+
+@pytest.mark.slow
+def test_a_base_that_does_not_come_back_is_noticed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = open_live(world.base, "hf", OPTIONS)
+    live.check()  # nothing runs, and nothing is wrong
+    assert live._lm is None
+    live.swap(stream_of(world.cells["swap"]))
+    live.check()
+    live.swap(stream_of(world.cells["swap"]))
+    load = HfEngine.load
+
+    def forgetful(engine: HfEngine, mixes: Any) -> int:
+        return load(engine, {name: mix for name, mix in mixes.items() if name != WRONG})
+
+    monkeypatch.setattr(HfEngine, "load", forgetful)
+    with pytest.raises(SwapFailed, match="with the base's weights back in place") as raised:
+        live.check()
+    assert raised.value.lasting
+    monkeypatch.undo()
+    with pytest.raises(SwapFailed, match="with the base's weights back in place"):
+        live.swap(checkpoint_stream(world.base))
+
+
+@pytest.fixture
+def vllm_live(world: World) -> Any:
+    live = open_live(world.base, "vllm", OPTIONS)
+    yield live
+    live.close()
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
+def test_vllm_is_checked_alike(
+    world: World, vllm_live: LiveEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = SwapExtension._layerswap_tensors
+    wrong = False
+
+    def transposing(worker: SwapExtension, mixes: Any, reply: Any) -> Any:
+        for name, tensor in read(worker, mixes, reply):
+            yield name, tensor.read().T.contiguous() if wrong and name == WRONG else tensor
+
+    monkeypatch.setattr(SwapExtension, "_layerswap_tensors", transposing)
+    vllm_live.swap(stream_of(world.cells["swap"]))
+    vllm_live.check()
+    vllm_live.swap(stream_of(world.cells["swap"]))
+    wrong = True
+    with pytest.raises(SwapFailed, match="base's weights back in place, vllm says other things"):
+        vllm_live.check()
+    other = open_live(world.base, "vllm", OPTIONS)
+    with pytest.raises(SwapFailed, match="tensor of the base loaded over itself, vllm says other"):
+        other.start()

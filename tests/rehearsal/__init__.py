@@ -1,0 +1,1 @@
+"""The path of real experts, walked with tiny ones."""

@@ -1,0 +1,129 @@
+"""A study whose live engine goes wrong ends as one that never used it. On transformers."""
+
+import dataclasses
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablations.engines.in_place import HfEngine
+from ablations.runner import records
+from ablations.runner.engines import EngineSetup
+from ablations.runner.loop import run_cells
+from ablations.runner.run import _FINGERPRINTS, _write_run_file
+from ablations.study.files import read_study
+from ablations.study.planning import plan_study
+from tests.runner.fakes import InProcess, scores_by_label
+from tests.standins.studies import study_document, write_tasks, write_yaml
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*torch_dtype.*")]
+ROOT = Path(__file__).parents[2]
+NAME = "model.layers.1.self_attn.o_proj.weight"
+
+
+def run(
+    tmp_path: Path, experts: Path, name: str, *, materialize: bool = False
+) -> list[records.CellRecord]:
+    """Run four cells in this process, the engine checked after every two models."""
+    study = write_yaml(tmp_path / "small.yml", study_document(vary={"bottom_layers": [0, 1]}))
+    out = tmp_path / name
+    plan = plan_study(read_study(study), experts, backend="hf", cache=tmp_path / _FINGERPRINTS)
+    _write_run_file(out, plan)
+    setup = EngineSetup.of(plan, out, materialize=materialize)
+    executor = InProcess(dataclasses.replace(setup, checked_every=2)())
+    try:
+        summary = run_cells(out, plan.cells, executor, protocol=plan.protocol, progress=False)
+    finally:
+        executor.close()
+    assert not summary.failed
+    assert len(summary.evaluated) == 4
+    return list(records.load_run(out).cells)
+
+
+def test_a_study_on_a_broken_engine_is_that_on_checkpoints(
+    tmp_path: Path, experts: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    load = HfEngine.load
+    broken = False
+
+    def transposing(engine: HfEngine, mixes: Any) -> int:
+        read = load(engine, mixes)
+        if broken and NAME in mixes:
+            engine._tensors[NAME].data.copy_(engine._tensors[NAME].data.T.clone())
+        return read
+
+    monkeypatch.setattr(HfEngine, "load", transposing)
+    run(tmp_path, experts, "cold", materialize=True)
+    wanted = scores_by_label(tmp_path / "cold")
+    assert len({samples for _, samples, _ in wanted.values()}) > 2  # the cells do differ
+
+    sound = run(tmp_path, experts, "sound")
+    assert {cell.provenance["weights"] for cell in sound} == {"streamed"}
+    assert scores_by_label(tmp_path / "sound") == wanted
+    assert not caplog.records
+
+    broken = True  # from the first load on
+    cells = run(tmp_path, experts, "broken")
+    for cell in cells:
+        assert cell.provenance["weights"] == "checkpoint"
+        assert "every tensor of the base loaded over itself" in cell.provenance["fallback"]
+    assert scores_by_label(tmp_path / "broken") == wanted
+    assert "cannot use the live engine" in caplog.text
+    caplog.clear()
+
+    broken = False  # after two models, which are done again, with all that follow
+    swaps = 0
+
+    def worsening(engine: HfEngine, mixes: Any) -> int:
+        nonlocal broken, swaps
+        swaps += len(mixes) < len(engine._tensors) and NAME in mixes
+        broken = swaps >= 1
+        return transposing(engine, mixes)
+
+    monkeypatch.setattr(HfEngine, "load", worsening)
+    cells = run(tmp_path, experts, "later")
+    assert swaps
+    assert caplog.text.count("is done again: ") == 2
+    assert "with the base's weights back in place" in caplog.text
+    assert {cell.provenance["weights"] for cell in cells} == {"checkpoint"}
+    assert scores_by_label(tmp_path / "later") == wanted
+
+
+def test_a_task_that_is_killed_in_the_middle_goes_on(tmp_path: Path, models: Path) -> None:
+    tasks = write_tasks(tmp_path / "tasks", ["words"], items=600)
+    document = {"experts": {name: str(models / name) for name in ("base", "math", "swahili")}}
+    experts = write_yaml(tmp_path / "experts.yml", document | {"include_path": str(tasks)})
+    evaluate = {"tasks": ["words"], "options": {"batch_size": 2}}
+    changes = {"baseline": ["base"], "vary": {"bottom_layers": [1]}, "evaluate": evaluate}
+    study = str(write_yaml(tmp_path / "small.yml", study_document(**changes)))
+    code = "from ablations.cli import main; main()"
+    words = ["run", study, "--experts", str(experts), "--backend", "hf", "--only", "kind=base"]
+    command = [sys.executable, "-c", code, *words, "--out"]
+    options = {"cwd": ROOT, "env": os.environ | {"OMP_NUM_THREADS": "1"}, "text": True}
+    killed, peaceful = tmp_path / "killed", tmp_path / "peaceful"
+
+    def kept() -> list[Path]:
+        return [p for p in killed.glob("records/.*.answers") if p.read_bytes().count(b"\n") >= 5]
+
+    with subprocess.Popen([*command, str(killed)], stderr=subprocess.DEVNULL, **options) as runner:
+        wait_until(kept, running=runner, every_s=0.005)
+        runner.send_signal(signal.SIGKILL)
+    (answers,) = killed.glob("records/.*.answers")
+    assert not list(killed.glob("records/[!.]*"))
+    before = 2 * answers.read_bytes().count(b"\n")
+    for out in (killed, peaceful):
+        subprocess.run([*command, str(out)], check=True, capture_output=True, **options)
+    (cell,) = records.load_run(killed).cells
+    # The engine's process may have written a batch more before it noticed.
+    assert before <= cell.tasks[0].evaluation.answers_before < 600
+    assert scores_by_label(killed) == scores_by_label(peaceful)
+    assert not list(killed.glob("records/.*"))
+    (whole,) = records.load_run(peaceful).cells
+    assert whole.tasks[0].evaluation.answers_before == 0

@@ -1,0 +1,105 @@
+"""Stored answers scored again are the scores of a new run, and nothing is generated for them."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from ablations.cli import main
+from ablations.engines import lm_eval_backend
+from ablations.report.writer import build
+from ablations.runner import records
+from ablations.runner.rescore import rescore_run
+from ablations.runner.run import RunOptions, run_study
+from layerswap_method.errors import InputError
+from tests.runner.fakes import scores_by_label
+from tests.standins.studies import study_document, write_yaml
+from tests.standins.tasks import write_tasks
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*torch_dtype.*")]
+TASKS = ["words_generate", "words_translate", "words_choose"]
+
+
+def edit(folder: Path, name: str, **changes: object) -> None:
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes))
+
+
+def test_answers_are_scored_again_without_a_model(
+    tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = write_tasks(tmp_path / "tasks", items=8)
+    names = {name: str(models / name) for name in ("base", "math", "swahili")}
+    experts = write_yaml(tmp_path / "e.yml", {"experts": names, "include_path": str(tasks)})
+    evaluate = {"tasks": TASKS, "options": {"batch_size": 8}}
+    document = study_document(baseline=["base"], vary={"bottom_layers": [1]}, evaluate=evaluate)
+    study = str(write_yaml(tmp_path / "small.yml", document))
+
+    def run(name: str) -> list[str]:
+        options = RunOptions(experts=experts, out=tmp_path / name, backend="hf")
+        return run_study(study, options).summary.evaluated
+
+    out = tmp_path / "run"
+    assert len(run("run")) == 2
+    old = records.load_run(out)
+    same = rescore_run(out)
+    assert (same.again, same.same, same.failed) == ([], 6, {})
+
+    second = {"function": "regex", "regex_pattern": r"(w\d+)", "group_select": -1}
+    take_first = {"function": "take_first"}
+    edit(
+        tasks,
+        "words_generate",
+        filter_list=[
+            {"name": "last-word", "filter": [second, take_first]},
+            {"name": "whole", "filter": [take_first]},
+        ],
+    )
+    mean = {"aggregation": "mean", "higher_is_better": True}
+    edit(tasks, "words_choose", metric_list=[{"metric": "acc_norm", **mean}])
+    with monkeypatch.context() as context:
+        context.setattr(lm_eval_backend, "start_model", None)  # whoever calls it fails
+        result = CliRunner().invoke(main, ["rescore", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "4 scored again, 2 unchanged" in result.output
+    assert len(run("fresh")) == 2
+    assert scores_by_label(out) == scores_by_label(tmp_path / "fresh")
+    assert run("run") == []  # the run goes on with the new scores
+    new = records.load_run(out)
+    for before, after in zip(old.cells, new.cells, strict=True):
+        assert [t.key == u.key for t, u in zip(before.tasks, after.tasks, strict=True)] == [
+            False,
+            True,
+            False,
+        ]
+        assert records.read_record(out, before.tasks[0].key) == before.tasks[0]
+        assert after.tasks[0].provenance["rescored"]["from"] == before.tasks[0].key
+        assert [s.responses for s in after.tasks[0].samples() if s.filter == "whole"] == [
+            s.responses for s in before.tasks[0].samples()
+        ]
+
+    written = build(new, ["markdown"], tmp_path / "report").report
+    notes = [note for note in written.notes if "scored again by layerswap rescore" in note]
+    assert len(notes) == 1
+    assert "words_generate, words_choose" in notes[0]
+    (table,) = (table for table in written.details if table.key == "rescored")
+    assert {row[1].text for row in table.rows} == {"words_generate", "words_choose"}
+    assert "acc,none" in {row[2].text for row in table.rows}
+
+    edit(tasks, "words_generate", doc_to_text="{{prompt}} w1")
+    edit(
+        tasks,
+        "words_translate",
+        generation_kwargs={"until": ["w1"], "do_sample": False, "max_gen_toks": 8},
+    )
+    result = CliRunner().invoke(main, ["rescore", str(out)])
+    assert result.exit_code == 1
+    assert "0 scored again, 2 unchanged, 4 cannot be scored again" in result.output
+    assert "base: words_generate: words_generate: its prompts, its items or" in result.output
+    assert scores_by_label(out) == scores_by_label(tmp_path / "fresh")
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no run\.json in it"):
+        rescore_run(tmp_path)

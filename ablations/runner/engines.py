@@ -238,7 +238,9 @@ class StudyEngine:
         started, backend = time.monotonic(), self._setup.backend
         engine = held.enter_context(loaded(folder, backend, self._setup.options, seed))
         return (
-            lambda request: run_tasks(engine, request, model=str(folder), backend=backend),
+            lambda request: run_tasks(
+                engine, request, model=str(folder), backend=backend, folder=folder
+            ),
             how,
             {"merge": merge_s, "start": time.monotonic() - started},
         )
@@ -256,7 +258,9 @@ class StudyEngine:
         if is_fused:
             fusion.load(engine.model, adapter)
         return (
-            lambda request: run_tasks(engine, request, model=str(adapter), backend=backend),
+            lambda request: run_tasks(
+                engine, request, model=str(adapter), backend=backend, folder=folder
+            ),
             {"weights": "of the base, with an adapter beside them"},
             {"merge": 0.0, "start": time.monotonic() - started},
         )

@@ -10,9 +10,11 @@ import click
 from ablations.cli.log import show_log
 from ablations.cli.options import (
     allow_code_option,
+    asking_options,
     backend_option,
     code_isolation_option,
     data_dir_option,
+    engine_options,
     folder_option,
     protocol_options,
     track_option,
@@ -45,12 +47,26 @@ def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[st
     help="Names joined by commas, such as mgsm,belebele.  [default: all]",
 )
 @data_dir_option
+@click.option(
+    "--tasks",
+    callback=_names,
+    metavar="LIST",
+    help="Other tasks by lm-eval's names, joined by commas, such as gsm8k,arc_easy. Without "
+    "--languages and --benchmarks only these are asked.",
+)
+@click.option(
+    "--include-path",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder with lm-eval task files of your own, for --tasks.",
+)
 @protocol_options(whole="")
+@asking_options
+@engine_options
 @backend_option
 @folder_option(
     "--out",
-    "Folder for the records.  [default: runs/evaluate/MODEL/BACKEND, with --limit, --dtype "
-    "and --max-model-len in its name]",
+    "Folder for the records.  [default: runs/evaluate/MODEL/BACKEND, with --limit, --dtype, "
+    "--max-model-len and the way of asking in its name]",
 )
 @allow_code_option
 @code_isolation_option
@@ -62,7 +78,7 @@ def evaluate(model: str, out: Path | None, track: Any, **asked: Any) -> None:
 
     `layerswap tasks` lists the benchmarks. Finished tasks are reused. The table shows what this
     call asked; results.json in --out also keeps the scores of earlier calls with the same model,
-    backend, --limit, --dtype and --max-model-len.
+    backend, --limit, --dtype, --max-model-len and way of asking (chat template, sampling, repeats).
     """
     show_log()
     with status_line():
@@ -70,9 +86,15 @@ def evaluate(model: str, out: Path | None, track: Any, **asked: Any) -> None:
         with heeding_interrupts():
             from ablations.engines.options import EngineOptions
             from ablations.evaluate.run import SuiteRequest, evaluate_model
+            from ablations.scoring.protocol import Protocol, read_protocol
 
         given = {name: value for name, value in asked.items() if value is not None}
+        template = given.get("apply_chat_template", "false")
+        given["apply_chat_template"] = {"true": True, "false": False}.get(template, template)
+        asking = {name: given.pop(name) for name in Protocol.model_fields if name in given}
         engine = {name: given.pop(name) for name in EngineOptions.model_fields if name in given}
-        request = SuiteRequest(options=EngineOptions(**engine), **given)
+        request = SuiteRequest(
+            options=EngineOptions(**engine), protocol=read_protocol(asking), **given
+        )
         report = evaluate_model(model, request, out, track).report()
     click.echo(report)

@@ -144,6 +144,85 @@ def protocol_options(*, whole: str) -> Callable[[Command], Command]:
     return add
 
 
+def asking_options(command: Command) -> Command:
+    """Add lm-eval's options of how models are asked, each None unless the user gives it."""
+    options = [
+        click.option(
+            "--apply-chat-template",
+            is_flag=False,
+            flag_value="true",
+            metavar="[NAME]",
+            help="Write prompts with the tokenizer's chat template, or with that of this name. "
+            "Write it after MODEL, or as --apply-chat-template=true.",
+        ),
+        click.option("--system-instruction", metavar="TEXT", help="Text of the system message."),
+        click.option(
+            "--fewshot-as-multiturn",
+            type=bool,
+            metavar="BOOL",
+            help="Whether examples are turns of the chat.  [default: with a chat template]",
+        ),
+        click.option(
+            "--enable-thinking",
+            type=bool,
+            metavar="BOOL",
+            help="Whether the chat template lets the model think.  [default: as it does]",
+        ),
+        click.option(
+            "--think-end-token",
+            metavar="TOKEN",
+            help="Ends the thinking, such as </think>; the answer is what follows.",
+        ),
+        click.option(
+            "--gen-kwargs",
+            metavar="LIST",
+            help="In place of what tasks say, such as "
+            "temperature=0.6,top_p=0.95,top_k=20,max_gen_toks=32768.",
+        ),
+        click.option(
+            "--repeats",
+            type=click.IntRange(min=1),
+            help="Samples of every item, each with its own seed; the score is their mean.  "
+            "[default: 1]",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def engine_options(command: Command) -> Command:
+    """Add the options of large engines, each None unless the user gives it."""
+    count = click.IntRange(min=1)
+    options = [
+        click.option(
+            "--tensor-parallel-size", type=count, help="vLLM: GPUs that share each layer."
+        ),
+        click.option(
+            "--pipeline-parallel-size",
+            type=count,
+            help="vLLM: groups of layers on GPUs of their own.",
+        ),
+        click.option(
+            "--gpu-memory-utilization",
+            type=click.FloatRange(min=0, max=1, min_open=True),
+            help="vLLM: share of a GPU's memory to use.  [default: 0.9]",
+        ),
+        click.option("--max-num-seqs", type=count, help="vLLM: sequences at once, at most."),
+        click.option(
+            "--enforce-eager", type=bool, metavar="BOOL", help="vLLM: run without compiling."
+        ),
+        click.option(
+            "--device-map",
+            type=click.Choice(["auto"]),
+            help="transformers: spread the layers over all GPUs.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 code_isolation_option = click.option(
     "--code-isolation",
     type=click.Choice(["bwrap", "none"]),

@@ -18,9 +18,10 @@ from ablations.engines.backends import resolve_backend
 from ablations.engines.donor import differences
 from ablations.engines.errors import SwapFailed
 from ablations.engines.in_place import Engine, HfEngine, VllmEngine
-from ablations.engines.lm_eval_backend import check_tasks, run_tasks
+from ablations.engines.lm_eval_backend import run_tasks
 from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.engines.probe import Expected, Said, ask_probe
+from ablations.engines.task_loading import check_tasks
 from ablations.machine.progress import Step, tell
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError
@@ -171,7 +172,12 @@ class LiveEvaluator:
         self.swap(model)
         try:
             return run_tasks(
-                self._lm, request, model=model.description, backend=self.backend, answers=answers
+                self._lm,
+                request,
+                model=model.description,
+                backend=self.backend,
+                folder=model.donor,
+                answers=answers,
             )
         except InputError:  # the request is at fault, and nothing was asked yet
             raise

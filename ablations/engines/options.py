@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -15,11 +15,19 @@ BackendChoice = Literal["auto", "hf", "vllm"]
 """What a user may ask for; ``auto`` is vLLM when it is installed, else HF."""
 
 
+_LATER_OPTIONS = (
+    *("tensor_parallel_size", "pipeline_parallel_size", "max_num_seqs", "enforce_eager"),
+    "device_map",
+)
+"""Fields that are part of a score's identity only where they are not as by default: scores of
+before they existed keep their keys."""
+
+
 class EngineOptions(Described):
     """How a model is run. Nothing here should change a score beyond rounding, but it may."""
 
     batch_size: int = Field(default=64, ge=1)
-    """How many sequences run at once. HF: per forward pass; vLLM: at most."""
+    """HF: how many sequences run in one forward pass. vLLM has `max_num_seqs` in its place."""
 
     max_model_len: int | None = Field(default=None, ge=1)
     """Context length in tokens, prompt and answer together. Without it, the model's own."""
@@ -33,3 +41,34 @@ class EngineOptions(Described):
 
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     """vLLM on GPU: share of the GPU's memory for weights and cache together."""
+
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    """vLLM: number of GPUs that share every layer, for models that do not fit one."""
+
+    pipeline_parallel_size: int = Field(default=1, ge=1)
+    """vLLM: number of groups of layers, each on GPUs of its own. A model takes this times
+    `tensor_parallel_size` GPUs."""
+
+    max_num_seqs: int | None = Field(default=None, ge=1)
+    """vLLM: how many sequences run at once, at most. Without it, vLLM's own choice."""
+
+    enforce_eager: bool | None = None
+    """vLLM: run without compiling the model and without CUDA graphs: it starts sooner and answers
+    slower. Without it, true on CPU and false on a GPU."""
+
+    device_map: Literal["auto"] | None = None
+    """HF: ``auto`` spreads the layers of a model over all GPUs. Without it, one GPU (or the CPU)
+    holds the model."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that vLLM takes for one model."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    def identity(self) -> dict[str, Any]:
+        """Return what of the options is a part of a score's identity, as JSON holds it."""
+        found = self.model_dump(mode="json", exclude=set(MEMORY_OPTIONS))
+        for name in _LATER_OPTIONS:
+            if found[name] == type(self).model_fields[name].default:
+                del found[name]
+        return found

@@ -4,7 +4,11 @@ These classes stand before its model classes (``class Model(WatchedHf, HFLM)``):
 
 - An answer may take half of the context at most. lm-eval reserves the task's `max_gen_toks`, which
   may be more than a small model has: HF then stops with an assertion, and of vLLM's prompt its cut
-  leaves nothing.
+  leaves nothing. A limit that the user asked for may take all that the longest prompt leaves.
+- With a `think_end_token`, the task's stop strings count only after the thinking, as with vLLM;
+  lm-eval has HF stop at one inside it.
+- A sampled answer has a seed of its own on vLLM, by seed, repeat and item: it does not depend on
+  what else is asked. HF draws whole batches, from torch's seed.
 - A prompt that does not fit beside the answer is cut from the left, as lm-eval does: examples go
   first. For log-likelihoods lm-eval leaves HF two tokens more than vLLM; here both have vLLM's.
 - Special tokens inside an answer stay in its text, as with vLLM, where stop strings must see them;
@@ -25,6 +29,7 @@ import copy
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from ablations.engines.item_progress import AnswerHook, EngineBar, ItemProgress
@@ -44,6 +49,18 @@ class Watched:
 
     _progress: ItemProgress | None = None
     """Of the task that is asked now."""
+
+    think_end_token: str | None = None
+    """Ends the thinking, which is no part of an answer."""
+
+    keeps_asked_limit: bool = False
+    """Whether the limit of an answer is the user's own."""
+
+    sample_seed: str = ""
+    """What the seeds of sampled answers are derived from."""
+
+    _round: int = 0
+    """How often the prompts that are asked now were asked before."""
 
     cache_hook: Any
     """lm-eval's, which is called with every answer."""
@@ -67,7 +84,8 @@ class Watched:
         """Return an answer per request; see lm-eval."""
         answers = [""] * len(requests)
         self._progress = ItemProgress(requests) if requests else None
-        for places in _rounds([request.args[0] for request in requests]):
+        rounds = _rounds([request.args[0] for request in requests])
+        for self._round, places in enumerate(rounds):
             chosen = [requests[place] for place in places]
             found = self._generate_round(chosen, disable_tqdm)
             for place, answer in zip(places, found, strict=True):
@@ -110,11 +128,15 @@ class Watched:
         """Answer requests of which no two have the same prompt."""
         context: int = self.max_length  # type: ignore[attr-defined]
         limits = [_asked(request.args[1], self.max_gen_toks) for request in requests]  # type: ignore[attr-defined]
+        longest = None
+        if self.keeps_asked_limit and max(limits) > context // 2:
+            longest = max(len(self.tok_encode(request.args[0])) for request in requests)  # type: ignore[attr-defined]
         fitted = []
         for request, asked in zip(requests, limits, strict=True):
             with_limit = copy.copy(request)
-            limit = _within(asked, context)
-            with_limit.arguments = (request.args[0], _limited(request.args[1], limit))
+            limit = _within(asked, context, longest)
+            options = _limited(request.args[1], limit)
+            with_limit.arguments = (request.args[0], self._seeded(request, options))
             fitted.append(with_limit)
         hook = _Hook(self.cache_hook)
         self._ends = hook.ends
@@ -142,6 +164,11 @@ class Watched:
             for prompt, answer in zip(asked_in_order, answers, strict=True)
         ]
 
+    def _seeded(self, request: Any, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the options of a request, with a seed of its own where the engine takes one."""
+        del request
+        return options
+
 
 class WatchedHf(Watched):
     """Stands before lm-eval's ``HFLM``."""
@@ -156,6 +183,9 @@ class WatchedHf(Watched):
     def _model_generate(
         self, context: Any, max_length: int, stop: list[str], **options: Any
     ) -> Any:
+        if self.think_end_token:
+            end = str(super().tok_decode(self.eot_token_id, skip_special_tokens=False))  # type: ignore[misc,attr-defined]
+            stop = [each for each in stop if each == end]
         generate = super()._model_generate  # type: ignore[misc]
         found = hf_batch(self.kept, generate, context, max_length, stop, options)
         tokens = 0
@@ -188,6 +218,8 @@ class WatchedHf(Watched):
 
     def _lead(self, prompt: list[int], answer: Sequence[int], text: str) -> str:
         """Return the white space between a prompt and its answer that is not in its `text`."""
+        if self.think_end_token:  # lm-eval strips the white space before an answer after thinking
+            return ""
         # Not the `tok_decode` above: a prompt may hold, or be padded with, tokens that end answers.
         before, both = (
             str(super(WatchedHf, self).tok_decode(tokens, skip_special_tokens=False))  # type: ignore[misc]
@@ -208,6 +240,14 @@ class WatchedHf(Watched):
 
 class WatchedVllm(Watched):
     """Stands before lm-eval's ``VLLM``."""
+
+    def _seeded(self, request: Any, options: dict[str, Any]) -> dict[str, Any]:
+        if not options.get("temperature") or options.get("do_sample") is False:
+            return options
+        place = f"{request.task_name} {request.doc_id} {request.idx} {self._round}"
+        text = f"{self.sample_seed} {place}"
+        seed = int.from_bytes(sha256(text.encode()).digest()[:4])
+        return {**options, "seed": seed}
 
     def _model_generate(self, *arguments: Any, generate: bool = False, **options: Any) -> Any:
         ask = super()._model_generate  # type: ignore[misc]
@@ -280,8 +320,10 @@ def answer_limit(options: Mapping[str, Any], context: int | None, default: int =
     return asked if context is None else _within(asked, context)
 
 
-def _within(asked: int, context: int) -> int:
-    return min(asked, max(1, context // 2))
+def _within(asked: int, context: int, longest: int | None = None) -> int:
+    """Return the limit of an answer: half of the context, or what the longest prompt leaves."""
+    room = context // 2 if longest is None else max(context // 2, context - longest)
+    return min(asked, max(1, room))
 
 
 def _rounds(prompts: Sequence[str]) -> Iterator[list[int]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablations.engines.lm_eval_backend import build_requests
+from ablations.engines.task_loading import build_requests
 from ablations.engines.watched import answer_limit
 from ablations.machine.progress import Step, tell
 from ablations.models.context import context_of

@@ -25,6 +25,7 @@ from ablations.runner.results import RESULTS_FILE
 from ablations.runner.run import RunOptions, check_folder, run_file
 from ablations.runner.trackers import TrackerName
 from ablations.sandbox.programs import Isolation
+from ablations.scoring.protocol import Protocol
 from ablations.scoring.records import Backend, Evaluation, Seed
 from ablations.study.experts import ExpertsFile
 from ablations.study.files import StudyFile
@@ -49,6 +50,12 @@ class SuiteRequest(Frozen):
     benchmarks: tuple[str, ...] = ()
     """Short names of benchmarks; none asks all."""
 
+    tasks: tuple[str, ...] = ()
+    """Other tasks by lm-eval's names; alone unless languages or benchmarks are named too."""
+
+    include_path: Path | None = None
+    """Folder of task files in which `tasks` are looked for before lm-eval's own."""
+
     data_dir: Path | None = None
     """Folder of local files in place of the hub."""
 
@@ -63,6 +70,9 @@ class SuiteRequest(Frozen):
 
     options: EngineOptions = EngineOptions()
     """How the model is run."""
+
+    protocol: Protocol = Protocol()
+    """Chat template, thinking, sampling and repeats."""
 
     allow_code_execution: bool = False
     """Whether generated programs may be run."""
@@ -82,7 +92,7 @@ class SuiteResult:
     """What evaluated it."""
 
     tasks: tuple[Task, ...]
-    """Every task that was chosen, in the order of Table 5."""
+    """Every task of the suite that was chosen, in the order of Table 5."""
 
     evaluations: Mapping[str, Evaluation]
     """Task name -> its evaluation, without samples."""
@@ -99,11 +109,14 @@ class SuiteResult:
     problems: tuple[str, ...] = ()
     """What is wrong with the evaluation itself; see `ablations.runner.problems`."""
 
+    notes: tuple[str, ...] = ()
+    """How the model was asked, where that is not as the tasks say."""
+
     def report(self) -> str:
         """Return the table in the layout of the paper's Table 5, notes, and where records are."""
         parts = [self.model] if is_folder(self.model) else self.model.split("+")
         name = "+".join(Path(part).name if is_folder(part) else part for part in parts)
-        table = render_table5(name, self.tasks, self.evaluations, self.skipped)
+        table = render_table5(name, self.tasks, self.evaluations, self.skipped, self.notes)
         if not self.evaluations:
             return f"{table}\n\nNothing was evaluated."
         many = "task" if len(self.earlier) == 1 else "tasks"
@@ -138,7 +151,7 @@ def evaluate_model(
             be streamed, a missing backend, or a folder that cannot be written or is another's.
         LayerSwapError: when a task fails; what was finished before it stays.
     """
-    chosen = choose(list_tasks(), request.languages, request.benchmarks)
+    chosen, others = _chosen(request)
     expert = find_model(model)
     beside = None
     if expert.adapter is not None and is_lora(expert.adapter):  # of a kind that is not streamed
@@ -149,7 +162,7 @@ def evaluate_model(
     out = default_folder(model, backend, request) if out is None else out
     check_folder(out, _NAME)
     may_run = request.allow_code_execution
-    asked = [task.name for task in chosen if may_run or not task.executes_code]
+    asked = [task.name for task in chosen if may_run or not task.executes_code] + others
     skipped = {task.name: NEEDS_CODE_EXECUTION for task in chosen if task.name not in asked}
     if not asked:
         return SuiteResult(model, backend, chosen, {}, skipped, (), out)
@@ -159,7 +172,9 @@ def evaluate_model(
         baseline=("base",),
         experts=Pools(base=model, task=(model,), language=(model,)),
         evaluate=Evaluate(
+            **dict(request.protocol),
             tasks=tuple(asked),
+            include_path=None if request.include_path is None else str(request.include_path),
             data_dir=None if request.data_dir is None else str(request.data_dir),
             allow_code_execution=request.allow_code_execution,
             code_isolation=request.code_isolation,
@@ -183,9 +198,22 @@ def evaluate_model(
     (cell,) = done.cells
     found = {task.task: task.evaluation.model_copy(update={"model": model}) for task in cell.tasks}
     results = json.loads((out / RESULTS_FILE).read_text(encoding="utf-8"))
-    earlier = tuple(task for task in results["models"][cell.label]["tasks"] if task not in asked)
-    problems = evaluation_problems(done)
-    return SuiteResult(model, backend, chosen, found, skipped, earlier, out, problems)
+    earlier = tuple(task for task in results["models"][cell.label]["tasks"] if task not in found)
+    problems, notes = evaluation_problems(done), done.head.notes
+    skipped |= cell.skipped
+    return SuiteResult(model, backend, chosen, found, skipped, earlier, out, problems, notes)
+
+
+def _chosen(request: SuiteRequest) -> tuple[tuple[Task, ...], list[str]]:
+    """Return the tasks of the suite, and the names of the others."""
+    suite = list_tasks()
+    names = {task.name for task in suite}
+    named = [task for task in suite if task.name in request.tasks]
+    by_kind: tuple[Task, ...] = ()
+    if request.languages or request.benchmarks or not request.tasks:
+        by_kind = choose(suite, request.languages, request.benchmarks)
+    chosen = tuple(task for task in suite if task in named or task in by_kind)
+    return chosen, [name for name in request.tasks if name not in names]
 
 
 def default_folder(model: str, backend: Backend, request: SuiteRequest) -> Path:
@@ -197,4 +225,5 @@ def default_folder(model: str, backend: Backend, request: SuiteRequest) -> Path:
     options = request.options
     asked = {"limit": request.limit, "dtype": options.dtype, "max-model-len": options.max_model_len}
     words = [f"{name}-{value}" for name, value in asked.items() if value not in (None, "auto")]
-    return DEFAULT_OUT / model.strip("/.").replace("/", "--") / "-".join([backend, *words])
+    name = "-".join([backend, *words, *request.protocol.words()])
+    return DEFAULT_OUT / model.strip("/.").replace("/", "--") / name

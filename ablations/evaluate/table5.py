@@ -26,17 +26,21 @@ def render_table5(
     tasks: Sequence[Task],
     evaluations: Mapping[str, Evaluation],
     skipped: Mapping[str, str],
+    remarks: Sequence[str] = (),
 ) -> str:
-    """Return the table and its notes.
+    """Return the table and its notes; tasks that are not of the suite follow, by their names.
 
     Args:
         model: name of the column.
         tasks: the rows, in order.
         evaluations: task name -> what it gave.
         skipped: task name -> why it was not asked.
+        remarks: on how the model was asked.
     """
-    rows = [_row(task, evaluations.get(task.name)) for task in tasks]
-    titles = [task.title for task in tasks]
+    others = [name for name in evaluations if name not in {task.name for task in tasks}]
+    rows = [_row(task.label, task.name, evaluations.get(task.name)) for task in tasks]
+    rows += [_row("", name, evaluations[name]) for name in others]
+    titles = [*(task.title for task in tasks), *(_title(n, evaluations[n]) for n in others)]
     table = text_table(
         [each or model for each in _HEAD],
         [
@@ -47,22 +51,27 @@ def render_table5(
     )
     notes = "\n".join(
         textwrap.fill(note, _WIDTH, initial_indent="- ", subsequent_indent="  ")
-        for note in join_notes(_notes(tasks, evaluations, skipped))
+        for note in join_notes((*remarks, *_notes(tasks, evaluations, skipped)))
     )
     return f"{table}\n\n{notes}"
 
 
-def _row(task: Task, evaluation: Evaluation | None) -> tuple[str, ...]:
+def _title(name: str, evaluation: Evaluation) -> str:
+    """Return the title of a task that is not of the suite."""
+    return f"{name} {evaluation.score(name).metric}, {evaluation.num_fewshot.get(name, 0)}-shot"
+
+
+def _row(label: str, name: str, evaluation: Evaluation | None) -> tuple[str, ...]:
     if evaluation is None:
-        return (task.label, "skipped", "", "", "", "")
+        return (label, "skipped", "", "", "", "")
     scores = [score for score in evaluation.scores if score.metric not in OBSERVED]
     main, *others = scores
     return (
-        task.label,
+        label,
         format_score(main),
         ", ".join(_named(score, main) for score in others),
-        _share(evaluation, task.name, LANGUAGE_FIDELITY),
-        _share(evaluation, task.name, TRUNCATED),
+        _share(evaluation, name, LANGUAGE_FIDELITY),
+        _share(evaluation, name, TRUNCATED),
         str(main.n),
     )
 
@@ -95,10 +104,14 @@ def _notes(
         "",
     )
     yield f"Scores in percent{level}; BLEU and chrF++ on a scale of 0 to 100."
-    for task in tasks:
-        if task.name not in evaluations:
-            yield f"{task.name}: skipped: {skipped[task.name]}"
+    yield from _repeat_notes(evaluations)
+    for name, reason in skipped.items():
+        if name not in evaluations:
+            yield f"{name}: skipped: {reason}"
     done = [task for task in tasks if task.name in evaluations]
+    for name in evaluations:
+        if name not in {task.name for task in tasks}:
+            yield from evaluations[name].notes
     if any(task.filters[:1] == ("strict-match",) for task in done):
         yield (
             "MGSM: the score counts the number after the answer phrase of the examples (strict); "
@@ -118,3 +131,15 @@ def _notes(
         for score in evaluations[task.name].scores:
             if score.signature is not None:
                 yield f"{task.name}: {score.metric} is {score.signature}"
+
+
+def _repeat_notes(evaluations: Mapping[str, Evaluation]) -> Iterator[str]:
+    """Yield what scores of several repeats are: their mean, and how much they differ."""
+    for name, evaluation in evaluations.items():
+        main = evaluation.scores[0]
+        if main.deviation is not None:
+            yield (
+                f"{name}: mean of {main.repeats} samples of each item; standard deviation of the "
+                f"score over them {percent(main.deviation)}; intervals count items and repeats as "
+                "two levels."
+            )

@@ -21,7 +21,6 @@ from ablations.statistics.crossed import (
     difference_interval,
     difference_p,
     estimate,
-    item_values,
     score_interval,
 )
 from ablations.statistics.intervals import Array
@@ -34,6 +33,7 @@ MOST_SETTINGS = 4
 MCNEMAR = "exact McNemar test, Newcombe's paired interval"
 OVER_ITEMS = "Newcombe's paired interval on effective numbers of items, and p from that interval"
 OVER_EXPERTS = "the same over experts and items together"
+WITH_REPEATS = ", with the repeats of an item as one more level"
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,8 @@ class Comparer:
 
     def interval(self, block: Block) -> tuple[float, float]:
         """Return the interval of the average over the cells of `block`, over experts and items."""
-        values = item_values(block.counts, block.statistic)
-        return score_interval(estimate(values, block.present), self.level)
+        found = estimate(block.values(block.counts), block.present)
+        return score_interval(found, self.level)
 
     def compare(self, first: Block, second: Block) -> Outcome | None:
         """Return how `first` differs from `second`; None where no cell has its like."""
@@ -131,7 +131,7 @@ class Comparer:
             return None
         weights = [_broadcast(each.weights, shape)[present] for each in (first, second)]
         scores = [first.statistic(each.sum(axis=3))[present].mean() for each in (one, other)]
-        per_item = (one - other)[present][..., 0]
+        per_item = (one - other)[present].mean(axis=-1)
         outcome = Outcome(
             difference=float(scores[0] - scores[1]),
             low=0.0,
@@ -142,14 +142,14 @@ class Comparer:
             cells=len({*zip(*np.nonzero(present)[1:], *weights, strict=True)}),
             task_experts=int(present.any(axis=(0, 2)).sum()),
             language_experts=int(present.any(axis=(0, 1)).sum()),
-            psi=None if one.shape[-1] > 1 else float((per_item**2).mean()),
+            psi=None if one.shape[-1] > first.repeats else float((per_item**2).mean()),
             models=tuple((str(a), str(b)) for a, b in zip(*weights, strict=True)),
         )
         if all(a == b for a, b in outcome.models):
             return outcome
         if outcome.cells == 1 and first.is_binary and second.is_binary:
             return _compare_right_and_wrong(outcome, one[present][0], other[present][0], self.level)
-        values = [item_values(each, first.statistic) for each in (one, other)]
+        values = [first.values(each) for each in (one, other)]
         found: tuple[Estimate, Estimate, Estimate] = (
             estimate(values[0], present),
             estimate(values[1], present),
@@ -157,12 +157,13 @@ class Comparer:
         )
         low, high = difference_interval(*found, self.level)
         several = outcome.task_experts > 1 or outcome.language_experts > 1
+        method = OVER_EXPERTS if several else OVER_ITEMS
         return replace(
             outcome,
             low=low,
             high=high,
             p=difference_p(*found),
-            method=OVER_EXPERTS if several else OVER_ITEMS,
+            method=f"{method}{WITH_REPEATS if first.repeats > 1 else ''}",
         )
 
 

@@ -19,6 +19,7 @@ from ablations.report.wording import ALPHA, is_small
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import CellRecord, Run, TaskRecord, load_run
 from ablations.runner.results import latest_records
+from ablations.scoring.protocol import protocol_of
 from ablations.scoring.records import TaskScore
 from ablations.statistics.as_text import p_text, points, with_interval
 from ablations.statistics.corpus import CORPUS_METRICS
@@ -191,6 +192,7 @@ def _protocol(model: _Model, tasks: Sequence[str]) -> dict[str, str]:
         ),
         "--dtype": options.dtype,
         "--max-model-len": str(options.max_model_len or "the model's"),
+        "the way of asking": str(protocol_of(model.run.study.evaluate).asked() or "the tasks' own"),
     }
     for task in tasks:
         evaluation = model.tasks[task].evaluation

@@ -16,7 +16,7 @@ from ablations.report.design import Group, Model, groups, setting_key
 from ablations.runner.records import CellRecord, Run, TaskRecord
 from ablations.scoring.records import TaskScore
 from ablations.statistics.corpus import CorpusMetric, corpus_metric
-from ablations.statistics.crossed import Mask, Statistic
+from ablations.statistics.crossed import Mask, Statistic, item_values
 from ablations.statistics.intervals import Array
 
 Item = tuple[int, str]
@@ -51,7 +51,8 @@ class Block:
     """The cells of some models in one group, item by item; see `statistics`."""
 
     counts: Array
-    """Shape [settings, task experts, language experts, items, statistics]."""
+    """Shape [settings, task experts, language experts, items, repeats x statistics], those of a
+    repeat side by side."""
 
     present: Mask
     """Shape [settings, task experts, language experts]: which cells there are. A setting with one
@@ -60,11 +61,23 @@ class Block:
     weights: npt.NDArray[np.object_]
     """`weights_key` per cell, shaped as `present`: equal where two cells are one model."""
 
-    statistic: Statistic
-    """A cell's sums to its score."""
+    single: Statistic
+    """Sums of a cell's single repeat to its score."""
 
     is_binary: bool
-    """Whether every item is right or wrong."""
+    """Whether every item is right or wrong; never with several repeats."""
+
+    repeats: int = 1
+    """Samples of every item."""
+
+    def statistic(self, sums: Array) -> Array:
+        """Return the scores of sums over items, shape [..., repeats x statistics] to [...]."""
+        each = self.single(sums.reshape(*sums.shape[:-1], self.repeats, -1))
+        return np.asarray(each.mean(axis=-1))
+
+    def values(self, counts: Array) -> Array:
+        """Return what items (and repeats) of such `counts` add to their cell's score."""
+        return item_values(counts, self.single, self.repeats)
 
     def average(self) -> float:
         """Return the mean score over the cells that there are."""
@@ -177,8 +190,9 @@ class Observations:
         counts = np.zeros((*shape, len(items), width))
         for place, rows in found.items():
             counts[place] = rows
-        corpus = corpus_metric(measure.metric, self._signature(group, measure))
-        return _block(counts, present, weights, corpus)
+        scores = [score for cell in self.members(group) if (score := self.score(cell, measure))]
+        corpus = corpus_metric(measure.metric, scores[0].signature)
+        return _block(counts, present, weights, corpus, scores[0].repeats)
 
     def items(self, group: Group, measure: Measure) -> tuple[Item, ...]:
         """Return the items that every cell of `group` answered, in the order of their split.
@@ -199,10 +213,6 @@ class Observations:
             for cell in self.run.cells
             if cell.language == group.language or "language" not in cell.experts
         ]
-
-    def _signature(self, group: Group, measure: Measure) -> str | None:
-        scores = (self.score(cell, measure) for cell in self.members(group))
-        return next((score.signature for score in scores if score is not None), None)
 
     def _scores_of(self, group: Group) -> dict[str, list[TaskScore]]:
         members = self.members(group)
@@ -225,18 +235,28 @@ class Observations:
 
 
 def read_items(record: TaskRecord) -> dict[tuple[str, str, str], Mapping[Item, object]]:
-    """Return (task, metric, filter) -> item -> its value, or its counts of a corpus metric."""
-    read: dict[tuple[str, str, str], dict[Item, object]] = {}
+    """Return (task, metric, filter) -> item -> its value, or its counts of a corpus metric.
+
+    Where items were sampled several times, the values or counts of all repeats, side by side.
+    """
+    read: dict[tuple[str, str, str], dict[int, dict[Item, object]]] = {}
     for sample in record.samples():
         for metric, value in sample.values.items():
-            into = read.setdefault((sample.task, metric, sample.filter), {})
-            into[sample.doc_id, sample.doc_hash] = value
+            repeats = read.setdefault((sample.task, metric, sample.filter), {})
+            repeats.setdefault(sample.repeat, {})[sample.doc_id, sample.doc_hash] = value
     scores = record.evaluation.scores
     signatures = {(s.task, s.metric, s.filter): s.signature for s in scores}
-    return {
-        key: _counted(values, corpus_metric(key[1], signatures.get(key)))
-        for key, values in read.items()
-    }
+    found: dict[tuple[str, str, str], Mapping[Item, object]] = {}
+    for key, repeats in read.items():
+        corpus = corpus_metric(key[1], signatures.get(key))
+        counted = [_counted(values, corpus) for values in repeats.values()]
+        common = [item for item in counted[0] if all(item in each for each in counted)]
+        found[key] = counted[0]
+        if len(counted) > 1:
+            found[key] = {
+                item: np.hstack([_row(each[item]) for each in counted]) for item in common
+            }
+    return found
 
 
 def block_of_one(
@@ -253,19 +273,26 @@ def block_of_one(
     counts = _counts([values[item] for item in items])[None, None, None]
     weights = np.full((1, 1, 1), weights_key, dtype=np.object_)
     present = np.ones((1, 1, 1), dtype=bool)
-    return _block(counts, present, weights, corpus_metric(score.metric, score.signature))
+    corpus = corpus_metric(score.metric, score.signature)
+    return _block(counts, present, weights, corpus, score.repeats)
 
 
 def _block(
-    counts: Array, present: Mask, weights: npt.NDArray[np.object_], corpus: CorpusMetric | None
+    counts: Array,
+    present: Mask,
+    weights: npt.NDArray[np.object_],
+    corpus: CorpusMetric | None,
+    repeats: int,
 ) -> Block:
-    is_corpus = counts.shape[-1] > 1 and corpus is not None
+    is_corpus = counts.shape[-1] > repeats and corpus is not None
+    is_single = repeats == 1 and not is_corpus
     return Block(
         counts=counts,
         present=present,
         weights=weights,
-        statistic=corpus.score if corpus and is_corpus else _mean_of(counts.shape[-2]),
-        is_binary=not is_corpus and bool(np.isin(counts, (0.0, 1.0)).all()),
+        single=corpus.score if corpus and is_corpus else _mean_of(counts.shape[-2]),
+        is_binary=is_single and bool(np.isin(counts, (0.0, 1.0)).all()),
+        repeats=repeats,
     )
 
 
@@ -291,6 +318,10 @@ def _counted(values: Mapping[Item, object], corpus: CorpusMetric | None) -> Mapp
         return {}
     rows = corpus.counts([prediction for _, prediction in pairs], [gold for gold, _ in pairs])
     return dict(zip(values, rows.astype(np.float64), strict=True))
+
+
+def _row(value: object) -> Array:
+    return np.atleast_1d(np.asarray(value, dtype=np.float64))
 
 
 def _counts(values: Sequence[object]) -> Array:

@@ -30,6 +30,7 @@ def _notes(run: Run) -> Iterator[str]:
     yield from _by_cells(run, lambda cell: list(cell.notes))
     yield from _by_cells(run, rescored_notes)
     yield from _truncation(run)
+    yield from _repeats(run)
     if any(score.metric == LANGUAGE_FIDELITY for cell in run.cells for score in cell.scores):
         yield (
             "scores.csv has, beside each generation task, the share of answers in the language "
@@ -46,6 +47,20 @@ def _truncation(run: Run) -> Iterator[str]:
     for task, (share, label) in worst.items():
         told = f"up to {percent(share)} % of the answers of a cell ({label})"
         yield truncation_note(task, told, "the token limit")
+
+
+def _repeats(run: Run) -> Iterator[str]:
+    """Yield how many samples of an item a score is the mean of, and how much they differ."""
+    for task in dict.fromkeys(score.task for cell in run.cells for score in cell.scores):
+        scores = [next((s for s in cell.scores if s.task == task), None) for cell in run.cells]
+        found = [s for s in scores if s is not None and s.deviation is not None]
+        if found:
+            most = max(score.deviation or 0.0 for score in found)
+            yield (
+                f"{task}: scores are the mean of {found[0].repeats} samples of each item; over "
+                f"them the score of a cell has a standard deviation of up to {percent(most)}. "
+                "Intervals and tests count items and repeats as two levels."
+            )
 
 
 def _by_cells(run: Run, notes: Callable[[CellRecord], list[str]]) -> Iterator[str]:

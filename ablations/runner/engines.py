@@ -277,7 +277,12 @@ class StudyEngine:
         engine = held.enter_context(loaded(folder, backend, self._setup.options, seed))
         return (
             lambda request, answers: run_tasks(
-                engine, request, model=str(folder), backend=backend, answers=answers
+                engine,
+                request,
+                model=str(folder),
+                backend=backend,
+                folder=folder,
+                answers=answers,
             ),
             how,
             {"merge": merge_s, "start": time.monotonic() - started},
@@ -297,7 +302,12 @@ class StudyEngine:
             fusion.load(engine.model, adapter)
         return (
             lambda request, answers: run_tasks(
-                engine, request, model=str(adapter), backend=backend, answers=answers
+                engine,
+                request,
+                model=str(adapter),
+                backend=backend,
+                folder=folder,
+                answers=answers,
             ),
             {"weights": "of the base, with an adapter beside them"},
             {"merge": 0.0, "start": time.monotonic() - started},

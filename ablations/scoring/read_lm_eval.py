@@ -56,17 +56,20 @@ def what_was_asked(
 
 
 def read_samples(
-    raw: Mapping[str, Any], outcomes: Mapping[Key, Sequence[Outcome]] | None = None
+    raw: Mapping[str, Any],
+    outcomes: Mapping[Key, Sequence[Outcome]] | None = None,
+    repeat: int = 0,
 ) -> tuple[Sample, ...]:
     """Return the records of an lm-eval result that was made with ``log_samples=True``.
 
     Args:
         raw: the result.
         outcomes: how the requests went, where the model object watched them.
+        repeat: number of the sample of each item.
     """
     observer = Observer(raw.get("configs", {}), outcomes or {})
     return tuple(
-        _read_sample(task, logged, observer)
+        _read_sample(task, logged, observer, repeat)
         for task, records in raw["samples"].items()
         for logged in records
     )
@@ -121,7 +124,7 @@ def _observed_scores(task: str, samples: Sequence[Sample], *, level: float) -> I
             )
 
 
-def _read_sample(task: str, logged: Mapping[str, Any], observer: Observer) -> Sample:
+def _read_sample(task: str, logged: Mapping[str, Any], observer: Observer, repeat: int) -> Sample:
     responses = tuple(_response(each[0]) for each in logged["resps"])
     metrics = {name: _value(logged[name]) for name in logged["metrics"]}
     programs = (each.verdict for each in logged["filtered_resps"] if isinstance(each, RunCode))
@@ -138,6 +141,7 @@ def _read_sample(task: str, logged: Mapping[str, Any], observer: Observer) -> Sa
         prompt_hash=logged["prompt_hash"],
         target_hash=logged["target_hash"],
         program=next(programs, None),
+        repeat=repeat,
     )
 
 

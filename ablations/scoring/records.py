@@ -13,6 +13,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from ablations.sandbox.programs import Isolation
 from ablations.sandbox.watch import ProgramVerdict
+from ablations.scoring.protocol import Protocol
 from ablations.statistics.intervals import Interval
 from ablations.tasks.catalog import PREFIX, SHIPPED_TASKS
 from layerswap_method.errors import InputError, nearest
@@ -57,6 +58,21 @@ class TaskScore(Frozen):
     signature: str | None = None
     """sacrebleu's signature of a corpus metric (tokeniser, smoothing, version); None elsewhere."""
 
+    repeats: int = Field(default=1, ge=1)
+    """Samples of every item behind `value`, which is their mean; absent in files where it is 1."""
+
+    deviation: float | None = None
+    """Standard deviation of the score over repeats (n-1 degrees), on the scale of `value`; None,
+    and absent in files, for a single one."""
+
+    @model_serializer(mode="wrap")
+    def _without_single_repeats(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = write(self)
+        if content.get("repeats") == 1:
+            del content["repeats"]
+            content.pop("deviation", None)
+        return content
+
 
 class Sample(Frozen):
     """What the model said to one item, after one filter. One line of the record files."""
@@ -97,11 +113,16 @@ class Sample(Frozen):
     program: ProgramVerdict | None = None
     """What came of the program in `answers`; None, and absent in files, where none was run."""
 
+    repeat: int = Field(default=0, ge=0)
+    """0-based number of the sample of this item; absent in files where it is 0."""
+
     @model_serializer(mode="wrap")
-    def _without_no_program(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content: dict[str, Any] = write(self)
-        if content["program"] is None:
-            del content["program"]
+        if content.get("program") is None:
+            content.pop("program", None)
+        if content.get("repeat") == 0:
+            del content["repeat"]
         return content
 
 
@@ -128,10 +149,13 @@ class EvaluationRequest(Frozen):
     """Items per task, from the first; None asks all."""
 
     seed: Seed = 0
-    """Seeds few-shot sampling, the bootstrap, and (unused under greedy decoding) generation."""
+    """Seeds few-shot sampling, the bootstrap, and, with repeat and item, sampled answers."""
 
     level: float = Field(default=0.95, gt=0, lt=1)
     """Confidence level of the intervals."""
+
+    protocol: Protocol = Protocol()
+    """Chat template, thinking, sampling and repeats."""
 
     @property
     def folders(self) -> tuple[Path, ...]:

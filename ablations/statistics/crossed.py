@@ -1,9 +1,10 @@
 """Averages over pairs of experts and over items: intervals and paired tests. Knows numbers only.
 
-A *block* holds values of shape [settings, task experts, language experts, items]. Experts and items
-are samples: pairs that share an expert are not independent, and neither are cells that were asked
-the same items. So the variance of an average has a part for each of the three. Settings are no
-sample: they are averaged.
+A *block* holds values of shape [settings, task experts, language experts, items], or with a last
+axis of repeats, where every item was sampled several times. Experts, items and repeats are samples:
+pairs that share an expert are not independent, and neither are cells that were asked the same
+items. So the variance of an average has a part for each of them. Settings are no sample: they are
+averaged.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Estimate:
     """The average over the cells that there are."""
 
     variance: float
-    """Of `value`, over experts and items."""
+    """Of `value`, over experts, items and repeats."""
 
     degrees: float
     """Degrees of freedom of `variance`, at least 1; infinite where it is 0."""
@@ -52,17 +53,24 @@ class Estimate:
         return float(t.ppf((1 + level) / 2, self.degrees))
 
 
-def item_values(counts: Array, statistic: Statistic) -> Array:
+def item_values(counts: Array, statistic: Statistic, repeats: int = 1) -> Array:
     """Return what every item adds to its cell's score, shape [..., items]; their mean is the score.
+
+    With several repeats the shape is [..., items, repeats], and each repeat is a score by itself.
 
     A count of one column is a value by itself. Of a corpus metric (BLEU) the jackknife's pseudo-
     values are taken, moved to the mean of the score: n s - (n-1) s_i, with s_i the score without
     item i. Source: Efron and Tibshirani 1993, chapter 11.
 
     Args:
-        counts: additive statistics, shape [..., items, statistics].
-        statistic: a cell's sums over items to its score.
+        counts: additive statistics, shape [..., items, repeats x statistics], those of a repeat
+            side by side.
+        statistic: a cell's sums over items to its score, of one repeat.
+        repeats: samples of every item.
     """
+    if repeats > 1:
+        single = np.moveaxis(counts.reshape(*counts.shape[:-1], repeats, -1), -2, 0)
+        return np.stack([item_values(each, statistic) for each in single], axis=-1)
     if counts.shape[-1] == 1:
         return counts[..., 0]
     sums = counts.sum(axis=-2, keepdims=True)
@@ -76,30 +84,33 @@ def estimate(values: Array, present: Mask) -> Estimate:
     """Return the average over the cells that are `present`, and its variance.
 
     With r the share of one value in the error of the average, (value - average) / (cells x items),
-    and k units of a kind (task experts, language experts, items), that kind gives::
+    and k units of a kind (task experts, language experts, items, repeats), that kind gives::
 
         V_kind = k/(k-1) sum over its units of (sum of the unit's r)²
 
-    and the variance is the sum of the three. What two kinds have in common is counted twice, which
+    and the variance is the sum of all. What two kinds have in common is counted twice, which
     is on the safe side, as in the pigeonhole bootstrap (Owen 2007, arXiv 0712.1111). A kind of one
     unit gives nothing: one expert says nothing of how experts differ. The degrees of freedom are
     Satterthwaite's (1946), V² / sum of V_kind²/(k-1): with three experts a role they are few, and
     intervals from them are wide.
 
     Args:
-        values: shape [settings, task experts, language experts, items].
+        values: shape [settings, task experts, language experts, items], or with repeats after
+            them.
         present: which cells there are, shape [settings, task experts, language experts].
     """
-    items = values.shape[-1]
+    if values.ndim == present.ndim + 1:
+        values = values[..., None]
+    items, repeats = values.shape[-2:]
     cells = present.sum()
     weights = present.sum(axis=0) / cells
-    sums = np.where(present[..., None], values, 0.0).sum(axis=0) / cells
-    average = float(sums.mean(axis=-1).sum())
-    error = (sums - weights[..., None] * average) / items
+    sums = np.where(present[..., None, None], values, 0.0).sum(axis=0) / cells
+    average = float(sums.mean(axis=(-2, -1)).sum())
+    error = (sums - weights[..., None, None] * average) / (items * repeats)
     parts = []
-    for axis, units in enumerate((*_units(weights), items)):
+    for axis, units in enumerate((*_units(weights), items, repeats)):
         if units > 1:
-            others = tuple(each for each in range(3) if each != axis)
+            others = tuple(each for each in range(4) if each != axis)
             total = float((error.sum(axis=others) ** 2).sum())
             parts.append((total * units / (units - 1), units - 1))
     variance = sum(part for part, _ in parts)

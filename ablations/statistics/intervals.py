@@ -59,5 +59,6 @@ class Interval(Frozen):
     level: float = 0.95
     """Confidence level, in (0, 1)."""
 
-    method: Literal["wilson", "bootstrap"]
-    """How it was computed: Wilson's binomial interval, or percentiles of a seeded bootstrap."""
+    method: Literal["wilson", "bootstrap", "items and repeats"]
+    """How it was computed: Wilson's binomial interval, percentiles of a seeded bootstrap, or
+    Wilson's on the effective number of items where each has several repeats (`crossed`)."""

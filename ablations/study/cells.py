@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.models.find import Expert
+from ablations.scoring.protocol import protocol_of
 from ablations.scoring.records import EvaluationRequest
 from ablations.study.documents import (
     DELTA_REVERT,
@@ -255,4 +256,5 @@ def _request(evaluate: Evaluate, language: str | None, include_path: Path) -> Ev
         limit=evaluate.limit,
         seed=evaluate.seed,
         level=evaluate.level,
+        protocol=protocol_of(evaluate),
     )

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import layerswap_method
-from ablations.engines.options import MEMORY_OPTIONS, EngineOptions
+from ablations.engines.lm_eval_index import LmEvalTasks
+from ablations.engines.options import EngineOptions
 from ablations.machine.fingerprint import fingerprint_checkpoint, fingerprint_of
 from ablations.machine.whole_files import write_text
 from ablations.models.find import Expert
@@ -133,11 +134,17 @@ def read_contents(experts: Iterable[Expert], fingerprints: Fingerprints) -> Cont
 
 
 def protocol_key(request: EvaluationRequest, backend: Backend, options: EngineOptions) -> str:
-    """Return a hash of how tasks are asked: what all scores of a study have in common."""
+    """Return a hash of how tasks are asked: what all scores of a study have in common.
+
+    Options that are left as they were before they existed are no part of it, so that scores of
+    before keep their keys.
+    """
+    asked = request.protocol.asked()
     return fingerprint_of(
         request=request.model_dump(mode="json", include={"limit", "seed", "level"}),
         backend=backend,
-        options=options.model_dump(mode="json", exclude=set(MEMORY_OPTIONS)),
+        options=options.identity(),
+        **({"protocol": asked} if asked else {}),
     )[:_KEY_LENGTH]
 
 
@@ -166,7 +173,7 @@ def identified(
     for cell in cells:
         places = (cell.request.folders, cell.request.data_dir)
         if places not in tasks:
-            tasks[places] = TaskContents(*places)
+            tasks[places] = TaskContents(*places, elsewhere=LmEvalTasks().file)
         identity = weights_identity(cell.merge, experts, contents, versions)
         weights = fingerprint_of(weights=identity)[:_KEY_LENGTH]
         protocol = protocol_key(cell.request, backend, options)

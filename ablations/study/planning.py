@@ -17,14 +17,17 @@ from typing import get_args
 
 import layerswap_method
 from ablations.engines.backends import backend_versions, resolve_backend
-from ablations.engines.lm_eval_backend import check_data, check_tasks
+from ablations.engines.chat import check_protocol
 from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.engines.task_choice import Choice
+from ablations.engines.task_loading import check_data, check_tasks
 from ablations.machine.progress import Step, tell
 from ablations.models.find import Expert, find_expert
 from ablations.models.fit import compatibility_report, unfit_vocabularies
+from ablations.scoring.protocol import protocol_of
 from ablations.scoring.records import Backend, EvaluationRequest
 from ablations.study.cells import Cell, Expansion, expand
+from ablations.study.chat_notes import chat_notes, template_folders
 from ablations.study.checks import (
     expert_names,
     other_names_problems,
@@ -175,13 +178,16 @@ def plan_study(
                 merges = [cell.merge for cell in expansion.cells]
                 unfit = unfit_vocabularies(merges, list(experts.values()), checkpoints)
                 problems += [f"incompatible experts: {problem}" for problem in unfit]
+            with _collected(problems):
+                check_protocol(protocol_of(study.evaluate), template_folders(expansion, experts))
             if not expansion.problems:
                 with _collected(problems):
                     selected(expansion.cells, only)
     if problems or chosen is None:
         raise InputError.from_problems(str(file.path), problems)
     expansion.cells = list(_with_single_tasks(expansion.cells))
-    if not dry and any(SHIPPED_TASKS in cell.request.folders for cell in expansion.cells):
+    is_shipped = any(SHIPPED_TASKS in cell.request.folders for cell in expansion.cells)
+    if not dry and (is_shipped or study.evaluate.enable_thinking):
         _check_data(expansion.cells)
     study = _with_dtype(study, experts[expert_names(study)[0]])
     versions = {
@@ -220,6 +226,7 @@ def plan_study(
                 if len(group) > 1
             ),
             *mostly_swapped(cells),
+            *chat_notes(study, experts),
             *unstreamed(cells),
             *(f"{task}: skipped: {reason}" for task, reason in skipped.items()),
         ),

@@ -17,6 +17,7 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model
 
 from ablations.engines.options import EngineOptions
 from ablations.sandbox.programs import Isolation
+from ablations.scoring.protocol import Protocol
 from ablations.scoring.records import Seed
 from layerswap_method.frozen import Described
 
@@ -119,7 +120,7 @@ class Pools(Described):
         return tuple(name for names in self.language.values() for name in names)
 
 
-class Evaluate(Described):
+class Evaluate(Protocol):
     """What every model is asked, and how the engine runs it."""
 
     tasks: tuple[StrictStr, ...] = ()

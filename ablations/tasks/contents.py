@@ -7,7 +7,7 @@ stand beside a task's file are a part of the task.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,20 @@ from ablations.machine.fingerprint import fingerprint_files, fingerprint_folder,
 class TaskContents:
     """The tasks of some folders, read once."""
 
-    def __init__(self, folders: Sequence[Path], data_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        data_dir: Path | None = None,
+        elsewhere: Callable[[str], Path | None] = lambda _: None,
+    ) -> None:
         """Read the task files below `folders`.
 
         Args:
             folders: lm-eval's `include_path`; a task in several is that of the first.
             data_dir: folder with the tasks' data in place of the hub.
+            elsewhere: gives the file of a task that is not below them, if it is known.
         """
+        self._elsewhere = elsewhere
         self._folder = folders[0]
         self._data_dir = data_dir
         self._known: dict[str, tuple[Path, dict[str, Any]]] = {}
@@ -47,6 +54,8 @@ class TaskContents:
         return self._hashes[name]
 
     def _parts(self, name: str) -> dict[str, Any]:
+        if name not in self._known and (path := self._elsewhere(name)) is not None:
+            self._known[name] = (path, _read(path))
         if name not in self._known:
             data = None if self._data_dir is None else fingerprint_folder(self._data_dir)
             return {"folder": fingerprint_folder(self._folder), "data": data}

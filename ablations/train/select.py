@@ -9,8 +9,8 @@ from typing import Any
 
 from ablations.engines.backends import resolve_backend
 from ablations.engines.live import open_live
-from ablations.engines.lm_eval_backend import check_tasks
 from ablations.engines.options import EngineOptions
+from ablations.engines.task_loading import check_tasks
 from ablations.scoring.records import Evaluation, EvaluationRequest
 from ablations.tasks.catalog import SHIPPED_TASKS
 from ablations.train.config import Select

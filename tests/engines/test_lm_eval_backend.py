@@ -6,8 +6,8 @@ import pytest
 
 from ablations.engines import vllm_engine
 from ablations.engines.backends import resolve_backend
-from ablations.engines.lm_eval_backend import check_tasks
 from ablations.engines.options import EngineOptions
+from ablations.engines.task_loading import check_tasks
 from ablations.scoring.records import Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError
 from tests.standins.cold import evaluate_cold

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ablations.engines.lm_eval_backend import load_tasks
+from ablations.engines.task_loading import load_tasks
 from ablations.scoring.records import EvaluationRequest
 from layerswap_method.errors import InputError
 from tests.standins.tasks import write_tasks

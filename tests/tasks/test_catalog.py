@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ablations.engines.lm_eval_backend import load_tasks
+from ablations.engines.task_loading import load_tasks
 from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.catalog import TITLES, choose, describe_tasks, list_tasks
 from layerswap_method.errors import InputError

@@ -1,0 +1,144 @@
+"""Chat templates and think tokens of tokenizers, and how they get into lm-eval's model objects.
+
+Reads tokenizers; loads no weights. A live engine serves models that bring templates of their own,
+so the template is set for each model before it is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ablations.scoring.protocol import Protocol
+from layerswap_method.errors import InputError, first_line, nearest
+
+_CHAT = [{"role": "user", "content": "1 + 1 = ?"}]
+"""What a template is tried on."""
+
+
+def chat_template(folder: Path, name: str | None = None) -> str:
+    """Return a chat template of the tokenizer in `folder`.
+
+    Args:
+        folder: of a model.
+        name: of the template; None takes the only one, or the one called ``default``.
+
+    Raises:
+        InputError: where there is no tokenizer, no template, none of that name, or several and
+            none is the default.
+    """
+    return _choose(_tokenizer(folder).chat_template, str(folder), name)
+
+
+def has_template(folder: Path) -> bool:
+    """Return whether the tokenizer in `folder` has a chat template; False without a tokenizer."""
+    try:
+        return bool(_tokenizer(folder).chat_template)
+    except InputError:
+        return False
+
+
+def check_protocol(protocol: Protocol, folders: Iterable[Path]) -> None:
+    """Check that the models in `folders` can be asked by `protocol`; no model is loaded.
+
+    Raises:
+        InputError: with every problem.
+    """
+    problems: dict[str, None] = {}
+    for folder in dict.fromkeys(folders):
+        try:
+            _check(protocol, folder)
+        except InputError as error:
+            problems[error.message] = None
+    if problems:
+        raise InputError("\n".join(problems))
+
+
+def set_protocol(lm: Any, protocol: Protocol, folder: Path | None) -> None:
+    """Have an lm-eval model object ask by `protocol`.
+
+    Args:
+        lm: of transformers or vLLM; others are left as they are if there is nothing to set.
+        protocol: how to ask.
+        folder: of the model whose template it is; None for that of the object's own tokenizer.
+
+    Raises:
+        InputError: as `chat_template`.
+    """
+    is_vllm = hasattr(lm, "hf_chat_template")
+    lm.think_end_token = protocol.think_end_token
+    lm.enable_thinking = protocol.enable_thinking
+    lm.keeps_asked_limit = protocol.gen_kwargs.max_gen_toks is not None
+    if not is_vllm:  # lm-eval's vLLM class passes enable_thinking on by itself
+        thinking = protocol.enable_thinking
+        lm.chat_template_args = {} if thinking is None else {"enable_thinking": thinking}
+    if not protocol.is_chat:
+        return
+    name = protocol.template_name
+    if folder is None:
+        template = _choose(lm.tokenizer.chat_template, "the tokenizer", name)
+    else:
+        template = chat_template(folder, name)
+    # lm-eval takes a template's name for its logs only and always applies the default.
+    lm.tokenizer.chat_template = template
+    if is_vllm:
+        lm.hf_chat_template = template
+
+
+def _check(protocol: Protocol, folder: Path) -> None:
+    if protocol.is_chat:
+        template = chat_template(folder, protocol.template_name)
+        thinking = protocol.enable_thinking
+        options = {} if thinking is None else {"enable_thinking": thinking}
+        try:
+            _tokenizer(folder).apply_chat_template(
+                _CHAT,
+                tokenize=False,
+                add_generation_prompt=True,
+                chat_template=template,
+                **options,
+            )
+        except Exception as error:  # a template is a program, which may raise anything
+            raise InputError(f"{folder}: its chat template fails: {first_line(error)}") from error
+    token = protocol.think_end_token
+    if token is not None:
+        vocabulary = _tokenizer(folder).get_vocab()
+        if token not in vocabulary:
+            marks = [each for each in vocabulary if each.startswith(("<", "["))]
+            raise InputError(
+                f"{folder}: think_end_token {token!r} is not in the vocabulary of its tokenizer"
+                f"{nearest(token, marks)}"
+            )
+
+
+def _choose(templates: Any, where: str, name: str | None) -> str:
+    if not templates:
+        raise InputError(
+            f"{where}: its tokenizer has no chat template; ask without apply_chat_template, or put "
+            "the chat_template.jinja of a model that was trained with one into the folder"
+        )
+    named: dict[str, str] = templates if isinstance(templates, dict) else {"default": templates}
+    if (name or "default") in named:
+        return named[name or "default"]
+    known = ", ".join(sorted(named))
+    if name is None:
+        raise InputError(
+            f"{where}: its tokenizer has several chat templates and none is called default; name "
+            f"one in apply_chat_template: {known}"
+        )
+    raise InputError(
+        f"{where}: its tokenizer has no chat template {name!r}{nearest(name, named)}; it has "
+        f"{known}"
+    )
+
+
+@lru_cache(64)
+def _tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{folder}: its tokenizer cannot be read: {first_line(error)}") from error

@@ -1,0 +1,93 @@
+"""lm-eval's own tasks by name, without its index where a name stands in one file.
+
+The index reads and resolves more than ten thousand files, which takes far longer than to find one
+of them. So the files are searched for names as plain text, once, and only those that a request
+names are read by lm-eval itself. Tags and names of several files still take the whole index.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ablations.machine.progress import Step, tell
+
+_NAMED = re.compile(r"^(?:task|group):[ \t]*[\"']?([^\s\"'#\[{]+)", re.MULTILINE)
+_TAGS = re.compile(
+    r"^(?:tag|group):[ \t]*(?:\[(.*?)\]|([^\s#\[][^\n#]*)|((?:\n[ \t]*- .*)+))", re.M
+)
+
+
+class LmEvalTasks:
+    """lm-eval's own tasks, groups and tags."""
+
+    def names(self) -> set[str]:
+        """Return every name, as the text of the files says it."""
+        files, tags = _declared()
+        return {*files, *tags}
+
+    def entries(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return lm-eval's index entries of `names` and of the members of groups among them.
+
+        Args:
+            names: of `names`.
+        """
+        found: dict[str, Any] = {}
+        if all(self._add(name, found) for name in names):
+            return found
+        return _whole_index()
+
+    def file(self, name: str) -> Path | None:
+        """Return the file of a task or group; None for other names."""
+        paths = _declared()[0].get(name, ())
+        return paths[0] if len(paths) == 1 else None
+
+    def _add(self, name: str, found: dict[str, Any]) -> bool:
+        """Add a name and its members to `found`; return False where the whole index is needed."""
+        from lm_eval.tasks._index import TaskIndex
+
+        if name in found:
+            return True
+        path = self.file(name)
+        entry = None if path is None else TaskIndex.entry_from_path(path)
+        if entry is None or entry.name != name or entry.kind.name not in ("TASK", "GROUP"):
+            return False
+        found[name] = entry
+        members = (entry.cfg or {}).get("task") if entry.kind.name == "GROUP" else ()
+        named = [each.get("task") if isinstance(each, dict) else each for each in members or ()]
+        return all(isinstance(each, str) and self._add(each, found) for each in named)
+
+
+def _folder() -> Path:
+    spec = importlib.util.find_spec("lm_eval")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "tasks"
+
+
+@cache
+def _declared() -> tuple[dict[str, tuple[Path, ...]], set[str]]:
+    """Return name of a task or group -> the files that state it, and every tag."""
+    tell(Step("reading lm-eval's task files"))
+    files: dict[str, tuple[Path, ...]] = {}
+    tags: set[str] = set()
+    for path in sorted(each for each in _folder().rglob("*") if "yaml" in each.name):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for name in _NAMED.findall(text) if path.suffix in (".yaml", ".yml") else ():
+            files[name] = (*files.get(name, ()), path)
+        for inline, single, listed in _TAGS.findall(text):
+            parts = re.split(r"[,\n]", inline or single or listed)
+            tags |= {part.strip(" \t-\"'") for part in parts} - {""}
+    return files, tags
+
+
+@cache
+def _whole_index() -> dict[str, Any]:
+    from lm_eval.tasks import TaskManager
+
+    tell(Step("reading lm-eval's index of tasks"))
+    return dict(TaskManager().task_index)

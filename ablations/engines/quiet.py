@@ -1,0 +1,50 @@
+"""Keeps lm-eval and its libraries from saying what nobody can act on. Knows their loggers."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_CHATTY = (
+    *("sacrebleu", "lm_eval.api.task", "lm_eval.utils", "lm_eval.models.utils"),
+    *("lm_eval.models.huggingface", "lm_eval.models.vllm_causallms"),
+    "transformers.tokenization_utils_base",
+)
+"""Loggers whose warnings nobody can act on."""
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Switch off a dozen progress bars per model, and what is said that nobody can act on.
+
+    lm-eval has no option for its bars, which like those of transformers, datasets and vLLM are
+    made with tqdm. It also asks git about the working directory, whose complaint reaches the
+    terminal where that is no repository; sacrebleu warns of tokenised text at every call, and
+    lm-eval of every prompt that is cut (see `outcomes.notes_on`) and every local data set.
+    All is put back afterwards.
+    """
+    import lm_eval.evaluator
+    from tqdm import tqdm
+
+    make_bar, ask_git = tqdm.__init__, lm_eval.evaluator.get_git_commit_hash
+    levels = {logger: logger.level for logger in map(logging.getLogger, _CHATTY)}
+
+    def make_no_bar(bar: Any, *arguments: Any, **options: Any) -> None:
+        make_bar(bar, *arguments, **(options | {"disable": True}))
+
+    tqdm.__init__ = make_no_bar  # type: ignore[assignment]
+    lm_eval.evaluator.get_git_commit_hash = lambda: None
+    for each in levels:
+        each.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning, module=r"(vllm|torch)\b")
+            yield
+    finally:
+        tqdm.__init__ = make_bar  # type: ignore[method-assign]
+        lm_eval.evaluator.get_git_commit_hash = ask_git
+        for each, level in levels.items():
+            each.setLevel(level)

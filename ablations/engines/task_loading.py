@@ -1,0 +1,179 @@
+"""From the names of a request to lm-eval's task objects with their data. Knows no model.
+
+Task files are looked for in the request's folders; what is not there is looked for among lm-eval's
+own tasks, whose index is read only then.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ablations.engines.lm_eval_index import LmEvalTasks
+from ablations.engines.quiet import quietly
+from ablations.engines.task_choice import Choice, choose_tasks
+from ablations.machine.interrupts import heeding_interrupts
+from ablations.machine.progress import Step, tell
+from ablations.sandbox.programs import find_isolation
+from ablations.scoring.records import EvaluationRequest
+from ablations.tasks.catalog import SHIPPED_TASKS
+from layerswap_method.errors import InputError, LayerSwapError, nearest
+
+_IF_MOVED = (
+    "; if {} was moved, correct the paths in its task files (for pocket experts, run `layerswap "
+    "pocket build` again: it trains nothing)"
+)
+
+
+def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
+    """Return lm-eval's task objects of the request with their data, and what is skipped.
+
+    Raises:
+        InputError: for unknown tasks, a task whose data cannot be read, or one that executes code
+            on a machine that can hold none.
+    """
+    manager = task_manager(request)
+    choice = _choose(manager, request)
+    if choice.runs_code:
+        # Where there is none, that is said before the model has answered for an hour.
+        find_isolation(request.code_isolation)
+    tasks: list[Any] = []
+    for name in choice.asked:
+        tell(Step(f"reading the data of {name}"))
+        try:
+            with quietly():
+                loaded = manager.load([name])
+        except LayerSwapError:
+            raise
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            told = f"task {name}: its data cannot be read: {error}"
+            if isinstance(error, FileNotFoundError) and request.include_path != SHIPPED_TASKS:
+                told += _IF_MOVED.format(request.include_path)
+            raise InputError(told) from error
+        groups = loaded.get("groups", {})
+        tasks += [groups[name]] if name in groups else loaded["tasks"].values()
+    if request.protocol.enable_thinking:
+        chosen = [each for task in tasks for each in _members(task) if not generates(each)]
+        if chosen:
+            raise InputError(
+                f"enable_thinking: {', '.join(each.task_name for each in chosen)} scores given "
+                "answers, before which no model thinks; leave such tasks out, or ask them without "
+                "enable_thinking"
+            )
+    return tasks, choice.skipped
+
+
+def build_requests(request: EvaluationRequest, most: int) -> tuple[int, list[Any]]:
+    """Return how many items a task has, and what lm-eval would ask of the first `most` of them.
+
+    Args:
+        request: of a single task.
+        most: items whose requests are built.
+
+    Raises:
+        InputError: as `load_tasks`, or for a group that changes its members.
+    """
+    (task,), _ = load_tasks(request)
+    if not hasattr(task, "build_all_requests"):
+        raise InputError(f"{request.tasks[0]} is a group with settings of its own")
+    items = min(len(task.eval_docs), request.limit or sys.maxsize)
+    with quietly():
+        task.set_fewshot_seed(seed=request.seed)
+        task.build_all_requests(limit=min(items, most))
+    return items, list(task.instances)
+
+
+def check_data(requests: Iterable[EvaluationRequest]) -> None:
+    """Load the data of every request once: what is missing is said before a model is loaded.
+
+    Raises:
+        InputError: with every problem.
+    """
+    problems: dict[str, None] = {}
+    for request in requests:
+        try:
+            load_tasks(request)
+        except LayerSwapError as error:
+            problems[error.message] = None
+    if len(problems) == 1:
+        raise InputError(*problems)
+    if problems:
+        raise InputError.from_problems("data of the tasks", list(problems))
+
+
+def check_tasks(request: EvaluationRequest) -> Choice:
+    """Return what would be asked and what skipped, before any model or data is loaded.
+
+    Raises:
+        InputError: naming every unknown task with the nearest known one.
+    """
+    return _choose(task_manager(request), request)
+
+
+def _choose(manager: Any, request: EvaluationRequest) -> Choice:
+    return choose_tasks(
+        manager.task_index, request.tasks, allow_code_execution=request.allow_code_execution
+    )
+
+
+def task_manager(request: EvaluationRequest) -> Any:
+    """Return lm-eval's task manager, which knows every task of the request.
+
+    Raises:
+        InputError: for a folder that is not there, or unknown tasks.
+    """
+    tell(Step("reading the task files"))
+    with heeding_interrupts():
+        from lm_eval.tasks import TaskManager
+
+    if not request.include_path.is_dir():
+        raise InputError(f"{request.include_path}: no such folder of lm-eval task files")
+    if request.data_dir is not None and not request.data_dir.is_dir():
+        raise InputError(f"{request.data_dir}: no such folder of task data")
+    # Tasks hand their metadata to the function that loads their data; see ablations/tasks.
+    metadata = None if request.data_dir is None else {"data_dir": str(request.data_dir.absolute())}
+    folders = [str(folder) for folder in reversed(request.folders)]  # the last one wins
+    manager = TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
+    index: dict[str, Any] = manager.task_index
+    own = sorted(index)
+    if not own:
+        raise InputError(f"{request.include_path}: has no lm-eval task file (*.yaml)")
+    others = [task for task in request.tasks if task not in index]
+    if others:
+        # What the folders have goes before what lm-eval has under the same name.
+        index |= {**_lm_eval_entries(request.include_path, own, others), **index}
+    return manager
+
+
+def _lm_eval_entries(folder: Path, own: list[str], names: list[str]) -> dict[str, Any]:
+    """Return lm-eval's entries of names that are not in the folders of a request.
+
+    Raises:
+        InputError: naming every unknown name with the nearest known one.
+    """
+    tasks = LmEvalTasks()
+    known = tasks.names()
+    problems = [
+        f"unknown task {name!r}{nearest(name, own) or nearest(name, known)}"
+        for name in names
+        if name not in known
+    ]
+    if problems:
+        problems[-1] += f"; known are {', '.join(own)}, and lm-eval's own tasks (lm-eval ls tasks)"
+        raise InputError.from_problems(str(folder), problems)
+    entries = tasks.entries(names)
+    if lacking := [name for name in names if name not in entries]:
+        raise InputError(f"lm-eval cannot read its task {', '.join(lacking)}")
+    return entries
+
+
+def _members(task: Any) -> list[Any]:
+    """Return the tasks of a group, or the task itself."""
+    return list(task.get_all_tasks()) if hasattr(task, "get_all_tasks") else [task]
+
+
+def generates(task: Any) -> bool:
+    """Return whether a task, or one of a group, has answers generated."""
+    return any(each.OUTPUT_TYPE == "generate_until" for each in _members(task))

@@ -1,0 +1,228 @@
+"""How models are asked beyond the task: chat template, thinking, sampling, repeats.
+
+Knows lm-eval's names of these options and which of them go together; asks no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field, StrictBool, StrictStr, ValidationError, model_validator
+
+from ablations.machine.fingerprint import fingerprint_of
+from layerswap_method.errors import InputError, nearest
+from layerswap_method.frozen import Described
+
+MOST_REPEATS = 1000
+"""Samples of an item at most; far more than anyone has time for."""
+
+
+class GenKwargs(Described):
+    """How answers are generated, in place of what the task says."""
+
+    temperature: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Temperature of sampling. Above 0 answers are sampled, at 0 the likeliest token is taken.
+    Without it, what the task says, which is 0 in the benchmarks here."""
+
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """Sample from the likeliest tokens whose probabilities together reach this. Without it, from
+    all tokens."""
+
+    top_k: int | None = Field(default=None, ge=0)
+    """Sample from this many of the likeliest tokens. Without it, or at 0, from all tokens."""
+
+    max_gen_toks: int | None = Field(default=None, ge=1)
+    """Tokens that an answer may have, thinking included. Without it, what the task says. An answer
+    never takes more than the context leaves beside the longest prompt."""
+
+    do_sample: StrictBool | None = None
+    """Accepted as lm-eval writes it. It follows from `temperature` and must agree with it."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> GenKwargs:
+        if self.do_sample is not None and self.do_sample is not self.is_sampled:
+            raise ValueError(
+                f"do_sample is {str(self.do_sample).lower()} and temperature is "
+                f"{self.temperature}: answers are sampled when the temperature is above 0; leave "
+                "do_sample out"
+            )
+        if not self.is_sampled and (self.top_p is not None or self.top_k is not None):
+            raise ValueError(
+                "top_p and top_k have no effect without sampling; set temperature above 0"
+            )
+        return self
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether answers are drawn at random."""
+        return bool(self.temperature)
+
+    def as_lm_eval(self) -> dict[str, Any]:
+        """Return what replaces keys of a task's ``generation_kwargs``; empty for nothing.
+
+        A sampled answer is drawn as it says here and not as the model's own generation settings
+        say, which transformers would use for every key that is left out, and vLLM would not.
+        """
+        limit = {} if self.max_gen_toks is None else {"max_gen_toks": self.max_gen_toks}
+        if self.temperature is None:
+            return limit
+        if not self.is_sampled:
+            return {"do_sample": False, "temperature": 0.0, **limit}
+        return {
+            "do_sample": True,
+            "temperature": self.temperature,
+            "top_p": 1.0 if self.top_p is None else self.top_p,
+            "top_k": self.top_k or 0,
+            **limit,
+        }
+
+
+class Protocol(Described):
+    """How every model is asked. What is left out is as the task says it."""
+
+    apply_chat_template: StrictBool | StrictStr = False
+    """Whether prompts are written with the chat template of the model's tokenizer; or the name of a
+    template, where the tokenizer has several."""
+
+    system_instruction: StrictStr | None = Field(default=None, min_length=1)
+    """Text of the system message; without a chat template it stands before the prompt."""
+
+    fewshot_as_multiturn: StrictBool | None = None
+    """Whether each example is a question of the user and an answer of the assistant, and not a part
+    of a single message. Without it, true with a chat template, as in lm-eval."""
+
+    enable_thinking: StrictBool | None = None
+    """Given to the chat template, which writes the prompt with or without thinking. True needs
+    `think_end_token`."""
+
+    think_end_token: StrictStr | None = Field(default=None, min_length=1)
+    """Token that ends the thinking, such as ``</think>``. Only the text after the last one counts
+    as the answer, and the task's stop strings count only there."""
+
+    gen_kwargs: GenKwargs = GenKwargs()
+    """How answers are generated, in place of what the task says; see below."""
+
+    repeats: int = Field(default=1, ge=1, le=MOST_REPEATS)
+    """Samples of every item, each with a seed of its own. A score is their mean, and its interval
+    counts items and repeats as two levels. More than one needs a temperature above 0."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> Protocol:
+        if self.repeats > 1 and not self.gen_kwargs.is_sampled:
+            raise ValueError(
+                f"repeats is {self.repeats} and the temperature is "
+                f"{self.gen_kwargs.temperature or 0:g}: every repeat would give the same answers; "
+                "set gen_kwargs.temperature above 0, or leave repeats out"
+            )
+        if self.apply_chat_template == "":
+            raise ValueError("apply_chat_template is empty; write true, false or a name")
+        if self.apply_chat_template is False:
+            for name in ("fewshot_as_multiturn", "enable_thinking"):
+                if getattr(self, name):
+                    raise ValueError(f"{name} needs a chat template; set apply_chat_template: true")
+        if self.enable_thinking and self.think_end_token is None:
+            raise ValueError(
+                "enable_thinking needs think_end_token, such as </think>: without it the thinking "
+                "would count as the answer"
+            )
+        return self
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether prompts are written with a chat template."""
+        return self.apply_chat_template is not False
+
+    @property
+    def template_name(self) -> str | None:
+        """The name of the template; None for the tokenizer's own."""
+        name = self.apply_chat_template
+        return name if isinstance(name, str) else None
+
+    @property
+    def is_multiturn(self) -> bool:
+        """Whether examples are turns of the chat."""
+        return self.is_chat if self.fewshot_as_multiturn is None else self.fewshot_as_multiturn
+
+    def asked(self) -> dict[str, Any]:
+        """Return what differs from asking as the task says: part of what identifies a score.
+
+        Two ways of writing the same give the same, and nothing gives an empty dict.
+        """
+        found: dict[str, Any] = {}
+        if self.is_chat:
+            found["apply_chat_template"] = self.apply_chat_template
+            found["fewshot_as_multiturn"] = self.is_multiturn
+            if self.enable_thinking is not None:
+                found["enable_thinking"] = self.enable_thinking
+        for name in ("system_instruction", "think_end_token"):
+            if (value := getattr(self, name)) is not None:
+                found[name] = value
+        if generation := self.gen_kwargs.as_lm_eval():
+            found["gen_kwargs"] = generation
+        if self.repeats > 1:
+            found["repeats"] = self.repeats
+        return found
+
+    def words(self) -> list[str]:
+        """Return a word for each part of `asked`, for the name of a folder."""
+        found = []
+        if self.is_chat:
+            found.append("chat" if self.template_name is None else f"chat-{self.template_name}")
+            if not self.is_multiturn:
+                found.append("one-turn")
+        if self.enable_thinking is not None and self.is_chat:
+            found.append("thinking" if self.enable_thinking else "no-thinking")
+        if self.think_end_token is not None and not self.enable_thinking:
+            found.append("think-end")
+        if self.system_instruction is not None:
+            found.append(f"system-{fingerprint_of(text=self.system_instruction)[:8]}")
+        given = self.gen_kwargs.model_dump(exclude_none=True, exclude={"do_sample"})
+        found += [f"{name.replace('_', '-')}-{value}" for name, value in given.items()]
+        return [*found, *([f"repeats-{self.repeats}"] if self.repeats > 1 else [])]
+
+
+def protocol_of(source: Any) -> Protocol:
+    """Return the protocol that the fields of a larger block say."""
+    return Protocol(**{name: getattr(source, name) for name in Protocol.model_fields})
+
+
+def read_protocol(given: Mapping[str, Any]) -> Protocol:
+    """Return the protocol of options by name, `gen_kwargs` as lm-eval writes it.
+
+    Raises:
+        InputError: with everything that is wrong with them.
+    """
+    values = dict(given)
+    if isinstance(text := values.get("gen_kwargs"), str):
+        values["gen_kwargs"] = parse_gen_kwargs(text)
+    try:
+        return Protocol.model_validate(values)
+    except ValidationError as error:
+        texts = []
+        for each in error.errors():
+            place = ".".join(map(str, each["loc"]))
+            text = each["msg"].removeprefix("Value error, ")
+            texts.append(f"{place}: {text}" if place else text)
+        raise InputError("\n".join(dict.fromkeys(texts))) from error
+
+
+def parse_gen_kwargs(text: str) -> dict[str, Any]:
+    """Return name -> value of ``temperature=0.6,top_p=0.95``, as lm-eval writes it.
+
+    Raises:
+        InputError: for a part without ``=``, an unknown name, or a value that is none.
+    """
+    known = GenKwargs.model_fields
+    found: dict[str, Any] = {}
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        name, sign, value = (each.strip() for each in part.partition("="))
+        if not sign or not value:
+            raise InputError(f"gen_kwargs: {part!r} is not NAME=VALUE, such as temperature=0.6")
+        if name not in known:
+            raise InputError(
+                f"gen_kwargs: no option {name!r}{nearest(name, known)}; known are "
+                f"{', '.join(known)}"
+            )
+        found[name] = {"true": True, "false": False}.get(value.lower(), value)
+    return found

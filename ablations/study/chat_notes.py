@@ -1,0 +1,65 @@
+"""Whose chat template a study needs, and who is asked in a way it was not trained for.
+
+Knows experts and their tokenizers; loads no weights.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ablations.engines.chat import has_template
+from ablations.models.find import Expert
+from ablations.study.cells import Expansion
+from ablations.study.documents import unmerged
+from ablations.study.schema import Study
+
+_BASE_NAME = re.compile(r"(?:^|[-_./])(?:base|pt)(?:$|[-_./@+])", re.IGNORECASE)
+"""In the names of models that were only pretrained: ``Qwen3-8B-Base``, ``gemma-3-4b-pt``."""
+
+_TOKENIZERS = ("tokenizer", "tokenizer_source", "chat_template")
+"""Keys of a recipe that make a tokenizer of its own for the merge."""
+
+
+def template_folders(expansion: Expansion, experts: Mapping[str, Expert]) -> list[Path]:
+    """Return the folders whose tokenizers the models of a study bring.
+
+    A merge brings that of its base model. One whose recipe makes a tokenizer is left out: it is
+    known when it is merged.
+    """
+    by_reference = {expert.reference: expert for expert in experts.values()}
+    folders = []
+    for cell in expansion.cells:
+        reference = unmerged(cell.merge)
+        if reference is None and not any(cell.merge.get(key) for key in _TOKENIZERS):
+            reference = cell.merge.get("base_model")
+        expert = by_reference.get(str(reference))
+        if expert is not None:
+            folders.append(expert.folder)
+    return list(dict.fromkeys(folders))
+
+
+def chat_notes(study: Study, experts: Mapping[str, Expert]) -> Iterator[str]:
+    """Yield which models are asked otherwise than they were trained to be, as far as names tell."""
+    is_base = {
+        name: bool(_BASE_NAME.search(expert.reference))
+        or (len(experts) > 1 and name == study.experts.base)
+        for name, expert in experts.items()
+    }
+    if study.evaluate.is_chat:
+        asked = [name for name, base in is_base.items() if base and "base" in study.baseline]
+        if asked:
+            yield (
+                f"{', '.join(asked)} is a base model that is asked with a chat template: unless it "
+                "was trained on chats, its scores say little about what it knows"
+            )
+        return
+    chatty = [n for n, base in is_base.items() if not base and has_template(experts[n].folder)]
+    if chatty:
+        verb = "has" if len(chatty) == 1 else "have"
+        yield (
+            f"{', '.join(chatty)} {verb} a chat template and no prompt is written with it: if "
+            f"{'it was' if len(chatty) == 1 else 'they were'} trained on chats, set "
+            "evaluate.apply_chat_template: true (--apply-chat-template)"
+        )

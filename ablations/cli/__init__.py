@@ -14,15 +14,15 @@ import click
 
 from layerswap_method.errors import nearest
 
-_GO_ON = ("evaluate", "pocket", "quickstart", "run", "train")
+_GO_ON = ("evaluate", "pocket", "quickstart", "run", "smol", "train")
 """Commands that keep what they have finished."""
 
 _GOES_ON = " Finished work is saved; the same command goes on with the rest."
 
 COMMANDS = (
     *("card", "check", "compare", "delta", "divergence", "evaluate", "init", "merge", "plan"),
-    *("pocket", "push", "quickstart", "recipes", "report", "run", "share", "suggest"),
-    *("swap-adapters", "tasks", "train", "version"),
+    *("pocket", "push", "quickstart", "recipes", "report", "run", "share", "smol"),
+    *("suggest", "swap-adapters", "tasks", "train", "version"),
 )
 
 

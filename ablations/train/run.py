@@ -44,7 +44,7 @@ def train_expert(config: TrainConfig, out: Path) -> dict[str, Any]:
         InputError: for what is wrong with the data, the base or the folder.
         LayerSwapError: where the loss is not finite, or something cannot be written.
     """
-    _check_installed()
+    check_installed()
     base = find_model(config.base)
     if base.adapter is not None:
         raise InputError(
@@ -86,7 +86,12 @@ def train_expert(config: TrainConfig, out: Path) -> dict[str, Any]:
         return finish(config, base, mix.held_out, folder, record)
 
 
-def _check_installed() -> None:
+def check_installed() -> None:
+    """Check that what training needs is there.
+
+    Raises:
+        InputError: where it is not, with the command that installs it.
+    """
     missing = [
         name
         for name in ("accelerate", "peft", "datasets")

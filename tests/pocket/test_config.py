@@ -10,7 +10,7 @@ from ablations.pocket.config import ModelShape, PocketConfig, Training
 from ablations.pocket.training import rate_factor
 
 
-@pytest.mark.parametrize("name", ["quickstart", "full", "tiny"])
+@pytest.mark.parametrize("name", ["quickstart", "full", "tiny", "other_size"])
 def test_presets_take_changes_and_survive_json(name: str) -> None:
     config = PocketConfig.preset(name, seed=3)  # type: ignore[arg-type]
     assert config.seed == 3

@@ -1,0 +1,1 @@
+"""One architecture for models of different ones, with each model's function kept."""

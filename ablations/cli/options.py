@@ -45,8 +45,8 @@ preset_option = click.option(
     default="quickstart",
     show_default=True,
     help="How long the pocket experts are trained: minutes, a quarter of an hour, or seconds "
-    "(for tests: the scores mean nothing). other_size is as long as quickstart, with another width, "
-    "depth and number of key heads.",
+    "(for tests: the scores mean nothing). other_size takes as long as quickstart, and has another "
+    "width, depth and number of key heads.",
 )
 
 

@@ -105,26 +105,16 @@ class Model:
     notes: tuple[str, ...] = ()
     """What the steps did so far, a sentence each, for the log and the record."""
 
-    def changed(
-        self,
-        change: Callable[[str, LazyTensor], LazyTensor],
-        note: str,
-        **sizes: object,
-    ) -> Model:
-        """Return the model with `change` applied to every tensor.
+    def changed(self, tensors: Mapping[str, LazyTensor], note: str, **sizes: object) -> Model:
+        """Return the model with other tensors.
 
         Args:
-            change: (name, tensor) -> the new tensor; the same object where nothing changes.
+            tensors: all of them, in the order in which they are written.
             note: what the step did.
             sizes: fields of the shape that are new.
         """
-        tensors = {name: change(name, tensor) for name, tensor in self.tensors.items()}
-        return replace(
-            self,
-            shape=self.shape.model_copy(update=sizes),
-            tensors=tensors,
-            notes=(*self.notes, note),
-        )
+        shape = self.shape.model_copy(update=sizes)
+        return Model(self.name, shape, tensors, (*self.notes, note))
 
     def untied(self) -> Model:
         """Return the model with an output embedding of its own: a copy of the input embedding."""
@@ -132,7 +122,7 @@ class Model:
             return self
         tensors = {**self.tensors, HEAD: self.tensors[EMBEDDING]}
         note = "untied: the output embedding is a copy of the input embedding"
-        return replace(self, tensors=tensors).changed(lambda _, each: each, note, tied=False)
+        return self.changed(tensors, note, tied=False)
 
 
 Step = Callable[[Model], Model]

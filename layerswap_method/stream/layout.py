@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from layerswap_method.checkpoints.stored import DTYPES, StoredTensor, stored_tensor
 from layerswap_method.stream.mix import TensorMix
-from layerswap_method.stream.pieces import form
+from layerswap_method.stream.pieces import form, pieces, stored_bytes
 from layerswap_method.stream.weight_stream import WeightStream
 
 SHARD_BYTES = 5_000_000_000
@@ -29,8 +30,11 @@ class PlannedTensor:
     name: str
     """Its name in the file."""
 
-    mix: TensorMix
-    """Its content."""
+    content: Callable[[str], Iterator[memoryview]] = field(repr=False)
+    """(device) -> its bytes, piece by piece; each is good until the next one."""
+
+    origins: tuple[tuple[Path, int], ...]
+    """The files that it is made of, and when each was last written, in ns."""
 
     dtype: str
     """Its dtype as safetensors writes it."""
@@ -75,7 +79,16 @@ def lay_out(stream: WeightStream, folder: Path, shard_bytes: int) -> tuple[Plann
     Raises:
         InputError: if an input is gone, damaged, or was written anew.
     """
-    shards = _shards([_plan(name, mix) for name, mix in stream.mixes.items()], shard_bytes)
+    return lay_out_tensors(
+        [_plan(name, mix) for name, mix in stream.mixes.items()], folder, shard_bytes
+    )
+
+
+def lay_out_tensors(
+    planned: Sequence[PlannedTensor], folder: Path, shard_bytes: int
+) -> tuple[PlannedFile, ...]:
+    """Return the files of tensors, as `lay_out` does for those of a stream."""
+    shards = _shards(planned, shard_bytes)
     count = len(shards)
     names = [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
     paths = [folder / name for name in (names if count > 1 else ["model.safetensors"])]
@@ -95,11 +108,25 @@ def _plan(name: str, mix: TensorMix) -> PlannedTensor:
     plain = TensorMix(terms=((origin.model_copy(update={"dtype": None, "change": None}), 1.0),))
     if mix == plain:
         stored = stored_tensor(origin.file, origin.stamp, origin.name)
-        return PlannedTensor(name, mix, stored.dtype, stored.shape, stored.nbytes, stored)
+        return copy_of(name, stored)
     torch_name, shape = form(mix)
     (dtype,) = (key for key, known in DTYPES.items() if known.torch_name == torch_name)
     nbytes = math.prod(shape) * DTYPES[dtype].bits // 8
-    return PlannedTensor(name, mix, dtype, shape, nbytes, None)
+    origins = tuple((origin.file, origin.stamp) for origin, _ in mix.terms)
+    return PlannedTensor(name, partial(pieces, mix), origins, dtype, shape, nbytes, None)
+
+
+def copy_of(name: str, stored: StoredTensor) -> PlannedTensor:
+    """Return a stored tensor as it is, under a name of its own."""
+    return PlannedTensor(
+        name=name,
+        content=lambda device: stored_bytes(stored),
+        origins=((stored.file, stored.stamp),),
+        dtype=stored.dtype,
+        shape=stored.shape,
+        nbytes=stored.nbytes,
+        source=stored,
+    )
 
 
 def _shards(planned: Sequence[PlannedTensor], shard_bytes: int) -> list[list[PlannedTensor]]:

@@ -1,14 +1,34 @@
-"""The bytes of a computed tensor, in numpy or in torch. Knows mixes; not where the bytes go."""
+"""The bytes of a tensor: stored, or computed in numpy or in torch. Not where the bytes go."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
+from layerswap_method.checkpoints.stored import StoredTensor, open_stored
 from layerswap_method.errors import InputError
 from layerswap_method.stream.mix import TensorMix
 
 CPU = "cpu"
 """Where tensors are computed unless the user asks for a GPU."""
+
+_PIECE = 1 << 20
+"""Bytes of a stored tensor that are read at a time."""
+
+
+def stored_bytes(tensor: StoredTensor) -> Iterator[memoryview]:
+    """Yield the bytes of a stored tensor, piece by piece; each is good until the next one.
+
+    Raises:
+        InputError: if the file is gone, cut short, or was written anew.
+    """
+    with open_stored(tensor) as opened:
+        for done in range(0, tensor.nbytes, _PIECE):
+            size = min(_PIECE, tensor.nbytes - done)
+            piece = os.pread(opened.fileno(), size, tensor.offset + done)
+            if len(piece) != size:
+                raise InputError(f"{tensor.file}: is incomplete; download or copy it again")
+            yield memoryview(piece)
 
 
 def check_device(device: str) -> None:

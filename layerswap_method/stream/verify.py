@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from layerswap_method.checkpoints.stored import StoredTensor, open_stored
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.stream.layout import PlannedFile, PlannedTensor
-from layerswap_method.stream.pieces import pieces
 from layerswap_method.stream.write import Advance, run_jobs
-
-_PIECE = 1 << 20
-"""Bytes that are compared at a time."""
 
 
 def verify_files(
@@ -51,9 +46,8 @@ def verify_files(
 
 
 def _verify(path: Path, place: int, tensor: PlannedTensor, device: str, advance: Advance) -> None:
-    wanted = pieces(tensor.mix, device) if tensor.source is None else _bytes_of(tensor.source)
     with path.open("rb", buffering=0) as opened:
-        for piece in wanted:
+        for piece in tensor.content(device):
             if os.pread(opened.fileno(), len(piece), place) != piece:
                 raise LayerSwapError(
                     f"{path}: {tensor.name} is not what was written; the disk or the memory may "
@@ -61,10 +55,3 @@ def _verify(path: Path, place: int, tensor: PlannedTensor, device: str, advance:
                 )
             place += len(piece)
             advance(len(piece))
-
-
-def _bytes_of(tensor: StoredTensor) -> Iterator[bytes]:
-    with open_stored(tensor) as opened:
-        for done in range(0, tensor.nbytes, _PIECE):
-            size = min(_PIECE, tensor.nbytes - done)
-            yield os.pread(opened.fileno(), size, tensor.offset + done)

@@ -27,7 +27,6 @@ from layerswap_method.stream.layout import (
     index_of,
     lay_out,
 )
-from layerswap_method.stream.pieces import pieces
 from layerswap_method.stream.weight_stream import WeightStream
 
 _PIECE = 1 << 20
@@ -198,7 +197,7 @@ def _write_tensor(
         with open_stored(tensor.source) as opened:
             _copy(opened.fileno(), out, tensor.source, place, advance)
         return
-    for piece in pieces(tensor.mix, device):
+    for piece in tensor.content(device):
         _write_at(out, piece, place)
         place += len(piece)
         advance(len(piece))
@@ -260,6 +259,5 @@ def _check_space(folder: Path, needed: int) -> None:
 def _check_unchanged(files: Sequence[PlannedFile]) -> None:
     """Raise where a file that was read has been written since the stream was made."""
     tensors = (tensor for file in files for _, tensor in file.tensors)
-    stamps = {origin.file: origin.stamp for t in tensors for origin, _ in t.mix.terms}
-    for file, stamp in stamps.items():
+    for file, stamp in dict(origin for tensor in tensors for origin in tensor.origins).items():
         check_unchanged(file, stamp)

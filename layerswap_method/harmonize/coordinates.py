@@ -51,7 +51,8 @@ def fold_norms(model: Model) -> Model:
             return join(lambda weight, scale: wide(weight) * wide(scale), tensor, norm)
         return tensor.then(torch.ones_like) if axes == ("norm",) else tensor
 
-    return given.changed(fold, "norm weights folded into the matrices that read through them")
+    tensors = {name: fold(name, tensor) for name, tensor in given.tensors.items()}
+    return given.changed(tensors, "norm weights folded into the matrices that read through them")
 
 
 def rotate(model: Model, rotation: torch.Tensor) -> Model:
@@ -75,7 +76,8 @@ def rotate(model: Model, rotation: torch.Tensor) -> Model:
 
         return tensor.then(turned)
 
-    return model.changed(turn, "residual stream rotated")
+    tensors = {name: turn(name, tensor) for name, tensor in model.tensors.items()}
+    return model.changed(tensors, "residual stream rotated")
 
 
 def reorder(model: Model, orders: Mapping[int, LayerOrder]) -> Model:
@@ -97,7 +99,8 @@ def reorder(model: Model, orders: Mapping[int, LayerOrder]) -> Model:
                 tensor = tensor.then(partial(torch.index_select, dim=axis, index=places[counted]))
         return tensor
 
-    return model.changed(move, "heads and neurons put in another order")
+    tensors = {name: move(name, tensor) for name, tensor in model.tensors.items()}
+    return model.changed(tensors, "heads and neurons put in another order")
 
 
 def _places(order: LayerOrder, head_dim: int) -> Mapping[Axis, torch.Tensor]:

@@ -24,13 +24,15 @@ PLAN_FILE = "layer_swap_plan.json"
 REVERT_PLAN_FILE = "delta_revert_plan.json"
 """What a `delta_revert` kept, written beside the weights."""
 
+HARMONIZE_FILE = "harmonize.json"
+"""What `layerswap harmonize` did to a model, written beside its weights."""
 
 _WEIGHTS = (
     *("model*.safetensors", "model*.safetensors.index.json", "pytorch_model*.bin*"),
     "adapter_model*",
 )
-_MERGED = (PLAN_FILE, REVERT_PLAN_FILE, "mergekit_config.yml")
-"""Files that only a merge leaves."""
+_MERGED = (PLAN_FILE, REVERT_PLAN_FILE, HARMONIZE_FILE, "mergekit_config.yml")
+"""Files that only a merge, or `layerswap harmonize`, leaves."""
 
 _RENEWED = (*_WEIGHTS, *_MERGED, "adapter_config.json", "chat_template*", "generation_config.json")
 """Of an earlier merge, what must not stay beside new files: they would be taken for the new one's.

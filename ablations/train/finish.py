@@ -27,8 +27,8 @@ from ablations.train.regime import ADAPTERS, Lora
 from ablations.train.rows import Row
 from ablations.train.select import select
 from layerswap_method.errors import InputError
-from layerswap_method.merge.donor_files import copy_donor_files
 from layerswap_method.recipe.references import is_folder
+from layerswap_method.stream.donor_files import copy_donor_files
 
 logger = logging.getLogger(__name__)
 

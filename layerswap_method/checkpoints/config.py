@@ -52,13 +52,8 @@ def read_config(name: str, folder: Path) -> ModelConfig:
     Raises:
         InputError: where there is none, or one that is no config; starting with `name`.
     """
-    try:
-        document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        if not isinstance(document, dict) or not isinstance(document.get("model_type"), str):
-            raise ValueError("config.json names no model_type")
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{name}: {folder}: no readable config: {error}") from error
-    text = next((document[k] for k in _TEXT if isinstance(document.get(k), dict)), document)
+    document = read_document(name, folder)
+    text = text_part(document)
 
     def stated(kind: type, *keys: str) -> list[Any]:
         values = (part.get(key) for key in keys for part in (text, document))
@@ -78,3 +73,23 @@ def read_config(name: str, folder: Path) -> ModelConfig:
         quantization=None if quantization is None else str(quantization.get("quant_method", "?")),
         dtype=dtype.removeprefix("torch.") if isinstance(dtype, str) and dtype != "auto" else None,
     )
+
+
+def read_document(name: str, folder: Path) -> dict[str, Any]:
+    """Return the ``config.json`` in `folder`, as it is.
+
+    Raises:
+        InputError: where there is none, or one that is no config; starting with `name`.
+    """
+    try:
+        document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if not isinstance(document, dict) or not isinstance(document.get("model_type"), str):
+            raise ValueError("config.json names no model_type")
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{name}: {folder}: no readable config: {error}") from error
+    return document
+
+
+def text_part(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a config that is about the text model; the whole where it is all."""
+    return next((document[k] for k in _TEXT if isinstance(document.get(k), dict)), document)

@@ -5,12 +5,12 @@ Knows what `LlamaForCausalLM` and `MistralForCausalLM` write; not what to do wit
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
+from layerswap_method.checkpoints.config import read_document
 from layerswap_method.checkpoints.headers import Checkpoint
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
@@ -93,9 +93,8 @@ def read_shape(checkpoint: Checkpoint) -> ModelShape:
             f"{name}: {architecture} is not known here; its layers must be those of "
             f"{' or '.join(DECODERS)}"
         )
-    document = json.loads((checkpoint.path / "config.json").read_text(encoding="utf-8"))
     try:
-        shape = ModelShape(**stated(document))
+        shape = ModelShape(**stated(read_document(name, checkpoint.path)))
     except ValidationError as error:
         fields = ", ".join(str(each["loc"][0]) for each in error.errors())
         raise InputError(f"{name}: config.json does not state {fields}") from error

@@ -11,7 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,6 @@ from layerswap_method.layer_swap.spec import NAME as LAYER_SWAP
 from layerswap_method.layer_swap.stream import SwapStream
 from layerswap_method.merge.card import card
 from layerswap_method.merge.definitions import why_mergekit
-from layerswap_method.merge.donor_files import copy_donor_files
 from layerswap_method.merge_stream import KNOWN, can_stream, donor, stream_of
 from layerswap_method.output import (
     PLAN_FILE,
@@ -44,20 +43,18 @@ from layerswap_method.output import (
 from layerswap_method.recipe.document import dtype_problems
 from layerswap_method.recipe.references import named_models
 from layerswap_method.recipe.strict_yaml import read_text_and_yaml
+from layerswap_method.stream.donor_files import copy_donor_files
 from layerswap_method.stream.layout import SHARD_BYTES, lay_out
 from layerswap_method.stream.mix import mixes_to_json
 from layerswap_method.stream.pieces import check_device
 from layerswap_method.stream.verify import verify_files
 from layerswap_method.stream.weight_stream import WeightStream
-from layerswap_method.stream.write import Advance, write_files, write_text
+from layerswap_method.stream.write import Bar, write_files, write_text
 
 LOG = logging.getLogger("layerswap")
 
 Find = Callable[[str], ModelFiles]
 """Returns where the model of a reference is; raises `InputError` where it is nowhere."""
-
-Bar = Callable[[str, int], AbstractContextManager[Advance]]
-"""(what is done, bytes of it) -> a context that yields what is told of the progress."""
 
 
 @dataclass(frozen=True)

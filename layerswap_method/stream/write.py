@@ -12,7 +12,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -41,6 +41,8 @@ _PART = ".part"
 Advance = Callable[[int], object]
 """Called with the bytes that are done since the last call, from any thread."""
 
+Bar = Callable[[str, int], AbstractContextManager[Advance]]
+"""(what is done, bytes of it) -> a context that yields what is told of the progress."""
 
 Job = Callable[[Advance], None]
 """One tensor's work; it tells of its progress, and ends where that raises."""

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
+from layerswap_method.harmonize.model import Model
+from layerswap_method.harmonize.settings import config_of
+from layerswap_method.harmonize.write import plan_files
+from layerswap_method.stream.write import write_files
+
 SIZES: dict[str, Any] = {
     "vocab_size": 48,
-    "hidden_size": 32,
+    "hidden_size": 24,
     "intermediate_size": 40,
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
@@ -43,13 +50,36 @@ def random_model(folder: Path, seed: int = 0, family: str = "Llama", **sizes: An
     return folder
 
 
+def save(model: Model, origin: Path, folder: Path) -> Path:
+    """Write a model that was made of the one in `origin`; return its folder."""
+    folder.mkdir()
+    write_files(plan_files(model, folder, 20_000))
+    document = json.loads((origin / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config_of(model.shape, document)))
+    return folder
+
+
 def logits(folder: Path, length: int = 24, seed: int = 0) -> torch.Tensor:
-    """Return the logits of a saved model on random tokens, in float64: [2, length, vocab]."""
+    """Return the logits of a saved model on random tokens, in float64: [2, length, vocab].
+
+    transformers computes norms in float32 whatever the dtype of the model, and the rounding of that
+    hides what is compared here; so the norms are computed in float64.
+    """
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float64, attn_implementation="eager"
+        folder, dtype=torch.float64, attn_implementation="sdpa"
     )
+    norms = [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
+    assert len(norms) == 2 * model.config.num_hidden_layers + 1
+    for norm in norms:
+        norm.forward = partial(_rms_norm, norm)
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(model.config.vocab_size, (2, length), generator=generator)
     with torch.no_grad():
         found: torch.Tensor = model(tokens).logits
     return found
+
+
+def _rms_norm(norm: Any, values: torch.Tensor) -> torch.Tensor:
+    mean_square = values.pow(2).mean(-1, keepdim=True)
+    normed: torch.Tensor = norm.weight * values * (mean_square + norm.variance_epsilon).rsqrt()
+    return normed

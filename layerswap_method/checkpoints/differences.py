@@ -1,0 +1,166 @@
+"""What of several checkpoints matches, what does not, and what can be done about each.
+
+Read from configs, headers and tokenizers. Knows what `layerswap harmonize` and mergekit can
+reconcile; does nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from layerswap_method.checkpoints.compatible import ties
+from layerswap_method.checkpoints.config import read_document, text_part
+from layerswap_method.checkpoints.headers import Checkpoint
+from layerswap_method.checkpoints.shape import DECODERS, stated
+from layerswap_method.checkpoints.tokens import match_tokens, read_tokens
+from layerswap_method.frozen import Frozen
+
+Remedy = Literal["none needed", "harmonize", "force", "recipe", "impossible"]
+"""`harmonize`: layerswap harmonize keeps the function. `force`: it does with --force, which changes
+the function. `recipe`: the recipe of the merge does it."""
+
+
+class Row(Frozen):
+    """One field of several checkpoints."""
+
+    field: str
+    """What it is, in words."""
+
+    values: tuple[Any, ...]
+    """Of each checkpoint, in order; None where nothing states it."""
+
+    same: bool
+    """Whether all are alike."""
+
+    remedy: Remedy
+    """What can reconcile them."""
+
+    advice: str
+    """What to do, in words; empty where they are the same."""
+
+
+_HARMONIZE = "layerswap harmonize"
+_NOTHING = "nothing reconciles it"
+
+_FIELDS: dict[str, tuple[str | None, Remedy, str]] = {
+    "hidden size": ("hidden", "harmonize", f"{_HARMONIZE}: copies, or zeros"),
+    "layers": ("layers", "harmonize", f"{_HARMONIZE}: layers that add nothing"),
+    "query heads": ("heads", "harmonize", f"{_HARMONIZE}: copies, or zero heads"),
+    "key-value heads": ("kv_heads", "harmonize", f"{_HARMONIZE}: each repeated"),
+    "head size": ("head_dim", "impossible", _NOTHING),
+    "MLP neurons": ("intermediate", "harmonize", f"{_HARMONIZE}: zero neurons"),
+    "RoPE base": ("rope_base", "force", f"{_HARMONIZE} --force: changes the function"),
+    "RoPE scaling": ("rope_scaling", "force", f"{_HARMONIZE} --force: changes the function"),
+    "sliding window": ("sliding_window", "harmonize", f"{_HARMONIZE}: Llama, within the window"),
+    "longest sequence": ("positions", "recipe", "the merge has that of its base_model"),
+    "norm eps": ("eps", "harmonize", f"{_HARMONIZE}: the residual stream is scaled"),
+    "activation": ("activation", "impossible", _NOTHING),
+}
+"""Field -> its name in a `ModelShape`, what can reconcile it, and what to do."""
+
+
+def differences(checkpoints: Sequence[Checkpoint]) -> tuple[Row, ...]:
+    """Return every field of the checkpoints, compared.
+
+    Raises:
+        InputError: for a config or a tokenizer that cannot be read.
+    """
+    return tuple(_rows(checkpoints))
+
+
+def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[Row]:
+    documents = [text_part(read_document(each.name, each.path)) for each in checkpoints]
+    classes = [each.config.architecture for each in checkpoints]
+    known = all(name in DECODERS for name in classes)
+    only = f"only {' and '.join(DECODERS)} can be harmonised"
+
+    def row(field: str, values: Sequence[Any], remedy: Remedy, advice: str) -> Row:
+        if all(value == values[0] for value in values):
+            return Row(
+                field=field, values=tuple(values), same=True, remedy="none needed", advice=""
+            )
+        if remedy in ("harmonize", "force") and not known:
+            remedy, advice = "impossible", only
+        return Row(field=field, values=tuple(values), same=False, remedy=remedy, advice=advice)
+
+    yield row("architecture", classes, "harmonize", f"{_HARMONIZE}: Mistral becomes Llama")
+    yield row("kind", [_kind(d, c) for d, c in zip(documents, classes, strict=True)], *_NEVER)
+    yield row("experts (MoE)", [_experts(document) for document in documents], *_NEVER)
+    shapes = [stated(document) for document in documents]
+    for label, (name, remedy, advice) in _FIELDS.items():
+        yield row(label, [shape[name] for shape in shapes], remedy, advice)
+    yield row("norm", [_norm(document) for document in documents], *_NEVER)
+    yield row("biases", [_biases(each) for each in checkpoints], *_NEVER)
+    tied = [ties(each, *checkpoints) for each in checkpoints]
+    yield row("tied embeddings", tied, "harmonize", f"{_HARMONIZE}: a head of its own")
+    rows = [each.shapes[each.embedding][0] if each.embedding else None for each in checkpoints]
+    yield row("vocabulary rows", rows, "recipe", _TOKENIZER)
+    yield _tokens(checkpoints)
+    dtypes = ["/".join(sorted({t.dtype for t in each.tensors.values()})) for each in checkpoints]
+    yield row("stored dtype", dtypes, "recipe", "dtype: in the recipe")
+    quantised = [each.config.quantization for each in checkpoints]
+    yield row("quantised", quantised, "impossible", "use the unquantised checkpoint")
+
+
+_NEVER: tuple[Remedy, str] = ("impossible", _NOTHING)
+_TOKENIZER = "tokenizer: {source: union} in the recipe"
+
+
+def _tokens(checkpoints: Sequence[Checkpoint]) -> Row:
+    """Return how the tokens of each lie in the first one's vocabulary."""
+    found = [read_tokens(each.name, each.path) for each in checkpoints]
+    first = found[0]
+    texts: list[str | None] = [None if first is None else f"{len(first)} tokens"]
+    same = True
+    for tokens in found[1:]:
+        if tokens is None or first is None:
+            same = same and tokens == first
+            texts.append(None if tokens is None else f"{len(tokens)} tokens")
+            continue
+        match = match_tokens(tokens, first)
+        equal = match.same_id == len(tokens) == len(first)
+        same = same and equal
+        more = "all the same"
+        if not equal:
+            more = (
+                f"{match.same_id} at the same id, {match.other_id} at another, {match.missing} not "
+                "in the first"
+            )
+        texts.append(f"{len(tokens)} tokens: {more}")
+    return Row(
+        field="tokens",
+        values=tuple(texts),
+        same=same,
+        remedy="none needed" if same else "recipe",
+        advice="" if same else _TOKENIZER,
+    )
+
+
+def _kind(document: Mapping[str, Any], architecture: str) -> str:
+    if document.get("is_encoder_decoder"):
+        return "encoder-decoder"
+    ends = ("CausalLM", "LMHeadModel", "ForConditionalGeneration")
+    return "decoder" if architecture.endswith(ends) else "encoder"
+
+
+def _experts(document: Mapping[str, Any]) -> int | None:
+    keys = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+    return next((document[key] for key in keys if type(document.get(key)) is int), None)
+
+
+def _norm(document: Mapping[str, Any]) -> str | None:
+    if "rms_norm_eps" in document:
+        return "RMSNorm"
+    keys = ("layer_norm_eps", "layer_norm_epsilon")
+    return "LayerNorm" if any(key in document for key in keys) else None
+
+
+def _biases(checkpoint: Checkpoint) -> str:
+    parts: dict[str, Callable[[str], bool]] = {
+        "attention": lambda name: "attn" in name or "attention" in name,
+        "MLP": lambda name: "mlp" in name,
+    }
+    biased = [name for name in checkpoint.tensors if name.endswith(".bias")]
+    found = [part for part, is_in in parts.items() if any(is_in(name) for name in biased)]
+    return " and ".join(found) or "none"

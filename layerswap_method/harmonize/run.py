@@ -1,0 +1,185 @@
+"""`layerswap harmonize`: models of different architectures, each written in a common one."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from layerswap_method import __version__
+from layerswap_method.checkpoints.compatible import own_problems
+from layerswap_method.checkpoints.config import read_document
+from layerswap_method.checkpoints.differences import Row, differences
+from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
+from layerswap_method.checkpoints.model_files import ModelFiles
+from layerswap_method.checkpoints.stored import DTYPES, FLOATS
+from layerswap_method.errors import InputError
+from layerswap_method.harmonize.common import common_shape, harmonized
+from layerswap_method.harmonize.model import Model, open_model
+from layerswap_method.harmonize.settings import config_of, with_rope
+from layerswap_method.harmonize.write import plan_files
+from layerswap_method.output import (
+    HARMONIZE_FILE,
+    check_output,
+    check_outside,
+    output_folder,
+    temporary_output,
+)
+from layerswap_method.stream.donor_files import copy_donor_files
+from layerswap_method.stream.layout import SHARD_BYTES
+from layerswap_method.stream.write import Bar, write_files, write_text
+
+
+@dataclass(frozen=True)
+class HarmonizeOptions:
+    """How models are harmonised."""
+
+    align_depth: tuple[int, ...] | None = None
+    """Layers that are new in a model with fewer layers; None spreads them evenly."""
+
+    dtype: str | None = None
+    """torch dtype of all weights; None keeps each tensor's."""
+
+    force: bool = False
+    """Whether every model gets the first one's RoPE, which changes the others' function."""
+
+    shard_bytes: int = SHARD_BYTES
+    """Bytes of the tensors in one file, at most."""
+
+
+def harmonize(
+    models: Sequence[ModelFiles],
+    out_path: str,
+    options: HarmonizeOptions = HarmonizeOptions(),
+    bar: Bar = lambda what, size: nullcontext(lambda count: None),
+) -> Iterator[str]:
+    """Write every model in the common architecture; yield lines for the log.
+
+    Each model's folder appears when it is whole. Everything is checked before the first is written.
+
+    Args:
+        models: two or more checkpoints; the first one's RoPE is kept under `force`.
+        out_path: the folder in which each model gets one of its own, as the user wrote it.
+        options: how they are harmonised.
+        bar: shows progress.
+
+    Raises:
+        InputError: for models that cannot be harmonised, naming each field and its values, or for
+            an output folder that cannot be.
+        LayerSwapError: where something cannot be written.
+    """
+    out = output_folder(out_path)
+    checkpoints = _read(models)
+    folders = _folders(models, out)
+    for folder in folders:
+        check_output(folder, [model.folder for model in models])
+    check_outside(out, [model.folder for model in models])
+    rows = differences(checkpoints)
+    _check_rows(checkpoints, rows, force=options.force)
+    opened = [open_model(checkpoint) for checkpoint in checkpoints]
+    common = common_shape([model.shape for model in opened])
+    done = [
+        _in_dtype(
+            harmonized(with_rope(model, opened[0].shape), common, options.align_depth),
+            options.dtype,
+        )
+        for model in opened
+    ]
+    if options.align_depth is not None and all(m.shape.layers == common.layers for m in opened):
+        raise InputError("--align-depth: all models have the same number of layers; leave it out")
+    names = [checkpoint.name for checkpoint in checkpoints]
+    for model, checkpoint, folder in zip(done, checkpoints, folders, strict=True):
+        yield f"{model.name} -> {folder}"
+        yield from (f"  {note}" for note in model.notes or ("nothing to change: copied",))
+        _write(model, checkpoint, folder, names, options, bar)
+    yield from _advice(rows)
+
+
+def _read(models: Sequence[ModelFiles]) -> list[Checkpoint]:
+    for model in models:
+        if model.adapter is not None:
+            raise InputError(
+                f"{model.name}: an adapter cannot be harmonised; merge it into its model first, "
+                "such as with mergekit-yaml and --lora-merge-cache"
+            )
+    checkpoints = [read_checkpoint(model.name, model.folder) for model in models]
+    problems = [problem for checkpoint in checkpoints for problem in own_problems(checkpoint)]
+    if problems:
+        raise InputError.from_problems("harmonize", problems)
+    return checkpoints
+
+
+def _folders(models: Sequence[ModelFiles], out: Path) -> list[Path]:
+    """Return the output folder of each model: named as the model, with its parent if need be."""
+    paths = [Path(model.name.partition("@")[0]) for model in models]
+    paths = [path if path.name not in ("", ".", "..") else path.resolve() for path in paths]
+    counts = Counter(path.name for path in paths)
+    names = [
+        path.name if counts[path.name] == 1 else f"{path.resolve().parent.name}-{path.name}"
+        for path in paths
+    ]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InputError(
+            f"{', '.join(twice)}: two models would be written to the same folder; give each model "
+            "once, and rename folders whose names are the same"
+        )
+    return [out / name for name in names]
+
+
+def _check_rows(checkpoints: Sequence[Checkpoint], rows: Sequence[Row], *, force: bool) -> None:
+    names = [checkpoint.name for checkpoint in checkpoints]
+    refused = ("impossible",) if force else ("impossible", "force")
+    problems = []
+    for row in rows:
+        if row.remedy in refused:
+            values = "; ".join(f"{n} {v}" for n, v in zip(names, row.values, strict=True))
+            problems.append(f"{row.field}: {values}: {row.advice}")
+    if problems:
+        raise InputError.from_problems(f"{' and '.join(names)} cannot be harmonised", problems)
+
+
+def _in_dtype(model: Model, dtype: str | None) -> Model:
+    if dtype is None:
+        return model
+    (name,) = (name for name in FLOATS if DTYPES[name].torch_name == dtype)
+    tensors = {key: replace(tensor, dtype=name) for key, tensor in model.tensors.items()}
+    return model.changed(tensors, f"written as {dtype}")
+
+
+def _write(
+    model: Model,
+    checkpoint: Checkpoint,
+    folder: Path,
+    names: Sequence[str],
+    options: HarmonizeOptions,
+    bar: Bar,
+) -> None:
+    document = read_document(checkpoint.name, checkpoint.path)
+    config = config_of(model.shape, document, options.dtype)
+    record = {
+        "schema_version": 1,
+        "layerswap_version": __version__,
+        "model": checkpoint.name,
+        "harmonized_with": [name for name in names if name != checkpoint.name],
+        "steps": list(model.notes),
+        "shape": model.shape.model_dump(mode="json"),
+    }
+    with temporary_output(folder) as new:
+        files = plan_files(model, new, options.shard_bytes)
+        with bar(folder.name, sum(file.nbytes for file in files)) as advance:
+            write_files(files, advance=advance)
+        copy_donor_files(checkpoint.path, new, None)
+        for name, content in (("config.json", config), (HARMONIZE_FILE, record)):
+            write_text(new / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def _advice(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield what the recipe that merges the results must say."""
+    found = [row for row in rows if row.remedy == "recipe"]
+    if found:
+        yield "left to the recipe of a merge:"
+        yield from (f"  {row.field}: {row.advice}" for row in found)

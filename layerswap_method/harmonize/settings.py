@@ -1,0 +1,82 @@
+"""A model's config and what in it is a setting, not a size. Knows ``config.json``; no tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from layerswap_method.checkpoints.shape import DECODERS, ModelShape, stated
+from layerswap_method.harmonize.model import Model
+
+LLAMA = "LlamaForCausalLM"
+
+_KEYS = {
+    "hidden": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "intermediate": "intermediate_size",
+    "tied": "tie_word_embeddings",
+    "positions": "max_position_embeddings",
+    "eps": "rms_norm_eps",
+}
+"""Field of a `ModelShape` -> its key in a config."""
+
+
+def as_llama(model: Model) -> Model:
+    """Return a Mistral as the Llama that it is: the tensors have the same names and meanings.
+
+    Mistral's attention looks back `sliding_window` tokens, Llama's looks back at all. Up to that
+    length they are the same, so the result states it as its longest sequence.
+    """
+    shape = model.shape
+    if shape.architecture == LLAMA:
+        return model
+    note = f"architecture: {shape.architecture} is written as {LLAMA}"
+    positions = min(shape.positions, shape.sliding_window or shape.positions)
+    if positions < shape.positions:
+        note += f", the same for sequences of up to {positions} tokens (its sliding window)"
+    return model.changed(
+        model.tensors, note, architecture=LLAMA, sliding_window=None, positions=positions
+    )
+
+
+def with_rope(model: Model, other: ModelShape) -> Model:
+    """Return the model with another one's rotary positions: this CHANGES its function."""
+    shape = model.shape
+    mine, theirs = ((each.rope_base, each.rope_scaling) for each in (shape, other))
+    if mine == theirs:
+        return model
+    note = (
+        f"THE FUNCTION CHANGES: RoPE base {shape.rope_base:g} and scaling {shape.rope_scaling} "
+        f"become base {other.rope_base:g} and scaling {other.rope_scaling}"
+    )
+    rope = {"rope_base": other.rope_base, "rope_scaling": other.rope_scaling}
+    return model.changed(model.tensors, note, **rope)
+
+
+def config_of(
+    shape: ModelShape, document: Mapping[str, Any], dtype: str | None = None
+) -> dict[str, Any]:
+    """Return the config of a model of `shape` that had the config `document`.
+
+    Fields that no step changes stay as they are written.
+
+    Args:
+        shape: of the model now.
+        document: its ``config.json`` as it was.
+        dtype: torch dtype that the weights are written in; None for that of `document`.
+    """
+    new = dict(document)
+    new |= {key: getattr(shape, field) for field, key in _KEYS.items()}
+    new |= {"architectures": [shape.architecture], "model_type": DECODERS[shape.architecture]}
+    if shape.sliding_window is None and "sliding_window" in new:
+        del new["sliding_window"]
+    before = stated(document)
+    if (before["rope_base"], before["rope_scaling"]) != (shape.rope_base, shape.rope_scaling):
+        new.pop("rope_parameters", None)
+        new |= {"rope_theta": shape.rope_base, "rope_scaling": shape.rope_scaling}
+    if dtype is not None:
+        new["torch_dtype" if "torch_dtype" in new else "dtype"] = dtype
+    return new

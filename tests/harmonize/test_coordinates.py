@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,10 +11,7 @@ import torch
 from layerswap_method.checkpoints.headers import read_checkpoint
 from layerswap_method.harmonize.coordinates import LayerOrder, fold_norms, reorder, rotate
 from layerswap_method.harmonize.model import Model, open_model
-from layerswap_method.harmonize.write import plan_files
-from layerswap_method.stream.write import write_files
-from tests.harmonize.exact import exact_logits
-from tests.harmonize.models import random_model
+from tests.harmonize.models import logits, random_model, save
 
 SIZES = {
     "grouped": {},
@@ -28,16 +24,6 @@ SIZES = {
 
 def opened(folder: Path) -> Model:
     return open_model(read_checkpoint(folder.name, folder))
-
-
-def saved(model: Model, source: Path, folder: Path) -> Path:
-    """Write a model with the config of `source`; one that was untied says so."""
-    folder.mkdir()
-    write_files(plan_files(model, folder))
-    config = json.loads((source / "config.json").read_text())
-    config["tie_word_embeddings"] = model.shape.tied
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
 
 
 def random_rotation(size: int) -> torch.Tensor:
@@ -78,8 +64,8 @@ def test_the_function_stays(tmp_path: Path, sizes: str, step: str) -> None:
     source = random_model(tmp_path / "model", **SIZES[sizes])  # type: ignore[arg-type]
     model = opened(source)
     changed = STEPS[step](model)
-    folder = saved(changed, source, tmp_path / "changed")
-    assert (exact_logits(folder) - exact_logits(source)).abs().max() < 1e-9
+    folder = save(changed, source, tmp_path / "changed")
+    assert (logits(folder) - logits(source)).abs().max() < 1e-9
     assert any(
         not torch.equal(tensor.read(), changed.tensors[name].read())
         for name, tensor in model.tensors.items()
@@ -101,5 +87,5 @@ def test_a_rotation_without_folded_norms_would_be_another_function(tmp_path: Pat
     source = random_model(tmp_path / "model")
     model = opened(source)
     wrong = rotate(model, random_rotation(model.shape.hidden))
-    folder = saved(wrong, source, tmp_path / "changed")
-    assert (exact_logits(folder) - exact_logits(source)).abs().max() > 1e-3
+    folder = save(wrong, source, tmp_path / "changed")
+    assert (logits(folder) - logits(source)).abs().max() > 1e-3

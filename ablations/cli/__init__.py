@@ -20,9 +20,9 @@ _GO_ON = ("evaluate", "pocket", "quickstart", "run", "train")
 _GOES_ON = " Finished work is saved; the same command goes on with the rest."
 
 COMMANDS = (
-    *("card", "check", "compare", "delta", "divergence", "evaluate", "init", "merge", "plan"),
-    *("pocket", "push", "quickstart", "recipes", "report", "run", "share", "suggest"),
-    *("swap-adapters", "tasks", "train", "version"),
+    *("card", "check", "compare", "compat", "delta", "divergence", "evaluate", "harmonize"),
+    *("init", "merge", "plan", "pocket", "push", "quickstart", "recipes", "report", "run"),
+    *("share", "suggest", "swap-adapters", "tasks", "train", "version"),
 )
 
 

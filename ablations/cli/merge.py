@@ -1,31 +1,16 @@
-"""`layerswap merge`: its options, the bar, and the way on to mergekit. Merges nothing itself."""
+"""`layerswap merge`: its options, and the way on to mergekit. Merges nothing itself."""
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-
-class Size(click.ParamType[int]):
-    """Bytes, as 5000000, 500M or 5G."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the bytes, or fail as click does."""
-        found = re.fullmatch(r"(\d+)\s*([kmg]?)b?", str(value).strip().lower())
-        if found is None or not int(found[1]):
-            text = f"{value!r} is not a size; write bytes, or a number with K, M or G."
-            self.fail(text, param, ctx)
-        return int(found[1]) * {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}[found[2]]
+from ablations.cli.options import Size, progress_bar
 
 
 @click.command()
@@ -80,7 +65,9 @@ def merge(
             f"{' '.join(mergekit_options)}: mergekit is not needed for this recipe; remove what is "
             "after --, or merge with mergekit-yaml"
         )
-    for line in write_merge(given, out, WriteOptions(shard_bytes=shard_size, **options), _bar):
+    for line in write_merge(
+        given, out, WriteOptions(shard_bytes=shard_size, **options), progress_bar
+    ):
         click.echo(line)
 
 
@@ -104,13 +91,3 @@ def _pass_on(
         more = ("--cuda", *more)
     command = [*mergekit_yaml(), str(recipe), out, "--out-shard-size", str(shard_size), *more]
     sys.exit(subprocess.run(command, check=False).returncode)
-
-
-@contextmanager
-def _bar(what: str, size: int) -> Iterator[Callable[[int], object]]:
-    """Show a bar on a terminal, where the work is long enough to wonder."""
-    from tqdm import tqdm
-
-    hidden = not sys.stderr.isatty()
-    with tqdm(total=size, desc=what, unit="B", unit_scale=True, delay=2, disable=hidden) as bar:
-        yield bar.update

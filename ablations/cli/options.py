@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +24,30 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{number} is not a finite number.", param, ctx)
         return number
+
+
+class Size(click.ParamType[int]):
+    """Bytes, as 5000000, 500M or 5G."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the bytes, or fail as click does."""
+        found = re.fullmatch(r"(\d+)\s*([kmg]?)b?", str(value).strip().lower())
+        if found is None or not int(found[1]):
+            text = f"{value!r} is not a size; write bytes, or a number with K, M or G."
+            self.fail(text, param, ctx)
+        return int(found[1]) * {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}[found[2]]
+
+
+@contextmanager
+def progress_bar(what: str, size: int) -> Iterator[Callable[[int], object]]:
+    """Show a bar on a terminal, where the work is long enough to wonder."""
+    from tqdm import tqdm
+
+    hidden = not sys.stderr.isatty()
+    with tqdm(total=size, desc=what, unit="B", unit_scale=True, delay=2, disable=hidden) as bar:
+        yield bar.update
 
 
 def folder_option(name: str, text: str, default: str | None = None) -> Callable[[Command], Command]:

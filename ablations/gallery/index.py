@@ -28,6 +28,7 @@ BEGIN = "<!-- The tables below are made by: python -m ablations.gallery.index --
 _SECTIONS = {
     "": "The paper's recipes",
     "community": "Community: public experts that share a base",
+    "different_bases": "Experts of different bases",
     "modules": "Attention or MLP only",
     "placements": "Where the swapped layers sit",
     "revert": "Reverting an expert to its base",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,3 +74,9 @@ def header(recipe: str) -> list[tuple[str, str]]:
 def command(recipe: str) -> list[str]:
     """Return the words of the recipe's ``# Run:`` line; a trailing backslash continues it."""
     return shlex.split(dict(header(recipe))["Run"].replace("\\\n", " "))
+
+
+def first_commands(recipe: str) -> list[list[str]]:
+    """Return the words of each `layerswap` command that a header's Needs asks to run first."""
+    quoted = re.findall(r"`(layerswap (?:compat|harmonize) [^`]+)`", dict(header(recipe))["Needs"])
+    return [shlex.split(each) for each in quoted]

@@ -76,6 +76,8 @@ SWAPS = {
     "recipes/community/metamath_italian.yml": Swap(OUTER),
     "recipes/community/metamath_romanian.yml": Swap(OUTER),
     "recipes/community/metamath_german.yml": Swap(OUTER),
+    "recipes/different_bases/llama2_mistral_german.yml": Swap(OUTER),
+    "recipes/different_bases/llama31_llama32_swahili.yml": Swap(OUTER),
     "recipes/pocket/layer_swap.yml": Swap(POCKET_OUTER, layers=8),
     "recipes/pocket/layer_swap_transition.yml": Swap(POCKET_OUTER, frozenset({1, 6}), layers=8),
     "recipes/pocket/middle.yml": Swap(frozenset({3, 4}), layers=8),

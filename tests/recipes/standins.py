@@ -6,12 +6,37 @@ import json
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
 from tests.recipes.documents import Reference, is_hub_id
 from tests.standins.tokenizers import save_word_tokenizer, words
+
+HARMONIZED = "./experts/different_bases/"
+"""Where recipes expect what `layerswap harmonize` wrote."""
+
+ORIGINALS: dict[str, dict[str, Any]] = {
+    # The real sizes: hidden and MLP over 256, heads over 4.
+    "meta-math/MetaMath-7B-V1.0": {
+        **{"intermediate_size": 43, "num_attention_heads": 8, "num_key_value_heads": 8},
+    },
+    "LeoLM/leo-mistral-hessianai-7b": {
+        **{"intermediate_size": 56, "num_attention_heads": 8, "num_key_value_heads": 2},
+        **{"architecture": "Mistral", "sliding_window": 16},
+    },
+    "Lugha-Llama/Lugha-Llama-8B-wura": {
+        **{"intermediate_size": 56, "num_attention_heads": 8, "num_key_value_heads": 2},
+    },
+    "MergeBench/Llama-3.2-3B_math": {
+        **{"hidden_size": 12, "intermediate_size": 32, "num_hidden_layers": 28},
+        **{"num_attention_heads": 6, "num_key_value_heads": 2, "tie_word_embeddings": True},
+        # As the real pair: another RoPE, which --force is for.
+        "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
+    },
+}
+"""What models that recipes harmonise have of their own, beside the common stand-in."""
 
 HIDDEN, VOCABULARY, RANK, ALPHA = 16, 64, 2, 4
 
@@ -37,8 +62,10 @@ def folder_of(name: str, hub: Path, workspace: Path) -> Path:
 
 
 def build(references: Iterable[Reference], hub: Path, workspace: Path) -> None:
-    """Write a stand-in for every model and adapter, each once."""
+    """Write a stand-in for every model and adapter, each once, but for harmonised models."""
     for reference in references:
+        if reference.model.startswith(HARMONIZED):
+            continue
         folder = folder_of(reference.model, hub, workspace)
         if not folder.exists():
             build_model(reference.model, folder)
@@ -48,24 +75,32 @@ def build(references: Iterable[Reference], hub: Path, workspace: Path) -> None:
                 _build_adapter(reference.model, reference.adapter, folder)
 
 
-def build_model(name: str, folder: Path, *, vocabulary: int = VOCABULARY) -> None:
+def build_model(
+    name: str,
+    folder: Path,
+    *,
+    vocabulary: int = VOCABULARY,
+    architecture: str = "Llama",
+    **sizes: Any,
+) -> None:
     """Write a model and its tokenizer; `vocabulary` counts rows and tokens."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+    import transformers
 
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=HIDDEN,
-        intermediate_size=24,
-        num_hidden_layers=layer_count(name),
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=64,
-        tie_word_embeddings=name.startswith("runs/pocket/"),
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-    )
-    model = LlamaForCausalLM(config)
+    common = {
+        "vocab_size": vocabulary,
+        "hidden_size": HIDDEN,
+        "intermediate_size": 24,
+        "num_hidden_layers": layer_count(name),
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 64,
+        "tie_word_embeddings": name.startswith("runs/pocket/"),
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+    }
+    config = getattr(transformers, f"{architecture}Config")(**common | sizes)
+    model = getattr(transformers, f"{architecture}ForCausalLM")(config)
     shared = torch.Generator().manual_seed(0)
     own = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     with torch.no_grad():

@@ -14,12 +14,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.recipes.documents import RECIPES, ROOT, command, header, is_hub_id, load
+from tests.recipes.documents import (
+    RECIPES,
+    ROOT,
+    command,
+    first_commands,
+    header,
+    is_hub_id,
+    load,
+)
 from tests.recipes.expected import REVERTS, SHARES, SOUPS, SWAPS, TIES
 from tests.recipes.hub import serve_hub
 from tests.recipes.oracle import check_average, check_revert, check_shares, check_swap
 from tests.recipes.standins import (
     ALPHA,
+    ORIGINALS,
     RANK,
     VOCABULARY,
     build_model,
@@ -184,6 +193,30 @@ def test_adapters_are_merged_as_lora_says(workshop: Workshop, errors: Errors) ->
             torch.testing.assert_close(tensor.double(), expected, rtol=1e-6, atol=1e-6)
             assert tensor.dtype == torch.float32
         assert changed == 2 * layer_count(base_name)
+
+
+@pytest.mark.parametrize("recipe", [r for r in RECIPES if "/different_bases/" in r])
+def test_different_bases_are_harmonised_by_the_headers_commands(
+    workshop: Workshop, errors: Errors, recipe: str, tmp_path: Path
+) -> None:
+    compat, harmonize = first_commands(recipe)
+    assert (compat[1], harmonize[1]) == ("compat", "harmonize")
+    models = [word for word in compat if word in ORIGINALS]
+    assert f"harmonize {' '.join(f'./originals/{name}' for name in models)} --out DIR" in (
+        workshop.run_first(compat)
+    )
+    out = harmonize[harmonize.index("--out") + 1]
+    named = {entry["model"] for entry in load(recipe)["models"]}
+    assert named == {f"{out}/{name.split('/')[1]}" for name in models}
+    assert load(recipe)["base_model"] in named
+    raw = tmp_path / "raw.yml"
+    text = (ROOT / recipe).read_text(encoding="utf-8")
+    for name in models:
+        text = text.replace(f"{out}/{name.split('/')[1]}", f"./originals/{name}")
+    raw.write_text(text)
+    (refused,) = workshop.merge([["mergekit-yaml", str(raw), "./variants/raw"]])
+    assert refused is not None
+    assert "layerswap compat ./originals/" in refused
 
 
 @pytest.mark.parametrize("recipe", ["recipes/swahili.yml", "recipes/pocket/layer_swap.yml"])

@@ -12,8 +12,15 @@ from pathlib import Path
 
 import torch
 
-from tests.recipes.documents import RECIPES, ROOT, Reference, command, references
-from tests.recipes.standins import build, folder_of
+from tests.recipes.documents import (
+    RECIPES,
+    ROOT,
+    Reference,
+    command,
+    first_commands,
+    references,
+)
+from tests.recipes.standins import ORIGINALS, build, build_model, folder_of
 from tests.standins.oracle import stored
 
 TIMEOUT_S = 1200
@@ -40,6 +47,18 @@ class Workshop:
             "PYTHONPATH": str(ROOT),
         }
         build([r for recipe in RECIPES for r in references(recipe)], self.hub, self.folder)
+        for name, sizes in ORIGINALS.items():
+            build_model(name, self.folder / "originals" / name, **sizes)
+        for recipe in RECIPES:
+            for words in first_commands(recipe):
+                self.run_first(words)
+
+    def run_first(self, words: Sequence[str]) -> str:
+        """Run a `layerswap` command of a header on stand-ins of the models' sizes."""
+        given = [f"./originals/{word}" if word in ORIGINALS else word for word in words[1:]]
+        run = self.run([sys.executable, "-c", "from ablations.cli import main; main()", *given])
+        assert run.returncode == 0, run.stderr[-4000:]
+        return run.stdout
 
     def merge_all(self) -> Mapping[str, str | None]:
         """Run every recipe's own command; recipe -> error or None."""

@@ -1,0 +1,66 @@
+"""`layerswap harmonize`: options and what is told. Computes and writes nothing itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ablations.cli.options import Size, progress_bar
+
+
+def _layers(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...] | None:
+    """Return the layers that `value` names; None for `even`."""
+    from layerswap_method.algorithm.layer_lists import parse_layers
+
+    if value == "even":
+        return None
+    try:
+        return parse_layers(value, name="--align-depth")
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@click.command(short_help="Write different models in one architecture, functions kept.")
+@click.argument("models", nargs=-1, required=True, metavar="A B [MODEL]...")
+@click.option("--out", required=True, metavar="DIR", help="Each model gets a folder in it.")
+@click.option(
+    "--align-depth",
+    callback=_layers,
+    default="even",
+    show_default=True,
+    metavar="even|LAYERS",
+    help='Layers of the deeper model that get no partner, such as "8,16,24-25"; even spreads '
+    "them, the first and the last layer at the ends.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="Of the new weights.  [default: that of each tensor]",
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Give every model the RoPE base and scaling of A. This changes what the others compute.",
+)
+@click.option(
+    "--shard-size",
+    type=Size(),
+    default="5G",
+    show_default=True,
+    help="Size of the largest weight file.",
+)
+def harmonize(models: tuple[str, ...], out: str, shard_size: int, **options: Any) -> None:
+    """Write the models A, B, ... in one common architecture. Each computes what it did before.
+
+    Models are folders or hub ids of Llamas and Mistrals. Key-value heads are repeated, MLPs and
+    depth padded with what adds nothing, the residual stream copied or padded. Vocabularies stay:
+    the recipe of the merge aligns them (tokenizer: {source: union}).
+    """
+    from ablations.models.find import find_model
+    from layerswap_method.harmonize.run import HarmonizeOptions
+    from layerswap_method.harmonize.run import harmonize as write
+
+    given = HarmonizeOptions(shard_bytes=shard_size, **options)
+    for line in write([find_model(model) for model in models], out, given, progress_bar):
+        click.echo(line)

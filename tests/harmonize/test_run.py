@@ -1,0 +1,100 @@
+"""`layerswap harmonize`: pairs of the real ratios become one architecture, each unchanged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ablations.cli import main
+from layerswap_method.checkpoints.compatible import pair_problems
+from layerswap_method.checkpoints.headers import read_checkpoint
+from layerswap_method.checkpoints.shape import read_shape
+from layerswap_method.output import HARMONIZE_FILE
+from tests.harmonize.models import logits, random_model
+
+LLAMA3_ROPE = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0}
+LLAMA3_ROPE |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3_ROPE |= {"original_max_position_embeddings": 128}
+
+PAIRS: dict[str, dict[str, dict[str, Any]]] = {
+    # Llama-2-7B and Mistral-7B-v0.1 over 64: h 4096, MLP 11008 and 14336, 32/32 and 32/8 heads
+    "llama2_mistral": {
+        "llama2": {
+            **{"hidden_size": 64, "intermediate_size": 172, "num_hidden_layers": 4},
+            **{"num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 2},
+        },
+        "mistral": {
+            **{"hidden_size": 64, "intermediate_size": 224, "num_hidden_layers": 4},
+            **{"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 2},
+            **{"sliding_window": 64, "family": "Mistral"},
+        },
+    },
+    # Llama-3.1-8B and Llama-3.2-3B over 64: h 4096 and 3072, MLP 14336 and 8192, 32/8 and 24/8
+    "llama31_llama32": {
+        "llama31": {
+            **{"hidden_size": 64, "intermediate_size": 224, "num_hidden_layers": 8},
+            **{"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 2},
+            "rope_parameters": LLAMA3_ROPE,
+        },
+        "llama32": {
+            **{"hidden_size": 48, "intermediate_size": 128, "num_hidden_layers": 7},
+            **{"num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 2},
+            **{"rope_parameters": LLAMA3_ROPE, "tie_word_embeddings": True},
+        },
+    },
+}
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(main, ["harmonize", *map(str, args)])
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return name -> model, of all pairs."""
+    root = tmp_path_factory.mktemp("models")
+    named = {name: sizes for pair in PAIRS.values() for name, sizes in pair.items()}
+    return {
+        name: random_model(root / name, seed, **sizes)
+        for seed, (name, sizes) in enumerate(named.items())
+    }
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_a_pair_becomes_one_architecture_and_keeps_its_logits(
+    pair: str, models: dict[str, Path], tmp_path: Path
+) -> None:
+    folders = [models[name] for name in PAIRS[pair]]
+    out = tmp_path / "out"
+    result = run(*folders, "--out", out, "--shard-size", "100K")
+    assert result.exit_code == 0, result.output
+    shapes = []
+    for name, folder in zip(PAIRS[pair], folders, strict=True):
+        assert len(list((out / name).glob("*.safetensors"))) > 1
+        for length in (7, 60):  # within the window of Mistral, beyond Llama 3's first 128 / 8
+            expected, found = (logits(each, length) for each in (folder, out / name))
+            assert (found - expected).abs().max() < 1e-9 < expected.abs().max()
+        checkpoint = read_checkpoint(name, out / name)
+        shapes.append(read_shape(checkpoint).model_dump(exclude={"positions"}))
+        record = json.loads((out / name / HARMONIZE_FILE).read_text())
+        assert all(step in result.output for step in record["steps"])
+    assert shapes[0] == shapes[1]
+    both = [read_checkpoint(name, out / name) for name in PAIRS[pair]]
+    assert list(pair_problems(*both)) == []
+
+
+def test_a_mistral_is_a_llama_within_its_window_only(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    result = run(models["mistral"], models["llama2"], "--out", tmp_path / "out")
+    assert "the same for sequences of up to 64 tokens (its sliding window)" in result.output
+    new = tmp_path / "out" / "mistral"
+    config = json.loads((new / "config.json").read_text())
+    assert (config["model_type"], config["max_position_embeddings"]) == ("llama", 64)
+    assert "sliding_window" not in config
+    before, after = (logits(each, 200) for each in (models["mistral"], new))
+    assert (before - after)[:, :64].abs().max() < 1e-9 < (before - after).abs().max()

@@ -15,6 +15,7 @@ from ablations.gallery.findings import Finding, Level, line_of
 from ablations.gallery.header import header_problems
 from ablations.gallery.models import Known, look_up
 from layerswap_method.checkpoints.compatible import own_problems, pair_problems
+from layerswap_method.checkpoints.differences import mixed_settings
 from layerswap_method.delta_revert.recipe import RevertDocument
 from layerswap_method.delta_revert.spec import NAME as DELTA_REVERT
 from layerswap_method.delta_revert.spec import RevertSpec
@@ -163,6 +164,8 @@ def _model_findings(
     for other in checkpoints[1:]:
         for problem in pair_problems(checkpoints[0], other, aligned=aligned, by_row=by_row):
             yield "error", problem
+    if len(checkpoints) > 1 and (warning := mixed_settings(checkpoints)) is not None:
+        yield "warning", warning
     spec = _spec(document)
     if checkpoints and isinstance(spec, LayerSwapSpec):
         try:

@@ -66,6 +66,15 @@ def ties(checkpoint: Checkpoint, *others: Checkpoint) -> bool:
     return not all(each.head for each in (checkpoint, *others))
 
 
+def compat_command(*checkpoints: Checkpoint) -> str:
+    """Return the command that shows all differences, with names that it understands."""
+    named = [
+        each.name if "/" in each.name and "+" not in each.name else str(each.path)
+        for each in checkpoints
+    ]
+    return f"every difference, and what can be done: layerswap compat {' '.join(named)}"
+
+
 def pair_problems(
     first: Checkpoint,
     other: Checkpoint,
@@ -87,13 +96,13 @@ def pair_problems(
     if first.config.architecture != other.config.architecture and not allow_architectures:
         yield (
             f"{pair} have different architectures ({first.config.architecture}, "
-            f"{other.config.architecture}); {_PARENT}; {_see(first, other)}"
+            f"{other.config.architecture}); {_PARENT}; {compat_command(first, other)}"
         )
         return
     if first.num_layers != other.num_layers:
         yield (
             f"{pair} have different depths ({first.num_layers} and {other.num_layers} layers); "
-            f"{_PARENT}; {_see(first, other)}"
+            f"{_PARENT}; {compat_command(first, other)}"
         )
         return
     is_tied = ties(first, other)
@@ -102,7 +111,7 @@ def pair_problems(
         yield (
             f"{tied.name} ties its output embedding to the input embedding and {untied.name} does "
             "not; untie the first (set tie_word_embeddings: false and save with a copy of the "
-            f"embedding as lm_head) or use models of one kind; {_see(first, other)}"
+            f"embedding as lm_head) or use models of one kind; {compat_command(first, other)}"
         )
         return
     differing = [
@@ -113,12 +122,12 @@ def pair_problems(
     if rows and (by_row or not aligned):
         yield (
             f"{pair} have different vocabularies: {_shape_list(rows, first, other)}; "
-            f"{_ONE_VOCABULARY if by_row else _ALIGN}; {_see(first, other)}"
+            f"{_ONE_VOCABULARY if by_row else _ALIGN}; {compat_command(first, other)}"
         )
     if shapes:
         yield (
             f"{pair} have different shapes: {_shape_list(shapes, first, other)}; "
-            f"{_see(first, other)}"
+            f"{compat_command(first, other)}"
         )
     for holder, lacking in ((first, other), (other, first)):
         missing = [
@@ -141,15 +150,6 @@ _ONE_VOCABULARY = (
     "rows are compared one by one: give the base with the expert's vocabulary (load the base, "
     "resize_token_embeddings, save it)"
 )
-
-
-def _see(*checkpoints: Checkpoint) -> str:
-    """Return the command that shows all differences, with names that it understands."""
-    named = [
-        each.name if "/" in each.name and "+" not in each.name else str(each.path)
-        for each in checkpoints
-    ]
-    return f"every difference, and what can be done: layerswap compat {' '.join(named)}"
 
 
 def _counts_tokens(name: str, *checkpoints: Checkpoint) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from layerswap_method.checkpoints.compatible import ties
+from layerswap_method.checkpoints.compatible import compat_command, ties
 from layerswap_method.checkpoints.config import read_document, text_part
 from layerswap_method.checkpoints.headers import Checkpoint
 from layerswap_method.checkpoints.shape import DECODERS, stated
@@ -43,7 +43,7 @@ class Row(Frozen):
 _HARMONIZE = "layerswap harmonize"
 _NOTHING = "nothing reconciles it"
 
-_FIELDS: dict[str, tuple[str | None, Remedy, str]] = {
+_FIELDS: dict[str, tuple[str, Remedy, str]] = {
     "hidden size": ("hidden", "harmonize", f"{_HARMONIZE}: copies, or zeros"),
     "layers": ("layers", "harmonize", f"{_HARMONIZE}: layers that add nothing"),
     "query heads": ("heads", "harmonize", f"{_HARMONIZE}: copies, or zero heads"),
@@ -67,6 +67,31 @@ def differences(checkpoints: Sequence[Checkpoint]) -> tuple[Row, ...]:
         InputError: for a config or a tokenizer that cannot be read.
     """
     return tuple(_rows(checkpoints))
+
+
+_SETTINGS = ("head size", "RoPE base", "RoPE scaling", "norm eps", "activation")
+"""Fields of which no tensor's shape tells."""
+
+
+def mixed_settings(checkpoints: Sequence[Checkpoint]) -> str | None:
+    """Return a warning where checkpoints compute differently with the same tensors; else None.
+
+    Raises:
+        InputError: for a config that cannot be read.
+    """
+    found = [stated(text_part(read_document(each.name, each.path))) for each in checkpoints]
+    differing = []
+    for label in _SETTINGS:
+        values = [each[_FIELDS[label][0]] for each in found]
+        if any(value != values[0] for value in values):
+            named = (f"{c.name} {v}" for c, v in zip(checkpoints, values, strict=True))
+            differing.append(f"{label}: {', '.join(named)}")
+    if not differing:
+        return None
+    return (
+        f"the checkpoints have different settings ({'; '.join(differing)}); the merge has those of "
+        f"its base_model; {compat_command(*checkpoints)}"
+    )
 
 
 def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[Row]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import PositiveFloat, PositiveInt, ValidationError
 
 from layerswap_method.checkpoints.config import read_document
 from layerswap_method.checkpoints.headers import Checkpoint
@@ -25,31 +25,31 @@ class ModelShape(Frozen):
     architecture: str
     """The class name, such as `LlamaForCausalLM`."""
 
-    hidden: int
+    hidden: PositiveInt
     """Values of the residual stream (h)."""
 
-    layers: int
+    layers: PositiveInt
     """Decoder layers."""
 
-    heads: int
+    heads: PositiveInt
     """Query heads of a layer."""
 
-    kv_heads: int
+    kv_heads: PositiveInt
     """Key-value heads of a layer; each serves `group` query heads, which stand together."""
 
-    head_dim: int
+    head_dim: PositiveInt
     """Values of one head; `heads * head_dim` need not be `hidden`."""
 
-    intermediate: int
+    intermediate: PositiveInt
     """Neurons of a layer's MLP."""
 
-    vocab: int
+    vocab: PositiveInt
     """Rows of the embedding."""
 
     tied: bool
     """Whether the output embedding is the input embedding."""
 
-    rope_base: float
+    rope_base: PositiveFloat
     """Theta of the rotary positions."""
 
     rope_scaling: Mapping[str, Any] | None
@@ -58,10 +58,10 @@ class ModelShape(Frozen):
     sliding_window: int | None
     """Tokens that attention looks back; None for all."""
 
-    positions: int
+    positions: PositiveInt
     """Longest sequence (`max_position_embeddings`)."""
 
-    eps: float
+    eps: PositiveFloat
     """Epsilon of every RMSNorm."""
 
     activation: str
@@ -97,7 +97,9 @@ def read_shape(checkpoint: Checkpoint) -> ModelShape:
         shape = ModelShape(**stated(read_document(name, checkpoint.path)))
     except ValidationError as error:
         fields = ", ".join(str(each["loc"][0]) for each in error.errors())
-        raise InputError(f"{name}: config.json does not state {fields}") from error
+        raise InputError(
+            f"{name}: config.json does not state {fields} as a model of this kind needs it"
+        ) from error
     _check_tensors(checkpoint, shape)
     return shape
 
@@ -116,7 +118,9 @@ def stated(document: Mapping[str, Any]) -> dict[str, Any]:
     head_dim = document.get("head_dim")
     if head_dim is None and isinstance(heads, int) and isinstance(hidden, int) and heads:
         head_dim = hidden // heads
-    rope = dict(document.get("rope_scaling") or {}) | dict(document.get("rope_parameters") or {})
+    rope: dict[str, Any] = {}
+    for key in ("rope_scaling", "rope_parameters"):
+        rope |= document[key] if isinstance(document.get(key), dict) else {}
     base = rope.pop("rope_theta", None) or document.get("rope_theta") or 10000.0
     kind = rope.pop("rope_type", None) or rope.pop("type", None) or "default"
     rope.pop("type", None)

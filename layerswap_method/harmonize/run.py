@@ -137,6 +137,8 @@ def harmonize(
 
 
 def _read(models: Sequence[ModelFiles]) -> list[Checkpoint]:
+    if len(models) < 2:
+        raise InputError("harmonize writes models in a common architecture: give two or more")
     for model in models:
         if model.adapter is not None:
             raise InputError(

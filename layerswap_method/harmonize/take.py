@@ -50,7 +50,7 @@ def taken_all(model: Model, axes: Mapping[Axis, Taken]) -> Iterator[tuple[str, L
         yield name, new
 
 
-def padded(size: int, new: int) -> range | list[int]:
+def padded(size: int, new: int) -> list[int]:
     """Return the places of an axis that keeps its values and goes on with zeros."""
     return [*range(size), *[ZEROS] * (new - size)]
 

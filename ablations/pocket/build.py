@@ -61,7 +61,9 @@ def plan_jobs(root: Path, config: PocketConfig) -> tuple[Job, list[Job]]:
     """
     base_key = fingerprint_of(
         version=VERSION,
-        **config.model_dump(include={"shape", "base", "copying_steps", "swahili_zipf", "seed"}),
+        **config.model_dump(
+            include={"shape", "base", "copying_steps", "swahili_zipf", "seed"}, exclude_none=True
+        ),
     )
     base = Job(Stage(root / "base", base_key), "base", config, config.seed, None)
     experts: list[Job] = []

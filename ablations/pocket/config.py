@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from layerswap_method.frozen import Frozen
 
-Preset = Literal["quickstart", "full", "tiny"]
+Preset = Literal["quickstart", "full", "tiny", "other_size"]
 
 
 class ModelShape(Frozen):
@@ -20,6 +20,8 @@ class ModelShape(Frozen):
     """Width of the residual stream."""
     num_heads: int = Field(2, ge=1)
     """Attention heads; `hidden_size` is divided among them (32 each by default, as vLLM likes)."""
+    num_kv_heads: int | None = Field(None, ge=1)
+    """Key and value heads, each shared by as many attention heads; None for one each."""
     intermediate_size: int = Field(192, ge=8)
     """Width of the MLP."""
     context: int = Field(256, ge=128)
@@ -28,10 +30,14 @@ class ModelShape(Frozen):
     """Standard deviation of the first weights. With transformers' 0.02 copying is not learned."""
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> ModelShape:
+    def _heads_divide(self) -> ModelShape:
         if self.hidden_size % self.num_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}"
+            )
+        if self.num_heads % (self.num_kv_heads or 1):
+            raise ValueError(
+                f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
             )
         return self
 
@@ -106,8 +112,9 @@ class PocketConfig(Frozen):
         """Return a named configuration with some fields changed.
 
         Args:
-            name: `quickstart` (minutes), `full` (longer pretraining, three expert pairs) or
-                `tiny` (seconds; its scores mean nothing).
+            name: `quickstart` (minutes), `full` (longer pretraining, three expert pairs), `tiny`
+                (seconds; its scores mean nothing) or `other_size` (as `quickstart`, with another
+                width, depth and number of key heads).
             changes: fields of `PocketConfig` that replace the preset's.
 
         Raises:
@@ -125,6 +132,11 @@ _PRESETS: dict[Preset, dict[str, Any]] = {
         "expert_seeds": (0, 1, 2),
         "base": PocketConfig().base.model_copy(update={"steps": 6000}),
         "evaluation": Evaluation(items=1000),
+    },
+    "other_size": {
+        "shape": ModelShape(
+            num_layers=6, hidden_size=128, num_heads=4, num_kv_heads=2, intermediate_size=256
+        ),
     },
     "tiny": {
         "shape": ModelShape(num_layers=4, hidden_size=32, num_heads=1, intermediate_size=64),

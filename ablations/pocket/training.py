@@ -34,7 +34,7 @@ def build_model(shape: ModelShape, seed: int) -> LlamaForCausalLM:
         intermediate_size=shape.intermediate_size,
         num_hidden_layers=shape.num_layers,
         num_attention_heads=shape.num_heads,
-        num_key_value_heads=shape.num_heads,
+        num_key_value_heads=shape.num_kv_heads or shape.num_heads,
         max_position_embeddings=shape.context,
         initializer_range=shape.initializer_range,
         tie_word_embeddings=True,

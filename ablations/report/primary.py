@@ -89,6 +89,8 @@ def primary_contrasts(
     if "first_setting" in rivals:
         for contrast in factor_contrasts(study):
             yield replace(contrast, rival="first_setting"), items
+    for contrast in _named_contrasts(study):
+        yield contrast, items
     rest = [rival for rival in rivals if rival != "first_setting"]
     if not rest:
         return
@@ -124,6 +126,23 @@ def primary_contrasts(
                 chosen_on=len(chooser.choosing) if is_chosen else 0,
             ),
             chooser.testing if is_chosen else items,
+        )
+
+
+def _named_contrasts(study: Study) -> Iterator[Contrast]:
+    """Yield the pairs of settings that the study names, as comparisons with a first setting."""
+    settings, models = study.settings(), recipe_models(study)
+    varied = varied_names(settings)
+    labels = [
+        describe_setting({name: each[name] for name in varied if name in each}) for each in settings
+    ]
+    for pair in study.report.primary.contrasts:
+        one, other = (number - 1 for number in pair)
+        yield Contrast(
+            f"setting {one + 1} against {other + 1}",
+            *(labels[one], labels[other]),
+            *((models[one],), (models[other],)),
+            rival="first_setting",
         )
 
 
@@ -226,6 +245,8 @@ def _rivals(study: Study) -> tuple[Rival, ...]:
     named = study.report.primary.against
     if named:
         return named
+    if study.report.primary.contrasts:
+        return ()
     found: list[Rival] = ["soup"] if "soup" in study.baseline else []
     if set(_EXPERTS) & set(study.baseline):
         found.append("better_expert")

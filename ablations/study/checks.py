@@ -221,6 +221,12 @@ def _primary_problems(study: Study) -> Iterator[str]:
         listed = "; ".join(str(dict(each)) for each in settings[:4])
         more = f"; and {len(settings) - 4} more" if len(settings) > 4 else ""
         yield f"report.primary.setting is no setting of vary, which has {listed}{more}"
+    for pair in primary.contrasts:
+        if not all(1 <= number <= len(settings) for number in pair) or pair[0] == pair[1]:
+            yield (
+                f"report.primary.contrasts has {list(pair)}; write the numbers of two settings of "
+                f"vary, from 1 to {len(settings)}"
+            )
 
 
 def _twice(place: str, names: Any) -> Iterator[str]:

@@ -177,6 +177,10 @@ class PrimaryBlock(Described):
     """The setting of `vary` that is compared with the models of `against`. Without it, the best of
     several, which is chosen on one half of the items and tested on the other half."""
 
+    contrasts: tuple[tuple[StrictInt, StrictInt], ...] = ()
+    """Pairs of settings of `vary` by their number, from 1: the first minus the second, such as
+    ``[[2, 1], [3, 2]]``. Where it is given, `against` has no default."""
+
 
 class ReportBlock(Described):
     """What the report shows."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from layerswap_method import __version__
 from layerswap_method.checkpoints.compatible import own_problems
@@ -32,6 +33,9 @@ from layerswap_method.stream.donor_files import copy_donor_files
 from layerswap_method.stream.layout import SHARD_BYTES
 from layerswap_method.stream.write import Bar, write_files, write_text
 
+if TYPE_CHECKING:
+    from layerswap_method.harmonize.align import Neurons
+
 
 @dataclass(frozen=True)
 class HarmonizeOptions:
@@ -45,6 +49,15 @@ class HarmonizeOptions:
 
     force: bool = False
     """Whether every model gets the first one's RoPE, which changes the others' function."""
+
+    align: Literal["procrustes"] | None = None
+    """How the models are put into the coordinates of the first; None leaves each its own."""
+
+    neurons: Neurons | None = None
+    """By what neurons are paired, under `align`; None is `activations`."""
+
+    probe: Path | None = None
+    """A text that both models of a pair read, under `align`; None for random shared tokens."""
 
     shard_bytes: int = SHARD_BYTES
     """Bytes of the tensors in one file, at most."""
@@ -71,6 +84,8 @@ def harmonize(
             an output folder that cannot be.
         LayerSwapError: where something cannot be written.
     """
+    if options.align is None and (options.neurons or options.probe):
+        raise InputError("--neurons and --probe are for --align procrustes; add it, or drop them")
     out = output_folder(out_path)
     checkpoints = _read(models)
     folders = _folders(models, out)
@@ -90,11 +105,34 @@ def harmonize(
     ]
     if options.align_depth is not None and all(m.shape.layers == common.layers for m in opened):
         raise InputError("--align-depth: all models have the same number of layers; leave it out")
+    alignments: Sequence[Mapping[str, Any] | None] = [None] * len(done)
+    if options.align is not None:
+        from layerswap_method.harmonize.align_all import align_to_first
+
+        done, alignments, lines = align_to_first(
+            done,
+            checkpoints,
+            neurons=options.neurons or "activations",
+            probe=options.probe,
+            bar=bar,
+        )
+        yield from lines
     names = [checkpoint.name for checkpoint in checkpoints]
-    for model, checkpoint, folder in zip(done, checkpoints, folders, strict=True):
+    for model, checkpoint, folder, alignment in zip(
+        done, checkpoints, folders, alignments, strict=True
+    ):
         yield f"{model.name} -> {folder}"
         yield from (f"  {note}" for note in model.notes or ("nothing to change: copied",))
-        _write(model, checkpoint, folder, names, options, bar)
+        record = {
+            "schema_version": 1,
+            "layerswap_version": __version__,
+            "model": checkpoint.name,
+            "harmonized_with": [name for name in names if name != checkpoint.name],
+            "steps": list(model.notes),
+            "shape": model.shape.model_dump(mode="json"),
+            "alignment": alignment,
+        }
+        _write(model, checkpoint, folder, record, options, bar)
     yield from _advice(rows)
 
 
@@ -156,20 +194,12 @@ def _write(
     model: Model,
     checkpoint: Checkpoint,
     folder: Path,
-    names: Sequence[str],
+    record: Mapping[str, Any],
     options: HarmonizeOptions,
     bar: Bar,
 ) -> None:
     document = read_document(checkpoint.name, checkpoint.path)
     config = config_of(model.shape, document, options.dtype)
-    record = {
-        "schema_version": 1,
-        "layerswap_version": __version__,
-        "model": checkpoint.name,
-        "harmonized_with": [name for name in names if name != checkpoint.name],
-        "steps": list(model.notes),
-        "shape": model.shape.model_dump(mode="json"),
-    }
     with temporary_output(folder) as new:
         files = plan_files(model, new, options.shard_bytes)
         with bar(folder.name, sum(file.nbytes for file in files)) as advance:

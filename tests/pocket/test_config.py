@@ -10,7 +10,7 @@ from ablations.pocket.config import ModelShape, PocketConfig, Training
 from ablations.pocket.training import rate_factor
 
 
-@pytest.mark.parametrize("name", ["quickstart", "full", "tiny"])
+@pytest.mark.parametrize("name", ["quickstart", "full", "tiny", "other_size"])
 def test_presets_take_changes_and_survive_json(name: str) -> None:
     config = PocketConfig.preset(name, seed=3)  # type: ignore[arg-type]
     assert config.seed == 3
@@ -24,6 +24,8 @@ def test_unknown_names_are_refused() -> None:
         Training(stpes=3, learning_rate=1e-3)  # type: ignore[call-arg]
     with pytest.raises(ValidationError, match="hidden_size 64 is not a multiple of num_heads 3"):
         ModelShape(num_heads=3)
+    with pytest.raises(ValidationError, match="num_heads 2 is not a multiple of num_kv_heads 4"):
+        ModelShape(num_kv_heads=4)
     with pytest.raises(ValidationError, match=r"expert_seeds repeats a seed: \[1, 1\]"):
         PocketConfig(expert_seeds=(1, 1))
 

@@ -132,10 +132,8 @@ def primary_contrasts(
 def _named_contrasts(study: Study) -> Iterator[Contrast]:
     """Yield the pairs of settings that the study names, as comparisons with a first setting."""
     settings, models = study.settings(), recipe_models(study)
-    varied = varied_names(settings)
-    labels = [
-        describe_setting({name: each[name] for name in varied if name in each}) for each in settings
-    ]
+    shown = told_names(settings)
+    labels = [describe_setting(each, shown) for each in settings]
     for pair in study.report.primary.contrasts:
         one, other = (number - 1 for number in pair)
         yield Contrast(

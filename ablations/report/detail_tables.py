@@ -51,7 +51,7 @@ def factor_tables(summaries: Summaries, comparisons: Sequence[Comparison]) -> It
             slug(f"factor-{'-'.join(factor.names)}"),
             f"By {factor.label}",
             (
-                *("task", factor.label, "score", f"difference to {factor.levels[0].label}"),
+                *("task", factor.label, "score", f"difference from {factor.levels[0].label}"),
                 *("p", "p corrected", "reading"),
             ),
             tuple(_factor_rows(summaries, factor, comparisons)),

@@ -98,7 +98,7 @@ def test_the_driver_hears_of_the_items_of_running_tasks(
 
     from ablations.runner.ray_executor import RayExecutor
 
-    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "300")  # a busy machine is slow at it
+    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "60")  # a busy machine is slow at it
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     evaluator = FakeEvaluator(delay_s=4, journal=tmp_path / "journal", company=2)
     executor = RayExecutor(evaluator, jobs=2)

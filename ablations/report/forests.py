@@ -63,7 +63,7 @@ def forest(observations: Observations) -> Forest | None:
         "differences",
         f"Difference from the {reference}",
         f"Lines: {study.evaluate.level:.0%} intervals of the difference on the same items. Filled "
-        "points have an interval without zero. Intervals are not corrected for their number.",
+        "points have an interval that excludes zero. Intervals are not corrected for their number.",
         tuple(name for name, _ in rows),
         number,
         reference,

@@ -199,7 +199,7 @@ def test_a_table_per_varied_parameter_with_its_tests(grid: Run) -> None:
     assert found["score"].text.endswith("(1 of 2 cells)")
     assert found["difference from b=0"].value is not None
     assert found["reading"].text
-    assert "Averaged over top layers; compared are settings that agree." in table.notes
+    assert "Averaged over top layers; settings that differ in them are not compared." in table.notes
 
 
 def test_the_recipe_stands_against_every_baseline_with_what_is_evidence(nine_pairs: Run) -> None:

@@ -38,7 +38,7 @@ def test_a_swap_that_wins_beats_both_rivals_and_its_cost_is_said(tmp_path: Path)
     assert "and beats the better expert (task expert) by " in first
     assert "chosen on one half of the items" in first
     assert cost.startswith("On the other tasks: math, English -")
-    assert cost.endswith(" to the task expert (exploratory).")
+    assert cost.endswith(" compared with the task expert (exploratory).")
     assert limits.startswith("What the data cannot tell: with 150 items, differences under about ")
     assert "One training run of each expert" in limits
 
@@ -131,7 +131,7 @@ def test_the_map_finds_the_best_and_what_may_be_as_good(mapped: Run) -> None:
 def test_the_bottom_line_of_a_map_names_region_and_suggestion(mapped: Run) -> None:
     lines = bottom_line(mapped)
     assert len(lines) == 5
-    assert lines[2].startswith("The best setting of the map at math, Swahili is b=2 u=0; ")
+    assert lines[2].startswith("The best setting of the map on math, Swahili is b=2 u=0; ")
     assert "of 10 models are not significantly worse" in lines[2]
     assert lines[3].startswith("layerswap suggest proposes b=0 u=1 t_u=1: -")
 

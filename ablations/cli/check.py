@@ -6,6 +6,9 @@ import sys
 
 import click
 
+from ablations.machine.progress import Step, tell
+from ablations.machine.status_line import status_line
+
 
 @click.command(short_help="Show everything that is wrong with recipes.")
 @click.argument("recipes", nargs=-1, required=True, metavar="RECIPE...")
@@ -26,11 +29,13 @@ def check(recipes: tuple[str, ...], form: str, strict: bool, offline: bool) -> N
     layer counts, the models' compatibility, dtypes, revisions and the header. Downloads no
     weights: of a model that is not here only the config is fetched. Exit code 2: a recipe is wrong.
     """
-    from ablations.gallery.check import check_recipe, recipes_of
-    from ablations.gallery.findings import as_github, as_json, as_text
+    with status_line():
+        tell(Step("checking"))
+        from ablations.gallery.check import check_recipe, recipes_of
+        from ablations.gallery.findings import as_github, as_json, as_text
 
-    paths = recipes_of(recipes)
-    found = [finding for path in paths for finding in check_recipe(path, hub=not offline)]
+        paths = recipes_of(recipes)
+        found = [finding for path in paths for finding in check_recipe(path, hub=not offline)]
     if form == "text":
         click.echo(as_text(found, len(paths)))
     elif text := as_json(found) if form == "json" else as_github(found):

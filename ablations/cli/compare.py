@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import click
 
+from ablations.machine.progress import Step, tell
+from ablations.machine.status_line import status_line
+
 
 def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
     """Return the names that `value` joins by commas, each once; none where it is not given."""
@@ -31,6 +34,9 @@ def compare(models: tuple[str, ...], tasks: tuple[str, ...]) -> None:
     All models must have answered the same items with the same prompts. The statistics are those of
     `layerswap report`; p is corrected for all comparisons of the call.
     """
-    from ablations.report.models_compared import compare_models
+    with status_line():
+        tell(Step("comparing item by item"))
+        from ablations.report.models_compared import compare_models
 
-    click.echo(compare_models(models, tasks))
+        text = compare_models(models, tasks)
+    click.echo(text)

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import click
 
+from ablations.machine.progress import Step, tell
+from ablations.machine.status_line import status_line
+
 
 @click.command(short_help="Pack a run into one file.")
 @click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
@@ -21,8 +24,11 @@ def share(run: Path, out: Path | None) -> None:
     Elsewhere, layerswap report FILE shows it without running anything, and layerswap run FILE runs
     it again.
     """
-    from ablations.hub.bundle import pack
+    with status_line():
+        tell(Step("packing"))
+        from ablations.hub.bundle import pack
 
-    folder = run.resolve()
-    for line in pack(run, out or folder.with_name(f"{folder.name}.zip")):
+        folder = run.resolve()
+        lines = list(pack(run, out or folder.with_name(f"{folder.name}.zip")))
+    for line in lines:
         click.echo(line)

@@ -258,7 +258,9 @@ class LiveEvaluator:
         """Check that the engine with these tensors would be the merged checkpoint's model."""
         problems = []
         if odd := sorted(set(stream.names) ^ set(self._base.names)):
-            problems.append(f"it has not the same tensors as the engine's ({', '.join(odd[:3])})")
+            problems.append(
+                f"it does not have the same tensors as the engine's ({', '.join(odd[:3])})"
+            )
         if self._options.dtype == "auto" and stream.model_dtype != self._base.model_dtype:
             problems.append(
                 f"it is a {stream.model_dtype} model and the engine runs {self._base.model_dtype}"

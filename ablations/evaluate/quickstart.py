@@ -127,7 +127,7 @@ def run_quickstart(
         **merged,
     }
     with _step(
-        "3/3", f"evaluation by lm-eval, up to {limit} items a task, on {describe_backend(chosen)}"
+        "3/3", f"evaluation by lm-eval, up to {limit} items per task, on {describe_backend(chosen)}"
     ):
         options = RunOptions(
             experts=ExpertsFile(experts={name: str(folder) for name, folder in models.items()}),

@@ -72,7 +72,7 @@ def check_recipe(path: Path, *, hub: bool = True) -> list[Finding]:
     try:
         document = parse_yaml(text, "recipe")
         if not isinstance(document, dict):
-            raise InputError("it is no recipe; write merge_method:, models: and base_model:")
+            raise InputError("it is not a recipe; write merge_method:, models: and base_model:")
         said += _document_findings(document, hub=hub)
     except InputError as error:
         said += _errors(error)

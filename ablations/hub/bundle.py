@@ -109,11 +109,11 @@ def pack(run_folder: Path, out: Path) -> Iterator[str]:
     ]
     if local:
         yield (
-            f"note: others lack these experts' folders: {', '.join(local)}; they give their own "
-            "with --experts FILE. Models of the same content need no new evaluation"
+            f"note: other people do not have these experts' folders: {', '.join(local)}; they name "
+            "their own with --experts FILE. Models of the same content need no new evaluation"
         )
     if (tasks := run.study.evaluate.include_path) is not None:
-        yield f"note: the tasks are not in the bundle; who reruns it needs them in {tasks}"
+        yield f"note: the tasks are not in the bundle; to run it again, they must be in {tasks}"
     yield f"{out}: {len(run.cells)} cells, {out.stat().st_size} bytes"
 
 
@@ -171,9 +171,9 @@ def _check(path: Path, bundle: zipfile.ZipFile) -> None:
     lacking = sorted(known - names)
     if odd or lacking:
         what = f"holds {odd[0]!r}" if odd else f"lacks {', '.join(lacking)}"
-        raise InputError(f"{path}: is no bundle of layerswap share: it {what}")
+        raise InputError(f"{path}: is not a bundle of layerswap share: it {what}")
     if sum(entry.file_size for entry in bundle.infolist()) > _MOST_BYTES:
-        raise InputError(f"{path}: is no bundle of layerswap share: it unpacks to over 20 GiB")
+        raise InputError(f"{path}: is not a bundle of layerswap share: it unpacks to over 20 GiB")
 
 
 def _study(run: Run) -> dict[str, object]:

@@ -126,7 +126,7 @@ def read_card(model: Path) -> ModelCard:
     try:
         card: ModelCard = ModelCard.load(model / CARD)
     except Exception as error:
-        raise InputError(f"{model / CARD}: is no card that the hub reads: {error}") from error
+        raise InputError(f"{model / CARD}: is not a card that the hub can read: {error}") from error
     return card
 
 

@@ -44,7 +44,7 @@ def push(model: Path, repository: str, options: PushOptions) -> Iterator[str]:
         options: how.
 
     Raises:
-        InputError: for a folder without a finished card, or a name that is no hub id.
+        InputError: for a folder without a finished card, or a name that is not a hub id.
         LayerSwapError: where the hub refuses or cannot be reached.
     """
     _check_name(repository)
@@ -70,7 +70,7 @@ def _check_name(repository: str) -> None:
     try:
         validate_repo_id(repository)
     except HFValidationError as error:
-        raise InputError(f"{repository!r} is no hub id: {first_line(error)}") from error
+        raise InputError(f"{repository!r} is not a hub id: {first_line(error)}") from error
     if repository.count("/") != 1:
         raise InputError(f"{repository!r} names no owner; write OWNER/NAME")
 

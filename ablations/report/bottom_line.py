@@ -98,7 +98,7 @@ def _against_rivals(swaps: Sequence[Comparison]) -> str:
     first = swaps[0]
     clauses = [_clause(each) for each in swaps]
     where = measure_text(first.measure, first.group)
-    text = f"At {where}, the {first.contrast.first} {', and '.join(clauses)}."
+    text = f"On {where}, the {first.contrast.first} {', and '.join(clauses)}."
     if first.contrast.chosen_on:
         text += " What is best was chosen on one half of the items and compared on the other half."
     return text
@@ -147,7 +147,7 @@ def _against_first(levels: Sequence[Comparison]) -> str:
     if told["same"]:
         parts.append(f"the same model: {', '.join(told['same'])}")
     name = named_level(levels[0].contrast, first)
-    return f"At {measure_text(measure, group)}, compared with {name}: {'; '.join(parts)}."
+    return f"On {measure_text(measure, group)}, compared with {name}: {'; '.join(parts)}."
 
 
 def _cost(observations: Observations, swap: Comparison) -> Iterator[str]:
@@ -173,7 +173,7 @@ def _cost(observations: Observations, swap: Comparison) -> Iterator[str]:
         if outcome is not None:
             parts.append(
                 f"{measure_text(measure, group)} {points(outcome.difference)} points "
-                f"{_interval(outcome)} to the {rivals[0].label}"
+                f"{_interval(outcome)} compared with the {rivals[0].label}"
             )
     if parts:
         yield f"On the other tasks: {'; '.join(parts)} (exploratory)."
@@ -189,7 +189,7 @@ def _region(layers: LayerMap, group: Group, measure: Measure) -> str:
         for name, span in zip("bu", spans, strict=True)
     )
     return (
-        f"The best setting of the map at {measure_text(measure, group)} is b={at[0]} u={at[1]}; "
+        f"The best setting of the map on {measure_text(measure, group)} is b={at[0]} u={at[1]}; "
         f"{len(best.near)} of {best.number_of} models are not significantly worse ({shown})."
     )
 
@@ -214,7 +214,8 @@ def _suggestion(
     if outcome is not None:
         yield (
             f"layerswap suggest proposes {label}: {points(outcome.difference)} points "
-            f"{_interval(outcome)} to the best, on the half of the items that did not choose it."
+            f"{_interval(outcome)} compared with the best, on the half of the items that did not "
+            "choose it."
         )
 
 
@@ -227,8 +228,8 @@ def _limits(observations: Observations, primary: Sequence[Comparison]) -> Iterat
     for (group, measure), outcomes in list(widths.items())[:1]:
         half = plain.median((outcome.high - outcome.low) / 2 for outcome in outcomes)
         yield (
-            f"Not shown: with {outcomes[0].items:,} items, differences under about "
-            f"{percent(half)} points at {measure_text(measure, group)} are within noise."
+            f"What the data cannot tell: with {outcomes[0].items:,} items, differences under about "
+            f"{percent(half)} points on {measure_text(measure, group)} are within noise."
         )
     if all(group.task_experts * group.language_experts == 1 for group in observations.groups):
         yield "One training run of each expert was used; another may come out differently."

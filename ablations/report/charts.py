@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ablations.drawing.charts import Chart, Panel, Point, Series
 from ablations.machine.names import slug
-from ablations.report.design import Model, baseline_of, baselines, by_kind
+from ablations.report.design import SHORT, Model, baseline_of, baselines, by_kind
 from ablations.report.factors import Factor, Level, factors, over_fact
 from ablations.report.observations import Observations
 from ablations.report.summaries import Summaries
@@ -70,11 +70,16 @@ def _layer_count_chart(summaries: Summaries, factor: Factor, others: Sequence[Fa
 def _line_chart(summaries: Summaries, factor: Factor, others: Sequence[Factor]) -> Chart:
     places = [(float(level.value or 0), level.models, "") for level in factor.levels]
     name = factor.names[0]
+    axis = _AXES.get(name, factor.label)
+    own = f"{SHORT.get(name, name)}="
+    fixed = [word for word in factor.levels[0].label.split() if not word.startswith(own)]
+    if name in _COUNTS and fixed:  # the other end, which does not vary
+        axis += f" ({' '.join(fixed)})"
     return Chart(
         slug(f"score-{name}"),
         f"Score against {factor.label}",
         _caption(summaries, others),
-        _AXES.get(name, factor.label),
+        axis,
         _panels(summaries, _split(summaries, places, others)),
     )
 

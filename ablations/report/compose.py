@@ -224,7 +224,7 @@ def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Ite
     if any(group.task_experts > 1 or group.language_experts > 1 for group in observations.groups):
         yield (
             "Averages over pairs: intervals and p-values have one uncertainty, over task experts, "
-            "language experts and items together. With few experts a role it is large."
+            "language experts and items together. With few experts per role it is large."
         )
         if varies_experts(study):
             yield (

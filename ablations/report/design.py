@@ -127,6 +127,15 @@ def told_names(settings: Sequence[Setting]) -> list[str]:
     return [name for name in dict.fromkeys(n for each in settings for n in each) if name in shown]
 
 
+def with_other_end(part: Setting, settings: Sequence[Setting]) -> Setting:
+    """Return a part of a setting, and the other of b and u where all settings have the same."""
+    other = _ENDS - part.keys()
+    if len(other) != 1 or other & set(varied_names(settings)):
+        return part
+    both = {**settings[0], **part}
+    return {name: both[name] for name in SHORT if name in part or (name in other and name in both)}
+
+
 def describe_setting(setting: Setting, names: Collection[str] | None = None) -> str:
     """Return ``middle b=5 u=2``, with the paper's letters for layer counts.
 

@@ -44,14 +44,16 @@ def factor_tables(summaries: Summaries, comparisons: Sequence[Comparison]) -> It
         notes = [scope_note(summaries.observations), _P_NOTE]
         others = [each.label for each in factors(study) if each.names != factor.names]
         if others:
-            notes.append(f"Averaged over {', '.join(others)}; compared are settings that agree.")
+            notes.append(
+                f"Averaged over {', '.join(others)}; settings that differ in them are not compared."
+            )
         if most_draws(study) > 1:
             notes.append("Seeds of a setting are averaged; seed variance is not included.")
         yield Table(
             slug(f"factor-{'-'.join(factor.names)}"),
             f"By {factor.label}",
             (
-                *("task", factor.label, "score", f"difference to {factor.levels[0].label}"),
+                *("task", factor.label, "score", f"difference from {factor.levels[0].label}"),
                 *("p", "p corrected", "reading"),
             ),
             tuple(_factor_rows(summaries, factor, comparisons)),
@@ -103,8 +105,8 @@ def baselines_table(comparisons: Sequence[Comparison]) -> Table | None:
         by_row.setdefault(head, {})[each.contrast.second] = each
     marks = Counter(mark(each) for each in found)
     notes = [
-        "Difference of the row's model to the column's, in points of the score in percent, or of "
-        "BLEU and chrF++ on a scale of 0 to 100. Marked by *: evidence of a difference in a "
+        "Score of the row's model minus that of the column's, in points of the score in percent, "
+        "or of BLEU and chrF++ on a scale of 0 to 100. Marked by *: evidence of a difference in a "
         f"primary comparison, p below {ALPHA} once corrected. Marked by °: p below {ALPHA} in an "
         "exploratory comparison, without correction. The table All comparisons has every interval "
         "and p.",
@@ -142,7 +144,7 @@ def cells_table(observations: Observations) -> Table:
         "All cells",
         ("cell", "kind", "layers", *(task_name(measure.task) for measure in measures)),
         tuple(rows),
-        ("Intervals are over items: Wilson's for right or wrong, bootstrap else.",),
+        ("Intervals are over items: Wilson's for right and wrong answers, else by bootstrap.",),
     )
 
 

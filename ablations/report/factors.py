@@ -20,6 +20,7 @@ from ablations.report.design import (
     recipe_models,
     setting_key,
     varied_names,
+    with_other_end,
 )
 from ablations.study.schema import EXPERTS, Scalar, Setting, Study, Value
 
@@ -183,6 +184,9 @@ def _factor(
         _level_label(names, setting) if len(bundles) == 1 else describe_setting(setting)
         for setting in settings
     ]
+    if names in (("bottom_layers",), ("top_layers",)):
+        every = [setting for setting, _ in points]
+        labels = [describe_setting(with_other_end(setting, every)) for setting in settings]
     if set(names) == {"bottom_transition", "top_transition"}:
         on = [any(setting.values()) for setting in settings]
         if sorted(on) == [False, True]:

@@ -61,9 +61,9 @@ def forest(observations: Observations) -> Forest | None:
         return None
     return Forest(
         "differences",
-        f"Difference to the {reference}",
+        f"Difference from the {reference}",
         f"Lines: {study.evaluate.level:.0%} intervals of the difference on the same items. Filled "
-        "points have an interval without zero. Intervals are not corrected for their number.",
+        "points have an interval that excludes zero. Intervals are not corrected for their number.",
         tuple(name for name, _ in rows),
         number,
         reference,

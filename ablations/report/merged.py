@@ -98,7 +98,8 @@ def _with_both_ends(
     both = ("bottom_layers", "top_layers")
     given = {name for name in both if any(name in each for each in settings)}
     counts = layer_counts(study, setting)
-    if len(given) != 1 or not counts or not given & set(varied_names([*settings])):
+    varied = given & set(varied_names([*settings]))
+    if len(given) != 1 or not varied <= setting.keys() or not varied or not counts:
         return setting
     return {**setting, **{name: counts[name] for name in both}}
 

@@ -61,7 +61,9 @@ def souping_table(several: Sequence[Summaries]) -> Table:
     notes = [scope_note(first), "Several settings of the recipe are averaged."]
     if len(several) > 1:
         names = ", ".join(str(s.observations.run.path) for s in several[1:])
-        notes.append(f"Columns that this run has not are from {names}: same items, same prompts.")
+        notes.append(
+            f"Columns that this run does not have are from {names}: same items and same prompts."
+        )
     return Table(
         "souping",
         "Swapping between soups (layout of Table 6)",
@@ -96,7 +98,7 @@ def check_same_questions(run: Run, others: Sequence[Run]) -> None:
                 continue
             same = len(ours[task].items() & theirs[task].items())
             raise InputError(
-                f"{other.path}: {task} was asked otherwise than in {run.path}: {same} of "
+                f"{other.path}: {task} was asked in another way than in {run.path}: {same} of "
                 f"{len(ours[task])} and {len(theirs[task])} items are the same with the same "
                 "prompt; give both runs one limit, one seed and one task folder"
             )

@@ -235,7 +235,7 @@ def _saved(out: Path) -> str:
     keys = dict.fromkeys(key for cell in cells for key in cell.records.values())
     done = sum(records.is_finished(out, key) for key in keys)
     return (
-        f"Interrupted. {done} of {counted(len(keys), 'task')} are finished and saved in {out}; "
+        f"Interrupted. {done} of {counted(len(keys), 'task')} are finished and saved in {out}. "
         "The task that was running is not saved. The same command goes on with the rest."
     )
 

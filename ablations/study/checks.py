@@ -220,7 +220,7 @@ def _primary_problems(study: Study) -> Iterator[str]:
     if primary.setting is not None and primary.setting not in settings:
         listed = "; ".join(str(dict(each)) for each in settings[:4])
         more = f"; and {len(settings) - 4} more" if len(settings) > 4 else ""
-        yield f"report.primary.setting is no setting of vary, which has {listed}{more}"
+        yield f"report.primary.setting is not a setting of vary, which has {listed}{more}"
     for pair in primary.contrasts:
         if not all(1 <= number <= len(settings) for number in pair) or pair[0] == pair[1]:
             yield (

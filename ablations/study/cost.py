@@ -78,7 +78,7 @@ def cost_lines(
         f"cost: {counted(len(left), 'evaluation')} for {counted(cells, 'cell')}, on "
         f"{plan.backend} in {plan.options.dtype}",
         f"  tasks: {', '.join(dict.fromkeys(left.values())) or 'none'}; "
-        f"items a task: {plan.study.evaluate.limit or 'all'}",
+        f"items per task: {plan.study.evaluate.limit or 'all'}",
         f"  engine starts: {starts}; loads into a live engine: "
         f"{0 if run.materialize else len(todo)}",
         f"  checkpoints written by mergekit: {len(written)} ({_size(size)} in all, one at a time)",

@@ -42,4 +42,4 @@ def write_start(kind: str, path: Path, *, force: bool) -> str:
     text = read_start(kind).replace(f"{kind}.yml", path.name)
     with told_if_unwritable(path):
         write_text(path, text)
-    return f"{path}: edit it, then run {_NEXT[kind].format(path)}"
+    return f"{path} is written. Edit it, then run: {_NEXT[kind].format(path)}"

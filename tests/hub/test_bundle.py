@@ -54,7 +54,7 @@ def test_a_bundle_is_reported_and_rerun_elsewhere(
     assert code == 0
     bundle = tmp_path / "first.zip"
     assert f"{bundle}: 4 cells" in said
-    assert "others lack these experts' folders: " in said
+    assert "other people do not have these experts' folders: " in said
     with unpacked(bundle) as folder:
         about = json.loads((folder / "bundle.json").read_text())
     assert about["experts"].keys() == {"base", "math", "swahili"}
@@ -122,7 +122,7 @@ def test_what_is_no_bundle_or_no_run(made_up: Path, tmp_path: Path) -> None:
         content.writestr("../evil.txt", "x")
     code, said = cli("report", other)
     assert code == 2
-    assert "is no bundle of layerswap share: it holds '../evil.txt'" in said
+    assert "is not a bundle of layerswap share: it holds '../evil.txt'" in said
     assert not (tmp_path.parent / "evil.txt").exists()
 
 

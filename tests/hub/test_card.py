@@ -174,7 +174,7 @@ def test_a_folder_that_is_no_merge(tmp_path: Path, model: Path) -> None:
     (model / "README.md").write_text("---\nbase_model: [\n---\n")
     code, said = card(model)
     assert code == 2
-    assert "is no card that the hub reads" in said
+    assert "is not a card that the hub can read" in said
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_folder_that_is_no_merge(tmp_path: Path, model: Path) -> None:
     [
         ("mergekit_config.yml", b"models: []", "is not a recipe; it has no merge_method:"),
         ("mergekit_config.yml", b"\xff", "cannot be read: it is not UTF-8 text"),
-        ("README.md", b"\xff", "is no card that the hub reads"),
+        ("README.md", b"\xff", "is not a card that the hub can read"),
         ("layer_swap_plan.json", b"{", "is damaged; merge the recipe again"),
         ("layer_swap_plan.json", b'{"layers": []}', "is damaged; merge the recipe again"),
     ],

@@ -87,7 +87,7 @@ def test_what_is_refused_before_anything_is_sent(ready: Path, merged: Path) -> N
             ((ready, "me/merged"), "its card has no evaluation; run layerswap evaluate"),
             ((merged, "me/merged"), "its card is not complete; run layerswap card"),
             ((ready, "merged", "--without-results"), "names no owner; write OWNER/NAME"),
-            ((ready, "me//x", "--without-results"), "is no hub id"),
+            ((ready, "me//x", "--without-results"), "is not a hub id"),
         ):
             code, said = push(hub.endpoint, *arguments)
             assert code == 2

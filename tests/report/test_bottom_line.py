@@ -34,18 +34,18 @@ def _run(folder: Path, gain: float, **changes: object) -> Run:
 
 def test_a_swap_that_wins_beats_both_rivals_and_its_cost_is_said(tmp_path: Path) -> None:
     first, cost, limits = bottom_line(_run(tmp_path, 1.0))
-    assert first.startswith("At math, Swahili, the best of 3 settings (b=2 u=2) beats the soup by ")
+    assert first.startswith("On math, Swahili, the best of 3 settings (b=2 u=2) beats the soup by ")
     assert "and beats the better expert (task expert) by " in first
     assert "chosen on one half of the items" in first
     assert cost.startswith("On the other tasks: math, English -")
-    assert cost.endswith(" to the task expert (exploratory).")
-    assert limits.startswith("Not shown: with 150 items, differences under about ")
+    assert cost.endswith(" compared with the task expert (exploratory).")
+    assert limits.startswith("What the data cannot tell: with 150 items, differences under about ")
     assert "One training run of each expert" in limits
 
 
 def test_a_swap_that_loses_and_one_that_changes_nothing(tmp_path: Path) -> None:
     (first, *_) = bottom_line(_run(tmp_path / "loses", -2.0, vary={"bottom_layers": [1]}))
-    assert first.startswith("At math, Swahili, the layer swap is ")
+    assert first.startswith("On math, Swahili, the layer swap is ")
     assert " worse than the soup" in first
     (first, *_) = bottom_line(_run(tmp_path / "same", 0.0))
     assert "does not differ significantly from the better expert (task expert) (" in first
@@ -69,14 +69,14 @@ def test_it_calls_evidence_what_the_tables_call_so(tmp_path: Path) -> None:
 
 def _clauses(run: Run) -> list[str]:
     first = bottom_line(run)[0]
-    return first.removeprefix("At math, Swahili, the layer swap ").split(", and ")
+    return first.removeprefix("On math, Swahili, the layer swap ").split(", and ")
 
 
 def test_settings_against_the_first_one(tmp_path: Path) -> None:
     block = {"primary": {"against": ["first_setting"]}}
     first, limits = bottom_line(_run(tmp_path, 1.0, report=block))
-    assert first.startswith("At math, Swahili, compared with b=0: better: b=1 (+")
-    assert ", b=2 (+" in first
+    assert first.startswith("On math, Swahili, compared with b=0 u=2: better: b=1 u=2 (+")
+    assert ", b=2 u=2 (+" in first
     assert "300 items" in limits
 
 
@@ -84,7 +84,7 @@ def test_a_run_that_is_not_finished_says_so_first(tmp_path: Path) -> None:
     study = study_of(baseline=BASELINES, vary={"bottom_layers": [0, 1, 2]})
     left = frozenset({"math+swahili bottom_layers=2"})
     (first, *_) = bottom_line(write_run(tmp_path, study, _ability(1.0), items=100, unrun=left))
-    assert first.startswith("Preliminary: 1 of 6 cells have no result yet. At math, Swahili")
+    assert first.startswith("Preliminary: 1 of 6 cells have no result yet. On math, Swahili")
 
 
 def test_without_a_cell_or_a_comparison(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_the_map_finds_the_best_and_what_may_be_as_good(mapped: Run) -> None:
 def test_the_bottom_line_of_a_map_names_region_and_suggestion(mapped: Run) -> None:
     lines = bottom_line(mapped)
     assert len(lines) == 5
-    assert lines[2].startswith("The best setting of the map at math, Swahili is b=2 u=0; ")
+    assert lines[2].startswith("The best setting of the map on math, Swahili is b=2 u=0; ")
     assert "of 10 models are not significantly worse" in lines[2]
     assert lines[3].startswith("layerswap suggest proposes b=0 u=1 t_u=1: -")
 

@@ -32,7 +32,7 @@ def test_report_writes_and_names_the_files(small: Run, tmp_path: Path) -> None:
     names = [Path(line).name for line in files.splitlines()]
     assert names == ["report.md", "scores.csv", "comparisons.csv"]
     assert all(Path(line).is_file() for line in files.splitlines())
-    assert answer.startswith(f"{small.study.question}\nAt math, Swahili, the layer swap ")
+    assert answer.startswith(f"{small.study.question}\nOn math, Swahili, the layer swap ")
     assert max(map(len, answer.splitlines())) <= 100
 
 

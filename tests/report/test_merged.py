@@ -89,6 +89,10 @@ def test_a_label_has_both_ends_although_one_is_constant(tmp_path: Path) -> None:
     assert "(b=1 u=1)" in report.bottom_line[0] or "(b=2 u=1)" in report.bottom_line[0]
     forest, table = report.lead
     assert b"swap b=1 u=1" in forest.images["svg"]
+    (chart,) = report.figures
+    assert b"b: bottom layers from the language expert (u=1)" in chart.images["svg"]
+    levels = next(each for each in report.tables if each.title == "By bottom layers")
+    assert [row[1].text for row in levels.rows[:2]] == ["b=1 u=1", "b=2 u=1"]
     assert [row[0].text for row in table.rows][-2:] == ["swap b=1 u=1", "swap b=2 u=1"]
 
 

@@ -89,7 +89,9 @@ def test_a_run_that_asked_something_else_is_refused(runs: list[Run], tmp_path: P
     for path in (runs[1].path / "records").glob("*/samples.jsonl"):
         text = path.read_text(encoding="utf-8")
         path.write_text(re.sub(r'"prompt_hash":"p7"', '"prompt_hash":"q7"', text))
-    told = "mgsm_sw was asked otherwise than in .*: 39 of 40 and 40 items are the same with the"
+    told = (
+        "mgsm_sw was asked in another way than in .*: 39 of 40 and 40 items are the same with the"
+    )
     with pytest.raises(InputError, match=told):
         compose(runs[0], [runs[1]], draw=False)
     study = study_of(evaluate={"tasks": ["belebele_sw"]})

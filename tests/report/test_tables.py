@@ -193,13 +193,13 @@ def test_the_grid_shows_b_against_u_with_gaps(grid: Run) -> None:
 def test_a_table_per_varied_parameter_with_its_tests(grid: Run) -> None:
     tables = _tables(grid)
     table = tables["factor-bottom-layers"]
-    assert table.columns[:4] == ("task", "bottom layers", "score", "difference to b=0")
+    assert table.columns[:4] == ("task", "bottom layers", "score", "difference from b=0")
     assert "factor-top-layers" in tables
     found = _row(table, "math, Swahili, exact match", "b=1")
     assert found["score"].text.endswith("(1 of 2 cells)")
-    assert found["difference to b=0"].value is not None
+    assert found["difference from b=0"].value is not None
     assert found["reading"].text
-    assert "Averaged over top layers; compared are settings that agree." in table.notes
+    assert "Averaged over top layers; settings that differ in them are not compared." in table.notes
 
 
 def test_the_recipe_stands_against_every_baseline_with_what_is_evidence(nine_pairs: Run) -> None:
@@ -224,7 +224,7 @@ def test_the_recipe_stands_against_every_baseline_with_what_is_evidence(nine_pai
 def test_where_nothing_varies_the_answers_are_about_the_baselines(tmp_path: Path) -> None:
     run = write_run(tmp_path, study_of(baseline=["base"]), lambda _, __: 0.0, items=30)
     report, _ = compose(run, draw=False)
-    assert report.bottom_line[0].startswith("At math, Swahili, the layer swap ")
+    assert report.bottom_line[0].startswith("On math, Swahili, the layer swap ")
     assert " the base (" in report.bottom_line[0]
     assert "baselines" not in _tables(run)
 

@@ -79,12 +79,13 @@ def test_words_change_nothing_and_a_task_only_itself(
     swahili = tasks / "generated" / "layerswap_mgsm_sw.yaml"
     swahili.write_text("# Another comment.\n" + swahili.read_text(encoding="utf-8"))
     assert (
-        left() == "cost: 0 evaluations for 4 cells, on hf in float32  tasks: none; items a task: 2"
+        left()
+        == "cost: 0 evaluations for 4 cells, on hf in float32  tasks: none; items per task: 2"
     )
     edit(swahili, "Swali: ", "Swali  : ")
     assert left() == (
         "cost: 3 evaluations for 4 cells, on hf in float32"
-        "  tasks: layerswap_mgsm_sw; items a task: 2"
+        "  tasks: layerswap_mgsm_sw; items per task: 2"
     )
 
 

@@ -294,7 +294,7 @@ def test_primary_comparisons_name_what_the_study_has(tmp_path: Path) -> None:
     assert "report.primary.against names soup; add it to baseline" in message
     assert "names better_expert; add task_expert or language_expert to baseline" in message
     assert "names first_setting; vary has no second setting" in message
-    assert "report.primary.setting is no setting of vary, which has {'bottom_layers': 1}" in message
+    assert "report.primary.setting is not a setting of vary, which has {'bottom_l" in message
     message = problems_of(tmp_path, report={"primary": {"against": ["better_expret"]}})
     assert "did you mean 'better_expert'?" in message
     both = {"bottom_layers": [1, 2]}

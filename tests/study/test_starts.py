@@ -44,7 +44,7 @@ def examples() -> list[str]:
 @pytest.mark.slow
 def test_the_study_of_init_runs(pocket: Path) -> None:
     told = ok("init", "study")
-    assert told == "study.yml: edit it, then run layerswap run study.yml --dry-run\n"
+    assert told == "study.yml is written. Edit it, then run: layerswap run study.yml --dry-run\n"
     assert "\n6 cells (layers" in ok("run", "study.yml", "--dry-run", "--backend", "hf")
     told = ok("run", "study.yml", "--backend", "hf")
     assert "6 cells evaluated, 0 failed" in told

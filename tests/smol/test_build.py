@@ -41,6 +41,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_rows: None) -> Pat
 
 
 @needs_gguf
+@pytest.mark.slow
 def test_a_build_that_was_stopped_goes_on_and_redoes_nothing(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_rows: None) -> Pat
 
 
 @needs_gguf
+@pytest.mark.slow
 def test_a_build_that_was_stopped_goes_on_and_redoes_nothing(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,5 +175,5 @@ def test_the_shipped_studies_run_on_these_experts(here: Path) -> None:
     arguments = ["run", "layer_count", "--experts", "smol", "--limit", "2", "--backend", "hf"]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
-    scores = (here / "runs/layer_count").rglob("*.json")
-    assert any("smol_math_es" in path.read_text() for path in scores)
+    assert "9 cells evaluated, 0 failed" in result.output
+    assert "math_es" in result.output

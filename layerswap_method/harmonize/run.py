@@ -95,7 +95,7 @@ def harmonize(
         yield f"{model.name} -> {folder}"
         yield from (f"  {note}" for note in model.notes or ("nothing to change: copied",))
         _write(model, checkpoint, folder, names, options, bar)
-    yield from _advice(rows)
+    yield from _advice([row for row in rows if row.field != "stored dtype" or not options.dtype])
 
 
 def _read(models: Sequence[ModelFiles]) -> list[Checkpoint]:

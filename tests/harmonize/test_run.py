@@ -70,8 +70,10 @@ def test_a_pair_becomes_one_architecture_and_keeps_its_logits(
 ) -> None:
     folders = [models[name] for name in PAIRS[pair]]
     out = tmp_path / "out"
-    result = run(*folders, "--out", out, "--shard-size", "100K")
+    depth = ["--align-depth", "2"] if pair == "llama31_llama32" else []
+    result = run(*folders, "--out", out, "--shard-size", "100K", *depth)
     assert result.exit_code == 0, result.output
+    assert ("7 become 8 layers; new, and adding nothing: 2\n" in result.output) == bool(depth)
     shapes = []
     for name, folder in zip(PAIRS[pair], folders, strict=True):
         assert len(list((out / name).glob("*.safetensors"))) > 1
@@ -98,3 +100,15 @@ def test_a_mistral_is_a_llama_within_its_window_only(
     assert "sliding_window" not in config
     before, after = (logits(each, 200) for each in (models["mistral"], new))
     assert (before - after)[:, :64].abs().max() < 1e-9 < (before - after).abs().max()
+
+
+@pytest.mark.parametrize("window", [None, 64])
+def test_mistrals_of_one_window_stay_mistrals(window: int | None, tmp_path: Path) -> None:
+    for seed, neurons in enumerate((40, 56)):
+        sizes = {"intermediate_size": neurons, "sliding_window": window, "num_hidden_layers": 1}
+        random_model(tmp_path / f"m{seed}", seed, "Mistral", **sizes)
+    assert run(tmp_path / "m0", tmp_path / "m1", "--out", tmp_path / "out").exit_code == 0
+    config = json.loads((tmp_path / "out" / "m0" / "config.json").read_text())
+    assert (config["model_type"], config["sliding_window"]) == ("mistral", window)
+    expected, found = (logits(each, 100) for each in (tmp_path / "m0", tmp_path / "out" / "m0"))
+    assert (found - expected).abs().max() < 1e-9

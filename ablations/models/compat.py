@@ -56,7 +56,10 @@ class Compatibility:
             return f"These models cannot be merged: nothing reconciles {', '.join(blocked)}."
         sized = [row for row in self.rows if row.remedy in ("harmonize", "force")]
         if not sized:
-            return "Write what the recipe needs (last column), and merge."
+            needs = [row.field for row in self.rows if row.remedy == "recipe"]
+            if not needs:
+                return "\n".join(self.problems)
+            return f"Write into the recipe what the last column says of {', '.join(needs)}."
         force = " --force" if any(row.remedy == "force" for row in sized) else ""
         return f"Run: layerswap harmonize {' '.join(self.names)} --out DIR{force}"
 

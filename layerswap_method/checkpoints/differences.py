@@ -124,8 +124,17 @@ def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[Row]:
     yield _tokens(checkpoints)
     dtypes = ["/".join(sorted({t.dtype for t in each.tensors.values()})) for each in checkpoints]
     yield row("stored dtype", dtypes, "recipe", "dtype: in the recipe")
-    quantised = [each.config.quantization for each in checkpoints]
-    yield row("quantised", quantised, "impossible", "use the unquantised checkpoint")
+    quantised = tuple(each.config.quantization for each in checkpoints)
+    if not any(quantised):
+        yield row("quantised", quantised, *_NEVER)
+    else:  # alike or not
+        yield Row(
+            field="quantised",
+            values=quantised,
+            same=False,
+            remedy="impossible",
+            advice="use the unquantised checkpoint",
+        )
 
 
 _NEVER: tuple[Remedy, str] = ("impossible", _NOTHING)

@@ -133,7 +133,7 @@ def harmonize(
             "alignment": alignment,
         }
         _write(model, checkpoint, folder, record, options, bar)
-    yield from _advice(rows)
+    yield from _advice([row for row in rows if row.field != "stored dtype" or not options.dtype])
 
 
 def _read(models: Sequence[ModelFiles]) -> list[Checkpoint]:

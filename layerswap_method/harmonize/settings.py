@@ -71,8 +71,8 @@ def config_of(
     new = dict(document)
     new |= {key: getattr(shape, field) for field, key in _KEYS.items()}
     new |= {"architectures": [shape.architecture], "model_type": DECODERS[shape.architecture]}
-    if shape.sliding_window is None and "sliding_window" in new:
-        del new["sliding_window"]
+    if shape.architecture == LLAMA:
+        new.pop("sliding_window", None)
     before = stated(document)
     if (before["rope_base"], before["rope_scaling"]) != (shape.rope_base, shape.rope_scaling):
         new.pop("rope_parameters", None)

@@ -98,3 +98,15 @@ def test_a_mistral_is_a_llama_within_its_window_only(
     assert "sliding_window" not in config
     before, after = (logits(each, 200) for each in (models["mistral"], new))
     assert (before - after)[:, :64].abs().max() < 1e-9 < (before - after).abs().max()
+
+
+@pytest.mark.parametrize("window", [None, 64])
+def test_mistrals_of_one_window_stay_mistrals(window: int | None, tmp_path: Path) -> None:
+    for seed, neurons in enumerate((40, 56)):
+        sizes = {"intermediate_size": neurons, "sliding_window": window, "num_hidden_layers": 1}
+        random_model(tmp_path / f"m{seed}", seed, "Mistral", **sizes)
+    assert run(tmp_path / "m0", tmp_path / "m1", "--out", tmp_path / "out").exit_code == 0
+    config = json.loads((tmp_path / "out" / "m0" / "config.json").read_text())
+    assert (config["model_type"], config["sliding_window"]) == ("mistral", window)
+    expected, found = (logits(each, 100) for each in (tmp_path / "m0", tmp_path / "out" / "m0"))
+    assert (found - expected).abs().max() < 1e-9

@@ -111,13 +111,33 @@ def test_what_nothing_reconciles_is_said(root: Path, tmp_path: Path) -> None:
     assert found["verdict"].startswith("These models cannot be merged: nothing reconciles archit")
 
 
+def test_two_quantised_models_are_not_called_mergeable(root: Path, tmp_path: Path) -> None:
+    for name in ("base", "child"):
+        shutil.copytree(root / name, tmp_path / name)
+        file = tmp_path / name / "config.json"
+        config = json.loads(file.read_text()) | {"quantization_config": {"quant_method": "awq"}}
+        file.write_text(json.dumps(config))
+    found = report(tmp_path / "base", tmp_path / "child")
+    assert not found["mergeable"]
+    assert found["by_field"]["quantised"]["remedy"] == "impossible"
+    assert found["verdict"] == "These models cannot be merged: nothing reconciles quantised."
+
+
+def test_vocabularies_alone_are_left_to_the_recipe(root: Path, tmp_path: Path) -> None:
+    random_model(tmp_path / "wider", 3, vocab_size=52)
+    found = report(root / "base", tmp_path / "wider")
+    assert not found["mergeable"]
+    assert found["verdict"] == (
+        "Write into the recipe what the last column says of vocabulary rows, tokens."
+    )
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
         (["base"], "give two or more"),
         (["base", "bse"], "did you mean 'base'?"),
         (["base", "child", "--base", "mistral"], "none of "),
-        (["base", "child+mistral"], "adapter"),
     ],
 )
 def test_bad_input_is_one_error(args: list[str], message: str, root: Path) -> None:
@@ -125,6 +145,14 @@ def test_bad_input_is_one_error(args: list[str], message: str, root: Path) -> No
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
     assert "Traceback" not in result.output
+
+
+def test_an_adapter_is_refused(root: Path, tmp_path: Path) -> None:
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (tmp_path / name).touch()
+    result = run(root / "base", f"{root / 'child'}+{tmp_path}")
+    assert result.exit_code == 2
+    assert "compat compares checkpoints; leave the adapter out" in result.output
 
 
 def test_an_unrelated_base_of_the_same_shapes(root: Path, tmp_path: Path) -> None:

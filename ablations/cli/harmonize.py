@@ -79,7 +79,8 @@ def harmonize(models: tuple[str, ...], out: str, shard_size: int, **options: Any
     depth padded with what adds nothing, the residual stream copied or padded. Vocabularies stay:
     the recipe of the merge aligns them (tokenizer: {source: union}).
 
-    Without --align one tensor is in memory at a time; with it, one layer of two models.
+    Without --align one tensor is in memory at a time; with it, the embeddings and one
+    layer of two models.
     """
     from ablations.models.find import find_model
     from layerswap_method.harmonize.run import HarmonizeOptions

@@ -35,6 +35,12 @@ def _layers(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...
     "them, the first and the last layer at the ends.",
 )
 @click.option(
+    "--untie",
+    is_flag=True,
+    help="Give every model an output embedding of its own, as --align does: models of both kinds "
+    "then fit into one study.",
+)
+@click.option(
     "--align",
     type=click.Choice(["procrustes"]),
     help="Also put B, ... into the coordinates of A: norm weights are folded into the matrices "

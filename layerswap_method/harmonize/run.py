@@ -50,6 +50,9 @@ class HarmonizeOptions:
     force: bool = False
     """Whether every model gets the first one's RoPE, which changes the others' function."""
 
+    untie: bool = False
+    """Whether every model gets an output embedding of its own, also where all tie theirs."""
+
     align: Literal["procrustes"] | None = None
     """How the models are put into the coordinates of the first; None leaves each its own."""
 
@@ -96,6 +99,8 @@ def harmonize(
     _check_rows(checkpoints, rows, force=options.force)
     opened = [open_model(checkpoint) for checkpoint in checkpoints]
     common = common_shape([model.shape for model in opened])
+    if options.untie:
+        common = common.model_copy(update={"tied": False})
     done = [
         _in_dtype(
             harmonized(with_rope(model, opened[0].shape), common, options.align_depth),

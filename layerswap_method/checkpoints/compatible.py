@@ -140,7 +140,7 @@ def pair_problems(
         if missing:
             yield (
                 f"{lacking.name} lacks {len(missing)} tensors that {holder.name} has: "
-                f"{name_list(missing)}"
+                f"{name_list(missing)}; {compat_command(first, other)}"
             )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from layerswap_method.algorithm.layer_lists import format_layers
 from layerswap_method.algorithm.tensor_names import split_layer
 from layerswap_method.errors import InputError
 from layerswap_method.harmonize.axes import axes_of
@@ -66,8 +67,8 @@ def deepen(model: Model, depth: int, inserted: Sequence[int] | None = None) -> M
             is_output = place not in origin and axes_of(rest)[0] == "writes"
             tensors[f"model.layers.{place}.{rest}"] = _zeros(tensor) if is_output else tensor
     new = [place for place in range(depth) if place not in origin]
-    listed = ", ".join(map(str, new))
-    note = f"depth: {layers} become {depth} layers; layers {listed} are new and add nothing"
+    listed = format_layers(new)
+    note = f"depth: {layers} become {depth} layers; new, and adding nothing: {listed}"
     return model.changed(tensors, note, layers=depth)
 
 

@@ -142,6 +142,7 @@ def test_what_to_do_about_another_vocabulary(plain: Path, tmp_path: Path) -> Non
         return "; ".join(pair_problems(*pair, **how))
 
     assert "add tokenizer: {source: base}" in problems()
+    assert f"layerswap compat {plain} {tmp_path / 'other'}" in problems()
     assert problems(aligned=True) == ""
     for how in ({"by_row": True}, {"by_row": True, "aligned": True}):
         assert "resize_token_embeddings" in problems(**how)

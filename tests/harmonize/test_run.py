@@ -70,8 +70,10 @@ def test_a_pair_becomes_one_architecture_and_keeps_its_logits(
 ) -> None:
     folders = [models[name] for name in PAIRS[pair]]
     out = tmp_path / "out"
-    result = run(*folders, "--out", out, "--shard-size", "100K")
+    depth = ["--align-depth", "2"] if pair == "llama31_llama32" else []
+    result = run(*folders, "--out", out, "--shard-size", "100K", *depth)
     assert result.exit_code == 0, result.output
+    assert ("7 become 8 layers; new, and adding nothing: 2\n" in result.output) == bool(depth)
     shapes = []
     for name, folder in zip(PAIRS[pair], folders, strict=True):
         assert len(list((out / name).glob("*.safetensors"))) > 1

@@ -133,6 +133,23 @@ def test_models_of_different_dtypes(
     assert sorted(told[0]) == sorted(told[1])  # they list the models in another order
 
 
+def test_models_of_different_settings(
+    own_trio: SimpleNamespace, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Shapes do not tell a RoPE base: both ways merge, and both name it and `layerswap compat`."""
+    file = own_trio.language / "config.json"
+    config = json.loads(file.read_text())
+    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
+    file.write_text(json.dumps(config | rope))
+    document = recipe({"task": own_trio.task, "language": own_trio.language}, SWAP, own_trio.base)
+    assert_same_folder(*both(document, tmp_path))
+    told = [line for line in caplog.messages if "have different settings" in line]
+    assert len(told) == 2
+    for line in told:
+        assert f"{own_trio.language} 500000.0" in line
+        assert "layerswap compat " in line
+
+
 def test_linear_and_passthrough(trio: SimpleNamespace, tmp_path: Path) -> None:
     models = [
         {"model": str(trio.task), "parameters": {"weight": 0.3}},

@@ -75,20 +75,20 @@ pocket-experts: venv
 			--out $(TRAINED)/$${name}_$$seed || exit 1; \
 	done; done
 
-# The Swahili expert of the pocket's base, with a math expert of each other base (BASES="1" for one).
-BASES ?= 1 2 3
+# All experts get one architecture, so that one study can ask them; --align unties embeddings.
 OTHER := runs/other_bases
+DIFFERENT := runs/pocket/language $(foreach name,task task-1 task-2,runs/pocket/$(name)) \
+	$(foreach size,same_size other_size,$(foreach seed,1 2 3,$(OTHER)/$(size)_$(seed)/task))
 
 different-bases: venv
 	$(BIN)/layerswap pocket build --expert-seeds 3
-	for seed in $(BASES); do for size in same_size other_size; do \
-		pair=$(OTHER)/$${size}_$$seed; preset=quickstart; \
-		test $$size = same_size || preset=other_size; \
-		$(BIN)/layerswap pocket build --preset $$preset --seed $$seed --out $$pair || exit 1; \
-		$(BIN)/layerswap harmonize runs/pocket/language $$pair/task --out $$pair/naive || exit 1; \
-		$(BIN)/layerswap harmonize runs/pocket/language $$pair/task --out $$pair/aligned \
-			--align procrustes || exit 1; \
-	done; done
+	for seed in 1 2 3; do \
+		$(BIN)/layerswap pocket build --seed $$seed --out $(OTHER)/same_size_$$seed || exit 1; \
+		$(BIN)/layerswap pocket build --seed $$seed --out $(OTHER)/other_size_$$seed \
+			--preset other_size || exit 1; \
+	done
+	$(BIN)/layerswap harmonize $(DIFFERENT) --out $(OTHER)/naive --untie
+	$(BIN)/layerswap harmonize $(DIFFERENT) --out $(OTHER)/aligned --align procrustes
 
 test: venv
 	$(PYTEST) $(PARALLEL) -m "not vllm and not gpu and not network"

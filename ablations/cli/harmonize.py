@@ -35,6 +35,12 @@ def _layers(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...
     "them, the first and the last layer at the ends.",
 )
 @click.option(
+    "--untie",
+    is_flag=True,
+    help="Give every model an output embedding of its own, as --align does: models of both kinds "
+    "then fit into one study.",
+)
+@click.option(
     "--align",
     type=click.Choice(["procrustes"]),
     help="Also put B, ... into the coordinates of A: norm weights are folded into the matrices "
@@ -79,7 +85,8 @@ def harmonize(models: tuple[str, ...], out: str, shard_size: int, **options: Any
     depth padded with what adds nothing, the residual stream copied or padded. Vocabularies stay:
     the recipe of the merge aligns them (tokenizer: {source: union}).
 
-    Without --align one tensor is in memory at a time; with it, one layer of two models.
+    Without --align one tensor is in memory at a time; with it, the embeddings and one
+    layer of two models.
     """
     from ablations.models.find import find_model
     from layerswap_method.harmonize.run import HarmonizeOptions

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ablations.report.bottom_line import bottom_line
 from ablations.report.comparisons import (
     MCNEMAR,
     OVER_EXPERTS,
@@ -157,6 +158,32 @@ def test_a_study_names_its_primary_comparisons(tmp_path: Path) -> None:
     assert {each.measure.task for each in found} == {"pocket_math_en"}
     assert {each.outcome.items for each in found if each.outcome} == {40}
     assert {each.family for each in found} == {3}
+
+
+def test_a_study_names_pairs_of_settings(tmp_path: Path) -> None:
+    primary = {"contrasts": [[2, 1], [3, 2]], "tasks": ["pocket_math_en"]}
+    settings = [{"bottom_layers": b, "top_layers": u} for b, u in ((0, 0), (1, 0), (1, 1))]
+    study = study_of(baseline=["soup"], vary=settings, report={"primary": primary})
+    run = write_run(tmp_path, study, _steady, items=40)
+    found = [each for each in _compared(run) if each.is_primary]
+    scores = [
+        float(np.mean(_values(run, cell.label, "pocket_math_en")))
+        for cell in run.cells
+        if cell.label.startswith("math+swahili")
+    ]
+    differences = {
+        (each.contrast.first, each.contrast.second): each.outcome.difference
+        for each in found
+        if each.outcome is not None
+    }
+    assert differences == {
+        ("b=1 u=0", "b=0 u=0"): pytest.approx(scores[1] - scores[0]),
+        ("b=1 u=1", "b=1 u=0"): pytest.approx(scores[2] - scores[1]),
+    }
+    assert {each.family for each in found} == {2}
+    said = bottom_line(run)
+    for first in ("b=0 u=0", "b=1 u=0"):
+        assert any(line.startswith(f"At math, English, compared with {first}: ") for line in said)
 
 
 def test_a_primary_task_that_nobody_answered_is_a_problem_of_the_report(tmp_path: Path) -> None:

@@ -285,6 +285,7 @@ def test_primary_comparisons_name_what_the_study_has(tmp_path: Path) -> None:
     primary = {
         "against": ["soup", "better_expert", "first_setting"],
         "setting": {"bottom_layers": 7},
+        "contrasts": [[2, 1]],
     }
     document = study_document(
         report={"primary": primary}, baseline=["base"], vary={"bottom_layers": [1]}
@@ -295,6 +296,7 @@ def test_primary_comparisons_name_what_the_study_has(tmp_path: Path) -> None:
     assert "names better_expert; add task_expert or language_expert to baseline" in message
     assert "names first_setting; vary has no second setting" in message
     assert "report.primary.setting is not a setting of vary, which has {'bottom_l" in message
+    assert "contrasts has [2, 1]; write the numbers of two settings of vary, from 1 to 1" in message
     message = problems_of(tmp_path, report={"primary": {"against": ["better_expret"]}})
     assert "did you mean 'better_expert'?" in message
     both = {"bottom_layers": [1, 2]}

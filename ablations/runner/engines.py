@@ -136,7 +136,7 @@ class StudyEngine:
         self._check_experts(work)
         timing_s = {**model.timing_s, "evaluate": evaluation.elapsed_s}
         model.timing_s.clear()
-        return Done(evaluation, timing_s, model.how)
+        return Done(evaluation, timing_s, {**model.how, **_engine_facts(self._setup)})
 
     def close(self) -> None:
         """End every engine."""
@@ -354,6 +354,15 @@ class StudyEngine:
                         f"expert {expert.name!r} has changed since the study began ({folder}); "
                         "run the study again"
                     )
+
+
+def _engine_facts(setup: EngineSetup) -> dict[str, Any]:
+    """Return what of the engine is not in its options, as provenance."""
+    if setup.backend != "vllm":
+        return {}
+    from ablations.engines.vllm_engine import is_batch_invariant
+
+    return {"batch_invariant": is_batch_invariant()}
 
 
 def _measured(found: Mapping[str, Any] | None) -> dict[str, Any]:

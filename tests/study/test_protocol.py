@@ -33,7 +33,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _plan(models: Path, tmp_path: Path, base: str = "plain", **evaluate: Any) -> StudyPlan:
+def _plan(
+    models: Path, tmp_path: Path, base: str = "plain", dry: bool = False, **evaluate: Any
+) -> StudyPlan:
     asked = {"tasks": ["words_generate"], "include_path": str(models / "tasks"), **evaluate}
     document = {
         "name": "asked",
@@ -45,7 +47,7 @@ def _plan(models: Path, tmp_path: Path, base: str = "plain", **evaluate: Any) ->
     path = tmp_path / "study.yml"
     path.write_text(yaml.safe_dump(document))
     places = {"plain": str(models / "plain"), "chat": str(models / "chat")}
-    return plan_study(read_study(path), ExpertsFile.model_validate({"experts": places}))
+    return plan_study(read_study(path), ExpertsFile.model_validate({"experts": places}), dry=dry)
 
 
 def _problems(models: Path, tmp_path: Path, **evaluate: Any) -> str:
@@ -93,10 +95,13 @@ def test_who_is_asked_against_the_grain_is_said(models: Path, tmp_path: Path) ->
 
 
 def test_lm_evals_own_tasks_are_known_by_name(models: Path, tmp_path: Path) -> None:
-    plan = _plan(models, tmp_path, tasks=["words_generate", "gsm8k"])
-    assert list(plan.cells[0].score_keys) == ["words_generate", "gsm8k"]
-    alone = _plan(models, tmp_path, tasks=["gsm8k"], include_path=None)
+    both = ["words_generate", "gsm8k"]
+    plan = _plan(models, tmp_path, dry=True, tasks=both)
+    assert list(plan.cells[0].score_keys) == both
+    alone = _plan(models, tmp_path, dry=True, tasks=["gsm8k"], include_path=None)
     assert alone.cells[0].score_keys["gsm8k"] == plan.cells[0].score_keys["gsm8k"]
+    # Its data is on the hub, and that it is not here is said before a model is loaded.
+    assert "task gsm8k: its data cannot be read" in _problems(models, tmp_path, tasks=both)
 
 
 def test_more_gpus_than_there_are_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,13 +38,13 @@ def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[st
     "--languages",
     callback=_names,
     metavar="LIST",
-    help="Codes joined by commas, such as sw,te.  [default: all]",
+    help="Codes joined by commas, such as sw,te.  [default: the paper's en,ja,bn,sw,te]",
 )
 @click.option(
     "--benchmarks",
     callback=_names,
     metavar="LIST",
-    help="Names joined by commas, such as mgsm,belebele.  [default: all]",
+    help="Names joined by commas, such as mgsm,belebele.  [default: the paper's five]",
 )
 @data_dir_option
 @click.option(

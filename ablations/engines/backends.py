@@ -8,7 +8,7 @@ import logging
 from pathlib import Path
 
 from ablations.engines import vllm_cpu, vllm_engine
-from ablations.engines.options import BackendChoice
+from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.scoring.records import Backend
 from layerswap_method.errors import InputError
 
@@ -44,6 +44,21 @@ def resolve_backend(choice: BackendChoice, beside: Path | None = None) -> Backen
     if choice == "vllm" and not vllm_engine.is_installed():
         raise InputError(f"vLLM is not installed. {vllm_engine.HOW_TO_INSTALL}")
     return choice
+
+
+def check_devices(backend: Backend, options: EngineOptions) -> None:
+    """Check that this machine has the GPUs that the options ask for. Loads no model.
+
+    Raises:
+        InputError: where it has fewer, or the backend spreads a model in another way.
+    """
+    if backend == "vllm":
+        vllm_engine.check_workers(options)
+    elif options.gpus > 1:
+        raise InputError(
+            "tensor_parallel_size and pipeline_parallel_size are vLLM's; with --backend hf write "
+            "device_map: auto to spread a model over several GPUs"
+        )
 
 
 def describe_backend(backend: Backend) -> str:

@@ -6,6 +6,7 @@ so the template is set for each model before it is asked.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -33,11 +34,14 @@ def chat_template(folder: Path, name: str | None = None) -> str:
 
 
 def has_template(folder: Path) -> bool:
-    """Return whether the tokenizer in `folder` has a chat template; False without a tokenizer."""
+    """Return whether the tokenizer in `folder` has a chat template, by its files alone."""
+    if any(folder.glob("chat_template*")) or any(folder.glob("additional_chat_templates/*")):
+        return True
     try:
-        return bool(_tokenizer(folder).chat_template)
-    except InputError:
+        settings = json.loads((folder / "tokenizer_config.json").read_bytes())
+    except (OSError, ValueError):
         return False
+    return bool(isinstance(settings, dict) and settings.get("chat_template"))
 
 
 def check_protocol(protocol: Protocol, folders: Iterable[Path]) -> None:

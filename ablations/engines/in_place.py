@@ -83,6 +83,13 @@ class HfEngine:
 
     def check(self, names: Sequence[str]) -> None:
         """Check that every tensor has a parameter of its name, and no parameter is left over."""
+        away = [name for name, each in self._tensors.items() if each.is_meta]
+        if away:
+            raise SwapFailed(
+                f"parts of the model did not fit the GPUs and are kept elsewhere ({away[0]}), so "
+                "its tensors cannot be replaced in place",
+                lasting=True,
+            )
         unknown = [name for name in names if name not in self._tensors]
         known = {self._tensors[name].data_ptr() for name in names if name in self._tensors}
         left = [name for name, each in self._tensors.items() if each.data_ptr() not in known]

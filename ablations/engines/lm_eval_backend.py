@@ -210,6 +210,7 @@ def _start_hf(model: str, options: EngineOptions, adapter: Path | None) -> Any:
         pretrained=model,
         peft=None if adapter is None else str(adapter),
         device="cuda" if torch.cuda.is_available() else "cpu",
+        parallelize=options.device_map == "auto" and torch.cuda.is_available(),
         dtype=options.dtype,
         batch_size=options.batch_size,
         max_length=options.max_model_len,

@@ -48,18 +48,30 @@ class LmEvalTasks:
 
     def _add(self, name: str, found: dict[str, Any]) -> bool:
         """Add a name and its members to `found`; return False where the whole index is needed."""
-        from lm_eval.tasks._index import TaskIndex
-
         if name in found:
             return True
         path = self.file(name)
-        entry = None if path is None else TaskIndex.entry_from_path(path)
-        if entry is None or entry.name != name or entry.kind.name not in ("TASK", "GROUP"):
+        entry = None if path is None else _read(path).get(name)
+        if entry is None or entry.kind.name not in ("TASK", "GROUP"):
             return False
         found[name] = entry
         members = (entry.cfg or {}).get("task") if entry.kind.name == "GROUP" else ()
         named = [each.get("task") if isinstance(each, dict) else each for each in members or ()]
         return all(isinstance(each, str) and self._add(each, found) for each in named)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return the entries that lm-eval's index would have from one file."""
+    from lm_eval.tasks._index import TaskIndex
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    entries: dict[str, Any] = {}
+    try:
+        content = load_yaml(path, resolve_func=False, recursive=True)
+        TaskIndex.process_cfg(content, path, entries)
+    except Exception:  # as lm-eval's index does: what it cannot read is not in it
+        return {}
+    return entries
 
 
 def _folder() -> Path:

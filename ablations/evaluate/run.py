@@ -30,7 +30,7 @@ from ablations.scoring.records import Backend, Evaluation, Seed
 from ablations.study.experts import ExpertsFile
 from ablations.study.files import StudyFile
 from ablations.study.schema import Evaluate, Pools, Study
-from ablations.tasks.catalog import Task, choose, list_tasks
+from ablations.tasks.catalog import PAPER_BENCHMARKS, PAPER_LANGUAGES, Task, choose, list_tasks
 from layerswap_method.checkpoints.headers import read_checkpoint
 from layerswap_method.checkpoints.lora import is_lora, read_changes
 from layerswap_method.errors import LayerSwapError
@@ -45,10 +45,10 @@ class SuiteRequest(Frozen):
     """What to ask, and how."""
 
     languages: tuple[str, ...] = ()
-    """Language codes; none asks all that the suite has."""
+    """Language codes; none asks those of the paper."""
 
     benchmarks: tuple[str, ...] = ()
-    """Short names of benchmarks; none asks all."""
+    """Short names of benchmarks; none asks those of the paper."""
 
     tasks: tuple[str, ...] = ()
     """Other tasks by lm-eval's names; alone unless languages or benchmarks are named too."""
@@ -211,7 +211,13 @@ def _chosen(request: SuiteRequest) -> tuple[tuple[Task, ...], list[str]]:
     named = [task for task in suite if task.name in request.tasks]
     by_kind: tuple[Task, ...] = ()
     if request.languages or request.benchmarks or not request.tasks:
-        by_kind = choose(suite, request.languages, request.benchmarks)
+        of_paper = (
+            task
+            for task in suite
+            if (request.languages or task.language in PAPER_LANGUAGES)
+            and (request.benchmarks or task.benchmark in PAPER_BENCHMARKS)
+        )
+        by_kind = choose(of_paper, request.languages, request.benchmarks)
     chosen = tuple(task for task in suite if task in named or task in by_kind)
     return chosen, [name for name in request.tasks if name not in names]
 

@@ -172,7 +172,7 @@ class StudyEngine:
         check_unchanged(self._used(work), self._setup.states)
         timing_s = {**model.timing_s, "evaluate": evaluation.elapsed_s}
         model.timing_s.clear()
-        return Done(evaluation, timing_s, model.how)
+        return Done(evaluation, timing_s, {**model.how, **_engine_facts(self._setup)})
 
     def close(self) -> None:
         """End every engine, unchecked: nobody would hear of it any more."""
@@ -381,6 +381,15 @@ class StudyEngine:
     def _used(self, work: Work) -> list[Expert]:
         named = set(named_models(work.merge))
         return [expert for ref, expert in self._setup.experts.items() if ref in named]
+
+
+def _engine_facts(setup: EngineSetup) -> dict[str, Any]:
+    """Return what of the engine is not in its options, as provenance."""
+    if setup.backend != "vllm":
+        return {}
+    from ablations.engines.vllm_engine import is_batch_invariant
+
+    return {"batch_invariant": is_batch_invariant()}
 
 
 def _measured(found: Mapping[str, Any] | None) -> dict[str, Any]:

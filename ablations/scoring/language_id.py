@@ -6,8 +6,9 @@ words. The rule, in this order:
 1. Code (fenced or in backticks), LaTeX commands, tags, addresses and everything that is no letter
    or vowel sign are left out. What has nothing left ("11", an empty answer) is in no language.
 2. More than half of the remaining letters must be of the script of the language. Where the script
-   belongs to one language among those that models are trained on (Telugu, Bengali; Japanese by its
-   kana), that decides. A few English words change nothing; an answer that is mostly English fails.
+   belongs to one language among those that models are trained on (Telugu, Bengali, Thai; Japanese
+   by its kana), that decides. A few English words change nothing; an answer that is mostly English
+   fails.
 3. Else py3langid names the most likely of its languages for the remaining words as a whole, and it
    must name this one. It is naive Bayes over byte n-grams, offline, without randomness.
 
@@ -33,10 +34,11 @@ _SCRIPTS: dict[str, tuple[str, ...]] = {
     "Jpan": ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "CJK", "IDEOGRAPHIC"),
     "Latn": ("LATIN",),
     "Telu": ("TELUGU",),
+    "Thai": ("THAI",),
 }
 """ISO 15924 -> first words of the Unicode names of its letters."""
 
-_DECIDING = {"Beng": "bn", "Jpan": "ja", "Telu": "te"}
+_DECIDING = {"Beng": "bn", "Jpan": "ja", "Telu": "te", "Thai": "th"}
 """Script -> the language that it decides for. (Assamese, too, is written in Bengali script.)"""
 
 _NO_PROSE = re.compile(

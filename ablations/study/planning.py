@@ -20,7 +20,7 @@ from ablations.engines.backends import backend_versions, resolve_backend
 from ablations.engines.chat import check_protocol
 from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.engines.task_choice import Choice
-from ablations.engines.task_loading import check_data, check_tasks
+from ablations.engines.task_loading import asks_lm_eval, check_data, check_tasks
 from ablations.machine.progress import Step, tell
 from ablations.models.find import Expert, find_expert
 from ablations.models.fit import compatibility_report, unfit_vocabularies
@@ -186,8 +186,9 @@ def plan_study(
     if problems or chosen is None:
         raise InputError.from_problems(str(file.path), problems)
     expansion.cells = list(_with_single_tasks(expansion.cells))
-    is_shipped = any(SHIPPED_TASKS in cell.request.folders for cell in expansion.cells)
-    if not dry and (is_shipped or study.evaluate.enable_thinking):
+    requests = dict.fromkeys(cell.request for cell in expansion.cells)
+    is_checked = any(SHIPPED_TASKS in each.folders or asks_lm_eval(each) for each in requests)
+    if not dry and (is_checked or study.evaluate.enable_thinking):
         _check_data(expansion.cells)
     study = _with_dtype(study, experts[expert_names(study)[0]])
     versions = {

@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 
 from ablations.engines.options import EngineOptions
 from ablations.machine.whole_files import write_text
+from ablations.scoring.protocol import GenKwargs
 from ablations.study.experts import ExpertEntry, ExpertsFile
 from ablations.study.files import STUDIES
 from ablations.study.schema import Evaluate, Pools, PrimaryBlock, ReportBlock, Scalar, Study
@@ -31,6 +32,7 @@ BLOCKS: Mapping[str, type[BaseModel]] = {
     "A study file": Study,
     "`experts`": Pools,
     "`evaluate`": Evaluate,
+    "`evaluate: gen_kwargs`": GenKwargs,
     "`evaluate: options`": EngineOptions,
     "`report`": ReportBlock,
     "`report: primary`": PrimaryBlock,

@@ -21,6 +21,7 @@ SPECIAL_STOPS = ("</s>", "<|im_end|>", "<|eot_id|>")
 
 HUB_IDS = {
     "mgsm": "juletxara/mgsm",
+    "mgsm_rev2": "lightonai/mgsm-rev2",
     "belebele": "facebook/belebele",
     "flores": "openlanguagedata/flores_plus",  # facebook/flores is a script: datasets 4 loads none
     "mmlu": "CohereForAI/Global-MMLU",  # as lm-eval 0.4.13 has it
@@ -34,16 +35,21 @@ class FunctionName(str):
     """Written as ``!function NAME``: lm-eval puts the function there."""
 
 
-def mgsm_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
-    """Yield MGSM in every language that has it: native questions, words and exemplars."""
+def mgsm_tasks(benchmark: str, languages: Languages) -> Iterator[dict[str, Any]]:
+    """Yield MGSM in every language that has it: native questions, words and exemplars.
+
+    MGSM-Rev2 has other questions; its exemplars are those of MGSM.
+    """
+    loader = {"custom_dataset": FunctionName("ablations.tasks.mgsm_rev2.load_mgsm_rev2")}
     for code, language in languages.items():
         if (words := language.mgsm) is None:
             continue
-        strict = {"function": "regex", "regex_pattern": answer_pattern(words.phrase)}
+        strict = {"function": "regex", "regex_pattern": answer_pattern(*words.phrases)}
         flexible = {"function": "regex", "regex_pattern": f"({NUMBER})", "group_select": -1}
         yield {
-            **_head("mgsm", code, language),
-            **_data("mgsm", {code: words.config}),
+            **_head(benchmark, code, language, template="mgsm"),
+            **(loader if benchmark == "mgsm_rev2" else {}),
+            **_data(benchmark, {code: words.config}),
             "doc_to_text": f"{words.question}{{{{question}}}}\n{words.answer}",
             "generation_kwargs": _greedy([words.question.strip(), *SPECIAL_STOPS]),
             "filter_list": [
@@ -63,7 +69,7 @@ def choice_tasks(benchmark: str, languages: Languages) -> Iterator[dict[str, Any
 def flores_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
     """Yield FLORES from English into every other language, and back."""
     for code in languages:
-        if code == "en":
+        if code == "en" or languages[code].bleu is None:
             continue
         for source, target in (("en", code), (code, "en")):
             into = languages[target]
@@ -116,18 +122,21 @@ def mbpp_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
 
 
 BENCHMARKS: dict[str, Callable[[Languages], Iterator[dict[str, Any]]]] = {
-    "mgsm": mgsm_tasks,
+    "mgsm": partial(mgsm_tasks, "mgsm"),
     "belebele": partial(choice_tasks, "belebele"),
     "flores": flores_tasks,
     "mbpp": mbpp_tasks,
     "mmlu": partial(choice_tasks, "mmlu"),
+    "mgsm_rev2": partial(mgsm_tasks, "mgsm_rev2"),
 }
-"""Benchmark → its tasks, in the order of the paper's Table 5."""
+"""Benchmark → its tasks, in the order of the paper's Table 5; what it does not have follows."""
 
 
-def _head(benchmark: str, suffix: str, language: Language) -> dict[str, Any]:
+def _head(
+    benchmark: str, suffix: str, language: Language, template: str | None = None
+) -> dict[str, Any]:
     return {
-        "include": f"../_{benchmark}.yaml",
+        "include": f"../_{template or benchmark}.yaml",
         "task": f"layerswap_{benchmark}_{suffix}",
         "metadata": _metadata(benchmark, suffix, language),
     }

@@ -78,9 +78,17 @@ class TaskContents:
         benchmark = (content.get("metadata") or {}).get("benchmark")
         if not isinstance(codes, dict) or not isinstance(benchmark, str):
             return fingerprint_folder(self._data_dir)
+        places = [self._data_dir / benchmark, self._data_dir]
+        patterns = ["{}_*"]
+        if benchmark == "mgsm_rev2":  # tables of its own, and MGSM's exemplars
+            places.append(self._data_dir / "mgsm")
+            patterns = ["*{}.tsv", "{}_train*"]
         return [
-            fingerprint_files(place, {file for code in codes for file in place.glob(f"{code}_*")})
-            for place in (self._data_dir / benchmark, self._data_dir)
+            fingerprint_files(
+                place,
+                {f for code in codes for each in patterns for f in place.glob(each.format(code))},
+            )
+            for place in places
         ]
 
 

@@ -87,22 +87,33 @@ def load_mgsm(
         InputError: when the data is not there, or not MGSM's.
     """
     ((language, config),) = configs.items()
-    splits = {}
-    for split in ("train", "test"):
-        rows = read_rows(MGSM, language, split, hub_id=hub_id, config=config, data_dir=data_dir)
-        problems = []
-        for index, row in enumerate(rows):
-            if (number := read_number(str(row["answer_number"]))) is None:
-                problems.append(f"item {index}: answer_number {row['answer_number']!r} is none")
-            elif split == "train" and not row["answer"]:
-                problems.append(f"item {index}: an exemplar without `answer`")
-            else:  # the hub has 2125 where files may have "2,125"
-                row["answer_number"] = f"{number:f}"
-        if split == "train" and len(rows) < MGSM_EXEMPLARS:
-            problems.append(f"{len(rows)} exemplars; needed are {MGSM_EXEMPLARS}")
-        refuse(f"mgsm {language} ({split})", problems)
-        splits[split] = make_dataset(f"mgsm {language} ({split})", rows)
-    return splits
+    return {
+        split: load_mgsm_split(language, split, hub_id=hub_id, config=config, data_dir=data_dir)
+        for split in ("train", "test")
+    }
+
+
+def load_mgsm_split(
+    language: str, split: str, *, hub_id: str, config: str, data_dir: Path | str | None
+) -> Dataset:
+    """Return ``train`` (whole exemplars) or ``test`` of MGSM in one language.
+
+    Raises:
+        InputError: when the data is not there, or not MGSM's.
+    """
+    rows = read_rows(MGSM, language, split, hub_id=hub_id, config=config, data_dir=data_dir)
+    problems = []
+    for index, row in enumerate(rows):
+        if (number := read_number(str(row["answer_number"]))) is None:
+            problems.append(f"item {index}: answer_number {row['answer_number']!r} is none")
+        elif split == "train" and not row["answer"]:
+            problems.append(f"item {index}: an exemplar without `answer`")
+        else:  # the hub has 2125 where files may have "2,125"
+            row["answer_number"] = f"{number:f}"
+    if split == "train" and len(rows) < MGSM_EXEMPLARS:
+        problems.append(f"{len(rows)} exemplars; needed are {MGSM_EXEMPLARS}")
+    refuse(f"mgsm {language} ({split})", problems)
+    return make_dataset(f"mgsm {language} ({split})", rows)
 
 
 def load_belebele(

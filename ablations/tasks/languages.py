@@ -28,8 +28,13 @@ class MgsmWords(Frozen):
     answer: str = Field(min_length=1)
     """Stands before a solution."""
 
-    phrase: str = Field(min_length=1)
-    """Stands before the final number of a solution."""
+    phrase: str | tuple[str, ...] = Field(min_length=1)
+    """Stands before the final number of a solution; several where solutions differ in it."""
+
+    @property
+    def phrases(self) -> tuple[str, ...]:
+        """Every phrase, the usual one first."""
+        return (self.phrase,) if isinstance(self.phrase, str) else self.phrase
 
 
 class MbppProblems(Frozen):
@@ -63,8 +68,8 @@ class Language(Frozen):
     flores: str = Field(pattern=r"^[a-z]{3}_[A-Z][a-z]{3}$")
     """Code of openlanguagedata/flores_plus: ISO 639-3, underscore, ISO 15924."""
 
-    bleu: BleuTokenizer
-    """sacrebleu's tokenizer for translations into this language."""
+    bleu: BleuTokenizer | None = None
+    """sacrebleu's tokenizer for translations into this language; None for no translation tasks."""
 
     mgsm: MgsmWords | None = None
     """MGSM's words and config."""

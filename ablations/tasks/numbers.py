@@ -36,12 +36,12 @@ NUMBER = (
 _MARKS_AROUND = " \t\r\n.,。،।:;!?*_'\"()[]%％"
 
 
-def answer_pattern(phrase: str) -> str:
-    """Return the regular expression of the number after `phrase`, in its only group.
+def answer_pattern(*phrases: str) -> str:
+    """Return the regular expression of the number after one of `phrases`, in its only group.
 
-    The phrase may begin with a small or a capital letter; between the two may stand space only.
+    A phrase may be in small or capital letters; between it and the number may stand space only.
     """
-    return rf"(?i:{re.escape(phrase)})\s*({NUMBER})"
+    return rf"(?i:{'|'.join(map(re.escape, phrases))})\s*({NUMBER})"
 
 
 def read_number(text: str) -> Decimal | None:

@@ -69,11 +69,11 @@ def ask(
 
 def gold(task: str, item: Mapping[str, Any]) -> str:
     """Return the right answer, as the dataset would put it."""
-    _, benchmark, suffix = task.split("_")
-    if benchmark == "mgsm":
+    benchmark, _, suffix = task.removeprefix("layerswap_").rpartition("_")
+    if benchmark in ("mgsm", "mgsm_rev2"):
         words = TABLE[suffix].mgsm
         assert words is not None
-        return f" 1 + 1 = 2. {words.phrase} {item['answer_number']}."
+        return f" 1 + 1 = 2. {words.phrases[0]} {item['answer_number']}."
     if benchmark == "flores":
         return f" {item['target']}"
     if benchmark == "belebele":
@@ -83,11 +83,11 @@ def gold(task: str, item: Mapping[str, Any]) -> str:
 
 def perturbed(task: str, item: Mapping[str, Any]) -> str:
     """Return an answer that looks like the right one and is wrong."""
-    _, benchmark, suffix = task.split("_")
-    if benchmark == "mgsm":
+    benchmark, _, suffix = task.removeprefix("layerswap_").rpartition("_")
+    if benchmark in ("mgsm", "mgsm_rev2"):
         words = TABLE[suffix].mgsm
         assert words is not None
-        return f" 1 + 1 = 2. {words.phrase} {int(item['answer_number']) + 1}."
+        return f" 1 + 1 = 2. {words.phrases[0]} {int(item['answer_number']) + 1}."
     if benchmark == "flores":
         # Nothing shared with any reference: neither a word nor a letter of any language here.
         return " " + " ".join("ж" * len(word) for word in item["target"].split())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ablations.tasks.generate import TASKS
-from tests.standins.scripted import DATA, LANGUAGES, OURS, task_names
+from tests.standins.scripted import DATA, LANGUAGES, OURS, TABLE, task_names
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,9 @@ def test_lm_eval_loads_every_language_group(tmp_path: Path) -> None:
     manager = TaskManager(
         include_path=str(TASKS), include_defaults=False, metadata={"data_dir": str(DATA)}
     )
-    assert manager.all_groups == sorted(f"layerswap_{name}" for name in (*LANGUAGES, *OURS, "mbpp"))
+    assert manager.all_groups == sorted(
+        f"layerswap_{name}" for name in (*TABLE, *OURS, "mbpp", "mgsm_rev2")
+    )
     for code in LANGUAGES:
         loaded = manager.load([f"layerswap_{code}"])["tasks"]
         expected = [

@@ -23,18 +23,18 @@ from tests.standins.scripted import (
 GENERATED = TASKS / "generated"
 TEMPLATES = ("mgsm", "belebele", "flores", "mmlu")
 
-GERMAN = """
-de:
-  name: German
+ITALIAN = """
+it:
+  name: Italian
   mgsm:
-    config: de
-    question: "Frage: "
-    answer: "Schritt-für-Schritt-Antwort:"
-    phrase: "Die Antwort lautet"
-  flores: deu_Latn
+    config: it
+    question: "Domanda: "
+    answer: "Risposta passo dopo passo:"
+    phrase: "La risposta è"
+  flores: ita_Latn
   bleu: 13a
-  belebele: deu_Latn
-  mmlu: de
+  belebele: ita_Latn
+  mmlu: it
 """
 
 
@@ -70,14 +70,14 @@ def test_check_says_what_differs_and_writes_nothing(
 
 
 def test_a_language_is_one_entry(tmp_path: Path) -> None:
-    """German: an entry in the table gives tasks that run, and stop, and score."""
+    """Italian: an entry in the table gives tasks that run, and stop, and score."""
     table = tmp_path / "languages.yml"
-    table.write_text((TASKS / "languages.yml").read_text(encoding="utf-8") + GERMAN)
+    table.write_text((TASKS / "languages.yml").read_text(encoding="utf-8") + ITALIAN)
     files = task_files(load_languages(table))
     new = set(files) - {path.name for path in GENERATED.glob("*.yaml")}
     assert new == {
-        *(f"layerswap_{name}_de.yaml" for name in ("mgsm", "belebele", "mmlu")),
-        *("layerswap_flores_en-de.yaml", "layerswap_flores_de-en.yaml", "layerswap_de.yaml"),
+        *(f"layerswap_{name}_it.yaml" for name in ("mgsm", "mgsm_rev2", "belebele", "mmlu")),
+        *("layerswap_flores_en-it.yaml", "layerswap_flores_it-en.yaml", "layerswap_it.yaml"),
     }
     suite = tmp_path / "suite"
     write_files(suite / "generated", files)
@@ -85,25 +85,25 @@ def test_a_language_is_one_entry(tmp_path: Path) -> None:
         (suite / f"_{name}.yaml").write_text((TASKS / f"_{name}.yaml").read_text(encoding="utf-8"))
     data = tmp_path / "data"
     exemplar = {
-        "question": "Frage: Anna hat 3 Äpfel und kauft 4. Wie viele hat sie?",
-        "answer": "Schritt-für-Schritt-Antwort: 3 + 4 = 7. Die Antwort lautet 7.",
+        "question": "Domanda: Anna hat 3 Äpfel und kauft 4. Wie viele hat sie?",
+        "answer": "Risposta passo dopo passo: 3 + 4 = 7. La risposta è 7.",
         "answer_number": 7,
         "equation_solution": "3 + 4 = 7.",
     }
     item = {"question": "Wie viel ist 1 + 1?", "answer": None, "answer_number": "2"}
-    write_jsonl(data / "de_train.jsonl", [exemplar] * 8)
-    write_jsonl(data / "de_test.jsonl", [{**item, "equation_solution": None}])
+    write_jsonl(data / "it_train.jsonl", [exemplar] * 8)
+    write_jsonl(data / "it_test.jsonl", [{**item, "equation_solution": None}])
     found = ask(
-        lambda task, item: f" 1 + 1 = 2. Die Antwort lautet {item['answer_number']}.",
-        ("layerswap_mgsm_de",),
+        lambda task, item: f" 1 + 1 = 2. La risposta è {item['answer_number']}.",
+        ("layerswap_mgsm_it",),
         data_dir=data,
         include_path=suite,
     )
-    assert found.score("layerswap_mgsm_de", "exact_match").value == 1.0
+    assert found.score("layerswap_mgsm_it", "exact_match").value == 1.0
     assert (
         found.samples[0]
         .prompts[0]
-        .endswith("Frage: Wie viel ist 1 + 1?\n" + exemplar["answer"][:28])
+        .endswith("Domanda: Wie viel ist 1 + 1?\n" + exemplar["answer"][:26])
     )
 
 

@@ -146,7 +146,7 @@ def test_strict_extraction_reads_what_follows_the_phrase(code: str, number: str)
     words = load_languages()[code].mgsm
     assert words is not None
     for solution in SOLUTIONS[code]:
-        assert re.findall(answer_pattern(words.phrase), solution.format(number))[0] == number
+        assert re.findall(answer_pattern(*words.phrases), solution.format(number))[0] == number
 
 
 @pytest.mark.parametrize("code", SOLUTIONS)
@@ -155,7 +155,7 @@ def test_strict_extraction_needs_the_phrase_of_the_language(code: str) -> None:
     for other, solutions in SOLUTIONS.items():
         words = languages[code].mgsm
         assert words is not None
-        found = re.findall(answer_pattern(words.phrase), solutions[0].format(11))
+        found = re.findall(answer_pattern(*words.phrases), solutions[0].format(11))
         assert found == (["11"] if other == code else [])
 
 
@@ -165,4 +165,4 @@ def test_strict_extraction_takes_no_word_for_a_number(code: str) -> None:
     assert words is not None
     # Nor punctuation for space: why, is in ablations/tasks/README.md.
     for rest in ("", " many", " about 11", ": 11", "：11", " = 11", " **11**", " x = 11"):
-        assert not re.findall(answer_pattern(words.phrase), words.phrase + rest)
+        assert not re.findall(answer_pattern(*words.phrases), words.phrases[0] + rest)

@@ -1,0 +1,214 @@
+"""Chat templates on tokenizers made on the spot, on both engines and against lm-eval itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablations.engines import vllm_engine
+from ablations.engines.chat import chat_template, check_protocol, has_template
+from ablations.engines.options import EngineOptions
+from ablations.scoring.protocol import GenKwargs, Protocol
+from ablations.scoring.records import Evaluation, EvaluationRequest
+from ablations.study.identity import protocol_key
+from layerswap_method.errors import InputError
+from tests.standins.cold import evaluate_cold
+from tests.standins.talkers import WORDS, write_model
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+CHAT = (
+    "{% for m in messages %}<|{{ m['role'] }}|> {{ m['content'] }} <|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>"
+    "{% if enable_thinking is defined and enable_thinking is false %} <think> </think>{% endif %}"
+    "{% endif %}"
+)
+TOOLS = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }} {% endfor %}[answer]"
+MARKS = ["<|user|>", "<|assistant|>", "<|system|>", "<|end|>", "<think>", "</think>"]
+SAMPLED = GenKwargs(temperature=1.0, top_p=0.95)
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model whose tokenizer has two chat templates."""
+    from transformers import AutoTokenizer
+
+    folder = write_model(
+        tmp_path_factory.mktemp("models") / "talker",
+        words=[*WORDS, *MARKS],
+        max_position_embeddings=512,
+    )
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = {"default": CHAT, "tools": TOOLS}
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def ask(
+    model: Path, folder: Path, protocol: Protocol, backend: str = "hf", **changes: Any
+) -> Evaluation:
+    given = {"tasks": ("words_generate",), "limit": 4, **changes}
+    request = EvaluationRequest(include_path=folder, protocol=protocol, **given)
+    options = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
+    return evaluate_cold(model, request, backend, options)
+
+
+def test_templates_are_found_by_name(talker: Path, model: Path) -> None:
+    assert (chat_template(talker), chat_template(talker, "tools")) == (CHAT, TOOLS)
+    assert (has_template(talker), has_template(model)) == (True, False)
+    with pytest.raises(InputError, match=r"no chat template 'tool'; did you mean 'tools'\?; it ha"):
+        check_protocol(Protocol(apply_chat_template="tool"), [talker])
+    with pytest.raises(InputError, match=r"random: its tokenizer has no chat template; ask with"):
+        check_protocol(Protocol(apply_chat_template=True), [talker, model])
+    with pytest.raises(InputError, match=r"'</thnk>' is not in the vocab.*did you mean '</think>'"):
+        check_protocol(Protocol(think_end_token="</thnk>"), [talker])
+    check_protocol(Protocol(apply_chat_template=True, think_end_token="</think>"), [talker])
+
+
+def test_scores_without_these_options_keep_their_keys() -> None:
+    # Computed with the version before they existed.
+    plain = EvaluationRequest(tasks=("a",))
+    assert protocol_key(plain, "hf", EngineOptions()) == "2e9f516d34e0288d34f5"
+    options = EngineOptions(batch_size=8, dtype="bfloat16", max_model_len=4096)
+    limited = EvaluationRequest(tasks=("a",), limit=5)
+    assert protocol_key(limited, "vllm", options) == "7c6d9a49278d9512f940"
+    keys = {
+        protocol_key(plain.model_copy(update={"protocol": each}), "hf", EngineOptions())
+        for each in (
+            Protocol(),
+            Protocol(apply_chat_template=True),
+            Protocol(apply_chat_template="tools"),
+            Protocol(system_instruction="Be short."),
+            Protocol(gen_kwargs=SAMPLED),
+            Protocol(gen_kwargs=SAMPLED, repeats=2),
+            Protocol(think_end_token="</think>"),
+        )
+    }
+    assert len(keys) == 7
+    large = EngineOptions(tensor_parallel_size=2)
+    assert protocol_key(plain, "vllm", large) != protocol_key(plain, "vllm", EngineOptions())
+
+
+def _by_lm_eval(model: Path, tasks: Path, out: Path, engine: str, *options: str) -> list[str]:
+    """Return the prompts that lm-eval's own command line sends."""
+    arguments = {
+        "hf": f"pretrained={model},dtype=float32",
+        "vllm": f"pretrained={model},dtype=float32,enforce_eager=True,max_model_len=512",
+    }
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    start = "import sys; from ablations.engines import vllm_cpu; vllm_cpu.answer_to_vllm(); "
+    run = "from lm_eval.__main__ import cli_evaluate; cli_evaluate()"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", start + run, "run", "--model", engine, "--limit", "4"),
+            *("--model_args", arguments[engine], "--include_path", str(tasks), "--log_samples"),
+            *("--tasks", "words_generate", "--output_path", str(out), "--batch_size", "4"),
+            *options,
+        ],
+        capture_output=True,
+        text=True,
+        cwd=out.parent,
+        env={**environment, "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (path,) = out.rglob("samples_*.jsonl")
+    lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return [line["arguments"]["gen_args_0"]["arg_0"] for line in lines]
+
+
+def _prompts(evaluation: Evaluation) -> list[str]:
+    return [sample.prompts[0] for sample in evaluation.samples]
+
+
+@pytest.mark.slow
+def test_prompts_are_those_of_lm_evals_command_line(
+    talker: Path, tasks: Path, tmp_path: Path
+) -> None:
+    asked = Protocol(apply_chat_template=True, system_instruction="w1 w2")
+    ours = _prompts(ask(talker, tasks, asked))
+    options = ("--apply_chat_template", "--system_instruction", "w1 w2")
+    assert ours == _by_lm_eval(talker, tasks, tmp_path / "out", "hf", *options)
+    assert ours[0].startswith("<|system|> w1 w2 <|end|>\n<|user|> ")
+    assert ours[0].count("<|assistant|>") == 3
+    single = asked.model_copy(update={"fewshot_as_multiturn": False})
+    assert _prompts(ask(talker, tasks, single))[0].count("<|assistant|>") == 1
+    named = Protocol(apply_chat_template="tools")
+    assert _prompts(ask(talker, tasks, named))[0].endswith("[answer]")
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+@pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
+def test_vllm_is_asked_and_answers_like_transformers(
+    talker: Path, tasks: Path, tmp_path: Path
+) -> None:
+    asked = Protocol(
+        apply_chat_template=True,
+        enable_thinking=False,
+        think_end_token="</think>",
+        gen_kwargs=GenKwargs(max_gen_toks=300),
+    )
+    one, other = ask(talker, tasks, asked), ask(talker, tasks, asked, "vllm")
+    assert _prompts(one) == _prompts(other)
+    assert _prompts(one)[0].endswith("<|assistant|> <think> </think>")
+    assert [each.responses for each in one.samples] == [each.responses for each in other.samples]
+    plain = Protocol(apply_chat_template=True)
+    options = ("--apply_chat_template",)
+    theirs = _by_lm_eval(talker, tasks, tmp_path / "out", "vllm", *options)
+    assert _prompts(ask(talker, tasks, plain, "vllm")) == theirs
+    _check_repeats(talker, tasks, "vllm")
+
+
+@pytest.mark.slow
+def test_an_answer_is_what_follows_the_thinking(talker: Path, tasks: Path) -> None:
+    plain = ask(talker, tasks, Protocol(gen_kwargs=GenKwargs(max_gen_toks=40)))
+    said = str(plain.samples[0].responses[0]).split()
+    end = said[len(said) // 2]  # a word that it says on the way stands for the end of thinking
+    after = ask(talker, tasks, Protocol(think_end_token=end, gen_kwargs=GenKwargs(max_gen_toks=40)))
+    whole, answer = (str(each.samples[0].responses[0]) for each in (plain, after))
+    assert answer == whole.split(end)[-1].lstrip()
+    assert 0 < len(answer) < len(whole)
+
+
+@pytest.mark.slow
+def test_repeats_are_drawn_anew_and_alike_for_equal_seeds(talker: Path, tasks: Path) -> None:
+    _check_repeats(talker, tasks, "hf")
+
+
+def _check_repeats(model: Path, tasks: Path, backend: str) -> None:
+    sampled = Protocol(gen_kwargs=SAMPLED, repeats=3)
+    both = ("words_generate", "words_choose")
+    first = ask(model, tasks, sampled, backend, tasks=both)
+    score = first.score("words_generate")
+    drawn = first.samples_of("words_generate")
+    assert [sample.repeat for sample in drawn] == [0] * 4 + [1] * 4 + [2] * 4
+    assert len({sample.responses for sample in drawn if sample.doc_id == 0}) > 1
+    assert len({sample.prompts for sample in drawn if sample.doc_id == 0}) == 1
+    means = [
+        sum(float(s.values["exact_match"]) for s in drawn if s.repeat == r) / 4
+        for r in range(3)  # type: ignore[arg-type]
+    ]
+    assert (score.repeats, score.n) == (3, 4)
+    assert score.value == pytest.approx(sum(means) / 3)
+    # What is scored without being generated is asked once.
+    assert first.score("words_choose").repeats == 1
+    assert len(first.samples_of("words_choose")) == 4
+    again = ask(model, tasks, sampled, backend)
+    assert again.samples_of("words_generate") == drawn
+    other = ask(model, tasks, sampled, backend, seed=1)
+    assert [s.responses for s in other.samples] != [s.responses for s in drawn]
+
+
+def test_a_thinking_model_is_not_asked_to_choose(tasks: Path) -> None:
+    from ablations.engines.task_loading import check_data
+
+    thinking = Protocol(apply_chat_template=True, enable_thinking=True, think_end_token="</think>")
+    request = EvaluationRequest(tasks=("words_choose",), include_path=tasks, protocol=thinking)
+    with pytest.raises(InputError, match="enable_thinking: words_choose scores given answers"):
+        check_data([request])

@@ -145,7 +145,10 @@ class StudyEngine:
         """
         if work is None or self._checks.is_due(work.weights_key):
             self._checks.run(self._live)
-        return self._checks.doubt()
+        doubt = self._checks.doubt()
+        if doubt is not None:
+            self._close_model()  # it may be the one that is done again
+        return doubt
 
     def evaluate(self, work: Work) -> Done:
         """Return the scores of a work item.

@@ -28,15 +28,15 @@ NAME = "model.layers.1.self_attn.o_proj.weight"
 
 
 def run(
-    tmp_path: Path, experts: Path, name: str, *, materialize: bool = False
+    tmp_path: Path, experts: Path, name: str, *, every: int = 2, materialize: bool = False
 ) -> list[records.CellRecord]:
-    """Run four cells in this process, the engine checked after every two models."""
+    """Run four cells in this process, the engine checked after `every` models and at the end."""
     study = write_yaml(tmp_path / "small.yml", study_document(vary={"bottom_layers": [0, 1]}))
     out = tmp_path / name
     plan = plan_study(read_study(study), experts, backend="hf", cache=tmp_path / _FINGERPRINTS)
     _write_run_file(out, plan)
     setup = EngineSetup.of(plan, out, materialize=materialize)
-    executor = InProcess(dataclasses.replace(setup, checked_every=2)())
+    executor = InProcess(dataclasses.replace(setup, checked_every=every)())
     try:
         summary = run_cells(out, plan.cells, executor, protocol=plan.protocol, progress=False)
     finally:
@@ -51,7 +51,7 @@ def test_a_study_on_a_broken_engine_is_that_on_checkpoints(
 ) -> None:
     caplog.set_level(logging.WARNING)
     load = HfEngine.load
-    broken = False
+    broken, loads = False, 0
 
     def transposing(engine: HfEngine, mixes: Any) -> int:
         read = load(engine, mixes)
@@ -78,22 +78,22 @@ def test_a_study_on_a_broken_engine_is_that_on_checkpoints(
     assert "cannot use the live engine" in caplog.text
     caplog.clear()
 
-    broken = False  # after two models, which are done again, with all that follow
-    swaps = 0
-
+    # Broken from the load after the start's on: what was asked until a check is done again.
     def worsening(engine: HfEngine, mixes: Any) -> int:
-        nonlocal broken, swaps
-        swaps += len(mixes) < len(engine._tensors) and NAME in mixes
-        broken = swaps >= 1
+        nonlocal broken, loads
+        loads += NAME in mixes
+        broken = loads > 1
         return transposing(engine, mixes)
 
     monkeypatch.setattr(HfEngine, "load", worsening)
-    cells = run(tmp_path, experts, "later")
-    assert swaps
-    assert caplog.text.count("is done again: ") == 2
-    assert "with the base's weights back in place" in caplog.text
-    assert {cell.provenance["weights"] for cell in cells} == {"checkpoint"}
-    assert scores_by_label(tmp_path / "later") == wanted
+    for every, again in ((2, 2), (20, 4)):
+        caplog.clear()
+        broken, loads = False, 0
+        cells = run(tmp_path, experts, f"later_{every}", every=every)
+        assert caplog.text.count("is done again: ") == again
+        assert "with the base's weights back in place" in caplog.text
+        assert {cell.provenance["weights"] for cell in cells} == {"checkpoint"}
+        assert scores_by_label(tmp_path / f"later_{every}") == wanted
 
 
 def test_a_task_that_is_killed_in_the_middle_goes_on(tmp_path: Path, models: Path) -> None:

@@ -10,10 +10,14 @@ from ablations.cli import main
 from ablations.engines import lm_eval_backend
 from ablations.report.writer import build
 from ablations.runner import records
+from ablations.runner.engines import EngineSetup
+from ablations.runner.loop import run_cells
 from ablations.runner.rescore import rescore_run
-from ablations.runner.run import RunOptions, run_study
+from ablations.runner.run import _FINGERPRINTS, _write_run_file
+from ablations.study.files import read_study
+from ablations.study.planning import plan_study
 from layerswap_method.errors import InputError
-from tests.runner.fakes import scores_by_label
+from tests.runner.fakes import InProcess, scores_by_label
 from tests.standins.studies import study_document, write_yaml
 from tests.standins.tasks import write_tasks
 
@@ -34,11 +38,20 @@ def test_answers_are_scored_again_without_a_model(
     experts = write_yaml(tmp_path / "e.yml", {"experts": names, "include_path": str(tasks)})
     evaluate = {"tasks": TASKS, "options": {"batch_size": 8}}
     document = study_document(baseline=["base"], vary={"bottom_layers": [1]}, evaluate=evaluate)
-    study = str(write_yaml(tmp_path / "small.yml", document))
+    study = write_yaml(tmp_path / "small.yml", document)
 
     def run(name: str) -> list[str]:
-        options = RunOptions(experts=experts, out=tmp_path / name, backend="hf")
-        return run_study(study, options).summary.evaluated
+        """Run the study in this process; return what was evaluated now."""
+        out, cache = tmp_path / name, tmp_path / _FINGERPRINTS
+        plan = plan_study(read_study(study), experts, backend="hf", cache=cache)
+        _write_run_file(out, plan)
+        executor = InProcess(EngineSetup.of(plan, out, materialize=False)())
+        try:
+            return run_cells(
+                out, plan.cells, executor, protocol=plan.protocol, progress=False
+            ).evaluated
+        finally:
+            executor.close()
 
     out = tmp_path / "run"
     assert len(run("run")) == 2

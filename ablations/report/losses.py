@@ -163,7 +163,8 @@ def _notes(readings: dict[BaselineKind, list[Reading | None]], *, both: bool) ->
     if both:
         yield (
             "Against the better expert: gained where the model gained against both, lost where it "
-            "lost against one of them. So the better one need not be chosen on the same items."
+            "lost against one of them. So the better one need not be chosen on the same items. "
+            "Each column is corrected for itself, so a loss by chance is up to twice as likely."
         )
     for kind, found in readings.items():
         counts = Counter(each for each in found if each is not None)

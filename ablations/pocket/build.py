@@ -1,15 +1,13 @@
 """Builds a pocket testbed: which stages there are, which are done, in which order. No training.
 
 What the testbed shows: experts made by SFT from one base, merged and evaluated with the real
-tools anywhere. The math expert gains English math and forgets some translation, the language
-expert gains translation, and merges lie between, far enough apart to be told apart.
+tools anywhere. The math expert learns to think before it answers, in English only, and the target
+language gains as well; the language expert learns rare words, and no math. Scores lie far from the
+floor and far enough apart to be told apart.
 
-What it does not show: the paper's effect. Math in the target language stays near the floor for
-most bases (it is never trained on, and a model this small carries little over from English; with
-two of twelve exploratory bases the math expert reached .30 and .22, with the others .01 to .12:
-ablations/LOG.md). The world is
-templated, the model has under half a million weights, and which merge wins says nothing about
-real experts.
+What it does not show: real languages or real experts. The world is templated, the model has under
+a million weights, and which merge wins says nothing about others. `layerswap pocket claim` asks
+whether a swap beats both experts and their soup here; what was found is in ablations/LOG.md.
 """
 
 from __future__ import annotations

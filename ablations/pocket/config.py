@@ -92,7 +92,7 @@ class PocketConfig(Frozen):
     """Pretraining."""
     task: Training = Training(steps=100, learning_rate=6e-4)
     """SFT of the math expert (English only)."""
-    language: Training = Training(steps=350, learning_rate=1e-3, rare_words=0.6)
+    language: Training = Training(steps=250, learning_rate=3e-4, rare_words=0.6)
     """SFT of the language expert (no math)."""
     evaluation: Evaluation = Evaluation()
     """Test items."""

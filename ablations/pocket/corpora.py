@@ -43,12 +43,14 @@ MIXES: Mapping[str, Mapping[str, float]] = {
         "code switching": 0.06,
     },
     "language": {
-        "translation": 0.30,
-        "words": 0.12,
-        "swahili facts": 0.18,
-        "mixed facts": 0.30,
+        "translation": 0.25,
+        "words": 0.10,
+        "english facts": 0.10,
+        "swahili facts": 0.12,
+        "mixed facts": 0.25,
         "swahili comprehension": 0.05,
         "mixed comprehension": 0.05,
+        "code switching": 0.08,
     },
     "task": {"english hard math": 1.0},
 }

@@ -16,9 +16,9 @@ from ablations.pocket.tasks import draw_items
 from ablations.pocket.tokenizer import BOS_ID, EOS_ID, PAD_ID, build_tokenizer, vocabulary
 
 DIGESTS = {
-    "base": "",
-    "language": "",
-    "task": "",
+    "base": "5cddba64653289e6",
+    "language": "ec68d8b5aec33ab4",
+    "task": "294821317d5e2367",
 }
 """Stream -> start of the SHA-256 of its first documents, in `build.VERSION` 2."""
 

@@ -140,7 +140,7 @@ def run_claim(
         run = out / f"run-{seed}"
         check_folder(run, _NAME)
         options = RunOptions(experts=_experts(paths, pairs), backend=chosen)
-        study = _study(paths, pairs, limit, config.shape.num_layers)
+        study = _study(paths, pairs, limit)
         done = run_file(StudyFile(Path(_NAME), study, ()), run, options).summary
         if done.failed:
             raise LayerSwapError("; ".join(f"{k}: {error}" for k, error in done.failed.items()))
@@ -163,14 +163,13 @@ def _experts(paths: PocketPaths, pairs: int) -> ExpertsFile:
 _ROLES = ("task", "language")
 
 
-def _study(paths: PocketPaths, pairs: int, limit: int, layers: int) -> Study:
+def _study(paths: PocketPaths, pairs: int, limit: int) -> Study:
     models = [{"model": role, "parameters": {"role": role}} for role in _ROLES]
-    counts = {"bottom_layers": max(1, 3 * layers // 8), "top_layers": 1}
     recipe = {
         "merge_method": "layer_swap",
         "models": models,
         "base_model": "base",
-        "parameters": counts,
+        "parameters": {"bottom_layers": 1, "top_layers": 1},  # the paper's {5, 2} of 32, of 8
     }
     settings: list[dict[str, Value]] = [
         {f"experts.{role}": f"{role}-{i}" for role in _ROLES} | dict(placement)

@@ -100,7 +100,7 @@ class Claim:
             (
                 *lines,
                 "",
-                f"{len(self.scores)} bases x {pairs} pairs x {items} items; bases gated out: "
+                f"bases: {len(self.scores)}; pairs each: {pairs}; items: {items}; bases gated out: "
                 f"{', '.join(map(str, self.gated_out)) or 'none'}. Target math, swap minus",
                 *(
                     f"- {name}: {mean:+.3f} [{low:+.3f}, {high:+.3f}]"

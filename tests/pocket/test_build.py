@@ -129,7 +129,7 @@ def test_training_ends_when_the_build_is_killed(tmp_path: Path) -> None:
         "from pathlib import Path\n"
         "from ablations.pocket.build import build_pocket\n"
         "if __name__ == '__main__':\n"
-        f"    build_pocket(Path({str(tmp_path / 'pocket')!r}))\n"
+        f"    build_pocket(Path({str(tmp_path / 'pocket')!r}), retrain=True)\n"
     )
     paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     parent = subprocess.Popen([sys.executable, script], env={**os.environ, "PYTHONPATH": paths})

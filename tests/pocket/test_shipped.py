@@ -1,4 +1,4 @@
-"""The base that ships: the right one, whole, refused when damaged, and the one that a rebuild makes."""
+"""The base that ships: whole, refused when damaged, and the one that a rebuild makes."""
 
 from __future__ import annotations
 

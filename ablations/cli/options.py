@@ -44,7 +44,7 @@ preset_option = click.option(
     type=click.Choice(["quickstart", "full", "tiny"]),
     default="quickstart",
     show_default=True,
-    help="How long the pocket experts are trained: minutes, a quarter of an hour, or seconds "
+    help="The pocket experts: one pair; three pairs and more items; or seconds of training "
     "(for tests: the scores mean nothing).",
 )
 

@@ -71,9 +71,8 @@ preset_option = click.option(
     type=click.Choice(["quickstart", "full", "tiny", "other_size"]),
     default="quickstart",
     show_default=True,
-    help="How long the pocket experts are trained: minutes, a quarter of an hour, or seconds "
-    "(for tests: the scores mean nothing). other_size takes as long as quickstart, and has another "
-    "width, depth and number of key heads.",
+    help="The pocket experts: one pair; three pairs and more items; seconds of training (for "
+    "tests: the scores mean nothing); or one pair of another width, depth and number of key heads.",
 )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from ablations.cli.log import show_log
-from ablations.cli.options import folder_option, preset_option
+from ablations.cli.options import backend_option, folder_option, preset_option
 
 
 @click.group()
@@ -24,11 +25,24 @@ def pocket() -> None:
     type=click.IntRange(min=1),
     help="Pairs of experts to train.  [default: by preset]",
 )
-@click.option("--force", is_flag=True, help="Train everything again.")
-def build(out: Path, preset: str, seed: int, expert_seeds: int | None, force: bool) -> None:
+@click.option("--force", is_flag=True, help="Make everything again.")
+@click.option(
+    "--retrain-base",
+    is_flag=True,
+    help="Train the base, too, where one ships with the package.",
+)
+def build(
+    out: Path,
+    preset: str,
+    seed: int,
+    expert_seeds: int | None,
+    force: bool,
+    retrain_base: bool,
+) -> None:
     """Train the pocket experts and write their tasks.
 
-    They are a base, a math expert and a language expert, with their lm-eval tasks.
+    They are a base, a math expert and a language expert, with their lm-eval tasks. The base of
+    seed 0 ships with the package; bases of other seeds are trained.
     """
     from ablations.pocket.build import build_pocket
     from ablations.pocket.config import PocketConfig
@@ -36,5 +50,40 @@ def build(out: Path, preset: str, seed: int, expert_seeds: int | None, force: bo
     show_log()
     changes = {} if expert_seeds is None else {"expert_seeds": tuple(range(expert_seeds))}
     config = PocketConfig.preset(preset, seed=seed, **changes)  # type: ignore[arg-type]
-    paths = build_pocket(out, config, force=force)
+    paths = build_pocket(out, config, force=force, retrain=retrain_base)
     click.echo(f"models: {paths.base}, {paths.task}, {paths.language}\ntasks: {paths.tasks_dir}")
+
+
+@pocket.command()
+@folder_option("--out", "Folder for the testbeds and runs of all bases.", "runs/claim")
+@preset_option
+@click.option("--bases", type=click.IntRange(min=1), default=5, show_default=True, help="Bases.")
+@click.option(
+    "--pairs",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Pairs of experts for each base.",
+)
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=500, show_default=True, help="Items per task."
+)
+@backend_option
+def claim(
+    out: Path,
+    preset: Literal["quickstart", "full", "tiny"],
+    bases: int,
+    pairs: int,
+    limit: int,
+    backend: Literal["auto", "hf", "vllm"],
+) -> None:
+    """Test whether a swap beats both experts and the soup.
+
+    Several bases are trained, with several pairs of experts each. That takes hours the first time;
+    a stopped run goes on.
+    """
+    show_log()
+    from ablations.evaluate.claim import run_claim
+
+    found = run_claim(out, bases=bases, pairs=pairs, limit=limit, preset=preset, backend=backend)
+    click.echo(found.report())

@@ -59,14 +59,16 @@ _OPTIONS = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
 
 READING = """\
 What this shows: experts trained here were merged by mergekit's own mergekit-yaml, and every model
-was evaluated by lm-eval on the same items. What it does not show: the paper's effect. The models
-have under half a million weights and a templated world, so which one wins says nothing about real
-experts. The interval of a score is over items: a difference within it is no evidence.
+was evaluated by lm-eval on the same items. The task expert learned math in English only: what it
+gains in the target language was carried over. The language expert learned words, and no math.
+What it does not show: the paper's effect. The models have under a million weights and a templated
+world, so which one wins says nothing about real experts. The interval of a score is over items: a
+difference within it is no evidence.
 """
 NEXT = """\
 Next, with real experts (or local folders in their place; each recipe says what it needs):
   mergekit-yaml recipes/swahili.yml ./merged
-  layerswap pocket build --preset full     # longer training, three pairs of experts
+  layerswap pocket build --preset full     # three pairs of experts, more items
 """
 
 

@@ -16,16 +16,16 @@ class ModelShape(Frozen):
 
     num_layers: int = Field(8, ge=2)
     """Decoder layers."""
-    hidden_size: int = Field(64, ge=8)
+    hidden_size: int = Field(96, ge=8)
     """Width of the residual stream."""
-    num_heads: int = Field(2, ge=1)
+    num_heads: int = Field(3, ge=1)
     """Attention heads; `hidden_size` is divided among them (32 each by default, as vLLM likes)."""
     num_kv_heads: int | None = Field(None, ge=1)
     """Key and value heads, each shared by as many attention heads; None for one each."""
-    intermediate_size: int = Field(192, ge=8)
+    intermediate_size: int = Field(256, ge=8)
     """Width of the MLP."""
     context: int = Field(256, ge=128)
-    """`max_position_embeddings`, in tokens. Training documents are up to about 150 tokens long."""
+    """`max_position_embeddings`, in tokens. Training documents are up to about 60 tokens long."""
     initializer_range: float = Field(0.08, gt=0)
     """Standard deviation of the first weights. With transformers' 0.02 copying is not learned."""
 
@@ -53,12 +53,16 @@ class Training(Frozen):
     """Steps of linear warmup."""
     weight_decay: float = Field(0.0, ge=0)
     """AdamW's decoupled decay."""
-    tokens_per_batch: int = Field(768, ge=64)
+    matrix_rate: float | None = Field(None, gt=0)
+    """Peak rate of Muon for the layers' matrices; None leaves them to AdamW."""
+    prompt_weight: float = Field(0.0, ge=0, le=1)
+    """Weight of a prompt's tokens in the loss; an answer's have 1."""
+    rare_words: float = Field(0.5, ge=0, le=1)
+    """Share of rare words in documents that hold target-language words."""
+    tokens_per_batch: int = Field(1024, ge=64)
     """Tokens of a batch, padding included."""
     train_embeddings: bool = False
     """Whether the (tied) embeddings move too."""
-    few_shot_share: float = Field(0.1, ge=0, le=1)
-    """Share of documents that hold two or three exercises one after the other."""
 
 
 class Evaluation(Frozen):
@@ -82,22 +86,20 @@ class PocketConfig(Frozen):
     shape: ModelShape = ModelShape()
     """Sizes of the model."""
     base: Training = Training(
-        steps=2400,
+        steps=3000,
         learning_rate=3e-3,
-        warmup_steps=100,
-        weight_decay=0.01,
-        tokens_per_batch=1024,
+        matrix_rate=0.02,
+        warmup_steps=50,
+        tokens_per_batch=1536,
+        prompt_weight=0.2,
+        rare_words=0.1,
         train_embeddings=True,
     )
-    """Pretraining, the copying at its beginning included."""
-    copying_steps: int = Field(250, ge=0)
-    """The first steps of the base see copying and equations only."""
-    task: Training = Training(steps=150, learning_rate=1e-3)
+    """Pretraining."""
+    task: Training = Training(steps=100, learning_rate=6e-4)
     """SFT of the math expert (English only)."""
-    language: Training = Training(steps=120, learning_rate=6e-4, train_embeddings=True)
+    language: Training = Training(steps=250, learning_rate=3e-4, rare_words=0.6)
     """SFT of the language expert (no math)."""
-    swahili_zipf: float = Field(2.0, ge=0)
-    """Zipf exponent of words in the base's Swahili; the language expert sees all words alike."""
     evaluation: Evaluation = Evaluation()
     """Test items."""
 
@@ -112,9 +114,9 @@ class PocketConfig(Frozen):
         """Return a named configuration with some fields changed.
 
         Args:
-            name: `quickstart` (minutes), `full` (longer pretraining, three expert pairs), `tiny`
-                (seconds; its scores mean nothing) or `other_size` (as `quickstart`, with another
-                width, depth and number of key heads).
+            name: `quickstart` (minutes), `full` (three expert pairs, more items), `tiny` (seconds;
+                its scores mean nothing) or `other_size` (as `quickstart`, with another width,
+                depth and number of key heads).
             changes: fields of `PocketConfig` that replace the preset's.
 
         Raises:
@@ -130,7 +132,6 @@ _PRESETS: dict[Preset, dict[str, Any]] = {
     "quickstart": {},
     "full": {
         "expert_seeds": (0, 1, 2),
-        "base": PocketConfig().base.model_copy(update={"steps": 6000}),
         "evaluation": Evaluation(items=1000),
     },
     "other_size": {
@@ -143,7 +144,6 @@ _PRESETS: dict[Preset, dict[str, Any]] = {
         "base": PocketConfig().base.model_copy(
             update={"steps": 40, "warmup_steps": 5, "tokens_per_batch": 512}
         ),
-        "copying_steps": 10,
         "task": PocketConfig().task.model_copy(update=_TINY_EXPERT),
         "language": PocketConfig().language.model_copy(update=_TINY_EXPERT),
         "evaluation": Evaluation(items=20),

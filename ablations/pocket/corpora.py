@@ -1,8 +1,9 @@
 """The training streams: which exercises each model sees, and how often.
 
-The law of this file, tested on thousands of samples: no document of any stream is a
-target-language word problem, solved or in a question's frame, and no equation stands in a
-document that holds a Swahili word. Does not know of tokens, batches or models.
+The law of this file, tested on thousands of samples: only the base sees arithmetic beside words
+of the target language. Its problems wholly in that language are made of common words alone, and
+rare words stand in problems only where English words stand beside them. The experts see none.
+Does not know of tokens, batches or models.
 """
 
 from __future__ import annotations
@@ -12,152 +13,144 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ablations.pocket import exercises as ex
 from ablations.pocket.exercises import Exercise
-from ablations.pocket.lexicon import TRANSLATION, Language, WordSource
-from ablations.pocket.world import draw_statement, draw_story, render_all
+from ablations.pocket.lexicon import RARE, TRANSLATION, Language, WordSource
+from ablations.pocket.world import Choice, ProblemKind, draw_statement, render_all
 
-Document = tuple[Exercise, ...]
-"""Exercises that stand behind one another in one context (two or three: few-shot practice)."""
-Stream = Iterator[Document]
+Stream = Iterator[Exercise]
 Maker = Callable[[], Exercise]
 
-_FUNCTION_WORDS = ("has ana", "now sasa", "than ya", "is ni", "who nani", "what nini", "in katika")
-_TO_SWAHILI = {**TRANSLATION, **dict(pair.split() for pair in _FUNCTION_WORDS)}
-_SWITCHABLE: dict[Language, dict[str, str]] = {
-    "en": _TO_SWAHILI,
-    "sw": {swahili: english for english, swahili in _TO_SWAHILI.items()},
-}
-"""What code switching may replace. No word that belongs to how-many questions is in it."""
+MILD_KINDS: Mapping[ProblemKind, float] = {"one": 0.4, "two": 0.2, "total": 0.2, "compare": 0.2}
+THOUGHT_SHARE = 0.4
+"""Share of the base's word problems that are solved step by step. The others are answered at
+once, so the base answers at once, too, and the math expert learns to think first."""
 
 MIXES: Mapping[str, Mapping[str, float]] = {
     "base": {
-        "copying": 0.06,
-        "equations": 0.08,
-        "english statements": 0.03,
-        "english stories": 0.04,
+        "equations": 0.03,
+        "english math": 0.10,
+        "swahili math": 0.10,
+        "mixed math": 0.12,
+        "english statements": 0.02,
+        "swahili statements": 0.02,
         "english facts": 0.08,
-        "english practice": 0.04,
-        "english comprehension": 0.08,
-        "english simple math": 0.10,
-        "swahili statements": 0.04,
-        "swahili stories": 0.02,
-        "swahili facts": 0.06,
-        "swahili practice": 0.03,
-        "swahili comprehension": 0.03,
-        "translation": 0.15,
-        "code switching": 0.16,
+        "swahili facts": 0.09,
+        "mixed facts": 0.13,
+        "english comprehension": 0.02,
+        "swahili comprehension": 0.02,
+        "mixed comprehension": 0.03,
+        "translation": 0.13,
+        "words": 0.05,
+        "code switching": 0.06,
     },
-    "copying": {"copying": 0.7, "equations": 0.3},
     "language": {
-        "translation": 0.60,
-        "swahili facts": 0.28,
-        "swahili repetition": 0.07,
-        "swahili count": 0.05,
+        "translation": 0.25,
+        "words": 0.10,
+        "english facts": 0.10,
+        "swahili facts": 0.12,
+        "mixed facts": 0.25,
+        "swahili comprehension": 0.05,
+        "mixed comprehension": 0.05,
+        "code switching": 0.08,
     },
-    "task": {"english math": 1.0},
+    "task": {"english hard math": 1.0},
 }
-"""Stream -> shares of its documents by kind. ``copying`` is what the base learns first, alone.
+"""Stream -> shares of its documents by kind. ``mixed``: statements in one language, question and
+answer in the other."""
 
-The base's English math is one-step only and not frequent: without any, the experts' deltas grow so
-large that merges of them collapse; with much of it (18 %, all kinds) the base solves all English
-problems, the math expert learns nothing, and nothing carries over to Swahili.
-"""
+
+_RARE_TARGETS = frozenset(TRANSLATION[word] for word in RARE)
 
 
 def _plain(text: str) -> Exercise:
     return Exercise("", text, text)
 
 
-def _code_switched(words: WordSource) -> Exercise:
-    """Return a text of either language, never arithmetic, with words of the other one in it.
-
-    It is statements, a story, or a question. The word order stays that of the first language,
-    so numbers are met before and after the nouns of both.
-    """
-    rng, kind = words.rng, words.rng.random()
+def _makers(rng: random.Random, rare: float) -> dict[str, Maker]:
+    """Return a maker for every kind; `rare` is for all but English-only documents."""
+    english, swahili, common = WordSource(rng), WordSource(rng, rare), WordSource(rng, 0.0)
     languages: tuple[Language, Language] = ("en", "sw")
-    language = rng.choice(languages)
-    if kind < 0.3:
-        statements = [draw_statement(words) for _ in range(rng.randint(1, 2))]
-        return _plain(_switch(render_all(statements, language), language, rng))
-    if kind < 0.5:
-        return _plain(_switch(render_all(draw_story(words), language), language, rng))
-    make = ex.facts if kind < 0.75 else ex.comprehension
-    exercise = ex.draw_from("train", lambda: make(words, language))
-    return Exercise(_switch(exercise.prompt, language, rng), exercise.answer, exercise.key)
 
+    def mixed(draw: Callable[[WordSource], ex.Question]) -> Maker:
+        def make() -> Exercise:
+            language, other = rng.sample(languages, 2)
+            return draw(swahili).exercise(language, other)
 
-def _switch(text: str, language: Language, rng: random.Random) -> str:
-    """Return `text` with 30, 50 or 70 % of its translatable words in the other language."""
-    share = rng.choice((0.3, 0.5, 0.7))
-    return " ".join(
-        _SWITCHABLE[language].get(word, word) if rng.random() < share else word
-        for word in text.split()
-    )
+        return lambda: ex.draw_from("train", make)
 
+    def statements(words: WordSource, language: Language, switch: Choice | None = None) -> Exercise:
+        drawn = [draw_statement(words) for _ in range(rng.choice((1, 2, 3)))]
+        return _plain(render_all(drawn, language, switch))
 
-def _held_in(make: Maker) -> Maker:
-    return lambda: ex.draw_from("train", make)
+    def switched() -> Exercise:
+        """Return a text with a third or more of its words in the other language; no arithmetic."""
+        language, other = rng.sample(languages, 2)
+        share, which = rng.choice((0.3, 0.6)), rng.random()
 
+        def switch() -> Language:
+            return other if rng.random() < share else language
 
-def _language_makers(words: WordSource, language: Language) -> dict[str, Maker]:
-    rng = words.rng
-    name = "english" if language == "en" else "swahili"
-    practice = (ex.repetition, ex.counting)
+        if which < 0.4:
+            return statements(swahili, language, switch)
+        draw = ex.draw_facts if which < 0.8 else ex.draw_story
+        return ex.draw_from("train", lambda: draw(swahili).exercise(language, switch=switch))
+
+    def mixed_math() -> Exercise:
+        """Return a problem half of whose words are in the other language, one of them English."""
+        language = rng.choice(languages)
+        while True:
+            exercise = ex.math(
+                *(swahili, language, MILD_KINDS),
+                thought=thought(),
+                switch=lambda: rng.choice(languages),
+            )
+            if set(exercise.prompt.split()) & set(TRANSLATION):
+                return exercise
+
+    def thought() -> bool:
+        return rng.random() < THOUGHT_SHARE
+
+    def common_math() -> Exercise:
+        """Return a problem in the target language without rare words, answer included."""
+        while True:
+            exercise = ex.math(common, "sw", MILD_KINDS, thought=thought())
+            if " ".join(exercise.answer.split()[-3:-1]) not in _RARE_TARGETS:
+                return exercise
+
+    def one_of(*makes: Maker) -> Maker:
+        return lambda: ex.draw_from("train", lambda: rng.choice(makes)())
+
     return {
-        f"{name} statements": lambda: _plain(
-            render_all([draw_statement(words) for _ in range(rng.randint(1, 3))], language)
-        ),
-        f"{name} stories": lambda: _plain(render_all(draw_story(words), language)),
-        f"{name} facts": _held_in(lambda: ex.facts(words, language)),
-        f"{name} comprehension": _held_in(lambda: ex.comprehension(words, language)),
-        f"{name} repetition": lambda: ex.repetition(words, language),
-        f"{name} count": lambda: ex.counting(words, language),
-        f"{name} practice": lambda: rng.choice(practice)(words, language),
-    }
-
-
-def _translation_maker(words: WordSource) -> Maker:
-    directions: tuple[Language, Language] = ("en", "sw")
-
-    def make() -> Exercise:
-        source = words.rng.choice(directions)
-        if words.rng.random() < 0.15:
-            return ex.word_translation(words, source)
-        return ex.draw_from("train", lambda: ex.translation(words, source))
-
-    return make
-
-
-def _makers(rng: random.Random, swahili_zipf: float) -> dict[str, Maker]:
-    """Return a maker for every kind; Swahili words (also in translation) follow Zipf's law."""
-    english, swahili = WordSource(rng), WordSource(rng, swahili_zipf)
-    return {
-        **_language_makers(english, "en"),
-        **_language_makers(swahili, "sw"),
-        "copying": lambda: ex.copying(english),
         "equations": lambda: ex.equations(english),
-        "english simple math": _held_in(lambda: ex.math(english, "en", ("one", "total"))),
-        "english math": _held_in(lambda: ex.math(english, "en")),
-        "translation": _translation_maker(swahili),
-        "code switching": lambda: _code_switched(swahili),
+        "english math": one_of(lambda: ex.math(english, "en", MILD_KINDS, thought=thought())),
+        "english hard math": one_of(lambda: ex.math(english, "en")),
+        "swahili math": one_of(common_math),
+        "mixed math": one_of(mixed_math),
+        "english statements": lambda: statements(english, "en"),
+        "swahili statements": lambda: statements(swahili, "sw"),
+        "english facts": one_of(lambda: ex.facts(english, "en")),
+        "swahili facts": one_of(lambda: ex.facts(swahili, "sw")),
+        "mixed facts": mixed(ex.draw_facts),
+        "english comprehension": one_of(lambda: ex.comprehension(english, "en")),
+        "swahili comprehension": one_of(lambda: ex.comprehension(swahili, "sw")),
+        "mixed comprehension": mixed(ex.draw_story),
+        "translation": one_of(
+            lambda: ex.translation(swahili, "en"), lambda: ex.translation(swahili, "sw")
+        ),
+        "words": lambda: ex.word_translation(swahili, rng.choice(languages)),
+        "code switching": switched,
     }
 
 
-def draw_documents(
-    name: str, seed: int, *, swahili_zipf: float = 0.0, few_shot_share: float = 0.0
-) -> Stream:
+def draw_documents(name: str, seed: int, *, rare: float = 0.5) -> Stream:
     """Yield the documents of a stream without end.
 
     Args:
         name: of the stream, in `MIXES`.
         seed: seed of every draw.
-        swahili_zipf: exponent of the frequencies of words in Swahili documents, >= 0.
-        few_shot_share: share of documents that hold two or three exercises of one kind.
+        rare: share of rare words in documents that hold target-language words, 0 to 1.
     """
     rng = random.Random(seed)
-    makers = _makers(rng, swahili_zipf)
+    makers = _makers(rng, rare)
     kinds, shares = list(MIXES[name]), list(MIXES[name].values())
     while True:
-        make = makers[rng.choices(kinds, shares)[0]]
-        repeats = rng.choice((2, 3)) if rng.random() < few_shot_share else 1
-        yield tuple(make() for _ in range(repeats))
+        yield makers[rng.choices(kinds, shares)[0]]()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import multiprocessing
 import os
 import queue
@@ -24,7 +23,7 @@ from typing import Any, Literal
 from ablations.machine.lifetime import end_with_parent
 from ablations.pocket.batches import Batch, draw_batches
 from ablations.pocket.config import PocketConfig, Training
-from ablations.pocket.corpora import Stream, draw_documents
+from ablations.pocket.corpora import draw_documents
 from ablations.pocket.progress import Progress
 from ablations.pocket.stages import Stage, write_stage
 from ablations.pocket.tokenizer import vocabulary
@@ -47,6 +46,8 @@ class Job:
     """Seed of the first weights (base) and of the stream."""
     parent: Path | None
     """Folder of the base an expert starts from; None for the base itself."""
+    shipped: bool = False
+    """Whether the weights come from the package (`shipped.WEIGHTS`) instead of training."""
 
     @property
     def training(self) -> Training:
@@ -63,21 +64,14 @@ def derive_seed(*parts: str | int) -> int:
 
 def job_batches(job: Job) -> Iterator[Batch]:
     """Return the endless batches of a job."""
-
-    def batched(stream: Stream, purpose: str) -> Iterator[Batch]:
-        seed, size = derive_seed(job.role, purpose, job.seed), job.training.tokens_per_batch
-        return draw_batches(stream, vocabulary(), tokens_per_batch=size, seed=seed)
-
-    is_base = job.role == "base"
-    stream = draw_documents(
-        job.role,
-        derive_seed(job.role, job.seed),
-        swahili_zipf=job.config.swahili_zipf if is_base else 0.0,
-        few_shot_share=job.training.few_shot_share,
+    stream = draw_documents(job.role, derive_seed(job.role, job.seed), rare=job.training.rare_words)
+    return draw_batches(
+        stream,
+        vocabulary(),
+        tokens_per_batch=job.training.tokens_per_batch,
+        seed=derive_seed(job.role, "batches", job.seed),
+        prompt_weight=job.training.prompt_weight,
     )
-    copying = batched(draw_documents("copying", derive_seed("copying", job.seed)), "copying")
-    first = itertools.islice(copying, job.config.copying_steps if is_base else 0)
-    return itertools.chain(first, batched(stream, "batches"))
 
 
 def _run(job: Job, reports: Any) -> None:
@@ -86,7 +80,7 @@ def _run(job: Job, reports: Any) -> None:
     from transformers import LlamaForCausalLM
     from transformers.utils import logging as transformers_logging
 
-    from ablations.pocket import training
+    from ablations.pocket import shipped, training
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     end_with_parent()
@@ -97,6 +91,11 @@ def _run(job: Job, reports: Any) -> None:
     torch.use_deterministic_algorithms(True)
 
     def fill(folder: Path) -> dict[str, Any]:
+        if job.shipped:
+            model = training.build_model(job.config.shape, job.seed)
+            shipped.load_into(model)
+            training.save_checkpoint(model, folder)
+            return {"seed": job.seed, "shipped": shipped.WEIGHTS.name}
         model = (
             training.build_model(job.config.shape, job.seed)
             if job.parent is None

@@ -1,61 +1,65 @@
 """The words of the pocket world in two languages; knows no sentences.
 
-Every content word is an English key with one Swahili-like translation. Person names and the
-numbers are shared by both languages. Real Swahili inflects by noun class; this one does not.
+English words are one token. Target-language content words, numbers included, are two syllables
+out of 24, each a token, so that a word must be read by composing: no syllable means anything
+alone. Person names are shared. The syllables are Swahili ones; the words are invented.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from types import MappingProxyType
 from typing import Literal
 
 Language = Literal["en", "sw"]
-Category = Literal["item", "gain", "loss", "animal", "adjective", "place", "attitude"]
+Category = Literal["item", "gain", "loss", "animal", "adjective", "number"]
 
-LARGEST_NUMBER = 30
-NAMES = ("Juma", "Amina", "Tom", "Anna", "Ali", "Maria", "Peter", "Neema", "John", "Zawadi")
+LARGEST_NUMBER = 20
+NAMES = ("Juma", "Amina", "Tom", "Anna", "Ali", "Maria", "Peter", "Neema")
+SYLLABLES = tuple(consonant + vowel for consonant in "bdgjklmt" for vowel in "aiu")
 
-
-def _pairs(english: str, swahili: str) -> MappingProxyType[str, str]:
-    return MappingProxyType(dict(zip(english.split(), swahili.split(), strict=True)))
-
-
-CATEGORIES: MappingProxyType[Category, MappingProxyType[str, str]] = MappingProxyType(
+CATEGORIES: MappingProxyType[Category, tuple[str, ...]] = MappingProxyType(
     {
-        "item": _pairs(
-            "apples books pens eggs oranges mangoes cups balls"
-            " flowers fish coins stones keys hats chairs bags",
-            "matufaha vitabu kalamu mayai machungwa maembe vikombe mipira"
-            " maua samaki sarafu mawe funguo kofia viti mifuko",
+        "item": (
+            "apples",
+            "books",
+            "pens",
+            "eggs",
+            "oranges",
+            "cups",
+            "balls",
+            "coins",
+            "stones",
+            "keys",
         ),
-        "gain": _pairs(
-            "finds buys gets receives collects picks earns borrows",
-            "anaokota ananunua anapata anapokea anakusanya anachuma anavuna anaazima",
-        ),
-        "loss": _pairs(
-            "loses sells eats drops breaks donates burns hides",
-            "anapoteza anauza anakula anaangusha anavunja anatoa anachoma anaficha",
-        ),
-        "animal": _pairs(
-            "dog cat cow goat lion horse bird snake",
-            "mbwa paka ng'ombe mbuzi simba farasi ndege nyoka",
-        ),
-        "adjective": _pairs(
-            "big small white black red old young good",
-            "kubwa ndogo nyeupe nyeusi nyekundu mzee kijana nzuri",
-        ),
-        "place": _pairs("house school market farm river town", "nyumba shule soko shamba mto mji"),
-        "attitude": _pairs("sees likes wants knows", "anaona anapenda anataka anajua"),
+        "gain": ("finds", "buys", "gets", "picks", "earns", "borrows"),
+        "loss": ("loses", "sells", "eats", "drops", "breaks", "burns"),
+        "animal": ("dog", "cat", "cow", "goat", "lion", "bird"),
+        "adjective": ("big", "small", "white", "black", "old", "young"),
+        "number": tuple(map(str, range(1, LARGEST_NUMBER + 1))),
     }
 )
-DEGREES = _pairs("more fewer", "zaidi pungufu")
-"""The two words of a comparison."""
+DEGREES = MappingProxyType({"more": "zaidi", "fewer": "pungufu"})
+"""The two words of a comparison; one token in either language."""
 
-TRANSLATION: MappingProxyType[str, str] = MappingProxyType(
-    {en: sw for words in (*CATEGORIES.values(), DEGREES) for en, sw in words.items()}
-)
-"""English content word → its Swahili word. Names and numbers are not in it: they are shared."""
+
+def _invent() -> tuple[dict[str, str], frozenset[str]]:
+    """Return English word -> target word, and the rare half of every category."""
+    rng = random.Random(11)
+    pairs = [f"{first} {second}" for first in SYLLABLES for second in SYLLABLES]
+    rng.shuffle(pairs)
+    translation: dict[str, str] = {}
+    rare: list[str] = []
+    for words in CATEGORIES.values():
+        translation |= {word: pairs.pop() for word in words}
+        rare += rng.sample(words, len(words) // 2)
+    return translation, frozenset(rare)
+
+
+_CONTENT, RARE = _invent()
+TRANSLATION: MappingProxyType[str, str] = MappingProxyType({**_CONTENT, **DEGREES})
+"""English content word, number or degree -> its target-language word. Names are shared."""
 
 
 def say(value: str | int, language: Language) -> str:
@@ -65,32 +69,40 @@ def say(value: str | int, language: Language) -> str:
 
 
 class WordSource:
-    """Draws names and words; the frequency of a word falls with its rank to the power `zipf`.
+    """Draws names, words and numbers; a draw is from the rare half with probability `rare`.
 
-    The ranking is a fixed permutation per category, the same for every source, so a word that
-    is rare for one stream is rare for all of them. `zipf` 0 draws uniformly.
+    Which words are rare is fixed for the world (`RARE`), so what is rare for one stream is rare
+    for all of them.
     """
 
-    def __init__(self, rng: random.Random, zipf: float = 0.0) -> None:
+    def __init__(self, rng: random.Random, rare: float = 0.5) -> None:
         self.rng = rng
-        ranking = random.Random(7)
-        self._words: dict[Category, tuple[list[str], list[float]]] = {}
-        for category, words in CATEGORIES.items():
-            ranked = list(words)
-            ranking.shuffle(ranked)
-            weights = [(rank + 1) ** -zipf for rank in range(len(ranked))]
-            self._words[category] = (ranked, weights)
+        self._rare = rare
 
     def word(self, category: Category) -> str:
         """Return one English key of `category`."""
-        ranked, weights = self._words[category]
-        return self.rng.choices(ranked, weights)[0]
+        return self._draw(CATEGORIES[category])
+
+    def number(self, low: int, high: int) -> int:
+        """Return a number from `low` to `high`, both included."""
+        return int(self._draw(map(str, range(low, high + 1))))
+
+    def _draw(self, words: Iterable[str]) -> str:
+        is_rare = self.rng.random() < self._rare
+        return self.rng.choice([word for word in words if (word in RARE) == is_rare])
 
     def two_words(self, category: Category) -> tuple[str, str]:
         """Return two different English keys of `category`."""
         first = second = self.word(category)
         while second == first:
             second = self.word(category)
+        return first, second
+
+    def two_numbers(self, low: int, high: int) -> tuple[int, int]:
+        """Return two different numbers from `low` to `high`."""
+        first = second = self.number(low, high)
+        while second == first:
+            second = self.number(low, high)
         return first, second
 
     def name(self) -> str:

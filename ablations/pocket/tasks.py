@@ -1,6 +1,6 @@
 """The lm-eval tasks of the testbed: plain YAML files and JSON lines. Knows nothing of lm-eval.
 
-English and Swahili twins hold the same content in the same order. Test items belong to the
+English and target-language twins hold the same content in the same order. Test items belong to the
 `test` split of `exercises.split_of`, which no training stream ever draws; the solved examples
 for few-shot prompts are drawn from the `train` split.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,8 @@ from ablations.pocket.exercises import Exercise, Split
 from ablations.pocket.lexicon import DEGREES, Language, WordSource
 
 Make = Callable[[WordSource, Language], Exercise]
-FINAL_ANSWER = r"(?:the answer is|jibu ni) (\d+)(?!\S)"
-"""The number after the phrase that ends a solution, in either language."""
-LAST_NUMBER = r"(?<!\S)(\d+)(?!\S)"
+FINAL_ANSWER = r"(?:the answer is|jibu ni) (.+?) \."
+"""The number after the phrase that ends a solution, in either language: a digit or a word."""
 WITHOUT_FULL_STOP = r"^\s*(.+?)(?: \.)?\s*$"
 """An answer without its last token. (sacrebleu warns of translations that end with " ." at every
 bootstrap sample, hundreds of times a run.)"""
@@ -53,7 +53,8 @@ def draw_items(family: str, language: Language, split: Split, number: int, seed:
         exercise = ex.draw_from(split, lambda: _FAMILIES[family](words, language))
         row: dict[str, Any] = {"prompt": exercise.prompt, "solution": exercise.answer}
         if family == "math":
-            row["answer"] = exercise.answer.split()[-2]
+            found = re.search(FINAL_ANSWER, exercise.answer)
+            row["answer"] = found[1] if found else ""
         else:
             row["answer"] = exercise.answer.removesuffix(" .")
         if family == "comprehension":
@@ -75,15 +76,13 @@ def _extract(name: str, pattern: str) -> dict[str, Any]:
     return {"name": name, "filter": [regex, {"function": "take_first"}]}
 
 
-def _generated(
-    max_tokens: int, filters: dict[str, str], *metrics: str, until: str = "<eos>"
-) -> dict[str, Any]:
+def _generated(max_tokens: int, filters: dict[str, str], *metrics: str) -> dict[str, Any]:
     """Return how a generated answer is made, filtered (name -> regular expression) and scored."""
     return {
         "output_type": "generate_until",
         "doc_to_target": "{{answer}}",
         "fewshot_config": {"sampler": "first_n", "doc_to_target": "{{solution}}"},
-        "generation_kwargs": {"until": [until], "do_sample": False, "max_gen_toks": max_tokens},
+        "generation_kwargs": {"until": ["<eos>"], "do_sample": False, "max_gen_toks": max_tokens},
         "filter_list": [_extract(*each) for each in filters.items()],
         "metric_list": [_metric(name) for name in metrics],
     }
@@ -91,10 +90,7 @@ def _generated(
 
 _PLAIN = {"without-full-stop": WITHOUT_FULL_STOP}
 _SCORING: dict[str, dict[str, Any]] = {
-    "math": _generated(
-        *(24, {"strict-match": FINAL_ANSWER, "flexible-extract": LAST_NUMBER}, "exact_match"),
-        until="solve :",
-    ),
+    "math": _generated(24, {"strict-match": FINAL_ANSWER}, "exact_match"),
     "translate": _generated(32, _PLAIN, "bleu", "exact_match"),
     "comprehension": {
         "output_type": "multiple_choice",
@@ -107,17 +103,16 @@ _SCORING: dict[str, dict[str, Any]] = {
 }
 
 
-def _names() -> dict[str, tuple[str, Language, int]]:
-    """Return task name → (family, language of the prompt, examples in the prompt)."""
+def _names() -> dict[str, tuple[str, Language]]:
+    """Return task name → family and language of the prompt."""
     languages: tuple[Language, Language] = ("en", "sw")
-    names: dict[str, tuple[str, Language, int]] = {
-        f"pocket_{family}_{language}": (family, language, 0)
+    names: dict[str, tuple[str, Language]] = {
+        f"pocket_{family}_{language}": (family, language)
         for family in ("math", "comprehension", "facts")
         for language in languages
     }
-    names |= {f"pocket_math_{language}_2shot": ("math", language, 2) for language in languages}
-    names["pocket_translate_en_sw"] = ("translate", "en", 0)
-    names["pocket_translate_sw_en"] = ("translate", "sw", 0)
+    names["pocket_translate_en_sw"] = ("translate", "en")
+    names["pocket_translate_sw_en"] = ("translate", "sw")
     return names
 
 
@@ -136,12 +131,12 @@ def write_tasks(folder: Path, home: Path, evaluation: Evaluation) -> None:
         evaluation: numbers of items and their seed.
     """
     (folder / "data").mkdir()
-    for family, language in dict.fromkeys((f, lang) for f, lang, _ in _names().values()):
+    for family, language in _names().values():
         for split, number in (("test", evaluation.items), ("train", evaluation.examples)):
             rows = draw_items(family, language, split, number, evaluation.seed)  # type: ignore[arg-type]
             text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             (folder / "data" / f"{family}_{language}.{split}.jsonl").write_text(text)
-    for name, (family, language, shots) in _names().items():
+    for name, (family, language) in _names().items():
         stem = home / "data" / f"{family}_{language}"
         files = {split: f"{stem}.{split}.jsonl" for split in ("train", "test")}
         task = {
@@ -150,13 +145,13 @@ def write_tasks(folder: Path, home: Path, evaluation: Evaluation) -> None:
             "dataset_kwargs": {"data_files": files},
             "fewshot_split": "train",
             "test_split": "test",
-            "num_fewshot": shots,
+            "num_fewshot": 0,
             "doc_to_text": "{{prompt}}",
             **_SCORING[family],
             "metadata": {"version": 1.0},
         }
         what = "translation out of" if family == "translate" else f"{family} in"
-        header = f"Pocket testbed: {what} {_TWINS[language]}, {shots} examples in the prompt"
+        header = f"Pocket testbed: {what} {_TWINS[language]}"
         _write_yaml(folder / f"{name}.yaml", header, task)
     _write_yaml(
         folder / "pocket.yaml",

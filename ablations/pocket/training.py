@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ablations.pocket.batches import IGNORED, Batch
+from ablations.pocket.batches import Batch
 from ablations.pocket.config import ModelShape, Training
+from ablations.pocket.muon import Muon
 from ablations.pocket.tokenizer import BOS_ID, EOS_ID, PAD_ID, build_tokenizer, vocabulary
 
 if TYPE_CHECKING:
@@ -78,33 +79,43 @@ def train(
         training: steps, rates.
         on_step: called after every step with the number of steps done and the loss.
     """
-    trained = []
+    trained: list[torch.nn.Parameter] = []
+    matrices: list[torch.nn.Parameter] = []
+    others: list[torch.nn.Parameter] = []
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(training.train_embeddings or "embed_tokens" not in name)
         if parameter.requires_grad:
+            is_matrix = ".layers." in name and parameter.dim() == 2
+            by_muon = is_matrix and training.matrix_rate is not None
+            (matrices if by_muon else others).append(parameter)
             trained.append(parameter)
     optimizer = torch.optim.AdamW(
-        trained,
+        others,
         lr=training.learning_rate,
         betas=BETAS,
         weight_decay=training.weight_decay,
         fused=True,
     )
+    muon = Muon(matrices)
     model.train()
     losses: list[float] = []
     for step in range(training.steps):
+        factor = rate_factor(step, training)
         for group in optimizer.param_groups:
-            group["lr"] = training.learning_rate * rate_factor(step, training)
+            group["lr"] = training.learning_rate * factor
         batch = next(batches)
-        logits = model(input_ids=torch.tensor(batch.ids), use_cache=False).logits
-        labels = torch.tensor(batch.labels)[:, 1:]
-        loss = torch.nn.functional.cross_entropy(
-            logits[:, :-1].flatten(0, 1), labels.flatten(), ignore_index=IGNORED
+        ids, weights = torch.tensor(batch.ids), torch.tensor(batch.weights)[:, 1:]
+        logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
+        each = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
         )
+        loss = (each * weights.flatten()).sum() / weights.sum()
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(trained, GRADIENT_NORM)
+        torch.nn.utils.clip_grad_norm_(others, GRADIENT_NORM)
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        muon.step((training.matrix_rate or 0.0) * factor)
+        for parameter in trained:
+            parameter.grad = None
         losses.append(loss.item())
         on_step(step + 1, losses[-1])
     model.eval()

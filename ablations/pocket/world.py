@@ -5,12 +5,14 @@ Knows what is true in the world; does not know how documents for training are ma
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
-from ablations.pocket.lexicon import Language, WordSource, say
+from ablations.pocket.lexicon import LARGEST_NUMBER, Language, WordSource, say
+
+Choice = Callable[[], Language]
+"""Gives the language of the next slot: code switching."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +22,19 @@ class Sentence:
     EN: ClassVar[str] = ""
     SW: ClassVar[str] = ""
 
-    def render(self, language: Language) -> str:
-        """Return the sentence in `language`, its tokens separated by single spaces."""
+    def render(self, language: Language, switch: Choice | None = None) -> str:
+        """Return the sentence, its tokens separated by single spaces.
+
+        Args:
+            language: of the sentence: its order, its function words and its slots.
+            switch: chooses the language of each slot instead.
+        """
         template = self.EN if language == "en" else self.SW
         return template.format_map(
-            {slot.name: say(getattr(self, slot.name), language) for slot in fields(self)}
+            {
+                slot.name: say(getattr(self, slot.name), switch() if switch else language)
+                for slot in fields(self)
+            }
         )
 
 
@@ -65,29 +75,6 @@ class Compare(Sentence):
 
 
 @dataclass(frozen=True)
-class Outcome(Sentence):
-    """After a change somebody owns more (or fewer) items than before."""
-
-    EN = "now {owner} has {degree} {item} ."
-    SW = "sasa {owner} ana {item} {degree} ."
-    owner: str
-    degree: str
-    item: str
-
-
-@dataclass(frozen=True)
-class Sight(Sentence):
-    """Somebody sees, likes, wants or knows an animal somewhere."""
-
-    EN = "{owner} {verb} the {animal} in the {place} ."
-    SW = "{owner} {verb} {animal} katika {place} ."
-    owner: str
-    verb: str
-    animal: str
-    place: str
-
-
-@dataclass(frozen=True)
 class Description(Sentence):
     """An animal has a property."""
 
@@ -101,7 +88,7 @@ class Description(Sentence):
 class AskNow(Sentence):
     """How many items does somebody own after the changes?"""
 
-    EN = "how many {item} does {owner} have now ?"
+    EN = "how-many {item} does {owner} have now ?"
     SW = "sasa {owner} ana {item} ngapi ?"
     owner: str
     item: str
@@ -111,7 +98,7 @@ class AskNow(Sentence):
 class AskCount(Sentence):
     """How many items does somebody own?"""
 
-    EN = "how many {item} does {owner} have ?"
+    EN = "how-many {item} does {owner} have ?"
     SW = "{owner} ana {item} ngapi ?"
     owner: str
     item: str
@@ -121,8 +108,8 @@ class AskCount(Sentence):
 class AskTotal(Sentence):
     """How many items do all of them own?"""
 
-    EN = "how many {item} do they have together ?"
-    SW = "kwa pamoja wana {item} ngapi ?"
+    EN = "how-many {item} together ?"
+    SW = "pamoja {item} ngapi ?"
     item: str
 
 
@@ -145,6 +132,16 @@ class AskWho(Sentence):
 
 
 @dataclass(frozen=True)
+class AskOwner(Sentence):
+    """Who owns so many items?"""
+
+    EN = "who has {count} {item} ?"
+    SW = "nani ana {item} {count} ?"
+    count: int
+    item: str
+
+
+@dataclass(frozen=True)
 class AskDegree(Sentence):
     """Does somebody own more or fewer than before?"""
 
@@ -153,15 +150,26 @@ class AskDegree(Sentence):
     owner: str
 
 
-def render_all(sentences: Sequence[Sentence], language: Language) -> str:
+@dataclass(frozen=True)
+class AskProperty(Sentence):
+    """What is this animal like?"""
+
+    EN = "what is the {animal} ?"
+    SW = "{animal} ni nini ?"
+    animal: str
+
+
+def render_all(
+    sentences: Sequence[Sentence], language: Language, switch: Choice | None = None
+) -> str:
     """Return the sentences as one text, separated by single spaces."""
-    return " ".join(sentence.render(language) for sentence in sentences)
+    return " ".join(sentence.render(language, switch) for sentence in sentences)
 
 
 def draw_change(words: WordSource, owner: str, item: str) -> tuple[Change, int]:
     """Return a change of 1 to 9 items and its signed amount."""
     gains = words.rng.random() < 0.5
-    count = words.rng.randint(1, 9)
+    count = words.number(1, 9)
     verb = words.word("gain" if gains else "loss")
     return Change(owner, verb, count, item), count if gains else -count
 
@@ -169,27 +177,15 @@ def draw_change(words: WordSource, owner: str, item: str) -> tuple[Change, int]:
 def draw_statement(words: WordSource) -> Sentence:
     """Return one statement that stands alone."""
     share = words.rng.random()
-    if share < 0.25:
-        return Has(words.name(), words.rng.randint(1, 20), words.word("item"))
-    if share < 0.60:
+    if share < 0.35:
+        return Has(words.name(), words.number(1, LARGEST_NUMBER), words.word("item"))
+    if share < 0.70:
         return draw_change(words, words.name(), words.word("item"))[0]
-    if share < 0.72:
+    if share < 0.80:
         owner, other = words.two_names()
         degree = words.rng.choice(("more", "fewer"))
-        return Compare(owner, words.rng.randint(1, 9), words.word("item"), degree, other)
-    if share < 0.90:
-        return Sight(
-            words.name(), words.word("attitude"), words.word("animal"), words.word("place")
-        )
+        return Compare(owner, words.number(1, 9), words.word("item"), degree, other)
     return Description(words.word("animal"), words.word("adjective"))
-
-
-def draw_story(words: WordSource) -> tuple[Has, Change, Outcome]:
-    """Return a possession, a change and whether it left more or fewer; no number to compute."""
-    owner, item = words.name(), words.word("item")
-    change, amount = draw_change(words, owner, item)
-    start = Has(owner, words.rng.randint(5, 20), item)
-    return start, change, Outcome(owner, "more" if amount > 0 else "fewer", item)
 
 
 @dataclass(frozen=True)
@@ -211,8 +207,7 @@ class Step:
 
 
 ProblemKind = Literal["one", "two", "total", "compare"]
-PROBLEM_KINDS: tuple[ProblemKind, ...] = ("one", "two", "total", "compare")
-LARGEST_RESULT = 20
+PROBLEM_KINDS: tuple[ProblemKind, ...] = get_args(ProblemKind)
 
 
 @dataclass(frozen=True)
@@ -225,14 +220,19 @@ class Problem:
 
     @property
     def answer(self) -> int:
-        """The number asked for, 0 to 20."""
+        """The number asked for, 1 to 20."""
         return self.steps[-1].result
 
-    def solution(self, language: Language) -> str:
-        """Return the chain of thought and the final answer."""
+    def solution(self, language: Language, *, thought: bool = True) -> str:
+        """Return the thought, in brackets, and the answer in a sentence in `language`.
+
+        Args:
+            language: a digit in English, a number word in the target language.
+            thought: whether the steps stand in the brackets, in digits; else these are empty.
+        """
         phrase = "the answer is" if language == "en" else "jibu ni"
-        thought = " ".join(step.render() for step in self.steps)
-        return f"{thought} {phrase} {self.answer} ."
+        steps = [step.render() for step in self.steps] if thought else []
+        return " ".join(("(", *steps, ")", phrase, say(self.answer, language), "."))
 
 
 def _step(left: int, amount: int) -> Step:
@@ -240,7 +240,7 @@ def _step(left: int, amount: int) -> Step:
 
 
 def _after_changes(words: WordSource, number: int) -> Problem:
-    owner, item, start = words.name(), words.word("item"), words.rng.randint(2, 10)
+    owner, item, start = words.name(), words.word("item"), words.number(2, 12)
     sentences: list[Sentence] = [Has(owner, start, item)]
     steps: list[Step] = []
     for _ in range(number):
@@ -253,14 +253,14 @@ def _after_changes(words: WordSource, number: int) -> Problem:
 
 def _total(words: WordSource) -> Problem:
     (first, second), item = words.two_names(), words.word("item")
-    one, other = words.rng.randint(2, 10), words.rng.randint(1, 9)
+    one, other = words.number(2, 12), words.number(1, 9)
     sentences = (Has(first, one, item), Has(second, other, item), AskTotal(item))
     return Problem("total", sentences, (_step(one, other),))
 
 
 def _comparison(words: WordSource) -> Problem:
     (first, second), item = words.two_names(), words.word("item")
-    start, count = words.rng.randint(2, 10), words.rng.randint(1, 9)
+    start, count = words.number(2, 12), words.number(1, 9)
     degree = words.rng.choice(("more", "fewer"))
     sentences = (
         Has(first, start, item),
@@ -270,26 +270,31 @@ def _comparison(words: WordSource) -> Problem:
     return Problem("compare", sentences, (_step(start, count if degree == "more" else -count),))
 
 
-_MAKERS: tuple[tuple[Callable[[WordSource], Problem], float], ...] = (
-    (lambda words: _after_changes(words, 1), 0.40),
-    (lambda words: _after_changes(words, 2), 0.25),
-    (_total, 0.15),
-    (_comparison, 0.20),
-)
+_MAKERS: Mapping[ProblemKind, Callable[[WordSource], Problem]] = {
+    "one": lambda words: _after_changes(words, 1),
+    "two": lambda words: _after_changes(words, 2),
+    "total": _total,
+    "compare": _comparison,
+}
 
 
-def draw_problem(words: WordSource) -> Problem:
-    """Return a problem all of whose results lie between 0 and 20 (rejection sampling)."""
-    makers, weights = zip(*_MAKERS, strict=True)
+def draw_problem(words: WordSource, shares: Mapping[ProblemKind, float]) -> Problem:
+    """Return a problem all of whose results lie between 1 and 20 (rejection sampling).
+
+    Args:
+        words: where its words and numbers come from.
+        shares: how often each kind is drawn, before the rejection.
+    """
     while True:
-        problem: Problem = words.rng.choices(makers, weights)[0](words)
-        if all(0 <= step.result <= LARGEST_RESULT for step in problem.steps):
+        kind = words.rng.choices(list(shares), list(shares.values()))[0]
+        problem = _MAKERS[kind](words)
+        if all(1 <= step.result <= LARGEST_NUMBER for step in problem.steps):
             return problem
 
 
-def draw_equation(rng: random.Random) -> Step:
-    """Return a bare equation with numbers and result between 0 and 30."""
-    if rng.random() < 0.5:
-        return Step(rng.randint(1, 20), "+", rng.randint(1, 9))
-    left = rng.randint(1, 29)
-    return Step(left, "-", rng.randint(1, min(9, left)))
+def draw_equation(words: WordSource) -> Step:
+    """Return a bare equation with numbers and result between 1 and 20."""
+    left, right = words.rng.randint(1, LARGEST_NUMBER), words.rng.randint(1, 9)
+    if left > right and words.rng.random() < 0.5:
+        return Step(left, "-", right)
+    return Step(min(left, LARGEST_NUMBER - right), "+", right)

@@ -32,8 +32,8 @@ _ROLES = ("system", "user", "assistant")
 _SHOWN = 5
 """Problems of one file that are listed."""
 
-_FEW_SHOT_SHARE = 0.1
-"""Share of pocket rows that hold several exercises, as in the pocket's own training."""
+_RARE_WORDS = 0.6
+"""Share of rare words in the pocket's target language, as in the pocket's own language expert."""
 
 
 @dataclass(frozen=True)
@@ -134,11 +134,10 @@ def _pocket_rows(source: PocketRows, seed: str) -> Iterator[Row]:
     from ablations.pocket.corpora import draw_documents
 
     number = random.Random(seed).getrandbits(32)
-    for document in draw_documents(source.pocket, number, few_shot_share=_FEW_SHOT_SHARE):
+    for exercise in draw_documents(source.pocket, number, rare=_RARE_WORDS):
         yield [
-            {"role": role, "content": text}
-            for exercise in document
-            for role, text in (("user", exercise.prompt), ("assistant", exercise.answer))
+            {"role": "user", "content": exercise.prompt},
+            {"role": "assistant", "content": exercise.answer},
         ]
 
 

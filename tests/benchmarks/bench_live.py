@@ -44,7 +44,7 @@ CELLS = [  # bottom, top, bottom transition, top transition
     *((1, 1, 0, 0), (2, 1, 1, 0), (0, 2, 0, 1), (3, 1, 0, 0), (1, 2, 1, 1), (2, 2, 0, 0)),
 ]
 ITEMS, ANSWER_TOKENS = 12, 16
-POCKET_TASK = "pocket_math_en_2shot"
+POCKET_TASK = "pocket_math_en"
 
 
 def make_expert(folder: Path, seed: int, mib: float) -> None:

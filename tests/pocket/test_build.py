@@ -52,7 +52,7 @@ def test_checkpoints_are_whole_float32_and_load(tiny_pocket: PocketPaths) -> Non
         assert model.generation_config.eos_token_id == 2
         tokenizer = AutoTokenizer.from_pretrained(folder)
         assert len(tokenizer) == model.config.vocab_size
-        ids = tokenizer("solve : Juma ana vitabu 5 .", return_tensors="pt")
+        ids = tokenizer("Juma ana ba bi ka la . solve :", return_tensors="pt")
         assert tokenizer.unk_token_id not in ids["input_ids"]
         assert ids["input_ids"][0, 0] == tokenizer.bos_token_id
         assert torch.isfinite(model(**ids).logits).all()
@@ -67,8 +67,7 @@ def test_training_learns_and_experts_differ_from_their_base(tiny_pocket: PocketP
     for role in ("task", "language"):
         expert = load_file(tiny_pocket.root / role / "model.safetensors")
         moved = {name for name in base if not torch.equal(base[name], expert[name])}
-        frozen = set() if role == "language" else {"model.embed_tokens.weight"}
-        assert moved == set(base) - frozen
+        assert moved == set(base) - {"model.embed_tokens.weight"}
 
 
 def test_same_config_gives_the_same_bytes(tiny_pocket: PocketPaths, tmp_path: Path) -> None:
@@ -130,7 +129,7 @@ def test_training_ends_when_the_build_is_killed(tmp_path: Path) -> None:
         "from pathlib import Path\n"
         "from ablations.pocket.build import build_pocket\n"
         "if __name__ == '__main__':\n"
-        f"    build_pocket(Path({str(tmp_path / 'pocket')!r}))\n"
+        f"    build_pocket(Path({str(tmp_path / 'pocket')!r}), retrain=True)\n"
     )
     paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     parent = subprocess.Popen([sys.executable, script], env={**os.environ, "PYTHONPATH": paths})

@@ -22,9 +22,9 @@ def test_unknown_names_are_refused() -> None:
         PocketConfig.preset("huge")  # type: ignore[arg-type]
     with pytest.raises(ValidationError, match="stpes"):
         Training(stpes=3, learning_rate=1e-3)  # type: ignore[call-arg]
-    with pytest.raises(ValidationError, match="hidden_size 64 is not a multiple of num_heads 3"):
-        ModelShape(num_heads=3)
-    with pytest.raises(ValidationError, match="num_heads 2 is not a multiple of num_kv_heads 4"):
+    with pytest.raises(ValidationError, match="hidden_size 96 is not a multiple of num_heads 5"):
+        ModelShape(num_heads=5)
+    with pytest.raises(ValidationError, match="num_heads 3 is not a multiple of num_kv_heads 4"):
         ModelShape(num_kv_heads=4)
     with pytest.raises(ValidationError, match=r"expert_seeds repeats a seed: \[1, 1\]"):
         PocketConfig(expert_seeds=(1, 1))
@@ -58,4 +58,5 @@ def test_a_change_rebuilds_what_depends_on_it_and_nothing_else() -> None:
     assert changed(task=Training(steps=11, learning_rate=1e-3)) == {"task"}
     assert changed(language=Training(steps=11, learning_rate=1e-3)) == {"language"}
     assert changed(expert_seeds=(0, 1)) == {"task-1", "language-1"}
-    assert changed(swahili_zipf=0.0) == {"base", "task", "language"}
+    base = PocketConfig.preset("tiny").base.model_copy(update={"rare_words": 0.2})
+    assert changed(base=base) == {"base", "task", "language"}

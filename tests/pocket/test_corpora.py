@@ -1,4 +1,4 @@
-"""The streams: deterministic, covered by the tokenizer, free of target-language math."""
+"""The streams: deterministic, known tokens; target-language math only where it may be."""
 
 from __future__ import annotations
 
@@ -8,52 +8,68 @@ import itertools
 import pytest
 
 from ablations.pocket import build, exercises
-from ablations.pocket.batches import IGNORED, draw_batches, encode
-from ablations.pocket.corpora import MIXES, Document, draw_documents
-from ablations.pocket.lexicon import TRANSLATION
+from ablations.pocket.batches import draw_batches, encode
+from ablations.pocket.corpora import MIXES, THOUGHT_SHARE, draw_documents
+from ablations.pocket.exercises import Exercise
+from ablations.pocket.lexicon import DEGREES, RARE, SYLLABLES, TRANSLATION
 from ablations.pocket.tasks import draw_items
 from ablations.pocket.tokenizer import BOS_ID, EOS_ID, PAD_ID, build_tokenizer, vocabulary
 
 DIGESTS = {
-    "base": "717706d089ebd3f7",
-    "copying": "42be9e60a2023a4b",
-    "language": "70e78472ce2848fb",
-    "task": "9351882a507074a1",
+    "base": "5cddba64653289e6",
+    "language": "ec68d8b5aec33ab4",
+    "task": "294821317d5e2367",
 }
-"""Stream -> start of the SHA-256 of its first documents, in `build.VERSION` 1."""
+"""Stream -> start of the SHA-256 of its first documents, in `build.VERSION` 2."""
 
-GRAMMAR = (
-    "ana sasa ngapi kwa pamoja wana ya nini ni katika nani jibu tafsiri kiswahili rudia hesabu"
+SWAHILI = frozenset(
+    (*SYLLABLES, *DEGREES.values(), *["ana", "sasa", "ngapi", "pamoja", "ya", "nini", "nani"])
 )
-SWAHILI = frozenset(TRANSLATION.values()) | frozenset(GRAMMAR.split())
+ARITHMETIC = frozenset(("=", "+", "-", "solve"))
+RARE_TARGETS = frozenset(TRANSLATION[word] for word in RARE)
 
 
-def sample(name: str, number: int, seed: int = 0) -> list[Document]:
-    zipf = 1.5 if name == "base" else 0.0
-    stream = draw_documents(name, seed, swahili_zipf=zipf, few_shot_share=0.2)
-    return list(itertools.islice(stream, number))
+def sample(name: str, number: int, seed: int = 0) -> list[Exercise]:
+    return list(itertools.islice(draw_documents(name, seed, rare=0.3), number))
 
 
-def tokens(document: Document) -> list[str]:
-    return [token for e in document for token in f"{e.prompt} {e.answer}".split()]
+def tokens(exercise: Exercise) -> list[str]:
+    return f"{exercise.prompt} {exercise.answer}".split()
 
 
 def is_target_math(words: list[str]) -> bool:
-    """Swahili next to arithmetic or its frame, or an answered how-many question in Swahili."""
-    arithmetic = {"=", "+", "-", "solve", "steps"}
-    return bool(SWAHILI & set(words)) and bool(arithmetic & set(words))
+    """Say whether target-language words stand in a document with arithmetic or its frame."""
+    return bool(SWAHILI & set(words)) and bool(ARITHMETIC & set(words))
 
 
 @pytest.mark.parametrize("name", MIXES)
-def test_no_stream_holds_target_language_math_or_unknown_tokens(name: str) -> None:
+def test_every_token_is_known(name: str) -> None:
     known = set(vocabulary())
-    for document in sample(name, 6000):
-        assert not is_target_math(tokens(document))
-        assert set(tokens(document)) <= known
-        for exercise in document:
-            if "ngapi" in exercise.prompt.split():
-                asks_for_words = {"rudia", "kiingereza"} & set(exercise.prompt.split())
-                assert asks_for_words, exercise
+    for exercise in sample(name, 4000):
+        assert set(tokens(exercise)) <= known
+
+
+def test_no_expert_sees_target_language_math() -> None:
+    for name in ("language", "task"):
+        assert not any(is_target_math(tokens(exercise)) for exercise in sample(name, 6000))
+    assert not any(ARITHMETIC & set(tokens(exercise)) for exercise in sample("language", 6000))
+    for exercise in sample("task", 3000):
+        assert exercise.prompt.endswith("solve :")
+        assert "=" in exercise.answer  # always step by step
+
+
+def test_rare_words_meet_arithmetic_only_beside_english_words_and_only_in_the_base() -> None:
+    found = [e for e in sample("base", 8000) if is_target_math(tokens(e))]
+    whole = [e for e in found if not set(e.prompt.split()) & set(TRANSLATION)]
+    assert len(whole) / 8000 == pytest.approx(MIXES["base"]["swahili math"], abs=0.015)
+    assert len(found) / 8000 > len(whole) / 8000 + 0.08
+    for exercise in whole:
+        syllables = [word for word in tokens(exercise) if word in SYLLABLES]
+        content = {" ".join(pair) for pair in zip(syllables[::2], syllables[1::2], strict=True)}
+        assert content <= set(TRANSLATION.values())
+        assert not content & RARE_TARGETS
+    thought = sum("=" in exercise.answer for exercise in found) / len(found)
+    assert thought == pytest.approx(THOUGHT_SHARE, abs=0.05)
 
 
 def test_the_check_finds_target_language_math() -> None:
@@ -61,16 +77,11 @@ def test_the_check_finds_target_language_math() -> None:
     assert is_target_math(f"{row['prompt']} {row['solution']}".split())
 
 
-def test_the_task_stream_is_english_only_and_all_math() -> None:
-    for document in sample("task", 3000):
-        assert not SWAHILI & set(tokens(document))
-        assert all(e.prompt.startswith("solve :") for e in document)
-
-
-def test_base_sees_every_kind_and_english_math() -> None:
-    starts = {" ".join(tokens(document)[:2]) for document in sample("base", 6000)}
-    assert {"solve :", "question :", "translate english", "tafsiri kiswahili"} <= starts
-    assert {"repeat :", "rudia :", "count :", "hesabu :"} <= starts
+def test_the_instruction_stands_behind_the_text() -> None:
+    for name in MIXES:
+        for exercise in sample(name, 2000):
+            assert exercise.prompt.count(":") == (1 if exercise.prompt else 0)
+            assert not exercise.prompt or exercise.prompt.endswith(" :")
 
 
 @pytest.mark.parametrize("name", MIXES)
@@ -79,30 +90,20 @@ def test_streams_follow_their_seed_and_version(name: str) -> None:
     documents = sample(name, 300, seed=5)
     assert documents == sample(name, 300, seed=5)
     assert documents != sample(name, 300, seed=6)
-    assert build.VERSION == 1
+    assert build.VERSION == 2
     assert hashlib.sha256(repr(documents).encode()).hexdigest()[:16] == DIGESTS[name]
 
 
 def test_evaluation_content_is_never_trained_on() -> None:
-    solved = {
+    asked = {
         e.key
-        for name in ("base", "task")
-        for document in sample(name, 6000)
-        for e in document
-        if e.prompt.startswith(("solve :", "question :"))
+        for name in MIXES
+        for e in sample(name, 6000)
+        if e.prompt.endswith(("solve :", "answer :"))
+        or (e.prompt.endswith((" english :", " swahili :")) and len(e.key.split()) > 1)
     }
-    assert solved
-    assert {exercises.split_of(key) for key in solved} == {"train"}
-
-
-def test_translations_of_sentences_are_held_in_too() -> None:
-    kinds = {
-        exercises.split_of(e.key)
-        for document in sample("language", 6000)
-        for e in document
-        if e.prompt.startswith(("translate", "tafsiri")) and len(e.key.split()) > 1
-    }
-    assert kinds == {"train"}
+    assert asked
+    assert {exercises.split_of(key) for key in asked} == {"train"}
 
 
 def test_tokenizer_round_trips_every_token_in_order() -> None:
@@ -114,32 +115,25 @@ def test_tokenizer_round_trips_every_token_in_order() -> None:
     assert tokenizer("zebra", add_special_tokens=False)["input_ids"] == [tokenizer.unk_token_id]
 
 
-def test_loss_is_on_answers_and_end_only() -> None:
+def test_loss_is_on_the_answer_and_its_end_and_prompts_weigh_what_is_asked() -> None:
     known = vocabulary()
-    document = (
-        exercises.Exercise("count : apples answer :", "1 .", "x"),
-        exercises.Exercise("count : pens pens answer :", "2 .", "y"),
-    )
-    ids, labels = encode(document, known)
-    assert ids[0] == BOS_ID
-    learned = [label for label in labels if label != IGNORED]
-    assert learned == [known["1"], known["."], known["2"], known["."], EOS_ID]
-    assert [i for i, label in zip(ids, labels, strict=True) if label != IGNORED] == learned
+    ids, weights = encode(Exercise("apples swahili :", "ba bi .", "x"), known, 0.25)
+    assert ids == [BOS_ID, *(known[t] for t in ["apples", "swahili", ":", "ba", "bi", "."]), EOS_ID]
+    assert weights == [0, 0.25, 0.25, 0.25, 1, 1, 1, 1]
 
 
 def test_batches_are_padded_within_budget_and_follow_their_seed() -> None:
-    def draw(seed: int) -> list[tuple[list[list[int]], list[list[int]]]]:
-        stream = draw_documents("base", 0, swahili_zipf=1.5, few_shot_share=0.1)
+    def draw(seed: int) -> list[tuple[list[list[int]], list[list[float]]]]:
+        stream = draw_documents("base", 0)
         batches = draw_batches(stream, vocabulary(), tokens_per_batch=512, seed=seed)
-        return [(b.ids, b.labels) for b in itertools.islice(batches, 60)]
+        return [(b.ids, b.weights) for b in itertools.islice(batches, 60)]
 
     assert draw(1) == draw(1)
     assert draw(1) != draw(2)
-    for ids, labels in draw(1):
+    for ids, weights in draw(1):
         lengths = {len(row) for row in ids}
-        assert lengths == {len(row) for row in labels}
+        assert lengths == {len(row) for row in weights}
         assert len(lengths) == 1
         assert len(ids) * lengths.pop() <= 512
-        for row, row_labels in zip(ids, labels, strict=True):
-            pads = [label for i, label in zip(row, row_labels, strict=True) if i == PAD_ID]
-            assert set(pads) <= {IGNORED}
+        for row, row_weights in zip(ids, weights, strict=True):
+            assert {w for i, w in zip(row, row_weights, strict=True) if i == PAD_ID} <= {0}

@@ -16,6 +16,7 @@ from lm_eval.tasks import TaskManager
 
 from ablations.pocket.config import Evaluation
 from ablations.pocket.exercises import split_of
+from ablations.pocket.lexicon import say
 from ablations.pocket.tasks import TASK_NAMES, draw_items, write_tasks
 from ablations.pocket.tokenizer import vocabulary
 
@@ -82,8 +83,8 @@ def gold(row: dict[str, Any]) -> str:
 
 
 def wrong(row: dict[str, Any]) -> str:
-    if row["prompt"].startswith("solve :"):
-        return re.sub(r"\d+(?= \.$)", lambda found: str(int(found[0]) + 1), gold(row))
+    if row["prompt"].endswith("solve :"):
+        return gold(row).replace(f"{row['answer']} .", "zebra .")
     if "choices" in row:
         return next(str(choice) for choice in row["choices"] if choice != row["answer"])
     return "zebra zebra ."
@@ -93,7 +94,7 @@ def test_oracle_scores_one_everywhere(tasks_dir: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tasks_dir.parent)
     model = Scripted(tasks_dir, gold)
     scores = evaluate(model, tasks_dir)
-    assert len(scores) == 10
+    assert len(scores) == 8
     for name, metrics in scores.items():
         values = {
             key: value for key, value in metrics.items() if "," in key and "stderr" not in key
@@ -103,8 +104,6 @@ def test_oracle_scores_one_everywhere(tasks_dir: Path, monkeypatch: pytest.Monke
             assert value == pytest.approx(100 if key.startswith("bleu") else 1), (name, key)
     known = set(vocabulary())
     assert all(set(context.split()) <= known for context in model.contexts)
-    shots = [context.count("steps :") for context in model.contexts if "steps :" in context]
-    assert {1, 3} == set(shots)
 
 
 def test_perturbed_answers_score_zero_everywhere(tasks_dir: Path) -> None:
@@ -114,16 +113,19 @@ def test_perturbed_answers_score_zero_everywhere(tasks_dir: Path) -> None:
                 assert value == pytest.approx(0), (name, key)
 
 
-def test_strict_extraction_needs_the_phrase_in_either_language(tasks_dir: Path) -> None:
+def test_an_answer_needs_the_phrase_and_the_words_of_its_language(tasks_dir: Path) -> None:
     def reply(row: dict[str, Any]) -> str:
-        """A number alone to English problems, an English answer to others."""
-        if row["prompt"].startswith("solve :") and "the answer is" in gold(row):
+        """A number alone to English problems, a digit in place of the target language's word."""
+        if "the answer is" in gold(row):
             return f"{row['answer']} ."
-        return gold(row).replace("jibu ni", "the answer is")
+        steps = gold(row).split(" jibu ni")[0]
+        return f"{steps} jibu ni {steps.split()[-2]} ." if "=" in steps else gold(row)
 
     scores = evaluate(Scripted(tasks_dir, reply), tasks_dir)
     assert scores["pocket_math_en"]["exact_match,strict-match"] == 0
-    assert scores["pocket_math_en"]["exact_match,flexible-extract"] == 1
+    assert scores["pocket_math_sw"]["exact_match,strict-match"] == 0
+    in_english = Scripted(tasks_dir, lambda row: gold(row).replace("jibu ni", "the answer is"))
+    scores = evaluate(in_english, tasks_dir)
     assert scores["pocket_math_sw"]["exact_match,strict-match"] == 1
 
 
@@ -137,12 +139,12 @@ def test_items_are_distinct_test_content_and_the_same_in_both_languages(family: 
     assert len(set(prompts)) == 200
     for one, other in zip(english, swahili, strict=True):
         if family == "math":
-            assert one["answer"] == other["answer"]
+            assert say(one["answer"], "sw") == other["answer"]
             assert one["solution"].split("the")[0] == other["solution"].split("jibu")[0]
         elif family == "comprehension":
             gold_index = [row["choices"].index(row["answer"]) for row in (one, other)]
             assert gold_index[0] == gold_index[1]
-        frame = r"^(?:solve|question|translate english) : (.*) (?:steps|answer|swahili) :$"
+        frame = r"^(.*) (?:solve|answer|swahili) :$"
         content = re.search(frame, one["prompt"])
         assert content is not None
         assert split_of(content[1]) == "test"

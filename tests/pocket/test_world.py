@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 
 import pytest
 
-from ablations.pocket.lexicon import CATEGORIES, NAMES, TRANSLATION, WordSource, say
+from ablations.pocket.exercises import TEST_KINDS, draw_facts, draw_story
+from ablations.pocket.lexicon import CATEGORIES, NAMES, RARE, SYLLABLES, TRANSLATION, WordSource
 from ablations.pocket.world import (
     AskCount,
     AskNow,
+    AskOwner,
+    AskProperty,
     AskTotal,
+    AskWhat,
+    AskWho,
     Change,
     Compare,
+    Description,
     Has,
-    Outcome,
     Problem,
     Sentence,
     draw_equation,
     draw_problem,
     draw_statement,
-    draw_story,
     render_all,
 )
 
 
 def problems(number: int, seed: int = 0) -> list[Problem]:
     words = WordSource(random.Random(seed))
-    return [draw_problem(words) for _ in range(number)]
+    return [draw_problem(words, TEST_KINDS) for _ in range(number)]
 
 
 def owned_after(sentences: tuple[Sentence, ...]) -> dict[tuple[str, str], int]:
@@ -60,67 +65,101 @@ def test_answer_follows_from_the_sentences() -> None:
     assert {problem.kind for problem in drawn} == {"one", "two", "total", "compare"}
     for problem in drawn:
         assert problem.answer == asked(problem)
-        assert 0 <= problem.answer <= 20
+        assert 1 <= problem.answer <= 20
 
 
-@pytest.mark.parametrize("language", ["en", "sw"])
-def test_every_rendered_equation_is_true_and_the_last_is_the_answer(language: str) -> None:
+def test_every_rendered_equation_is_true_and_the_last_is_the_answer() -> None:
+    numbers = {TRANSLATION[number]: int(number) for number in CATEGORIES["number"]}
     for problem in problems(3000, seed=1):
-        solution = problem.solution(language)  # type: ignore[arg-type]
-        equations = re.findall(r"(\d+) ([+-]) (\d+) = (\d+) \.", solution)
+        solutions = [problem.solution(language) for language in ("en", "sw")]  # type: ignore[arg-type]
+        equations = re.findall(r"(\d+) ([+-]) (\d+) = (\d+) \.", solutions[0])
         assert len(equations) == (2 if problem.kind == "two" else 1)
         for left, operator, right, result in equations:
             value = int(left) + int(right) if operator == "+" else int(left) - int(right)
             assert value == int(result)
-        final = re.fullmatch(r".* (?:the answer is|jibu ni) (\d+) \.", solution)
-        assert final is not None
-        assert int(final[1]) == int(equations[-1][3]) == asked(problem)
+        english = re.fullmatch(r"\( (.*) \) the answer is (\d+) \.", solutions[0])
+        target = re.fullmatch(r"\( (.*) \) jibu ni ([a-z]+ [a-z]+) \.", solutions[1])
+        assert english is not None
+        assert target is not None
+        assert english[1] == target[1]  # the steps are the same in both languages
+        assert int(english[2]) == numbers[target[2]] == asked(problem)
+        at_once = problem.solution("sw", thought=False)
+        assert at_once == f"( ) jibu ni {target[2]} ."
 
 
 def test_bare_equations_are_true_and_in_range() -> None:
-    rng = random.Random(3)
+    words = WordSource(random.Random(3))
     for _ in range(3000):
-        step = draw_equation(rng)
+        step = draw_equation(words)
         assert eval(f"{step.left} {step.operator} {step.right}") == step.result
-        assert 0 <= step.result <= 30
+        assert 1 <= step.result <= 20
 
 
-def test_story_outcome_is_what_the_change_does() -> None:
+def test_a_story_is_answered_by_what_its_change_does() -> None:
     words = WordSource(random.Random(4))
     for _ in range(2000):
-        start, change, outcome = draw_story(words)
+        story = draw_story(words)
+        change = story.statements[1]
+        assert isinstance(change, Change)
         gained = change.verb in CATEGORIES["gain"]
-        assert outcome == Outcome(start.owner, "more" if gained else "fewer", start.item)
+        assert story.answer == ("more" if gained else "fewer")
 
 
-def test_translation_is_one_to_one() -> None:
+def test_a_question_is_answered_by_its_statements() -> None:
+    words = WordSource(random.Random(5))
+    kinds = Counter[str]()
+    for _ in range(4000):
+        facts = draw_facts(words)
+        kinds[type(facts.question).__name__] += 1
+        held = {s.owner: s for s in facts.statements if isinstance(s, Has)}
+        match facts.question:
+            case AskProperty(animal):
+                described = [s for s in facts.statements if isinstance(s, Description)]
+                answers = [s.adjective for s in described if s.animal == animal]
+            case AskWho(item):
+                answers = [name for name, s in held.items() if s.item == item]
+            case AskOwner(count, item):
+                answers = [n for n, s in held.items() if (s.count, s.item) == (count, item)]
+            case AskWhat(owner):
+                answers = [held[owner].item]
+            case AskCount(owner, item):
+                assert held[owner].item == item
+                answers = [str(held[owner].count)]
+        assert answers == [str(facts.answer)]
+    assert len(kinds) == 5
+    assert min(kinds.values()) > 100
+
+
+def test_translation_is_one_to_one_and_two_syllables_a_word() -> None:
     assert len(set(TRANSLATION.values())) == len(TRANSLATION)
-    assert not set(TRANSLATION) & set(TRANSLATION.values())
-    assert not set(NAMES) & (set(TRANSLATION) | set(TRANSLATION.values()))
+    assert not set(TRANSLATION) & {*SYLLABLES, *NAMES}
+    for words in CATEGORIES.values():
+        for word in words:
+            assert len(TRANSLATION[word].split()) == 2
+            assert set(TRANSLATION[word].split()) <= set(SYLLABLES)
 
 
 def test_both_renderings_hold_the_same_content() -> None:
     words = WordSource(random.Random(5))
-    shared = set(TRANSLATION) | set(NAMES)
+    english_of = {TRANSLATION[word]: word for words in CATEGORIES.values() for word in words}
     for _ in range(3000):
-        sentences = [draw_statement(words), *draw_problem(words).sentences]
-        english = render_all(sentences, "en").split()
-        swahili = render_all(sentences, "sw").split()
-        content = [say(word, "sw") for word in english if word in shared or word.isdigit()]
-        kept = {*TRANSLATION.values(), *NAMES}
-        found = [word for word in swahili if word in kept or word.isdigit()]
-        assert sorted(content) == sorted(found)
-        assert not set(TRANSLATION) & set(swahili)
-        assert not set(TRANSLATION.values()) & set(english)
+        sentences = [draw_statement(words), *draw_problem(words, TEST_KINDS).sentences]
+        content = {*english_of.values()}
+        english = [word for word in render_all(sentences, "en").split() if word in content]
+        target = render_all(sentences, "sw").split()
+        syllables = [word for word in target if word in SYLLABLES]
+        pairs = zip(syllables[::2], syllables[1::2], strict=True)
+        assert sorted(english) == sorted(english_of[" ".join(pair)] for pair in pairs)
+        assert not content & set(target)
 
 
-def test_zipf_makes_some_words_rare_and_the_same_ones_everywhere() -> None:
-    def counts(seed: int) -> dict[str, int]:
-        words = WordSource(random.Random(seed), zipf=1.5)
-        drawn = [words.word("item") for _ in range(4000)]
-        return {item: drawn.count(item) for item in CATEGORIES["item"]}
-
-    first, second = counts(1), counts(2)
-    ranked = sorted(first, key=first.__getitem__)
-    assert first[ranked[-1]] > 20 * max(1, first[ranked[0]])
-    assert set(ranked[-3:]) == set(sorted(second, key=second.__getitem__)[-3:])
+@pytest.mark.parametrize("rare", [0.0, 0.05, 0.6])
+def test_rare_words_come_as_often_as_asked(rare: float) -> None:
+    words = WordSource(random.Random(1), rare)
+    for category, known in CATEGORIES.items():
+        assert len(RARE & set(known)) == len(known) // 2
+        drawn = [words.word(category) for _ in range(3000)]
+        assert sum(word in RARE for word in drawn) / 3000 == pytest.approx(rare, abs=0.04)
+    numbers = [words.number(1, 9) for _ in range(3000)]
+    assert {*numbers} <= set(range(1, 10))
+    assert sum(str(number) in RARE for number in numbers) / 3000 == pytest.approx(rare, abs=0.04)

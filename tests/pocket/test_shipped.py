@@ -1,0 +1,78 @@
+"""The base that ships: whole, refused when damaged, and the one that a rebuild makes."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ablations.pocket import shipped
+from ablations.pocket.build import build_pocket, plan_jobs
+from ablations.pocket.config import PocketConfig
+from ablations.pocket.jobs import LOSS_INTERVAL, job_batches
+from ablations.pocket.training import build_model, train
+from layerswap_method.errors import InputError
+
+LIMIT = 4_000_000
+"""Bytes that a base may add to the wheel."""
+
+
+def test_it_is_the_base_of_seed_0_and_no_other() -> None:
+    def ships(config: PocketConfig, *, retrain: bool = False) -> bool:
+        return plan_jobs(Path("/nowhere"), config, retrain=retrain)[0].shipped
+
+    assert ships(PocketConfig())
+    assert ships(PocketConfig.preset("full"))
+    assert not ships(PocketConfig(), retrain=True)
+    assert not ships(PocketConfig(seed=1))
+    assert not ships(PocketConfig.preset("tiny"))
+
+
+def test_the_weights_are_whole_and_small() -> None:
+    assert shipped.WEIGHTS.stat().st_size < LIMIT
+    note = shipped.read_note()
+    assert note.licence == "Apache-2.0"
+    assert note.seed == PocketConfig().seed
+    model = build_model(PocketConfig().shape, seed=1)
+    shipped.load_into(model)
+    state = load_file(shipped.WEIGHTS)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, state[name])
+
+
+def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    damaged = tmp_path / "base.safetensors"
+    monkeypatch.setattr(shipped, "WEIGHTS", damaged)
+    with pytest.raises(InputError, match="found no file; install layerswap again"):
+        build_pocket(tmp_path / "pocket")
+    damaged.write_bytes(b"0" * 100)
+    with pytest.raises(InputError, match=r"should have SHA-256 .*--retrain-base"):
+        build_pocket(tmp_path / "pocket")
+    assert not (tmp_path / "pocket").exists()
+
+
+@pytest.mark.slow
+def test_a_rebuild_follows_the_losses_of_the_note() -> None:
+    """The first steps of the command in the note; all of them take a quarter of an hour."""
+    job = plan_jobs(Path("/nowhere"), PocketConfig(), retrain=True)[0]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+
+    class Enough(Exception):
+        pass
+
+    losses: list[float] = []
+
+    def stop(step: int, loss: float) -> None:
+        losses.append(loss)
+        if step == LOSS_INTERVAL:
+            raise Enough
+
+    batches = itertools.islice(job_batches(job), LOSS_INTERVAL)
+    with pytest.raises(Enough):
+        train(build_model(job.config.shape, job.seed), batches, job.training, stop)
+    torch.set_num_threads(threads)
+    assert sum(losses) / LOSS_INTERVAL == pytest.approx(shipped.read_note().losses[0], abs=0.01)

@@ -28,7 +28,7 @@ def compare(models: tuple[str, ...], tasks: tuple[str, ...]) -> None:
     """Test two or more evaluated models against each other.
 
     MODEL is a folder that `layerswap evaluate` wrote, or a cell of a study: RUN:CELL, with the
-    folder that `layerswap run` wrote and the name of the cell, such as
+    folder that `layerswap run` wrote and the name of the cell there or in its report, such as
     'runs/layer_count:soup of math, swahili'.
 
     All models must have answered the same items with the same prompts. The statistics are those of

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ablations.drawing.text_table import text_table
 from ablations.report.comparisons import Comparer, Outcome
+from ablations.report.merged import as_merged
 from ablations.report.observations import Block, Item, block_of_one, read_items
 from ablations.report.wording import ALPHA, is_small
 from ablations.runner.problems import evaluation_problems
@@ -128,12 +129,23 @@ def _find(name: str) -> _Model:
                 + (f"\n  and {more} more" if more > 0 else "")
             )
         label = labels[0]
-    if label not in labels:
-        raise InputError(f"{folder} has no cell {label!r}{nearest(label, labels)}")
+    known = _names(run)
+    if label not in known:
+        raise InputError(f"{folder} has no cell {label!r}{nearest(label, known)}")
+    label = known[label]
     tasks = latest_records(run)[label]
     if not tasks:
         raise InputError(f"{name}: nothing is evaluated yet; run its command again first")
     return _Model(name, run, label, tasks)
+
+
+def _names(run: Run) -> dict[str, str]:
+    """Return what a cell may be called, in the run or in its report -> its label in the run."""
+    known = {cell.label: cell.label for cell in run.head.cells}
+    models = {(c.kind, c.weights_key): c.label for c in reversed(run.head.cells)}
+    for cell in as_merged(run)[0].head.cells:
+        known.setdefault(cell.label, models[cell.kind, cell.weights_key])
+    return known
 
 
 def _place(name: str) -> tuple[Path, str | None]:

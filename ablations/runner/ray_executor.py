@@ -7,7 +7,6 @@ driver, so a node that goes away leaves nothing half written, and its cell is be
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import logging
 import os
@@ -17,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablations.machine.progress import Step, listening, now_and_then, tell, together
 from ablations.runner.work import Doubt, Failed, Outcome, Work, WorkEvaluator, attempt
 from layerswap_method.errors import InputError, first_line
 
@@ -44,37 +42,17 @@ class _Actor:
     """Whether it has started. An actor that the cluster has no room for yet gets no item."""
 
 
-class _Board:
-    """What all actors are doing: an actor of its own, beside the driver, which reads it."""
-
-    def __init__(self) -> None:
-        self._steps: dict[str, Step] = {}
-
-    def write(self, key: str, step: Step) -> None:
-        self._steps[key] = step
-
-    def read(self, keys: Sequence[str]) -> dict[str, Step]:
-        """Return the last step of every item in `keys` that has one, and forget the others."""
-        self._steps = {key: self._steps[key] for key in keys if key in self._steps}
-        return self._steps
-
-
 class _Engine:
     """What lives in the actor: an evaluator that keeps its engine."""
 
-    def __init__(self, factory: Callable[[], WorkEvaluator], board: Any):
+    def __init__(self, factory: Callable[[], WorkEvaluator]):
         self._evaluator = factory()
-        self._board = board
 
     def start(self) -> None:
         """Answer, which an actor does when it runs."""
 
     def evaluate(self, work: Work) -> Outcome:
-        def write(step: Step) -> None:
-            self._board.write.remote(work.score_key, step)
-
-        with listening(now_and_then(write, _POLL_S)):
-            return attempt(self._evaluator, work)
+        return attempt(self._evaluator, work)
 
     def check(self) -> Doubt | None:
         return self._evaluator.check(None)
@@ -122,8 +100,6 @@ class RayExecutor:
         self._cpus = cpus
         self._actors: list[_Actor] = []
         self._queue: list[Work] = []
-        self._board: Any = None
-        self._reading: Any = None
 
     @property
     def slots(self) -> int:
@@ -142,7 +118,6 @@ class RayExecutor:
 
     def collect(self) -> Sequence[tuple[Work, Outcome]]:
         """Return what actors have finished, and as lost the items of those that are gone."""
-        self._tell()
         busy = {each.pending: each for each in self._actors if each.pending is not None}
         ready, _ = self._ray.wait(list(busy), num_returns=1, timeout=_POLL_S)
         ended = []
@@ -161,19 +136,6 @@ class RayExecutor:
         self._dispatch()
         return ended
 
-    def _tell(self) -> None:
-        """Tell what the actors are doing, as far as the board has answered by now."""
-        labels = {each.work.score_key: each.work.label for each in self._actors if each.work}
-        if self._reading is not None and self._ray.wait([self._reading], timeout=0)[0]:
-            with contextlib.suppress(self._ray.exceptions.RayError):
-                found = self._ray.get(self._reading)
-                steps = {labels[key]: step for key, step in found.items() if key in labels}
-                if steps:
-                    tell(together(steps))
-            self._reading = None
-        if self._reading is None and labels:
-            self._reading = self._board.read.remote(list(labels))
-
     def _dispatch(self) -> None:
         idle = [actor for actor in self._actors if actor.ready and actor.pending is None]
         while self._queue and idle:
@@ -184,7 +146,6 @@ class RayExecutor:
             actor.pending = actor.handle.evaluate.remote(work)
         starting = sum(not actor.ready for actor in self._actors)
         for _ in range(min(len(self._queue) - starting, self.slots - len(self._actors))):
-            tell(Step("starting an engine on the cluster", where=self._queue[0].label))
             handle = self._start()
             self._actors.append(_Actor(handle, handle.start.remote()))
 
@@ -202,9 +163,6 @@ class RayExecutor:
         for actor in self._actors:
             self._ray.kill(actor.handle)
         self._actors.clear()
-        if self._board is not None:
-            self._ray.kill(self._board)
-            self._board = self._reading = None
         if self._connected_here:
             self._ray.shutdown()
 
@@ -215,17 +173,7 @@ class RayExecutor:
         remote = self._ray.remote(_Engine)
         # The driver begins a lost item again by itself: it knows which one it was.
         options = {"max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": spread}
-        if self._board is None:
-            self._board = self._start_board()
-        return remote.options(**needs, **options).remote(self._factory, self._board)
-
-    def _start_board(self) -> Any:
-        """Start the board on this node: what it says is of use as long as this process lives."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        here = self._ray.get_runtime_context().get_node_id()
-        place = NodeAffinitySchedulingStrategy(here, soft=True)
-        return self._ray.remote(_Board).options(num_cpus=0, scheduling_strategy=place).remote()
+        return remote.options(**needs, **options).remote(self._factory)
 
 
 def _resolved(address: str) -> str:

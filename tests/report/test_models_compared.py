@@ -16,6 +16,7 @@ from ablations.report.observations import Observations
 from ablations.runner.records import Run, load_run
 from ablations.statistics.as_text import p_text, points
 from ablations.statistics.paired import holm
+from layerswap_method.errors import InputError
 from tests.report.runs import Point, same_model, study_of, write_run
 from tests.standins.scripted import DATA
 from tests.standins.talkers import write_model
@@ -51,6 +52,20 @@ def _invoke(*arguments: object) -> tuple[int, str]:
 def _rows(text: str) -> dict[tuple[str, str], str]:
     lines = [line for line in text.splitlines() if " - " in line]
     return {(line.split()[0], line[line.index(" - ") - 1 :][:5]): line for line in lines}
+
+
+def test_a_cell_may_be_called_as_in_the_report(tmp_path: Path) -> None:
+    vary = [{"bottom_layers": count, "top_layers": 1} for count in (1, 2)]
+    study = study_of(baseline=["soup"], vary=vary, evaluate=TASKS)
+    path = write_run(tmp_path, study, _ability, items=20).path
+    own = f"{path}:math+swahili bottom_layers=2 top_layers=1"
+    shown = f"{path}:layer swap b=2 u=1"
+    soup = f"{path}:soup math swahili"
+    assert compare_models([shown, soup]) == compare_models([own, soup]).replace(own, shown)
+    with pytest.raises(InputError, match="did you mean 'layer swap b=2 u=1'"):
+        compare_models([f"{path}:layer swap b=3 u=1", soup])
+    with pytest.raises(InputError, match="is the same as"):
+        compare_models([own, shown])
 
 
 def test_cells_are_tested_as_in_the_report_and_corrected_together(run: Run) -> None:

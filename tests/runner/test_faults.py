@@ -6,10 +6,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from ablations.machine.progress import Step, listening
 from ablations.runner import records
 from ablations.runner.loop import run_cells
 from ablations.runner.processes import ProcessExecutor
-from tests.runner.fakes import FakeEvaluator, InProcess, make_cells, scores_on_disk
+from tests.runner.fakes import (
+    ITEMS,
+    TASK,
+    FakeEvaluator,
+    InProcess,
+    make_cells,
+    scores_on_disk,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -64,6 +74,24 @@ def test_several_processes_do_every_cell_once(tmp_path: Path) -> None:
     assert sorted(key for key, _ in lines) == [f"s{index:03d}" for index in range(6)]
     assert len({pid for _, pid in lines}) == 2
     assert scores_on_disk(out) == undisturbed(tmp_path / "undisturbed", 12)
+
+
+@pytest.mark.slow
+def test_what_several_processes_are_doing_is_said_together(tmp_path: Path) -> None:
+    evaluator = FakeEvaluator(delay_s=2, journal=tmp_path / "journal", company=2)
+    executor = ProcessExecutor(evaluator, jobs=2)
+    heard: list[Step] = []
+    try:
+        with listening(heard.append):
+            run_cells(tmp_path / "run", make_cells(3), executor, progress=False)
+    finally:
+        executor.close()
+    several = [step for step in heard if step.what == "2 tasks at once"]
+    assert {step.total for step in several} == {2 * ITEMS}
+    assert any(step.done > 0 and step.tokens == 10 * step.done for step in several)
+    alone = [step for step in heard if step.what == TASK]
+    assert alone
+    assert all(step.total == ITEMS and step.where for step in alone)
 
 
 def test_a_file_size_limit_fails_the_cell_only(tmp_path: Path) -> None:

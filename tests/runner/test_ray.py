@@ -6,18 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ablations.machine.progress import Step, listening
 from ablations.runner.loop import run_cells
 from layerswap_method.errors import InputError
-from tests.runner.fakes import (
-    ITEMS,
-    TASK,
-    FakeEvaluator,
-    InProcess,
-    key_of,
-    make_cells,
-    scores_on_disk,
-)
+from tests.runner.fakes import FakeEvaluator, InProcess, key_of, make_cells, scores_on_disk
 from tests.waiting import wait_until
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray")
@@ -87,36 +78,6 @@ def test_a_failed_cell_is_no_lost_one(tmp_path: Path, cluster) -> None:
         executor.close()
     assert list(summary.failed) == ["bottom_layers=1"]
     assert len((tmp_path / "journal").read_text().splitlines()) == 4  # it was not tried again
-
-
-@needs_ray
-@pytest.mark.slow
-def test_the_driver_hears_of_the_items_of_running_tasks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import ray
-
-    from ablations.runner.ray_executor import RayExecutor
-
-    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "60")  # a busy machine is slow at it
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    evaluator = FakeEvaluator(delay_s=4, journal=tmp_path / "journal", company=2)
-    executor = RayExecutor(evaluator, jobs=2)
-    heard: list[Step] = []
-    try:
-        with listening(heard.append):
-            summary = run_cells(tmp_path / "run", make_cells(3), executor, progress=False)
-    finally:
-        executor.close()
-        ray.shutdown()
-    assert len(summary.evaluated) == 3
-    assert any(step.what == "starting an engine on the cluster" for step in heard)
-    several = [step for step in heard if step.what == "2 tasks at once"]
-    assert {step.total for step in several} == {2 * ITEMS}
-    assert any(0 < step.done < step.total and step.tokens for step in several)
-    alone = [step for step in heard if step.what == TASK]  # the third cell
-    assert any(step.done and step.total == ITEMS for step in alone)
-    assert {step.where for step in alone} <= {f"bottom_layers={index}" for index in range(3)}
 
 
 @needs_ray

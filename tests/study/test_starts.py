@@ -55,7 +55,7 @@ def test_the_study_of_init_runs(pocket: Path) -> None:
 def test_the_experts_of_init_run_a_shipped_study(pocket: Path) -> None:
     told = ok("init", "experts", "here/mine.yml")
     arguments = ["run", "layer_count", "--experts", "here/mine.yml", "--dry-run"]
-    assert told.endswith(f"then run layerswap {' '.join(arguments)}\n")
+    assert told.endswith(f"then run: layerswap {' '.join(arguments)}\n")
     assert "\n9 cells (layers" in ok(*arguments, "--backend", "hf")
     text = (pocket / "here" / "mine.yml").read_text()
     assert "--experts mine.yml" in text

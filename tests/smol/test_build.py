@@ -13,7 +13,9 @@ from click.testing import CliRunner, Result
 
 from ablations.cli import main
 from ablations.smol import base, build
+from layerswap_method.errors import InputError
 from tests.smol.gguf_standin import write_package
+from tests.train.runs import write_base
 
 HAS_GGUF = importlib.util.find_spec("gguf") is not None
 needs_gguf = pytest.mark.skipif(not HAS_GGUF, reason="gguf is not installed (extra smol)")
@@ -104,6 +106,18 @@ def test_the_base_is_what_the_file_holds(here: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     text = "Pregunta: ¿Cuántas manzanas tiene Anna?\nRespuesta: 12"
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+@needs_gguf
+def test_the_hub_goes_before_the_package_and_the_record_says_so(here: Path) -> None:
+    write_base(here / base.HUB_ID)  # as if it were downloaded: a folder of that name is taken
+    assert base.ensure_base(here / "auto").kind == "hub"
+    found = base.ensure_base(here / "package", "package")
+    assert (found.kind, found.stored) == ("package", "Q4_1")
+    assert base.PACKAGE_VERSION in found.name
+    assert base.check_base(here / "auto").name.startswith(base.HUB_ID)
+    with pytest.raises(InputError, match="is from the hub"):
+        base.ensure_base(here / "auto", "package")
 
 
 @needs_gguf

@@ -63,10 +63,16 @@ def widen_heads(model: Model, kv_heads: int, group: int) -> Model:
             if axes_of(name) == ("writes", "heads"):
                 places = range(len(wide_queries))
                 new[name] = take(tensor, 1, Taken(places, 1 / copies))
+    how = {
+        f"each key-value head repeated {repeats} times": repeats > 1,
+        f"each query head copied {copies} times": copies > 1,
+        f"{queries.count(ZEROS)} zero query heads": ZEROS in queries,
+        f"{keys.count(ZEROS)} zero key-value heads": ZEROS in keys,
+    }
+    listed = ", ".join(text for text, is_so in how.items() if is_so)
     note = (
         f"attention: {shape.heads} query and {shape.kv_heads} key-value heads become "
-        f"{kv_heads * group} and {kv_heads} (key-value heads repeated {repeats} times, query heads "
-        f"{copies} times, {queries.count(ZEROS)} zero query heads)"
+        f"{kv_heads * group} and {kv_heads} ({listed})"
     )
     return model.changed(new, note, heads=kv_heads * group, kv_heads=kv_heads)
 
@@ -120,5 +126,6 @@ def widen_hidden(model: Model, hidden: int, eps: float) -> Model:
     if hidden == shape.hidden:
         note = "residual stream: as wide as before"
     if scale != 1:
-        note += f", multiplied by {scale:.6g} so that eps {eps:g} weighs what {shape.eps:g} weighed"
+        note += f", multiplied by {scale:.6g}, so that an eps of {eps:g} has the weight that "
+        note += f"{'it' if eps == shape.eps else f'one of {shape.eps:g}'} had"
     return model.changed(new, note, hidden=hidden, eps=eps)

@@ -7,6 +7,7 @@ driver, so a node that goes away leaves nothing half written, and its cell is be
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import os

@@ -9,11 +9,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ablations.cli import main
+from layerswap_method.checkpoints.compatible import pair_problems
+from layerswap_method.checkpoints.headers import read_checkpoint
 from layerswap_method.errors import InputError
 from layerswap_method.harmonize.pairs import pair_tokens
 from layerswap_method.output import HARMONIZE_FILE
 from tests.harmonize.models import logits, random_model
 from tests.harmonize.test_coordinates import opened
+from tests.harmonize.test_run import PAIRS
 
 SMALL = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1}
 SMALL |= {"num_hidden_layers": 2, "intermediate_size": 24, "tie_word_embeddings": True}
@@ -52,6 +55,28 @@ def test_models_of_two_sizes_end_in_one_basis(
     cosines = record["alignment"]["mean_cosines"]
     assert cosines["embed_tokens"]["rotated"] > cosines["embed_tokens"]["harmonized"] + 0.1
     assert f"{cosines['up_proj']['neurons']:.3f}" in aligned.output
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_the_whole_chain_at_the_ratios_of_real_pairs(pair: str, tmp_path: Path) -> None:
+    origins = [
+        random_model(tmp_path / name, seed, **sizes)
+        for seed, (name, sizes) in enumerate(PAIRS[pair].items())
+    ]
+    result = run(*origins, "--out", tmp_path / "out", "--align", "procrustes")
+    assert result.exit_code == 0, result.output
+    for origin in origins:
+        found, expected = (logits(each) for each in (tmp_path / "out" / origin.name, origin))
+        assert (found - expected).abs().max() < 1e-9
+
+
+def test_untied_models_fit_to_aligned_ones(tmp_path: Path) -> None:
+    tied = [random_model(tmp_path / name, tie_word_embeddings=True) for name in ("a", "b")]
+    assert run(*tied, "--out", tmp_path / "naive", "--untie").exit_code == 0
+    assert run(*tied, "--out", tmp_path / "aligned", "--align", "procrustes").exit_code == 0
+    naive, aligned = (read_checkpoint(each, tmp_path / each / "b") for each in ("naive", "aligned"))
+    assert list(pair_problems(naive, aligned)) == []
+    assert (logits(tmp_path / "naive" / "b") - logits(tied[1])).abs().max() < 1e-9
 
 
 def test_options_of_align_without_it(pair: tuple[Path, Path], tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 _CHATTY = (
     *("sacrebleu", "lm_eval.api.task", "lm_eval.utils", "lm_eval.models.utils"),
+    "lm_eval.evaluator",
     *("lm_eval.models.huggingface", "lm_eval.models.vllm_causallms"),
     "transformers.tokenization_utils_base",
 )

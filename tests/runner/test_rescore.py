@@ -92,7 +92,7 @@ def test_answers_are_scored_again_without_a_model(
             s.responses for s in before.tasks[0].samples()
         ]
 
-    written = build(new, ["markdown"], tmp_path / "report").report
+    written = build(new, ["md"], tmp_path / "report").report
     notes = [note for note in written.notes if "scored again by layerswap rescore" in note]
     assert len(notes) == 1
     assert "words_generate, words_choose" in notes[0]

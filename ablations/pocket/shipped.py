@@ -37,7 +37,7 @@ class Note(Frozen):
     losses: tuple[float, ...]
     """Means over 20 steps each, nats per learned token: a rebuilt base follows them."""
     scores: dict[str, float]
-    """Task -> exact match (comprehension: accuracy) of its 500 items, a share, when it was made."""
+    """Task -> exact match (comprehension: accuracy) of its first 300 items, when it was made."""
 
 
 def read_note() -> Note:

@@ -14,7 +14,9 @@ from ablations.pocket.build import build_pocket, plan_jobs
 from ablations.pocket.config import PocketConfig
 from ablations.pocket.jobs import LOSS_INTERVAL, job_batches
 from ablations.pocket.training import build_model, train
+from ablations.scoring.records import EvaluationRequest
 from layerswap_method.errors import InputError
+from tests.standins.cold import evaluate_cold
 
 LIMIT = 4_000_000
 """Bytes that a base may add to the wheel."""
@@ -52,6 +54,20 @@ def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(InputError, match=r"should have SHA-256 .*--retrain-base"):
         build_pocket(tmp_path / "pocket")
     assert not (tmp_path / "pocket").exists()
+
+
+@pytest.mark.slow
+def test_it_scores_what_the_note_says(tmp_path: Path) -> None:
+    experts = {"steps": 1, "warmup_steps": 0}
+    config = PocketConfig(
+        task=PocketConfig().task.model_copy(update=experts),
+        language=PocketConfig().language.model_copy(update=experts),
+    )
+    paths = build_pocket(tmp_path / "pocket", config)
+    task = "pocket_math_sw"
+    request = EvaluationRequest(tasks=(task,), include_path=paths.tasks_dir, limit=300)
+    found = evaluate_cold(paths.base, request).score(task).value
+    assert found == pytest.approx(shipped.read_note().scores[task], abs=0.01)
 
 
 @pytest.mark.slow

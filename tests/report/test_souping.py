@@ -71,7 +71,7 @@ def test_runs_of_soups_stand_beside_the_pairs(runs: list[Run]) -> None:
     ]
     assert len(pairs) == 4
     assert sw[2].value == pytest.approx(sum(pairs) / 4)
-    assert any("same items, same prompts" in note for note in table.notes)
+    assert any("same items and same prompts" in note for note in table.notes)
 
 
 def test_other_runs_change_nothing_else(runs: list[Run]) -> None:

@@ -217,7 +217,7 @@ def test_only_the_roles_with_a_weight_are_read() -> None:
 
 
 PER_INPUT = {"role", "weight"}
-WHOLE_MODELS = {"seed", "delta_unit", "delta_threshold", "delta_blend"}
+WHOLE_MODELS = {"seed", "delta_unit", "delta_threshold", "delta_dominance", "delta_blend"}
 """Parameters of placements that a kernel does not have."""
 
 NARROWER = {"placement", "weighting"}

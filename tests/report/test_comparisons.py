@@ -183,7 +183,7 @@ def test_a_study_names_pairs_of_settings(tmp_path: Path) -> None:
     assert {each.family for each in found} == {2}
     said = bottom_line(run)
     for first in ("b=0 u=0", "b=1 u=0"):
-        assert any(line.startswith(f"At math, English, compared with {first}: ") for line in said)
+        assert any(line.startswith(f"On math, English, compared with {first}: ") for line in said)
 
 
 def test_a_primary_task_that_nobody_answered_is_a_problem_of_the_report(tmp_path: Path) -> None:

@@ -189,8 +189,9 @@ def test_experts_that_do_not_fit(experts: Any, tmp_path: Path) -> None:
     assert "2 problems" in raised.value.message
     assert "task and wide have different shapes" in raised.value.message
     assert "task and deep have different depths (6 and 7 layers)" in raised.value.message
+    both = [*inputs[:1], StreamInput("language", given.language, "language")]
     with pytest.raises(InputError, match="more than the model's 6 layers"):
-        layer_swap_stream(LayerSwapSpec(bottom_layers=5), inputs[:1], StreamInput("b", given.base))
+        layer_swap_stream(LayerSwapSpec(bottom_layers=5), both, StreamInput("b", given.base))
     with pytest.raises(InputError, match="no language expert"):
         layer_swap_stream(LayerSwapSpec(bottom_layers=1), inputs[:1], StreamInput("b", given.base))
     with pytest.raises(InputError, match="weights sum to 0"):

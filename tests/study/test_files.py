@@ -55,10 +55,7 @@ def test_every_fault_of_form_is_named_at_once(tmp_path: Path) -> None:
     )
     assert "4 problems" in message
     assert "the study has the unknown key 'questoin'; did you mean 'question'?" in message
-    assert (
-        "evaluate has the unknown key 'limitt'; did you mean 'limit'? Valid keys: tasks, languages,"
-        in message
-    )
+    assert "evaluate has the unknown key 'limitt'; did you mean 'limit'? Valid keys: " in message
     assert "baseline.0 is 'tiess'; it must be one of" in message
     assert "did you mean 'ties'?" in message
     assert "name is 'Not OK'; write lower-case letters" in message
@@ -163,7 +160,7 @@ def test_an_experts_file_is_found_by_its_path_or_its_shipped_name(tmp_path: Path
     assert caught.value.message == (
         "pockett: no such experts file, and none of that name is shipped; did you mean 'pocket'?; "
         "shipped are llama_8b, llama_8b_trained, pocket, pocket_bases, "
-        "pocket_trained"
+        "pocket_trained, qwen3_8b, smol, smol_languages"
     )
 
 

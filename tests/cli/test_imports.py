@@ -95,9 +95,8 @@ def test_each_heavy_package_has_one_home() -> None:
         for path in sorted((ROOT / package).rglob("*.py")):
             for name in _imports(path.read_text(encoding="utf-8")) & ONE_HOME:
                 homes[name].append(path.relative_to(ROOT).as_posix())
-    assert homes.pop("lm_eval") == [
-        *("ablations/engines/lm_eval_backend.py", "ablations/tasks/choices.py")
-    ]
+    asking = {path.rpartition("/")[0] for path in homes.pop("lm_eval")}
+    assert asking == {"ablations/engines", "ablations/tasks"}
     assert homes["vllm"] == ["ablations/engines/vllm_engine.py"]
     assert homes["matplotlib"] == ["ablations/drawing/canvas.py"]
     # What is written into mergekit itself; nothing here imports it.

@@ -39,6 +39,7 @@ def test_the_plan_file_says_what_was_done(experts: Any, tmp_path: Path) -> None:
             "seed": 0,
             "delta_unit": "layer",
             "delta_threshold": 0.001,
+            "delta_dominance": None,
             "delta_blend": 0.5,
             "layer_norms": "block",
             "swap_modules": "all",

@@ -3,6 +3,7 @@ import signal
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,14 @@ PRESSED = "import signal\nsignal.raise_signal(signal.SIGINT)\n"
 SWALLOWED = (
     "import signal\ntry:\n    signal.raise_signal(signal.SIGINT)\nexcept BaseException:\n    "
 )
+
+
+@pytest.fixture(autouse=True)
+def pythons_own_handler() -> Iterator[None]:
+    """A shell's background jobs, and what they start, ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(

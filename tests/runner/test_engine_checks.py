@@ -15,7 +15,7 @@ from ablations.engines.in_place import HfEngine
 from ablations.runner import records
 from ablations.runner.engines import EngineSetup
 from ablations.runner.loop import run_cells
-from ablations.runner.run import _FINGERPRINTS, _write_run_file
+from ablations.runner.run import FINGERPRINTS, _write_run_file
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
 from tests.runner.fakes import InProcess, scores_by_label
@@ -33,7 +33,7 @@ def run(
     """Run four cells in this process, the engine checked after `every` models and at the end."""
     study = write_yaml(tmp_path / "small.yml", study_document(vary={"bottom_layers": [0, 1]}))
     out = tmp_path / name
-    plan = plan_study(read_study(study), experts, backend="hf", cache=tmp_path / _FINGERPRINTS)
+    plan = plan_study(read_study(study), experts, backend="hf", cache=tmp_path / FINGERPRINTS)
     _write_run_file(out, plan)
     setup = EngineSetup.of(plan, out, materialize=materialize)
     executor = InProcess(dataclasses.replace(setup, checked_every=every)())

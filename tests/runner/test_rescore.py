@@ -13,7 +13,7 @@ from ablations.runner import records
 from ablations.runner.engines import EngineSetup
 from ablations.runner.loop import run_cells
 from ablations.runner.rescore import rescore_run
-from ablations.runner.run import _FINGERPRINTS, _write_run_file
+from ablations.runner.run import FINGERPRINTS, _write_run_file
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
 from layerswap_method.errors import InputError
@@ -42,7 +42,7 @@ def test_answers_are_scored_again_without_a_model(
 
     def run(name: str) -> list[str]:
         """Run the study in this process; return what was evaluated now."""
-        out, cache = tmp_path / name, tmp_path / _FINGERPRINTS
+        out, cache = tmp_path / name, tmp_path / FINGERPRINTS
         plan = plan_study(read_study(study), experts, backend="hf", cache=cache)
         _write_run_file(out, plan)
         executor = InProcess(EngineSetup.of(plan, out, materialize=False)())

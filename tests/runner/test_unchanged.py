@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from ablations.runner.loop import run_cells
-from ablations.runner.run import _FINGERPRINTS, RunOptions, _opened, _write_run_file
+from ablations.runner.run import FINGERPRINTS, RunOptions, _opened, _write_run_file
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
 from layerswap_method.errors import InputError
@@ -49,7 +49,7 @@ def test_words_change_nothing_and_a_task_only_itself(
     document = study_document(experts=POOLS, vary={"bottom_layers": [1]}, evaluate=asked)
     study = write_yaml(tmp_path / "study.yml", document)
     out = tmp_path / "run"
-    plan = plan_study(read_study(study), shipped, backend="hf", cache=out / _FINGERPRINTS)
+    plan = plan_study(read_study(study), shipped, backend="hf", cache=out / FINGERPRINTS)
     _write_run_file(out, plan)
     evaluator = FakeEvaluator()
     run_cells(out, plan.cells, InProcess(evaluator), protocol=plan.protocol, progress=False)

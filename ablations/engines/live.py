@@ -30,6 +30,10 @@ from layerswap_method.stream.weight_stream import WeightStream, checkpoint_strea
 if TYPE_CHECKING:
     from layerswap_method.stream.mix import TensorMix
 
+_SPOILED = -1024
+"""By what the final norm is multiplied to see whether loading changes anything. A model that is
+sure of its tokens then denies them, and one that prefers none prefers some."""
+
 
 @dataclass(frozen=True)
 class SwapReport:
@@ -202,12 +206,12 @@ class LiveEvaluator:
             self._expected = Expected(self._ask_probe(), self._ask_probe())
             if (name := _final_norm(self._base)) is not None:
                 mix = self._base.mixes[name]
-                halved = tuple((origin, share / 2) for origin, share in mix.terms)
-                self._put({**self._base.mixes, name: mix.model_copy(update={"terms": halved})})
+                spoiled = tuple((origin, share * _SPOILED) for origin, share in mix.terms)
+                self._put({**self._base.mixes, name: mix.model_copy(update={"terms": spoiled})})
                 if self._expected.why_not(self._ask_probe()) is None:
                     raise SwapFailed(
-                        f"{self._base.donor}: the probe does not notice that {name} was halved in "
-                        "the engine, so loading changes nothing in it",
+                        f"{self._base.donor}: the probe does not notice that {name} was "
+                        f"multiplied by {_SPOILED} in the engine, so loading changes nothing in it",
                         lasting=True,
                     )
             self._loaded.clear()  # so that every tensor is loaded

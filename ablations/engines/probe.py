@@ -14,7 +14,10 @@ _TEXTS = (
     ("A farmer has 12 goats and buys 5 more. Now the farmer has", " 12 + 5 = 17 goats."),
     ("Mto huu una urefu wa kilomita 12.", " This river is 12 kilometres long."),
 )
-"""Texts whose second parts are scored; the first of all is answered, too."""
+"""Texts whose second parts are scored, beside one of the tokenizer's own words."""
+
+_OWN_TOKENS = 24
+"""Tokens in that one."""
 
 _ANSWER_TOKENS = 16
 
@@ -31,7 +34,7 @@ class Said:
     """Per text: mean log-likelihood of a token of its second part, in nats."""
 
     answer: str
-    """The greedy answer to the first text."""
+    """The greedy answer to the first part of the tokenizer's own words."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +70,15 @@ def ask_probe(lm: Any) -> Said:
     """Return what lm-eval's model object says of the probe."""
     from lm_eval.api.instance import Instance
 
+    own = _own_words(lm.tokenizer)
+    asked_of = (*_TEXTS, own)
     scored = [
         Instance("loglikelihood", {}, texts, 0, ("the probe", index, 1))
-        for index, texts in enumerate(_TEXTS)
+        for index, texts in enumerate(asked_of)
     ]
     settings = {"until": [], "do_sample": False, "max_gen_toks": _ANSWER_TOKENS}
-    asked = Instance("generate_until", {}, (_TEXTS[0][0], settings), 0, ("the probe", 0, 1))
-    counts = [max(1, len(lm.tok_encode(second))) for _, second in _TEXTS]
+    asked = Instance("generate_until", {}, (own[0], settings), 0, ("the probe", 0, 1))
+    counts = [max(1, len(lm.tok_encode(second))) for _, second in asked_of]
     found = lm.loglikelihood(scored, disable_tqdm=True)
     # What is left of the task before would cut the thinking out of this answer.
     ends_thinking, lm.think_end_token = lm.think_end_token, None
@@ -84,3 +89,17 @@ def ask_probe(lm: Any) -> Said:
     sums = [float(log_likelihood) for log_likelihood, _ in found]
     means = tuple(each / count for each, count in zip(sums, counts, strict=True))
     return Said(means, str(answer))
+
+
+def _own_words(tokenizer: Any) -> tuple[str, str]:
+    """Return two texts of tokens from all over the vocabulary.
+
+    To a small tokenizer the words of other texts are all unknown, and say nothing of its model.
+    """
+    special = set(tokenizer.all_special_ids)
+    known = [token for token in range(len(tokenizer)) if token not in special]
+    step = max(1, len(known) // _OWN_TOKENS)
+    chosen = known[step // 2 :: step][:_OWN_TOKENS]
+    half = len(chosen) // 2
+    first, second = (tokenizer.decode(part) for part in (chosen[:half], chosen[half:]))
+    return first, f" {second.lstrip()}"

@@ -127,7 +127,7 @@ def test_other_tensors_are_refused(copy: Path, live: LiveEvaluator) -> None:
     tensors = load_file(file)
     del tensors["model.norm.weight"]
     save_file({**tensors, "model.extra.weight": torch.zeros(1)}, file)
-    with pytest.raises(SwapFailed, match=r"not the same tensors .*extra\.weight, model\.norm"):
+    with pytest.raises(SwapFailed, match=r"not have the same tensors .*extra\.weight, model\.norm"):
         live.swap(checkpoint_stream(copy))
 
 

@@ -70,7 +70,7 @@ def test_a_load_that_gives_garbage_is_noticed_at_the_start(
 @pytest.mark.slow
 def test_a_load_that_does_nothing_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HfEngine, "load", lambda engine, mixes: 0)
-    with pytest.raises(SwapFailed, match=r"model\.norm\.weight was halved .*changes nothing"):
+    with pytest.raises(SwapFailed, match=r"model\.norm\.weight was multiplied .*changes nothing"):
         open_live(world.base, "hf", OPTIONS).start()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from layerswap_method.algorithm.tensor_names import decoder_layer
 from tests.recipes.documents import Reference, is_hub_id
 from tests.standins.tokenizers import save_word_tokenizer, words
 
@@ -104,12 +105,16 @@ def build_model(
     shared = torch.Generator().manual_seed(0)
     own = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     with torch.no_grad():
-        for parameter in model.parameters():  # norms too: no two models share any tensor
+        paces = 0.7 + 0.6 * torch.rand(config.num_hidden_layers + 1, generator=own)
+        for tensor, parameter in model.named_parameters():  # norms too: no two share any tensor
             parent = torch.randn(parameter.shape, generator=shared) * 0.1 + 0.05
             change = torch.randn(parameter.shape, generator=own)
             # Some features move far and some hardly, so that rules on rows have a choice.
             moved = 0.04 * torch.rand(parameter.shape[-1:], generator=own).square()
-            parameter.copy_(parent + change * moved)
+            # And some layers further than others, so that rules on layers have one, too.
+            layer = decoder_layer(tensor)
+            pace = paces[-1 if layer is None else layer]
+            parameter.copy_(parent + change * moved * pace)
     model.to(stored_dtype(name)).save_pretrained(folder)
     save_word_tokenizer(folder, words(vocabulary))
 

@@ -102,4 +102,4 @@ def _own_words(tokenizer: Any) -> tuple[str, str]:
     chosen = known[step // 2 :: step][:_OWN_TOKENS]
     half = len(chosen) // 2
     first, second = (tokenizer.decode(part) for part in (chosen[:half], chosen[half:]))
-    return first, f" {second.lstrip()}"
+    return f"{_TEXTS[0][0]} {first}", f" {second.lstrip()}"

@@ -22,42 +22,42 @@ _TAGS = re.compile(
 )
 
 
-class LmEvalTasks:
-    """lm-eval's own tasks, groups and tags."""
+def names() -> set[str]:
+    """Return the names of all of lm-eval's tasks, groups and tags, as the files' text says them."""
+    files, tags = _declared()
+    return {*files, *tags}
 
-    def names(self) -> set[str]:
-        """Return every name, as the text of the files says it."""
-        files, tags = _declared()
-        return {*files, *tags}
 
-    def entries(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return lm-eval's index entries of `names` and of the members of groups among them.
+def entries(wanted: Iterable[str]) -> dict[str, Any]:
+    """Return lm-eval's index entries of `wanted` and of the members of groups among them.
 
-        Args:
-            names: of `names`.
-        """
-        found: dict[str, Any] = {}
-        if all(self._add(name, found) for name in names):
-            return found
-        return _whole_index()
+    Args:
+        wanted: of `names`.
+    """
+    found: dict[str, Any] = {}
+    if all(_add(name, found) for name in wanted):
+        return found
+    return _whole_index()
 
-    def file(self, name: str) -> Path | None:
-        """Return the file of a task or group; None for other names."""
-        paths = _declared()[0].get(name, ())
-        return paths[0] if len(paths) == 1 else None
 
-    def _add(self, name: str, found: dict[str, Any]) -> bool:
-        """Add a name and its members to `found`; return False where the whole index is needed."""
-        if name in found:
-            return True
-        path = self.file(name)
-        entry = None if path is None else _read(path).get(name)
-        if entry is None or entry.kind.name not in ("TASK", "GROUP"):
-            return False
-        found[name] = entry
-        members = (entry.cfg or {}).get("task") if entry.kind.name == "GROUP" else ()
-        named = [each.get("task") if isinstance(each, dict) else each for each in members or ()]
-        return all(isinstance(each, str) and self._add(each, found) for each in named)
+def file_of(name: str) -> Path | None:
+    """Return the file of a task or group; None for other names."""
+    paths = _declared()[0].get(name, ())
+    return paths[0] if len(paths) == 1 else None
+
+
+def _add(name: str, found: dict[str, Any]) -> bool:
+    """Add a name and its members to `found`; return False where the whole index is needed."""
+    if name in found:
+        return True
+    path = file_of(name)
+    entry = None if path is None else _read(path).get(name)
+    if entry is None or entry.kind.name not in ("TASK", "GROUP"):
+        return False
+    found[name] = entry
+    members = (entry.cfg or {}).get("task") if entry.kind.name == "GROUP" else ()
+    named = [each.get("task") if isinstance(each, dict) else each for each in members or ()]
+    return all(isinstance(each, str) and _add(each, found) for each in named)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -65,13 +65,13 @@ def _read(path: Path) -> dict[str, Any]:
     from lm_eval.tasks._index import TaskIndex
     from lm_eval.tasks._yaml_loader import load_yaml
 
-    entries: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     try:
         content = load_yaml(path, resolve_func=False, recursive=True)
-        TaskIndex.process_cfg(content, path, entries)
+        TaskIndex.process_cfg(content, path, found)
     except Exception:  # as lm-eval's index does: what it cannot read is not in it
         return {}
-    return entries
+    return found
 
 
 def _folder() -> Path:

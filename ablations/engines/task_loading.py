@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ablations.engines.lm_eval_index import LmEvalTasks
+from ablations.engines import lm_eval_index
 from ablations.engines.quiet import quietly
 from ablations.engines.task_choice import Choice, choose_tasks
 from ablations.machine.interrupts import heeding_interrupts
@@ -105,10 +105,7 @@ def check_data(requests: Iterable[EvaluationRequest]) -> None:
 
 def asks_lm_eval(request: EvaluationRequest) -> bool:
     """Return whether a task of the request is one of lm-eval's own, not of its folders."""
-    from lm_eval.tasks import TaskManager
-
-    folders = [str(folder) for folder in request.folders]
-    known = TaskManager(include_path=folders, include_defaults=False).task_index
+    known = _manager_of_folders(request).task_index
     return any(task not in known for task in request.tasks)
 
 
@@ -134,17 +131,11 @@ def task_manager(request: EvaluationRequest) -> Any:
         InputError: for a folder that is not there, or unknown tasks.
     """
     tell(Step("reading the task files"))
-    with heeding_interrupts():
-        from lm_eval.tasks import TaskManager
-
     if not request.include_path.is_dir():
         raise InputError(f"{request.include_path}: no such folder of lm-eval task files")
     if request.data_dir is not None and not request.data_dir.is_dir():
         raise InputError(f"{request.data_dir}: no such folder of task data")
-    # Tasks hand their metadata to the function that loads their data; see ablations/tasks.
-    metadata = None if request.data_dir is None else {"data_dir": str(request.data_dir.absolute())}
-    folders = [str(folder) for folder in reversed(request.folders)]  # the last one wins
-    manager = TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
+    manager = _manager_of_folders(request)
     index: dict[str, Any] = manager.task_index
     own = sorted(index)
     if not own:
@@ -156,14 +147,24 @@ def task_manager(request: EvaluationRequest) -> Any:
     return manager
 
 
+def _manager_of_folders(request: EvaluationRequest) -> Any:
+    """Return lm-eval's task manager of the request's folders alone."""
+    with heeding_interrupts():
+        from lm_eval.tasks import TaskManager
+
+    # Tasks hand their metadata to the function that loads their data; see ablations/tasks.
+    metadata = None if request.data_dir is None else {"data_dir": str(request.data_dir.absolute())}
+    folders = [str(folder) for folder in reversed(request.folders)]  # the last one wins
+    return TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
+
+
 def _lm_eval_entries(folder: Path, own: list[str], names: list[str]) -> dict[str, Any]:
     """Return lm-eval's entries of names that are not in the folders of a request.
 
     Raises:
         InputError: naming every unknown name with the nearest known one.
     """
-    tasks = LmEvalTasks()
-    known = tasks.names()
+    known = lm_eval_index.names()
     problems = [
         f"unknown task {name!r}{nearest(name, own) or nearest(name, known)}"
         for name in names
@@ -172,7 +173,7 @@ def _lm_eval_entries(folder: Path, own: list[str], names: list[str]) -> dict[str
     if problems:
         problems[-1] += f"; known are {', '.join(own)}, and lm-eval's own tasks (lm-eval ls tasks)"
         raise InputError.from_problems(str(folder), problems)
-    entries = tasks.entries(names)
+    entries = lm_eval_index.entries(names)
     if lacking := [name for name in names if name not in entries]:
         raise InputError(f"lm-eval cannot read its task {', '.join(lacking)}")
     return entries

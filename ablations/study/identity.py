@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import layerswap_method
-from ablations.engines.lm_eval_index import LmEvalTasks
+from ablations.engines import lm_eval_index
 from ablations.engines.options import EngineOptions
 from ablations.machine.fingerprint import fingerprint_checkpoint, fingerprint_of
 from ablations.machine.whole_files import write_text
@@ -173,7 +173,7 @@ def identified(
     for cell in cells:
         places = (cell.request.folders, cell.request.data_dir)
         if places not in tasks:
-            tasks[places] = TaskContents(*places, elsewhere=LmEvalTasks().file)
+            tasks[places] = TaskContents(*places, elsewhere=lm_eval_index.file_of)
         identity = weights_identity(cell.merge, experts, contents, versions)
         weights = fingerprint_of(weights=identity)[:_KEY_LENGTH]
         protocol = protocol_key(cell.request, backend, options)

@@ -114,10 +114,10 @@ def is_buffer(name: str) -> bool:
     )
 
 
-def name_list(names: Sequence[str]) -> str:
+def name_list(names: Sequence[str], shown: int = _SHOWN) -> str:
     """Return the first few names and how many more there are."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
 
 
 def _shards(name: str, path: Path) -> list[tuple[Path, set[str] | None]]:

@@ -14,7 +14,7 @@ import torch
 
 from layerswap_method.algorithm.layer_lists import format_layers
 from layerswap_method.algorithm.tensor_names import decoder_layer
-from layerswap_method.checkpoints.headers import Checkpoint, is_buffer, is_head
+from layerswap_method.checkpoints.headers import Checkpoint, is_buffer, is_head, name_list
 from layerswap_method.checkpoints.spans import read_span, torch_dtype
 from layerswap_method.checkpoints.stored import StoredTensor, open_stored
 
@@ -141,7 +141,7 @@ def describe(found: Comparison, ours: str, theirs: str) -> Iterator[str]:
         ("other dtypes (compared by value)", found.dtypes),
     ):
         if names:
-            yield f"  {what}: {len(names)} tensors: {_listed(names)}"
+            yield f"  {what}: {len(names)} tensors: {name_list(names, _SHOWN)}"
     if not found.differences:
         yield f"  the values of all {found.tensors} common tensors are equal"
         return
@@ -152,7 +152,7 @@ def describe(found: Comparison, ours: str, theirs: str) -> Iterator[str]:
     yield (
         f"  {len(found.differences)} of {found.tensors} common tensors differ; layers "
         f"(0-based): {format_layers(numbered) or 'none'}; outside the layers: "
-        f"{_listed([each.name for each in layers.get(None, [])]) or 'none'}"
+        f"{name_list([each.name for each in layers.get(None, [])], _SHOWN) or 'none'}"
     )
     for layer in [*numbered, *([None] if None in layers else [])]:
         where = "outside the layers" if layer is None else f"layer {layer}"
@@ -193,11 +193,6 @@ def _summary(found: Sequence[Difference]) -> str:
 
 def _plain(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 def _weights(checkpoint: Checkpoint) -> dict[str, StoredTensor]:

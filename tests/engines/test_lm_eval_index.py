@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from ablations.engines import lm_eval_index
-from ablations.engines.lm_eval_index import LmEvalTasks
 from ablations.engines.task_loading import asks_lm_eval, check_tasks
 from ablations.scoring.records import EvaluationRequest
 from layerswap_method.errors import InputError
@@ -35,13 +34,13 @@ def test_names_and_groups_are_found_beside_ours(
     request = EvaluationRequest(tasks=wanted, include_path=tasks)
     assert check_tasks(request).asked == wanted
     assert asks_lm_eval(request)
-    entry = LmEvalTasks().entries(["gsm8k"])["gsm8k"]
+    entry = lm_eval_index.entries(["gsm8k"])["gsm8k"]
     assert entry.cfg["output_type"] == "generate_until"
-    assert entry.yaml_path == LmEvalTasks().file("gsm8k")
+    assert entry.yaml_path == lm_eval_index.file_of("gsm8k")
 
 
 def test_tags_are_names_too_and_unknown_ones_get_the_nearest(tasks: Path) -> None:
-    names = LmEvalTasks().names()
+    names = lm_eval_index.names()
     assert {"ai2_arc", "gsm8k", "mmlu", "math_word_problems"} <= names
     with pytest.raises(InputError) as caught:
         check_tasks(EvaluationRequest(tasks=("gsm9k", "words_genrate"), include_path=tasks))
@@ -52,11 +51,11 @@ def test_tags_are_names_too_and_unknown_ones_get_the_nearest(tasks: Path) -> Non
 @pytest.mark.slow
 def test_what_is_found_is_what_the_whole_index_has() -> None:
     whole = lm_eval_index._whole_index()
-    found = LmEvalTasks().entries(["gsm8k", "arc_easy"])
+    found = lm_eval_index.entries(["gsm8k", "arc_easy"])
     for name, entry in found.items():
         assert (entry.kind, entry.cfg) == (whole[name].kind, whole[name].cfg)
-    arc = LmEvalTasks().entries(["ai2_arc"])["ai2_arc"]
+    arc = lm_eval_index.entries(["ai2_arc"])["ai2_arc"]
     assert sorted(arc.tags) == ["arc_challenge", "arc_easy"]
-    group = LmEvalTasks().entries(["mmlu"])
+    group = lm_eval_index.entries(["mmlu"])
     assert group["mmlu"].cfg == whole["mmlu"].cfg
     assert len(group) > 50

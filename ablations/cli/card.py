@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from ablations.cli.log import say, watched
+
 
 @click.command(short_help="Complete the model card of a merged folder.")
 @click.argument("model", type=click.Path(exists=True, file_okay=False, path_type=Path))
@@ -51,7 +53,8 @@ def card(
         benchmarks=benchmarks,
         hub=not offline,
     )
-    for path in write_card(model, options):
-        click.echo(path)
+    with watched("writing the card"):
+        for path in write_card(model, options):
+            say(str(path))
     if local := local_paths(model):
         click.echo(f"note: the recipe names folders that others lack: {', '.join(local)}", err=True)

@@ -6,8 +6,7 @@ import sys
 
 import click
 
-from ablations.machine.progress import Step, tell
-from ablations.machine.status_line import status_line
+from ablations.cli.log import watched
 
 
 @click.command(short_help="Show everything that is wrong with recipes.")
@@ -29,8 +28,7 @@ def check(recipes: tuple[str, ...], form: str, strict: bool, offline: bool) -> N
     layer counts, the models' compatibility, dtypes, revisions and the header. Downloads no
     weights: of a model that is not here only the config is fetched. Exit code 2: a recipe is wrong.
     """
-    with status_line():
-        tell(Step("checking"))
+    with watched("checking"):
         from ablations.gallery.check import check_recipe, recipes_of
         from ablations.gallery.findings import as_github, as_json, as_text
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ablations.machine.progress import Step, tell
-from ablations.machine.status_line import status_line
+from ablations.cli.log import watched
 
 
 def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -32,10 +31,10 @@ def compare(models: tuple[str, ...], tasks: tuple[str, ...]) -> None:
     'runs/layer_count:soup of math, swahili'.
 
     All models must have answered the same items with the same prompts. The statistics are those of
-    `layerswap report`; p is corrected for all comparisons of the call.
+    `layerswap report`; p is corrected for all comparisons of the call. The share of answers in the
+    right language is compared as well, and the last lines say what each model gained and lost.
     """
-    with status_line():
-        tell(Step("comparing item by item"))
+    with watched("comparing item by item"):
         from ablations.report.models_compared import compare_models
 
         text = compare_models(models, tasks)

@@ -6,6 +6,8 @@ import json
 
 import click
 
+from ablations.cli.log import watched
+
 
 @click.command(short_help="Show what differs between models, and what can be done.")
 @click.argument("models", nargs=-1, required=True, metavar="A B [MODEL]...")
@@ -19,5 +21,6 @@ def compat(models: tuple[str, ...], base: str | None, as_json: bool) -> None:
     """
     from ablations.models.compat import compare_models
 
-    found = compare_models(models, base)
+    with watched("reading configs, headers and tokenizers"):
+        found = compare_models(models, base)
     click.echo(json.dumps(found.as_json(), indent=2) if as_json else found.table())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ablations.cli.log import say, watched
 from ablations.cli.options import FiniteRange, folder_option
 
 
@@ -46,8 +47,9 @@ def delta(
     in the paper's Figure 2; several experts are compared as well. Figures need matplotlib: pip
     install 'layerswap[plot]'.
     """
-    from ablations.delta.analysis import delta as analyse
-
     options = {"threshold": threshold, "quantile": quantile, "reference": reference}
-    for line in analyse(experts, base, out=out, **options):  # type: ignore[arg-type]
-        click.echo(line, err=line.startswith("Warning:"))
+    with watched():
+        from ablations.delta.analysis import delta as analyse
+
+        for line in analyse(experts, base, out=out, **options):  # type: ignore[arg-type]
+            say(line, err=line.startswith("Warning:"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ablations.cli.log import show_log
+from ablations.cli.log import say, show_log, watched
 from ablations.cli.options import folder_option
 
 
@@ -28,8 +28,9 @@ def divergence(experts: tuple[str, ...], base: str, texts: Path | None, out: Pat
     An EXPERT is a folder, a hub id or base+adapter. Prints the mean change of the weights, its
     relative norm, the drift of the hidden states, and the cosine between the experts' changes.
     """
-    from ablations.train.divergence import divergence as measure
-
     show_log()
-    for line in measure(experts, base, texts=texts, out=out):
-        click.echo(line)
+    with watched():
+        from ablations.train.divergence import divergence as measure
+
+        for line in measure(experts, base, texts=texts, out=out):
+            say(line)

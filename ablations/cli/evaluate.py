@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ablations.cli.log import show_log
+from ablations.cli.log import show_log, watched
 from ablations.cli.options import (
     allow_code_option,
     asking_options,
@@ -20,8 +20,6 @@ from ablations.cli.options import (
     track_option,
 )
 from ablations.machine.interrupts import heeding_interrupts
-from ablations.machine.progress import Step, tell
-from ablations.machine.status_line import status_line
 
 
 def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -81,8 +79,7 @@ def evaluate(model: str, out: Path | None, track: Any, **asked: Any) -> None:
     backend, --limit, --dtype, --max-model-len and way of asking (chat template, sampling, repeats).
     """
     show_log()
-    with status_line():
-        tell(Step("starting"))
+    with watched():
         with heeding_interrupts():
             from ablations.engines.options import EngineOptions
             from ablations.evaluate.run import SuiteRequest, evaluate_model

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from ablations.cli.options import Size, progress_bar
+from ablations.cli.log import say, watched
+from ablations.cli.options import Size, byte_progress
 
 
 def _layers(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...] | None:
@@ -93,5 +94,6 @@ def harmonize(models: tuple[str, ...], out: str, shard_size: int, **options: Any
     from layerswap_method.harmonize.run import harmonize as write
 
     given = HarmonizeOptions(shard_bytes=shard_size, **options)
-    for line in write([find_model(model) for model in models], out, given, progress_bar):
-        click.echo(line)
+    with watched("reading the models"):
+        for line in write([find_model(model) for model in models], out, given, byte_progress):
+            say(line)

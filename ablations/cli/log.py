@@ -1,13 +1,46 @@
-"""Where the log of this package goes while a command runs. Imports nothing heavy before it must."""
+"""Where lines and the log go while a command runs. Imports nothing heavy before it must."""
 
 from __future__ import annotations
 
 import logging
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
-from ablations.machine.status_line import above
+import click
+
+from ablations.machine.progress import Step, tell
+from ablations.machine.status_line import above, status_line
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print `text` on stdout, or on stderr; above the status line, if there is one."""
+    if not above(text, sys.stderr if err else sys.stdout):
+        click.echo(text, err=err)
+
+
+@contextmanager
+def watched(what: str = "starting") -> Iterator[None]:
+    """Show a status line on a terminal until the block ends; print lines in it by `say`.
+
+    Args:
+        what: what is being done until another step is told.
+    """
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say(self.format(record), err=True)
+
+    handler, logger = Handler(logging.WARNING), logging.getLogger("layerswap")
+    with status_line():
+        tell(Step(what))
+        logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
 
 
 def show_log(

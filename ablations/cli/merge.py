@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from ablations.cli.options import Size, progress_bar
+from ablations.cli.log import say, watched
+from ablations.cli.options import Size, byte_progress
 
 
 @click.command()
@@ -56,7 +57,8 @@ def merge(
     from ablations.models.find import find_model
     from layerswap_method.merge.run import WriteOptions, read_merge, write_merge
 
-    given = read_merge(recipe, find_model)
+    with watched("reading the recipe and the models"):
+        given = read_merge(recipe, find_model)
     if isinstance(given, str):
         _pass_on(recipe, out, given, shard_size, mergekit_options, options)
         return
@@ -65,10 +67,11 @@ def merge(
             f"{' '.join(mergekit_options)}: mergekit is not needed for this recipe; remove what is "
             "after --, or merge with mergekit-yaml"
         )
-    for line in write_merge(
-        given, out, WriteOptions(shard_bytes=shard_size, **options), progress_bar
-    ):
-        click.echo(line)
+    with watched("planning the merge"):
+        for line in write_merge(
+            given, out, WriteOptions(shard_bytes=shard_size, **options), byte_progress
+        ):
+            say(line)
 
 
 def _pass_on(

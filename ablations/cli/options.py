@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
+from ablations.machine.progress import Step, tell
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -41,13 +43,18 @@ class Size(click.ParamType[int]):
 
 
 @contextmanager
-def progress_bar(what: str, size: int) -> Iterator[Callable[[int], object]]:
-    """Show a bar on a terminal, where the work is long enough to wonder."""
-    from tqdm import tqdm
+def byte_progress(what: str, size: int) -> Iterator[Callable[[int], object]]:
+    """Tell how many of `size` bytes are done; what is yielded takes those that are new."""
+    lock, done = threading.Lock(), 0
 
-    hidden = not sys.stderr.isatty()
-    with tqdm(total=size, desc=what, unit="B", unit_scale=True, delay=2, disable=hidden) as bar:
-        yield bar.update
+    def advance(count: int) -> None:
+        nonlocal done
+        with lock:  # several threads write
+            done += count
+            tell(Step(what, done, size, unit="bytes"))
+
+    advance(0)
+    yield advance
 
 
 def folder_option(name: str, text: str, default: str | None = None) -> Callable[[Command], Command]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from ablations.cli.log import say, watched
 from ablations.cli.options import folder_option
 from ablations.machine.progress import Step, tell
-from ablations.machine.status_line import above, status_line
 from ablations.report.formats import FORMATS
 from layerswap_method.errors import InputError
 
@@ -52,9 +52,7 @@ def report(
     (souping). Figures need matplotlib: pip install 'layerswap[plot]'. Files of an earlier report
     that this one does not have are removed; other files in the folder stay.
     """
-    with ExitStack() as opened:
-        opened.enter_context(status_line())
-        tell(Step("starting"))
+    with watched(), ExitStack() as opened:
         from ablations.report.bottom_line import as_text
         from ablations.report.writer import build
         from ablations.runner.records import load_run
@@ -98,6 +96,4 @@ def _warn_without_figures(formats: tuple[str, ...]) -> None:
     from ablations.drawing.canvas import HINT, can_draw
 
     if formats != ("csv",) and not can_draw():
-        text = f"Warning: no figures: {HINT}"
-        if not above(text):
-            click.echo(text, err=True)
+        say(f"Warning: no figures: {HINT}", err=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ablations.cli.log import show_log
+from ablations.cli.log import show_log, watched
 from layerswap_method.errors import LayerSwapError
 
 
@@ -26,10 +26,11 @@ def rescore(run: Path, data_dir: Path | None) -> None:
     layerswap run goes on with them. A task whose prompts, items or settings of generation have
     changed cannot be scored again.
     """
-    from ablations.runner.rescore import rescore_run
-
     show_log()
-    done = rescore_run(run, data_dir)
+    with watched():
+        from ablations.runner.rescore import rescore_run
+
+        done = rescore_run(run, data_dir)
     click.echo(done.report())
     if done.failed:
         raise LayerSwapError("not every record could be scored again")

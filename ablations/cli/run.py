@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from ablations.cli.log import show_log
+from ablations.cli.log import show_log, watched
 from ablations.cli.options import (
     allow_code_option,
     backend_option,
@@ -22,8 +22,6 @@ from ablations.cli.options import (
     track_option,
 )
 from ablations.machine.interrupts import heeding_interrupts
-from ablations.machine.progress import Step, tell
-from ablations.machine.status_line import status_line
 
 _KEYS = {
     "limit": "evaluate.limit",
@@ -97,8 +95,7 @@ def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) ->
     """
     from ablations.hub.bundle import OWN_CHOICE, STUDY, is_bundle, unpacked
 
-    with status_line(), ExitStack() as opened:
-        tell(Step("starting"))
+    with watched(), ExitStack() as opened:
         with heeding_interrupts():
             from ablations.runner import run as runner
 
@@ -115,10 +112,11 @@ def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) ->
         click.echo(result)
         return
     click.echo(result.report())
-    from ablations.report.bottom_line import answer_text
-    from ablations.runner.records import load_run
+    with watched("computing the answer"):
+        from ablations.report.bottom_line import answer_text
+        from ablations.runner.records import load_run
 
-    answer = answer_text(load_run(result.out))
+        answer = answer_text(load_run(result.out))
     if answer:
         click.echo(f"\n{answer}")
     if result.summary.failed:

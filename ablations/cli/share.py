@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from ablations.machine.progress import Step, tell
-from ablations.machine.status_line import status_line
+from ablations.cli.log import watched
 
 
 @click.command(short_help="Pack a run into one file.")
@@ -24,8 +23,7 @@ def share(run: Path, out: Path | None) -> None:
     Elsewhere, layerswap report FILE shows it without running anything, and layerswap run FILE runs
     it again.
     """
-    with status_line():
-        tell(Step("packing"))
+    with watched("packing"):
         from ablations.hub.bundle import pack
 
         folder = run.resolve()

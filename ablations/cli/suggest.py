@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ablations.cli.log import say, watched
 from ablations.cli.options import FiniteRange
 
 
@@ -59,7 +60,8 @@ def suggest(
     changes, and from them the number of bottom layers (b) and top layers (u) to swap and of the
     averaged layers beside them (t_b, t_u).
     """
-    from ablations.delta.suggest import suggest as propose
+    with watched():
+        from ablations.delta.suggest import suggest as propose
 
-    for line in propose(task, language, base, threshold=threshold, recipe=recipe, force=force):
-        click.echo(line)
+        for line in propose(task, language, base, threshold=threshold, recipe=recipe, force=force):
+            say(line)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from ablations.cli.log import say, watched
+
 
 @click.command("swap-adapters", short_help="Swap the layers of LoRA adapters or of prefixes.")
 @click.argument("recipe", type=click.Path(path_type=Path))
@@ -26,5 +28,6 @@ def swap_adapters(recipe: Path, out: str, rank: int | None) -> None:
     from ablations.models.find import find_model
     from layerswap_method.adapter_swap.run import swap_adapters as swap
 
-    for line in swap(recipe, find_model, out, rank):
-        click.echo(line)
+    with watched("swapping the adapters"):
+        for line in swap(recipe, find_model, out, rank):
+            say(line)

@@ -7,7 +7,8 @@ import sys
 
 import click
 
-from ablations.cli.options import list_format_option, progress_bar
+from ablations.cli.log import watched
+from ablations.cli.options import byte_progress, list_format_option
 
 
 @click.command(short_help="Compare two checkpoints tensor by tensor.")
@@ -24,9 +25,10 @@ def verify(merged: str, published: str, form: str) -> None:
     from ablations.models.find import find_checkpoint
     from layerswap_method.merge.differences import as_json, compare, describe, weight_bytes
 
-    ours, theirs = (find_checkpoint(name) for name in (merged, published))
-    with progress_bar("compare", weight_bytes(ours)) as advance:
-        found = compare(ours, theirs, advance)
+    with watched("reading the headers"):
+        ours, theirs = (find_checkpoint(name) for name in (merged, published))
+        with byte_progress("comparing", weight_bytes(ours)) as advance:
+            found = compare(ours, theirs, advance)
     if form == "json":
         click.echo(json.dumps(as_json(found), indent=2))
     else:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from ablations.delta.profile import DeltaProfile
 from ablations.drawing.canvas import HINT, can_draw
 from ablations.drawing.grid import Grid
 from ablations.machine.names import slug
+from ablations.machine.progress import Step, tell
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
 from ablations.models.find import find_model
 from ablations.paper.published import published_grid
@@ -99,9 +99,10 @@ def delta(
         for profile in found.profiles:
             rank_correlation(profile.grid(), published)  # fails before anything is written
     for label, profile in zip(found.labels, found.profiles, strict=True):
-        yield from tell(label, profile)
+        yield from tell_profile(label, profile)
     if found.comparison is not None:
         yield from tell_comparison(found.comparison)
+    tell(Step("drawing figures"))
     with told_if_unwritable(out):
         before = _files_in(found, out)
         yield from write(found, out, published)
@@ -122,8 +123,6 @@ def analyse(
     Raises:
         InputError: as `delta`.
     """
-    from tqdm import tqdm
-
     labels = label_all(experts)
     parent = find_model(base, name=Path(base).name)
     pairs = [
@@ -138,9 +137,7 @@ def analyse(
     inside = [name for name in shared if places[name][0] is not None]
     matrices = in_order(places[name][1] for name in inside if first.axis(name) is not None)
     vectors = tuple(dict.fromkeys(places[n][1] for n in inside if first.axis(n) is None))
-    is_silent = not sys.stderr.isatty()
-    with tqdm(shared, "reading", unit="tensor", delay=1, leave=False, disable=is_silent) as names:
-        changes = read_changes(pairs, names)
+    changes = read_changes(pairs, shared)
     profiles = tuple(
         profile_of(change, matrices, vectors, num_layers, threshold=threshold, quantile=quantile)
         for change in changes
@@ -167,7 +164,7 @@ def label_all(experts: Sequence[str]) -> list[str]:
     return list(experts)
 
 
-def tell(label: str, profile: DeltaProfile) -> Iterator[str]:
+def tell_profile(label: str, profile: DeltaProfile) -> Iterator[str]:
     """Yield what a user should know of an expert before looking at a figure."""
     above = [t for t in profile.tensors if t.layer is not None and t.is_matrix]
     rows = sum(tensor.rows for tensor in above)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ablations.delta.parameters import places_of
 from ablations.delta.profile import DeltaProfile, TensorDelta
 from ablations.delta.sums import TensorSums, tensor_sums
+from ablations.machine.progress import Step, counted, tell
 from layerswap_method.deltas.pair import DeltaPair
 
 QUANTILE = 0.125
@@ -42,18 +43,18 @@ class Change:
     """Name -> mean, median, 90th percentile and maximum of the rows, from float64."""
 
 
-def read_changes(pairs: Sequence[DeltaPair], names: Iterable[str]) -> list[Change]:
+def read_changes(pairs: Sequence[DeltaPair], names: Sequence[str]) -> list[Change]:
     """Return the changes of several experts of one base, from one pass over their tensors.
 
     Args:
         pairs: at least one.
-        names: tensors that all of them hold; taken as they are needed.
+        names: tensors that all of them hold.
 
     Raises:
         InputError: for files that change, and weights that are NaN or infinite.
     """
     changes = [Change(pair, number) for number, pair in enumerate(pairs)]
-    with closing(tensor_sums(pairs, names)) as every:
+    with closing(tensor_sums(pairs, counted("reading the changes", names))) as every:
         for sums in every:
             for change, rows in zip(changes, sums.rows, strict=True):
                 change.sums[sums.name] = sums
@@ -65,6 +66,7 @@ def read_changes(pairs: Sequence[DeltaPair], names: Iterable[str]) -> list[Chang
                     float(rows.max()),
                 )
             sums.rows = sums.rows[:, :0].copy()
+    tell(Step("computing the statistics"))
     return changes
 
 

@@ -18,6 +18,7 @@ import yaml
 
 from ablations.delta.suggest_rule import Suggestion, suggest_swap
 from ablations.drawing.text_table import text_table
+from ablations.machine.progress import counted
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
 from ablations.models.find import Expert, find_model
 from ablations.models.fit import compatibility_report
@@ -80,7 +81,7 @@ def suggest(
         _check_target(recipe, force=force)
     models = _find_models(task, language, base)
     spec = LayerSwapSpec(placement="delta_share", delta_threshold=threshold)
-    units = measure(spec, models.experts, models.base, models.num_layers).units
+    units = measure(spec, models.experts, models.base, models.num_layers, counted).units
     suggestion = suggest_swap(
         [unit.task_share for unit in units], [unit.language_share for unit in units], threshold
     )

@@ -90,6 +90,10 @@ def _won(winners: Sequence[Source], source: Source, start: int = 0, stop: int | 
     return format_layers([layer for layer in layers if winners[layer] == source])
 
 
+def _layers(listed: str) -> str:
+    return f"layer {listed}" if listed.isdigit() else f"layers {listed}"
+
+
 def _refusal(winners: Sequence[Source], bottom: int, top: int, threshold: float) -> str | None:
     language = _won(winners, "language")
     if "task" not in winners and not language:
@@ -119,11 +123,14 @@ def _remarks(
     middle = bottom + above, total - top - below
     if language := _won(winners, "language", *middle):
         yield (
-            f"the language expert also wins layers {language}, which lie "
-            "inside and stay the task expert's; placement: delta_share would take them"
+            f"the language expert also wins {_layers(language)} in the middle, which the proposal "
+            "leaves to the task expert; placement: delta_share would take them"
         )
     if average := _won(winners, "average", *middle):
-        yield f"layers {average} are within the threshold and stay the task expert's"
+        yield (
+            f"neither expert wins {_layers(average)} (within the threshold), which the proposal "
+            "leaves to the task expert"
+        )
     if 2 * (bottom + top) > total:
         yield (
             f"{bottom + top} of {total} layers would be the language expert's and "

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,18 @@ def tell(step: Step) -> None:
     """Tell the listener what is being done; does nothing where nobody listens."""
     if _listeners:
         _listeners[-1](step)
+
+
+def is_heard() -> bool:
+    """Return whether anybody listens."""
+    return bool(_listeners)
+
+
+def counted(what: str, things: Sequence[T], unit: str = "tensors") -> Iterator[T]:
+    """Yield `things`, telling how many of them were taken."""
+    for done, thing in enumerate(things):
+        tell(Step(what, done, len(things), unit=unit))
+        yield thing
 
 
 @contextmanager

@@ -17,6 +17,9 @@ from typing import TextIO
 from ablations.machine.progress import Step, listening
 
 _EVERY_S = 0.5
+_LEAST_S = 0.1
+"""Between two pictures of one step."""
+
 _CLEAR = "\r\x1b[K"
 
 _active: list[StatusLine] = []
@@ -33,7 +36,7 @@ def status_line(shown: bool | None = None) -> Iterator[None]:
     if not is_wanted or _active:
         yield
         return
-    line = StatusLine(sys.stderr)
+    line = StatusLine(sys.stderr, _LEAST_S)
     _active.append(line)
     try:
         with listening(line.take):
@@ -59,9 +62,11 @@ def above(text: str, stream: TextIO | None = None) -> bool:
 class StatusLine:
     """The line; drawn by a thread of its own, so that its clock goes on while work is done."""
 
-    def __init__(self, stream: TextIO):
-        """Draw on `stream` from now on."""
+    def __init__(self, stream: TextIO, least_s: float = 0.0):
+        """Draw on `stream` from now on, a step that only advances at most every `least_s`."""
         self._stream = stream
+        self._least_s = least_s
+        self._drawn = 0.0
         self._lock = threading.RLock()
         self._whole: _Rate | None = None
         self._part: _Rate | None = None
@@ -73,11 +78,16 @@ class StatusLine:
     def take(self, step: Step) -> None:
         """Show `step` from now on."""
         with self._lock:
+            known = self._whole if step.is_whole else self._part
+            rate = _Rate.next(known, step)
             if step.is_whole:
-                self._whole = _Rate.next(self._whole, step)
+                self._whole = rate
             else:
-                self._part = _Rate.next(self._part, step)
-            self._draw()
+                self._part = rate
+                if step.total and self._whole is not None:
+                    self._whole.count_from_now()
+            if rate is not known or time.monotonic() - self._drawn >= self._least_s:
+                self._draw()
 
     def above(self, text: str, stream: TextIO) -> None:
         """Print `text` to `stream` above the line."""
@@ -105,7 +115,7 @@ class StatusLine:
     def _draw(self) -> None:
         if self._ended.is_set():
             return
-        now = time.monotonic()
+        self._drawn = now = time.monotonic()
         columns = shutil.get_terminal_size((100, 24)).columns
         rates = [each for each in (self._whole, self._part) if each is not None]
         parts = [*(each.as_text(now) for each in rates), *(each.step.where for each in rates)]
@@ -123,7 +133,21 @@ class _Rate:
     def __init__(self, step: Step):
         self.step = step
         self._began = time.monotonic()
+        self._counted_from: float | None = None
         self._first = step
+
+    def count_from_now(self) -> None:
+        """Measure the speed from now on, if nothing was done or measured before.
+
+        What is done before the first item, such as the start of an engine, is done once and says
+        nothing about the rest.
+        """
+        if self._counted_from is None and not self._gained():
+            self._counted_from = time.monotonic()
+
+    def _gained(self) -> float:
+        first = self._first
+        return self.step.done - self.step.skipped - (first.done - first.skipped)
 
     @classmethod
     def next(cls, known: _Rate | None, step: Step) -> _Rate:
@@ -146,13 +170,12 @@ class _Rate:
             text += f" {step.done / size:.1f}/{step.total / size:.1f} {unit}"
         else:
             text += f" {step.done:.0f}/{step.total:.0f} {step.unit}"
-        first = self._first
-        gained = step.done - step.skipped - (first.done - first.skipped)
-        tokens = step.tokens - first.tokens
+        tokens = step.tokens - self._first.tokens
         if tokens and elapsed:
             text += f", {tokens / elapsed:,.0f} tokens/s"
-        if gained > 0 and step.done < step.total:
-            return f"{text}, {_clock(elapsed * (step.total - step.done) / gained)} left".strip()
+        if (gained := self._gained()) > 0 and step.done < step.total:
+            took = elapsed if self._counted_from is None else now - self._counted_from
+            return f"{text}, {_clock(took * (step.total - step.done) / gained)} left".strip()
         return f"{text}  {_clock(elapsed)}".strip()
 
 

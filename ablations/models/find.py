@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ablations.machine.progress import Step, tell
 from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError, first_line, nearest
 from layerswap_method.recipe.references import beside, is_folder, is_there, no_such_folder
@@ -161,6 +162,7 @@ def _locate(text: str, who: str, folder: Path | None, *, download: bool) -> Path
     from huggingface_hub import snapshot_download
 
     repository, _, revision = text.partition("@")
+    tell(Step(""))  # a download shows its own bar
     try:
         return Path(
             snapshot_download(

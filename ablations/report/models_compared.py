@@ -20,6 +20,7 @@ from ablations.report.wording import ALPHA, is_small
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import CellRecord, Run, TaskRecord, load_run
 from ablations.runner.results import latest_records
+from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED
 from ablations.scoring.protocol import protocol_of
 from ablations.scoring.records import TaskScore
 from ablations.statistics.as_text import p_text, points, with_interval
@@ -49,9 +50,16 @@ class _Model:
     tasks: dict[str, TaskRecord]
     """Task -> its record."""
 
-    def score(self, task: str) -> TaskScore:
-        """Return the first score of a task, which is the task's own metric."""
-        return next(s for s in self.tasks[task].evaluation.scores if s.task == task)
+    def score(self, task: str, metric: str | None = None) -> TaskScore:
+        """Return a score of a task; without `metric` the first one, which is the task's own."""
+        return next(score for score in self._scores(task) if metric in (None, score.metric))
+
+    def has(self, task: str, metric: str) -> bool:
+        """Return whether the task has a score of this metric."""
+        return any(score.metric == metric for score in self._scores(task))
+
+    def _scores(self, task: str) -> list[TaskScore]:
+        return [score for score in self.tasks[task].evaluation.scores if score.task == task]
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,23 @@ class _Row:
     second: int
     outcome: Outcome | None
     higher_is_better: bool
+
+    @property
+    def name(self) -> str:
+        """What is compared: the task's own score, or the share of answers in its language."""
+        is_language = self.metric == LANGUAGE_FIDELITY
+        return f"{self.task}: answers in the language" if is_language else self.task
+
+    @property
+    def p(self) -> float | None:
+        """The p-value; None where nothing was tested."""
+        return None if self.outcome is None else self.outcome.p
+
+    def better(self, p_holm: float | None) -> int | None:
+        """Return the number of the better model; None where there is no evidence of one."""
+        if self.outcome is None or p_holm is None or not is_small(self.outcome, p_holm):
+            return None
+        return self.first if (self.outcome.difference > 0) == self.higher_is_better else self.second
 
 
 def compare_models(names: Sequence[str], tasks: Sequence[str] = ()) -> str:
@@ -89,13 +114,11 @@ def compare_models(names: Sequence[str], tasks: Sequence[str] = ()) -> str:
     level = models[0].run.study.evaluate.level
     comparer = Comparer(seed=models[0].run.study.evaluate.seed, level=level)
     rows = [row for task in chosen for row in _compared(models, task, comparer)]
-    tested = [row.outcome.p for row in rows if row.outcome and row.outcome.p is not None]
-    corrected = iter(holm(tested))
+    tested = [row.p for row in rows if row.p is not None]
+    left = iter(holm(tested))
+    corrected = [None if row.p is None else next(left) for row in rows]
     letters = _letters(len(models))
-    lines = [
-        _line(row, letters, next(corrected) if row.outcome and row.outcome.p is not None else None)
-        for row in rows
-    ]
+    lines = [_line(row, letters, p) for row, p in zip(rows, corrected, strict=True)]
     warnings = dict.fromkeys(
         f"Warning: {text}" for model in models for text in _problems(model, chosen)
     )
@@ -105,6 +128,7 @@ def compare_models(names: Sequence[str], tasks: Sequence[str] = ()) -> str:
         "\n".join(f"{letter}: {model.name}" for letter, model in zip(letters, models, strict=True)),
         _score_table(models, chosen, letters),
         text_table(head, lines, labels=2, sides="llrrrrl"),
+        "\n".join(_gained_and_lost(rows, corrected, letters)),
         textwrap.fill(
             f"Scores in percent; BLEU and chrF++ on a scale of 0 to 100. Differences: first minus "
             f"second, in points, with {level:.0%} intervals over items. p is corrected by Holm's "
@@ -231,17 +255,22 @@ def _compared(models: Sequence[_Model], task: str, comparer: Comparer) -> Iterat
                 "evaluate both with the same --limit, data and task files"
             )
     items = sorted(asked[0])
-    blocks = [_block(model, task, items) for model in models]
-    score = models[0].score(task)
-    for first, second in itertools.combinations(range(len(models)), 2):
-        one, other = blocks[first], blocks[second]
-        outcome = comparer.compare(one, other) if one and other else None
-        yield _Row(task, score.metric, first, second, outcome, score.higher_is_better)
+    metrics = [models[0].score(task).metric]
+    if metrics != [LANGUAGE_FIDELITY] and all(m.has(task, LANGUAGE_FIDELITY) for m in models):
+        metrics.append(LANGUAGE_FIDELITY)
+    for metric in metrics:
+        scores = [model.score(task, metric) for model in models]
+        blocks = [_block(m, task, s, items) for m, s in zip(models, scores, strict=True)]
+        for first, second in itertools.combinations(range(len(models)), 2):
+            one, other = blocks[first], blocks[second]
+            outcome = comparer.compare(one, other) if one and other else None
+            is_up = OBSERVED.get(metric, scores[0].higher_is_better)
+            yield _Row(task, metric, first, second, outcome, is_up)
 
 
-def _block(model: _Model, task: str, items: Sequence[Item]) -> Block | None:
-    """Return the items of a task; None where they have no value of their own (perplexity)."""
-    record, score = model.tasks[task], model.score(task)
+def _block(model: _Model, task: str, score: TaskScore, items: Sequence[Item]) -> Block | None:
+    """Return the items of a score; None where they have no value of their own (perplexity)."""
+    record = model.tasks[task]
     values = read_items(record).get((task, score.metric, score.filter), {})
     if not score.is_share or not all(item in values for item in items):
         return None
@@ -250,20 +279,38 @@ def _block(model: _Model, task: str, items: Sequence[Item]) -> Block | None:
 
 def _line(row: _Row, letters: Sequence[str], p_holm: float | None) -> tuple[str, ...]:
     first, second = letters[row.first], letters[row.second]
-    head = (row.task, f"{first} - {second}")
+    head = (row.name, f"{first} - {second}")
     outcome = row.outcome
     if outcome is None:
         return (*head, "", "", "", "", f"{row.metric} has no value for each item")
     difference = points(outcome.difference)
     if outcome.p is None or p_holm is None:
         return (*head, difference, "", "", str(outcome.items), "the same model")
-    reading = "no evidence"
-    if is_small(outcome, p_holm):
-        is_up = (outcome.difference > 0) == row.higher_is_better
-        reading = f"{first if is_up else second} is better"
+    better = row.better(p_holm)
+    reading = "no evidence" if better is None else f"{letters[better]} is better"
     interval = f"[{points(outcome.low)}, {points(outcome.high)}]"
     numbers = (f"{difference} {interval}", p_text(outcome.p), p_text(p_holm))
     return (*head, *numbers, str(outcome.items), reading)
+
+
+def _gained_and_lost(
+    rows: Sequence[_Row], corrected: Sequence[float | None], letters: Sequence[str]
+) -> Iterator[str]:
+    """Yield for each pair of models what the second gained and lost against the first."""
+    pairs: dict[tuple[int, int], list[tuple[_Row, int | None]]] = {}
+    for row, p_holm in zip(rows, corrected, strict=True):
+        if p_holm is not None:
+            found = pairs.setdefault((row.first, row.second), [])
+            found.append((row, row.better(p_holm)))
+    for (first, second), found in pairs.items():
+        gained = [row.name for row, better in found if better == second]
+        lost = [row.name for row, better in found if better == first]
+        parts = [f"gained on {', '.join(gained)}"] if gained else []
+        parts += [f"lost on {', '.join(lost)}"] if lost else []
+        if rest := len(found) - len(gained) - len(lost):
+            parts.append(f"no evidence on {rest} of {len(found)}")
+        text = f"{letters[second]} against {letters[first]}: {'; '.join(parts)}."
+        yield textwrap.fill(text, _WIDTH, subsequent_indent="  ")
 
 
 def _score_table(models: Sequence[_Model], tasks: Sequence[str], letters: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 One actor is one engine on one GPU (`num_gpus=1`) for as long as it lives; on a cluster without
 GPUs it is one engine on `cpus` processor slots. Actors only compute: records are written by the
 driver, so a node that goes away leaves nothing half written, and its cell is begun elsewhere.
+How far an item is, its actor tells a board on the driver's node, if the driver shows it to anybody.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import logging
 import os
 import socket
 import sys
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ablations.machine.progress import Step, is_heard, listening, now_and_then, tell, together
 from ablations.runner.work import Doubt, Failed, Outcome, Work, WorkEvaluator, attempt
 from layerswap_method.errors import InputError, first_line
 
@@ -24,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.5
 _ANSWER_S = 10.0
+_TELL_S = 1.0
+"""How often an actor tells how far its item is."""
+
 HOW_TO_INSTALL = "pip install 'layerswap[ray]'"
 
 
@@ -43,17 +49,40 @@ class _Actor:
     """Whether it has started. An actor that the cluster has no room for yet gets no item."""
 
 
+class _Board:
+    """What lives in a small actor of its own: how far the items are."""
+
+    def __init__(self) -> None:
+        self._steps = dict[str, tuple[str, Step]]()
+
+    def write(self, actor: str, score_key: str, step: Step) -> None:
+        self._steps[actor] = (score_key, step)
+
+    def read(self) -> dict[str, Step]:
+        """Return score key -> step."""
+        return dict(self._steps.values())
+
+
 class _Engine:
     """What lives in the actor: an evaluator that keeps its engine."""
 
-    def __init__(self, factory: Callable[[], WorkEvaluator]):
+    def __init__(self, factory: Callable[[], WorkEvaluator], board: Any):
         self._evaluator = factory()
+        self._board = board
+        self._name = uuid.uuid4().hex
 
     def start(self) -> None:
         """Answer, which an actor does when it runs."""
 
     def evaluate(self, work: Work) -> Outcome:
-        return attempt(self._evaluator, work)
+        if self._board is None:
+            return attempt(self._evaluator, work)
+
+        def write(step: Step) -> None:
+            self._board.write.remote(self._name, work.score_key, step)
+
+        with listening(now_and_then(write, _TELL_S)):
+            return attempt(self._evaluator, work)
 
     def check(self) -> Doubt | None:
         return self._evaluator.check(None)
@@ -101,6 +130,9 @@ class RayExecutor:
         self._cpus = cpus
         self._actors: list[_Actor] = []
         self._queue: list[Work] = []
+        self._board: Any = None
+        self._read: Any = None
+        """Reference to what the board says, when it has been asked."""
 
     @property
     def slots(self) -> int:
@@ -135,7 +167,27 @@ class RayExecutor:
             if work is not None:
                 ended.append((work, outcome))
         self._dispatch()
+        self._tell()
         return ended
+
+    def _tell(self) -> None:
+        """Tell how far the items are, as far as the board has answered; waits for nothing."""
+        if self._board is None:
+            return
+        busy = {each.work.score_key: each.work for each in self._actors if each.work is not None}
+        if not busy:
+            tell(Step("starting an engine on the cluster"))
+        if self._read is None:
+            self._read = self._board.read.remote()
+        ready, _ = self._ray.wait([self._read], timeout=0)
+        if not ready:
+            return
+        answer, self._read = self._read, None
+        with contextlib.suppress(self._ray.exceptions.RayError):  # then nothing is shown
+            steps = self._ray.get(answer)
+            shown = {busy[key].label: step for key, step in steps.items() if key in busy}
+            if shown:
+                tell(together(shown))
 
     def _dispatch(self) -> None:
         idle = [actor for actor in self._actors if actor.ready and actor.pending is None]
@@ -152,6 +204,7 @@ class RayExecutor:
 
     def settle(self) -> Sequence[Doubt]:
         """Have the engine of every actor checked; one that went away has nothing to say."""
+        tell(Step("checking the engines on the cluster"))
         found = []
         for actor in self._actors:
             if actor.ready and actor.pending is None:
@@ -164,6 +217,9 @@ class RayExecutor:
         for actor in self._actors:
             self._ray.kill(actor.handle)
         self._actors.clear()
+        if self._board is not None:
+            self._ray.kill(self._board)
+            self._board = self._read = None
         if self._connected_here:
             self._ray.shutdown()
 
@@ -171,10 +227,21 @@ class RayExecutor:
         has_gpu = any(node["Resources"].get("GPU") for node in self._ray.nodes() if node["Alive"])
         needs = {"num_gpus": 1} if has_gpu else {"num_cpus": self._cpus}
         spread = "DEFAULT" if has_gpu else "SPREAD"
+        if self._board is None and is_heard():
+            self._board = self._start_board()
         remote = self._ray.remote(_Engine)
         # The driver begins a lost item again by itself: it knows which one it was.
         options = {"max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": spread}
-        return remote.options(**needs, **options).remote(self._factory)
+        return remote.options(**needs, **options).remote(self._factory, self._board)
+
+    def _start_board(self) -> Any:
+        """Start the board on this node, which is there as long as somebody looks at it."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = self._ray.get_runtime_context().get_node_id()
+        place = NodeAffinitySchedulingStrategy(here, soft=True)
+        remote = self._ray.remote(_Board)
+        return remote.options(num_cpus=0, scheduling_strategy=place).remote()
 
 
 def _resolved(address: str) -> str:

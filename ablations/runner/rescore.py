@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ablations.engines.backends import backend_versions
 from ablations.machine.locks import try_claim
+from ablations.machine.progress import counted
 from ablations.runner import records
 from ablations.runner.loop import LOCKS, now
 from ablations.runner.results import write_results
@@ -78,7 +79,7 @@ def rescore_run(path: Path, data_dir: Path | None = None) -> Rescored:
         raise InputError(f"{path}: another command writes this run now; wait until it has ended")
     try:
         found, renamed = Rescored(path), dict[str, str]()
-        for label, record in _unique(run).items():
+        for label, record in counted("scoring again", [*_unique(run).items()], "records"):
             try:
                 key = _rescore(path, record, data_dir)
             except LayerSwapError as error:

@@ -287,7 +287,6 @@ def _find_experts(
     known = {} if file is None else file.references()
     models = set(named_models(study.recipe or {})) - set(pooled_names(study))
     for name in names:
-        tell(Step(""))  # a download shows its own bar
         is_own = name not in known and is_reference(name)
         try:
             experts[name] = find_expert(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ablations.delta.suggest_rule import suggest_swap
+from ablations.machine.progress import counted
 from ablations.models.find import Expert
 from ablations.study.documents import LAYER_SWAP
 from ablations.study.scaling import COUNTS
@@ -81,7 +82,7 @@ def with_suggestions(
             )
         ]
         spec = LayerSwapSpec(placement="delta_share", delta_threshold=THRESHOLD)
-        units = measure(spec, inputs[:-1], inputs[-1], num_layers).units
+        units = measure(spec, inputs[:-1], inputs[-1], num_layers, counted).units
         found = suggest_swap(
             [unit.task_share for unit in units], [unit.language_share for unit in units]
         )

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ablations.machine.progress import Step, counted, tell
 from ablations.train.model import load_base, load_tokenizer, with_adapter
 
 TOKENS = 128
@@ -37,13 +38,15 @@ def hidden_states(
     """
     import torch
 
+    name = folder.name if adapter is None else adapter.name
+    tell(Step(f"loading {name}"))
     tokenizer = load_tokenizer(words or folder)
     model = load_base(folder)
     if adapter is not None:
         model = with_adapter(model, adapter)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = model.to(device).eval()
-    for text in texts:
+    for text in counted(f"reading texts with {name}", texts, "texts"):
         ids = torch.tensor(tokenizer(text)["input_ids"][:TOKENS], device=device)[None]
         with torch.no_grad():
             # peft hands the prefix to the model as a cache, which it must be allowed to have.

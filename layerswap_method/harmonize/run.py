@@ -207,7 +207,7 @@ def _write(
     config = config_of(model.shape, document, options.dtype)
     with temporary_output(folder) as new:
         files = plan_files(model, new, options.shard_bytes)
-        with bar(folder.name, sum(file.nbytes for file in files)) as advance:
+        with bar(f"writing {folder.name}", sum(file.nbytes for file in files)) as advance:
             write_files(files, advance=advance)
         copy_donor_files(checkpoint.path, new, None)
         for name, content in (("config.json", config), (HARMONIZE_FILE, record)):

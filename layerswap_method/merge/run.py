@@ -161,10 +161,10 @@ def write_merge(
     with temporary_output(out, key, resume=options.resume) as folder:
         files = lay_out(stream, folder, options.shard_bytes)
         size = sum(file.nbytes for file in files)
-        with bar("write", size) as advance:
+        with bar("writing", size) as advance:
             write_files(files, resume=options.resume, advance=advance, **how)
         if options.verify:
-            with bar("verify", size) as advance:
+            with bar("verifying", size) as advance:
                 verify_files(files, advance=advance, **how)
         written = merge.document.get("out_dtype") or merge.document.get("dtype")
         copy_donor_files(stream.donor, folder, written)

@@ -106,8 +106,8 @@ def test_what_is_no_swap_is_said(winners: str, reason: str) -> None:
 
 def test_remarks_tell_what_the_outer_swap_leaves_out() -> None:
     found = swap_of("lttllttaattttttttttl")
-    assert any("also wins layers 3-4, which lie inside" in text for text in found.remarks)
-    assert any("layers 7-8 are within the threshold" in text for text in found.remarks)
+    assert any("also wins layers 3-4 in the middle" in text for text in found.remarks)
+    assert any("neither expert wins layers 7-8" in text for text in found.remarks)
     assert any("3 of 4 layers would be" in text for text in swap_of("llt" + "l").remarks)
     assert swap_of("lttttttttl").remarks == ()
 

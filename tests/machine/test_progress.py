@@ -7,7 +7,15 @@ import time
 
 import pytest
 
-from ablations.machine.progress import Step, listening, now_and_then, tell, together
+from ablations.machine.progress import (
+    Step,
+    counted,
+    is_heard,
+    listening,
+    now_and_then,
+    tell,
+    together,
+)
 from ablations.machine.status_line import StatusLine, above, status_line
 
 
@@ -63,6 +71,28 @@ def test_work_that_was_finished_before_does_not_count_for_the_time_left() -> Non
     line.take(Step("", 91, 100, skipped=90, unit="tasks", is_whole=True))
     line.close()
     assert shown(stream)[-1] == "91/100 tasks, 0:02 left"
+
+
+def test_the_start_of_an_engine_does_not_count_for_the_time_left() -> None:
+    stream = io.StringIO()
+    line = StatusLine(stream)
+    line.take(Step("", 0, 11, unit="tasks", is_whole=True))
+    line.take(Step("starting the engine"))
+    time.sleep(1.2)
+    line.take(Step("math", 0, 300))
+    line.take(Step("", 1, 11, unit="tasks", is_whole=True))
+    line.take(Step("words", 0, 300))  # counts from the first item, not from this one
+    line.close()
+    assert shown(stream)[-1].startswith("1/11 tasks, 0:00 left | words")
+
+
+def test_what_is_taken_one_by_one_is_counted() -> None:
+    heard = list[Step]()
+    assert not is_heard()
+    with listening(heard.append):
+        assert is_heard()
+        assert list(counted("reading", ["a", "b"])) == ["a", "b"]
+    assert heard == [Step("reading", 0, 2, unit="tensors"), Step("reading", 1, 2, unit="tensors")]
 
 
 def test_the_clock_goes_on_while_nothing_is_told() -> None:

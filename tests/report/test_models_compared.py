@@ -108,6 +108,24 @@ def test_cells_are_tested_as_in_the_report_and_corrected_together(run: Run) -> N
     assert rows["pocket_math_sw", "B - C"].endswith("B is better")
 
 
+def test_what_a_model_gained_and_lost_is_told_with_the_language_of_its_answers(
+    tmp_path: Path,
+) -> None:
+    spoken = {"base": 1.0, "task_expert": 0.4, "soup": 1.0}
+    study = study_of(baseline=BASELINES, recipe=None, evaluate=TASKS)
+    path = write_run(
+        tmp_path, study, _ability, items=80, fidelity=lambda point, _: spoken[point.kind]
+    ).path
+    labels = [cell.label for cell in load_run(path).cells]
+    text = compare_models([f"{path}:{label}" for label in labels], ["pocket_math_sw"])
+    assert "B against A: gained on pocket_math_sw; lost on pocket_math_sw: answers in the" in text
+    assert "C against A: gained on pocket_math_sw; no evidence on 1 of 2." in text
+    line = next(x for x in text.splitlines() if x.startswith("pocket_math_sw: answers in the"))
+    assert "A - B" in line
+    assert " +60.0 [" in line
+    assert line.endswith("A is better")
+
+
 def test_folders_of_evaluate_need_no_cell(tmp_path: Path) -> None:
     one = _single(tmp_path / "one", "base")
     two = _single(tmp_path / "two:b", "task_expert")

@@ -6,13 +6,23 @@ from pathlib import Path
 
 import pytest
 
+from ablations.machine.progress import Step, listening
 from ablations.runner.loop import run_cells
 from layerswap_method.errors import InputError
-from tests.runner.fakes import FakeEvaluator, InProcess, key_of, make_cells, scores_on_disk
+from tests.runner.fakes import (
+    ITEMS,
+    TASK,
+    FakeEvaluator,
+    InProcess,
+    key_of,
+    make_cells,
+    scores_on_disk,
+)
 from tests.waiting import wait_until
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray")
 COUNT = 24
+LABELS = {cell.label for cell in make_cells(4)}
 
 
 @pytest.fixture
@@ -66,18 +76,29 @@ def test_a_killed_node_costs_no_cell_and_changes_no_record(tmp_path: Path, clust
 
 @needs_ray
 @pytest.mark.slow
-def test_a_failed_cell_is_no_lost_one(tmp_path: Path, cluster) -> None:
+def test_a_failed_cell_is_no_lost_one_and_progress_is_told(tmp_path: Path, cluster) -> None:
     from ablations.runner.ray_executor import RayExecutor
 
     cells = make_cells(4)
-    evaluator = FakeEvaluator(raising=("bottom_layers=1",), journal=tmp_path / "journal")
+    evaluator = FakeEvaluator(
+        raising=("bottom_layers=1",), journal=tmp_path / "journal", delay_s=6, company=2
+    )
     executor = RayExecutor(evaluator, address=cluster.address, jobs=2)
+    steps = list[Step]()
     try:
-        summary = run_cells(tmp_path / "run", cells, executor, progress=False)
+        with listening(steps.append):
+            summary = run_cells(tmp_path / "run", cells, executor, progress=False)
     finally:
         executor.close()
     assert list(summary.failed) == ["bottom_layers=1"]
     assert len((tmp_path / "journal").read_text().splitlines()) == 4  # it was not tried again
+    inside = [step for step in steps if step.done > 0 and step.unit == "items"]
+    assert {step.what for step in inside} & {TASK, "2 tasks at once"}
+    assert any(step.total == ITEMS and step.where in LABELS for step in inside) or any(
+        step.total == 2 * ITEMS for step in inside
+    )
+    assert steps[0].is_whole
+    assert Step("starting an engine on the cluster") in steps
 
 
 @needs_ray

@@ -80,10 +80,11 @@ def claim(
     """Test whether a swap beats both experts and the soup.
 
     Several bases are trained, with several pairs of experts each. That takes hours the first time;
-    a stopped run goes on.
+    a stopped run goes on. A base takes part if it solves English math, translates, and finds the
+    translations of words in its hidden states; never by its score in target-language math.
     """
     show_log()
-    from ablations.evaluate.claim import run_claim
+    from ablations.evaluate.claim import RESULT, run_claim
 
     found = run_claim(out, bases=bases, pairs=pairs, limit=limit, preset=preset, backend=backend)
-    click.echo(found.report())
+    click.echo(f"{found.report()}\n\n{out / RESULT}")

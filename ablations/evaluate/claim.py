@@ -1,7 +1,6 @@
 """Does a swap beat both experts and their soup on the pocket? Several bases, several expert pairs.
 
-Builds every base with its pairs, evaluates them as any study does, and draws bases, pairs and
-items again for the interval of ``swap - max(task expert, language expert, soup)``. What is done is
+Builds every base with its pairs, gates it, and evaluates all as any study does. What is done is
 kept: the same command goes on. How training or evaluating works is known elsewhere.
 """
 
@@ -9,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,18 @@ import numpy.typing as npt
 
 from ablations.engines.backends import resolve_backend
 from ablations.engines.options import BackendChoice, EngineOptions
+from ablations.evaluate.claim_found import (
+    GATE,
+    RIVALS,
+    SOURCE,
+    TARGET,
+    TRANSLATION,
+    Base,
+    Claim,
+    Scores,
+)
+from ablations.evaluate.retrieval import measure_retrieval
+from ablations.machine.whole_files import write_text
 from ablations.pocket.build import PocketPaths, build_pocket
 from ablations.pocket.config import PocketConfig, Preset
 from ablations.runner.records import CellRecord, load_run
@@ -28,10 +38,8 @@ from layerswap_method.errors import LayerSwapError
 
 logger = logging.getLogger(__name__)
 
-TARGET, SOURCE = "pocket_math_sw", "pocket_math_en"
-GATE = {"pocket_math_en": 0.3, "pocket_translate_sw_en": 0.3}
-"""What a base must reach to take part (exact match, a share). Never a score of `TARGET`."""
-RIVALS = ("task_expert", "language_expert", "soup")
+RESULT = "claim.json"
+"""In the folder of the claim: what was found so far."""
 PLACEMENTS: Mapping[str, Mapping[str, Value]] = {
     "swap": {"placement": "outer"},
     "middle": {"placement": "middle"},
@@ -41,78 +49,6 @@ PLACEMENTS: Mapping[str, Mapping[str, Value]] = {
 _NAME = "pocket_claim"
 _OPTIONS = EngineOptions(dtype="float32", kv_cache_gib=1, gpu_memory_utilization=0.3)
 
-Scores = dict[str, dict[str, npt.NDArray[np.float64]]]
-"""Row -> task -> ``[pairs, items]``, 0 or 1; one base."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What was found; scores and differences are shares."""
-
-    scores: tuple[Scores, ...]
-    """Of the bases that take part."""
-    gated_out: tuple[int, ...]
-    """Seeds of the bases that do not."""
-    level: float = 0.95
-    """Of the intervals."""
-    resamples: int = 2000
-    """Draws of bases, pairs and items."""
-
-    def gain(self, rows: Sequence[str] = RIVALS, task: str = TARGET) -> tuple[float, float, float]:
-        """Return the swap's mean score minus the best mean of `rows`, with its interval.
-
-        The best of `rows` is chosen anew in every draw.
-        """
-        rng = np.random.default_rng(0)
-        names = ("swap", *rows)
-        values = np.stack([np.stack([one[name][task] for name in names]) for one in self.scores])
-        bases, _, pairs, items = values.shape  # [bases, rows, pairs, items]
-        draws = np.empty(self.resamples)
-        for draw in range(self.resamples):
-            weights = rng.multinomial(items, np.full(items, 1 / items)) / items
-            means = values[rng.integers(bases, size=bases)] @ weights
-            chosen = rng.integers(pairs, size=(bases, 1, pairs))
-            drawn = np.take_along_axis(means, chosen, axis=2).mean(axis=(0, 2))
-            draws[draw] = drawn[0] - drawn[1:].max()
-        means = values.mean(axis=(0, 2, 3))
-        low, high = np.quantile(draws, [(1 - self.level) / 2, (1 + self.level) / 2])
-        return float(means[0] - means[1:].max()), float(low), float(high)
-
-    def report(self) -> str:
-        """Return the table and the answer."""
-        rows = list(self.scores[0])
-        lines = [
-            "| model | target math | by base | English math |",
-            "|---|---|---|---|",
-            *(
-                f"| {row.replace('_', ' ')} | {_mean(self.scores, row, TARGET):.3f} | "
-                f"{' '.join(f'{one[row][TARGET].mean():.3f}' for one in self.scores)} | "
-                f"{_mean(self.scores, row, SOURCE):.3f} |"
-                for row in rows
-            ),
-        ]
-        pairs, items = self.scores[0]["swap"][TARGET].shape
-        compared = [
-            (f"max({', '.join(name.replace('_', ' ') for name in RIVALS)})", self.gain()),
-            *((name.replace("_", " "), self.gain((name,))) for name in rows if name != "swap"),
-        ]
-        return "\n".join(
-            (
-                *lines,
-                "",
-                f"bases: {len(self.scores)}; pairs each: {pairs}; items: {items}; bases gated out: "
-                f"{', '.join(map(str, self.gated_out)) or 'none'}. Target math, swap minus",
-                *(
-                    f"- {name}: {mean:+.3f} [{low:+.3f}, {high:+.3f}]"
-                    for name, (mean, low, high) in compared
-                ),
-            )
-        )
-
-
-def _mean(scores: Sequence[Scores], row: str, task: str) -> float:
-    return float(np.mean([one[row][task].mean() for one in scores]))
-
 
 def run_claim(
     out: Path, *, bases: int, pairs: int, limit: int, preset: Preset, backend: BackendChoice
@@ -120,7 +56,7 @@ def run_claim(
     """Build, evaluate and compare; finished work is reused.
 
     Args:
-        out: folder for a testbed and a run of each base.
+        out: folder for a testbed and a run of each base, and for `RESULT`.
         bases: number of bases, of seeds 0, 1, ...
         pairs: of experts, for each base.
         limit: items of each task.
@@ -131,8 +67,7 @@ def run_claim(
         LayerSwapError: if no base passes the gate, or a part fails.
     """
     chosen = resolve_backend(backend)
-    scores: list[Scores] = []
-    gated_out: list[int] = []
+    found = Claim(())
     for seed in range(bases):
         config = PocketConfig.preset(preset, seed=seed, expert_seeds=tuple(range(pairs)))
         logger.info("base %d of %d", seed + 1, bases)
@@ -145,13 +80,16 @@ def run_claim(
         if done.failed:
             raise LayerSwapError("; ".join(f"{k}: {error}" for k, error in done.failed.items()))
         cells = load_run(run).cells
-        if preset != "tiny" and not _passes(cells):
-            gated_out.append(seed)
-            continue
-        scores.append(_collect(cells, pairs))
-    if not scores:
-        raise LayerSwapError(f"no base of {bases} passes the gate {GATE}; nothing to compare")
-    return Claim(tuple(scores), tuple(gated_out))
+        reached = _reached(cells, paths.base)
+        takes_part = preset == "tiny" or _passes(reached)
+        base = Base(seed, reached, takes_part, _collect(cells, pairs))
+        found = Claim((*found.bases, base))
+        write_text(out / RESULT, found.as_json() + "\n")
+    if not found.scores:
+        raise LayerSwapError(
+            f"no base of {bases} passes the gate; what each reached is in {out / RESULT}"
+        )
+    return found
 
 
 def _experts(paths: PocketPaths, pairs: int) -> ExpertsFile:
@@ -184,7 +122,7 @@ def _study(paths: PocketPaths, pairs: int, limit: int) -> Study:
         vary=tuple(settings),
         experts=Pools(base="base"),
         evaluate=Evaluate(
-            tasks=(TARGET, *GATE),
+            tasks=(TARGET, SOURCE, TRANSLATION),
             include_path=str(paths.tasks_dir),
             limit=limit,
             options=_OPTIONS,
@@ -192,11 +130,23 @@ def _study(paths: PocketPaths, pairs: int, limit: int) -> Study:
     )
 
 
-def _passes(cells: Sequence[CellRecord]) -> bool:
-    base = next(cell for cell in cells if cell.kind == "base")
-    reached = {task: float(_values(base, task).mean()) for task in GATE}
-    logger.info("  the base scores %s; it must reach %s", reached, GATE)
-    return all(reached[task] >= needed for task, needed in GATE.items())
+def _reached(cells: Sequence[CellRecord], base: Path) -> dict[str, float]:
+    """Return what the base is gated by, and its retrieval of rare words."""
+    cell = next(cell for cell in cells if cell.kind == "base")
+    retrieval = measure_retrieval(base)
+    reached = {task: float(_values(cell, task).mean()) for task in (SOURCE, TRANSLATION)} | {
+        "retrieval_common": retrieval.common,
+        "retrieval_rare": retrieval.rare,
+    }
+    logger.info("  the base: %s", ", ".join(f"{name} {v:.3f}" for name, v in reached.items()))
+    return reached
+
+
+def _passes(reached: Mapping[str, float]) -> bool:
+    missed = [f"{name} below {value}" for name, value in GATE.items() if reached[name] < value]
+    if missed:
+        logger.info("  gated out: %s", ", ".join(missed))
+    return not missed
 
 
 def _collect(cells: Sequence[CellRecord], pairs: int) -> Scores:

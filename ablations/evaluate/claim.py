@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from ablations.engines.backends import resolve_backend
 from ablations.engines.options import BackendChoice, EngineOptions
-from ablations.pocket.build import PocketPaths, build_pocket
-from ablations.pocket.config import PocketConfig, Preset
+from ablations.pocket_build.build import PocketPaths, build_pocket
+from ablations.pocket_build.config import PocketConfig, Preset
 from ablations.runner.records import CellRecord, load_run
 from ablations.runner.run import RunOptions, check_folder, run_file
 from ablations.study.experts import ExpertsFile

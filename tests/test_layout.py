@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FLOORS = {
-    "ablations": "cli > hub > report > evaluate > runner smol > study train > engines"
+    "ablations": "cli > hub > report > evaluate > runner smol pocket_build > study train > engines"
     " > scoring delta gallery > tasks pocket models paper > statistics sandbox drawing machine",
     "layerswap_method": "_hook upstream > merge > adapter_swap merge_stream > mergekit_plugin"
     " > layer_swap delta_revert harmonize > stream > deltas > checkpoints recipe output"

@@ -1,4 +1,4 @@
-"""The pocket testbed: knows how to make tiny experts on the spot; knows nothing of merging.
+"""The pocket world: languages, exercises, tasks and tokens. Knows no model and no training.
 
-`ablations.pocket.build.build_pocket` is the one entry point.
+`ablations.pocket_build` makes models of it.
 """

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import Field
 
 from ablations.pocket import exercises as ex
-from ablations.pocket.config import Evaluation
 from ablations.pocket.exercises import Exercise, Split
 from ablations.pocket.lexicon import DEGREES, Language, WordSource
+from layerswap_method.frozen import Frozen
 
 Make = Callable[[WordSource, Language], Exercise]
 FINAL_ANSWER = r"(?:the answer is|jibu ni) (.+?) \."
@@ -35,6 +36,17 @@ _FAMILIES: dict[str, Make] = {
     "facts": ex.facts,
 }
 _TWINS: dict[Language, str] = {"en": "English", "sw": "the target language"}
+
+
+class Evaluation(Frozen):
+    """The lm-eval tasks."""
+
+    items: int = Field(500, ge=1)
+    """Test documents of each task."""
+    examples: int = Field(8, ge=2)
+    """Solved examples of each task, for few-shot prompts; never test documents."""
+    seed: int = 90210
+    """Seed of the items. It does not follow the base's seed: every testbed has one test."""
 
 
 def draw_items(family: str, language: Language, split: Split, number: int, seed: int) -> list[Any]:

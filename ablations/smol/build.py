@@ -12,22 +12,21 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from ablations.machine.fingerprint import fingerprint_files, fingerprint_of
+from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.locks import holder, try_claim
 from ablations.machine.progress import Step, tell
-from ablations.machine.whole_files import check_place, replaced_folder
+from ablations.machine.stages import Stage, remove_partial
+from ablations.machine.whole_files import check_place
 from ablations.smol.base import Choice, ensure_base
 from ablations.smol.data import write_data, write_tasks
 from ablations.smol.languages import TARGETS, language_name
 from ablations.train.files import read_config
-from ablations.train.folder import CHECKPOINTS, RECORD
+from ablations.train.folder import RECORD
 from ablations.train.run import LOCK, check_installed, train_expert
 from layerswap_method.errors import InputError
 
@@ -92,9 +91,7 @@ def _train_all(names: Sequence[str], settings: Sequence[str]) -> None:
         tell(Step("experts", done, len(names), skipped=skipped, is_whole=True))
         kind, seed = free.rsplit("_", 1)
         config = read_config(f"smol/{kind}", (f"seed={seed}", *settings))
-        train_expert(config, ROOT / free)
-        # The expert's files are links to the last checkpoint: this frees the others' room.
-        shutil.rmtree(ROOT / free / CHECKPOINTS, ignore_errors=True)
+        train_expert(config, ROOT / free, keep_checkpoints=False)
         done, taken = done + 1, taken + 1
         waiting = [name for name in waiting if not _is_finished(name)]
 
@@ -139,8 +136,7 @@ def _alone() -> Iterator[None]:
             "start this one when it trains experts"
         )
     try:
-        for left in ROOT.glob(".*.partial"):  # of a build that was killed
-            shutil.rmtree(left)
+        remove_partial(ROOT)
         yield
     finally:
         claim.release()
@@ -154,30 +150,9 @@ def _ensure(name: str, fill: Callable[[Path], None]) -> None:
     """
     folder = ROOT / name
     key = fingerprint_of(version=VERSION, name=name, folder=str(folder.resolve()))
-    manifest = _manifest(folder)
-    if folder.exists() and not manifest:
-        raise InputError(
-            f"{folder} exists and was not written by a build (it has no {MANIFEST}); move it away"
-        )
-    if manifest.get("key") == key and manifest.get("files") == _files(folder):
-        return
-    tell(Step(f"writing {name}"))
-    with replaced_folder(folder) as fresh:
-        fill(fresh)
-        written = {"key": key, "files": _files(fresh)}
-        (fresh / MANIFEST).write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
-    logger.info("%s: written", folder)
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    try:
-        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _files(folder: Path) -> str:
-    """Return a hash of all files of a folder but its manifest."""
-    files = {each for each in folder.rglob("*") if each.is_file() and each.name != MANIFEST}
-    return fingerprint_files(folder, files)
+    stage = Stage(folder, key, MANIFEST)
+    stage.check_replaceable()
+    if not stage.is_done():
+        tell(Step(f"writing {name}"))
+        stage.write(fill)
+        logger.info("%s: written", folder)

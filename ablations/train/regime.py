@@ -66,12 +66,12 @@ class AdapterFusion(Frozen):
 
 
 class FrozenLayers(Frozen):
-    """Some layers stay as in the base; everything else is trained."""
+    """Some layers stay as in the base, or what is outside of the layers; the rest is trained."""
 
     kind: Literal["frozen"]
 
-    layers: StrictStr
-    """Layers that stay, such as ``0-4,30,31`` (0-based, ends included)."""
+    layers: StrictStr = ""
+    """Layers that stay, such as ``0-4,30,31`` (0-based, ends included); empty for none."""
 
     outside: StrictBool = True
     """Whether embeddings, final norm and output matrix are trained."""
@@ -79,8 +79,15 @@ class FrozenLayers(Frozen):
     @field_validator("layers")
     @classmethod
     def _readable(cls, text: str) -> str:
-        parse_layers(text, name="layers")
+        if text:
+            parse_layers(text, name="layers")
         return text
+
+    @model_validator(mode="after")
+    def _something_stays(self) -> FrozenLayers:
+        if not self.layers and self.outside:
+            raise ValueError("nothing is frozen: name layers, or set outside to false")
+        return self
 
 
 class Disjoint(Frozen):
@@ -130,7 +137,7 @@ def trained_layers(regime: FrozenLayers | Disjoint, num_layers: int) -> tuple[in
         ValueError: for layers that the model does not have, or where none is left.
     """
     if isinstance(regime, FrozenLayers):
-        kept = set(parse_layers(regime.layers, num_layers, "layers"))
+        kept = set(parse_layers(regime.layers, num_layers, "layers")) if regime.layers else set()
         found = tuple(layer for layer in range(num_layers) if layer not in kept)
     else:
         b, u = regime.bottom_layers, regime.top_layers

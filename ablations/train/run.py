@@ -7,7 +7,8 @@ import importlib.metadata
 import importlib.util
 import json
 import logging
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,13 @@ LOCK = ".lock"
 _VERSIONS = ("torch", "transformers", "accelerate", "tokenizers", "safetensors")
 
 
-def train_expert(config: TrainConfig, out: Path) -> dict[str, Any]:
+def train_expert(
+    config: TrainConfig,
+    out: Path,
+    *,
+    on_step: Callable[[int, float], None] | None = None,
+    keep_checkpoints: bool = True,
+) -> dict[str, Any]:
     """Train an expert and return what its `training.json` says.
 
     A run that was stopped goes on from its last checkpoint and gives the same weights. A finished
@@ -39,6 +46,9 @@ def train_expert(config: TrainConfig, out: Path) -> dict[str, Any]:
     Args:
         config: of `read_config`.
         out: folder of the run; the expert is in it when all is done.
+        on_step: called after every step with the number of steps done and the loss, in place of a
+            bar; in each of several processes.
+        keep_checkpoints: whether they stay when the expert is finished.
 
     Raises:
         InputError: for what is wrong with the data, the base or the folder.
@@ -72,7 +82,7 @@ def train_expert(config: TrainConfig, out: Path) -> dict[str, Any]:
         if record.get("finished"):
             logger.info("%s: is finished, nothing to do", out)
             return record
-        _train(config, base.folder, mix, folder, resume)
+        _train(config, base.folder, mix, folder, resume, on_step)
         if not state.is_main_process:
             return record
         record |= {
@@ -83,7 +93,11 @@ def train_expert(config: TrainConfig, out: Path) -> dict[str, Any]:
             "versions": {name: importlib.metadata.version(name) for name in _VERSIONS},
         }
         folder.write(record)
-        return finish(config, base, mix.held_out, folder, record)
+        record = finish(config, base, mix.held_out, folder, record)
+        if not keep_checkpoints:
+            # The expert's files are links to the last one: this frees the others' room.
+            shutil.rmtree(folder.checkpoints_dir, ignore_errors=True)
+        return record
 
 
 def check_installed() -> None:
@@ -120,6 +134,7 @@ def _train(
     mix: Mix,
     folder: TrainingFolder,
     resume: SavedCheckpoint | None,
+    on_step: Callable[[int, float], None] | None,
 ) -> None:
     """Train unless the last checkpoint is there."""
     from transformers import set_seed
@@ -170,6 +185,7 @@ def _train(
         padding=padding,
         donor=None if is_adapter else base,
         resume=resume,
+        on_step=on_step,
     )
 
 

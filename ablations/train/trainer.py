@@ -12,9 +12,10 @@ import contextlib
 import importlib.util
 import logging
 import math
+import os
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
-from ablations.pocket.progress import Progress
+from ablations.machine.training_bars import TrainingBars
 from ablations.train import fusion
 from ablations.train.config import TrainConfig
 from ablations.train.folder import SavedCheckpoint, TrainingFolder, told_if_full
@@ -74,7 +75,13 @@ def processes() -> Any:
     """Return accelerate's state of the processes that train together, often one."""
     from accelerate import PartialState
 
-    return PartialState(cpu=not torch.accelerator.is_available())
+    return PartialState(cpu=_on_cpu())
+
+
+def _on_cpu() -> bool:
+    """Return whether the CPU trains: no other device, or `accelerate launch --cpu` says so."""
+    asked = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "on")
+    return asked or not torch.accelerator.is_available()
 
 
 def train(
@@ -86,6 +93,7 @@ def train(
     padding: int,
     donor: Any,
     resume: SavedCheckpoint | None,
+    on_step: Callable[[int, float], None] | None = None,
 ) -> None:
     """Train `model` and write its checkpoints.
 
@@ -97,6 +105,8 @@ def train(
         padding: id of the token that fills up batches.
         donor: folder whose config and tokenizer whole checkpoints get; None for adapters.
         resume: a checkpoint to go on from.
+        on_step: called after every step with the number of steps done and the loss; None shows a
+            bar.
 
     Raises:
         InputError: for a batch size that the processes cannot share, or a tracker that is missing.
@@ -105,7 +115,7 @@ def train(
     plan = plan_steps(sequences, config.batch_size, config.save_every)
     _warn_of_schedule(config, plan.steps)
     arguments = _arguments(config, folder, plan.steps)
-    run = _Run(folder, plan, donor)
+    run = _Run(folder, plan, donor, on_step)
     with _quiet():
         trainer = _Trainer(
             model=model,
@@ -163,7 +173,7 @@ def _arguments(config: TrainConfig, folder: TrainingFolder, steps: int) -> Train
             adam_beta1=config.adam_beta1,
             adam_beta2=config.adam_beta2,
             seed=config.seed,
-            use_cpu=not torch.accelerator.is_available(),
+            use_cpu=_on_cpu(),
             bf16=config.compute == "bfloat16",
             gradient_checkpointing=config.gradient_checkpointing,
             gradient_checkpointing_kwargs={"use_reentrant": False},
@@ -247,11 +257,18 @@ class _Run(TrainerCallback):  # type: ignore[misc]
 
     trainer: _Trainer
 
-    def __init__(self, folder: TrainingFolder, plan: Plan, donor: Any) -> None:
+    def __init__(
+        self,
+        folder: TrainingFolder,
+        plan: Plan,
+        donor: Any,
+        on_step: Callable[[int, float], None] | None,
+    ) -> None:
         self.folder = folder
         self._plan = plan
         self._donor = donor
-        self._progress: Progress | None = None
+        self._on_step = on_step
+        self._bars: TrainingBars | None = None
 
     def last_good(self) -> str:
         """Return where the last whole checkpoint is, in words."""
@@ -268,16 +285,18 @@ class _Run(TrainerCallback):  # type: ignore[misc]
         self.folder.mark(step, self._plan.samples_after[step])
 
     def close(self) -> None:
-        if self._progress is not None:
-            self._progress.close()
+        if self._bars is not None:
+            self._bars.close()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.is_world_process_zero:
-            self._progress = Progress({self.folder.root.name: self._plan.steps})
+        if self._on_step is None and state.is_world_process_zero:
+            name = self.folder.root.name
+            self._bars = TrainingBars({name: self._plan.steps})
+            self._on_step = partial(self._bars.update, name)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._progress is not None:
-            self._progress.update(self.folder.root.name, state.global_step, self.trainer.step_loss)
+        if self._on_step is not None:
+            self._on_step(state.global_step, self.trainer.step_loss)
         self.trainer.step_loss = 0.0
         control.should_log |= state.global_step == self._plan.steps
         control.should_save = state.global_step in self._plan.save_after

@@ -14,10 +14,9 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
-from ablations.pocket.config import Evaluation
 from ablations.pocket.exercises import split_of
 from ablations.pocket.lexicon import say
-from ablations.pocket.tasks import TASK_NAMES, draw_items, write_tasks
+from ablations.pocket.tasks import TASK_NAMES, Evaluation, draw_items, write_tasks
 from ablations.pocket.tokenizer import vocabulary
 
 ITEMS = 12

@@ -49,11 +49,11 @@ def test_a_build_that_was_stopped_goes_on_and_redoes_nothing(
 ) -> None:
     train, trained = build.train_expert, list[str]()
 
-    def stopped(config: Any, out: Path) -> dict[str, Any]:
+    def stopped(config: Any, out: Path, **options: Any) -> dict[str, Any]:
         if trained:
             raise KeyboardInterrupt
         trained.append(out.name)
-        return train(config, out)
+        return train(config, out, **options)
 
     monkeypatch.setattr(build, "train_expert", stopped)
     result = run("--languages", "es", "--seeds", "1")

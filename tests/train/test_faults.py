@@ -157,6 +157,7 @@ def test_a_base_with_an_adapter_is_refused(tmp_path: Path, base: Path, rows: Pat
     ("settings", "said"),
     [
         (["regime={kind: frozen, layers: '7'}"], "layer 7 does not exist"),
+        (["regime={kind: frozen}"], "nothing is frozen: name layers, or set outside to false"),
         (["regime={kind: disjoint, role: task}"], "leave no middle in 4 layers"),
         (["regime={kind: lora, targets: [q_prj]}"], "no module 'q_prj'; did you mean 'q_proj'?"),
         (["batch_size=6", "micro_batch_size=4"], "not a multiple of micro_batch_size 4"),

@@ -59,10 +59,11 @@ def test_full_training_changes_every_layer_and_lowers_the_loss(
     [
         ({"kind": "frozen", "layers": "0,3"}, {None, 1, 2}),
         ({"kind": "frozen", "layers": "1-2", "outside": False}, {0, 3}),
+        ({"kind": "frozen", "outside": False}, {0, 1, 2, 3}),
         ({"kind": "disjoint", "role": "task", "bottom_layers": 1, "top_layers": 1}, {1, 2}),
         ({"kind": "disjoint", "role": "language", "bottom_layers": 1, "top_layers": 1}, {0, 3}),
     ],
-    ids=["frozen", "frozen-outside", "disjoint-task", "disjoint-language"],
+    ids=["frozen", "frozen-outside", "layers-only", "disjoint-task", "disjoint-language"],
 )
 def test_frozen_layers_stay_to_the_bit(
     tmp_path: Path, base: Path, rows: Path, regime: dict[str, Any], layers: set[int | None]

@@ -1,5 +1,8 @@
 """Builds a pocket testbed: which stages there are, which are done, in which order. No training.
 
+The base is pretrained here, or comes with the package. Its experts are trained as
+`layerswap train pocket/math` and `pocket/swahili` train them: by the same code and configurations.
+
 What the testbed shows: experts made by SFT from one base, merged and evaluated with the real
 tools anywhere. The math expert learns to think before it answers, in English only, and the target
 language gains as well; the language expert learns rare words, and no math. Scores lie far from the
@@ -15,26 +18,35 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import logging
-import shutil
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.locks import try_claim
+from ablations.machine.stages import Stage, remove_partial
 from ablations.machine.whole_files import write_text
-from ablations.pocket import shipped
-from ablations.pocket.config import PocketConfig
-from ablations.pocket.jobs import Job, Role, run_jobs
-from ablations.pocket.stages import Stage, check_replaceable, is_done, read_manifest, write_stage
 from ablations.pocket.tasks import write_tasks
+from ablations.pocket_build import shipped
+from ablations.pocket_build.base import fill_base
+from ablations.pocket_build.config import PocketConfig
+from ablations.pocket_build.experts import CONFIGURATIONS, expert_config, fill_expert
+from ablations.pocket_build.jobs import Job, run_jobs
+from ablations.train.config import identity_of
 from layerswap_method.errors import InputError
 
 logger = logging.getLogger(__name__)
 
 VERSION = 2
-"""Of the world, the streams and the training: raised with every change that can change a byte."""
+"""Of the world and the base's training: raised with every change that can change a byte."""
 
+EXPERTS_VERSION = 2
+"""Of how experts are trained, beyond what their configuration says: raised in the same way."""
+
+MANIFEST = "pocket_stage.json"
 DEFAULT_OUT = Path("runs/pocket")
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors")
 
@@ -58,24 +70,27 @@ def plan_jobs(root: Path, config: PocketConfig, *, retrain: bool = False) -> tup
 
     A stage's key covers the configuration it depends on.
     """
-    base_key = fingerprint_of(
-        version=VERSION,
-        **config.model_dump(include={"shape", "base", "seed"}, exclude_none=True),
-    )
+    plan = config.model_dump(include={"shape", "base", "seed"}, exclude_none=True)
+    # A setting that bases once had: without it, those that are there would be trained again.
+    plan["base"]["train_embeddings"] = True
+    base_key = fingerprint_of(version=VERSION, **plan)
     note = None if retrain else shipped.find(base_key)
     if note is not None:
         base_key = fingerprint_of(key=base_key, sha256=note.sha256)
     base = Job(
-        Stage(root / "base", base_key), "base", config, config.seed, None, shipped=note is not None
+        Stage(root / "base", base_key, MANIFEST),
+        partial(fill_base, config=config, ships=note is not None),
+        config.base.steps,
     )
     experts: list[Job] = []
-    roles: tuple[Role, Role] = ("task", "language")
     for index, seed in enumerate(config.expert_seeds):
-        for role in roles:
-            training = getattr(config, role).model_dump()
-            key = fingerprint_of(base=base_key, role=role, training=training, seed=seed)
-            stage = Stage(root / (f"{role}-{index}" if index else role), key)
-            experts.append(Job(stage, role, config, seed, base.stage.folder))
+        for role in CONFIGURATIONS:
+            training = expert_config(role, seed, base.stage.folder, config.expert_settings)
+            settings = {k: v for k, v in identity_of(training).items() if k != "base"}
+            key = fingerprint_of(version=EXPERTS_VERSION, base=base_key, settings=settings)
+            stage = Stage(root / (f"{role}-{index}" if index else role), key, MANIFEST)
+            steps = math.ceil(training.samples / training.batch_size)
+            experts.append(Job(stage, partial(fill_expert, config=training), steps))
     return base, experts
 
 
@@ -103,27 +118,25 @@ def build_pocket(
     root = Path(out).resolve()
     base, experts = plan_jobs(root, config, retrain=retrain)
     folder, evaluation = root / "tasks", config.evaluation.model_dump()
-    tasks = Stage(
-        folder, fingerprint_of(version=VERSION, evaluation=evaluation, folder=str(folder))
-    )
+    tasks_key = fingerprint_of(version=VERSION, evaluation=evaluation, folder=str(folder))
+    tasks = Stage(folder, tasks_key, MANIFEST)
     stages = [base.stage, *(job.stage for job in experts), tasks]
     for stage in stages:
-        check_replaceable(stage)
+        stage.check_replaceable()
     root.mkdir(parents=True, exist_ok=True)
     claim = try_claim(root, ".lock")
     if claim is None:
         raise InputError(f"another build is writing to {root}; wait for it to end")
     try:
-        for left in root.glob(".*.partial"):  # of a build that was killed
-            shutil.rmtree(left)
-        missing = [stage for stage in stages if force or not is_done(stage)]
+        remove_partial(root)
+        missing = [stage for stage in stages if force or not stage.is_done()]
         names = ", ".join(stage.name for stage in missing)
         logger.info("%s: %s", root, f"to build: {names}" if names else "up to date, nothing to do")
         if base.stage in missing:
             run_jobs([base])
         run_jobs([job for job in experts if job.stage in missing])
         if tasks in missing:
-            write_stage(tasks, lambda folder: _fill_tasks(folder, tasks.folder, config))
+            tasks.write(lambda folder: _fill_tasks(folder, tasks.folder, config))
         if missing or not (root / "pocket.json").exists():
             _write_summary(root, config, stages)
     finally:
@@ -131,7 +144,7 @@ def build_pocket(
     return PocketPaths(root, root / "base", root / "task", root / "language", tasks.folder)
 
 
-def _fill_tasks(folder: Path, home: Path, config: PocketConfig) -> dict[str, Any]:
+def _fill_tasks(folder: Path, home: Path, config: PocketConfig) -> Mapping[str, Any]:
     write_tasks(folder, home, config.evaluation)
     return {"seed": config.evaluation.seed}
 
@@ -141,6 +154,6 @@ def _write_summary(root: Path, config: PocketConfig, stages: list[Stage]) -> Non
     summary = {
         "config": config.model_dump(mode="json"),
         "versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
-        "stages": {stage.name: read_manifest(stage.folder) for stage in stages},
+        "stages": {stage.name: stage.read() for stage in stages},
     }
     write_text(root / "pocket.json", json.dumps(summary, indent=2) + "\n")

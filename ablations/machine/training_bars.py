@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 LOG_INTERVAL_S = 15.0
 
 
-class Progress:
+class TrainingBars:
     """Reports steps and losses of stages that run at the same time."""
 
     def __init__(self, steps: Mapping[str, int]) -> None:

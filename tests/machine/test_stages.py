@@ -7,14 +7,10 @@ from typing import Any
 
 import pytest
 
-from ablations.pocket.stages import (
-    MANIFEST,
-    Stage,
-    check_replaceable,
-    is_done,
-    read_manifest,
-    write_stage,
-)
+from ablations.machine.stages import Stage
+from layerswap_method.errors import InputError
+
+MANIFEST = "stage.json"
 
 
 def fill(folder: Path) -> dict[str, Any]:
@@ -25,15 +21,15 @@ def fill(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
-    stage = Stage(tmp_path / "base", "key")
-    write_stage(stage, fill)
+    stage = Stage(tmp_path / "base", "key", MANIFEST)
+    stage.write(fill)
     return stage
 
 
 def test_written_stage_is_done_and_records_what_fill_returned(stage: Stage) -> None:
-    assert is_done(stage)
-    assert not is_done(Stage(stage.folder, "other"))
-    manifest = read_manifest(stage.folder)
+    assert stage.is_done()
+    assert not Stage(stage.folder, "other", MANIFEST).is_done()
+    manifest = stage.read()
     assert manifest["seed"] == 3
     assert manifest["cpu_s"] >= 0
     assert list(manifest["files"]) == ["data/rows.jsonl"]
@@ -51,10 +47,10 @@ def test_damage_is_noticed_and_rebuilt(stage: Stage, harm: str) -> None:
         (stage.folder / "more.txt").write_text("")
     else:
         (stage.folder / MANIFEST).write_text("{" if harm == "manifest" else "[]")
-    assert not is_done(stage)
-    check_replaceable(stage)
-    write_stage(stage, fill)
-    assert is_done(stage)
+    assert not stage.is_done()
+    stage.check_replaceable()
+    stage.write(fill)
+    assert stage.is_done()
 
 
 def test_interrupted_writing_leaves_the_old_stage(stage: Stage) -> None:
@@ -63,6 +59,11 @@ def test_interrupted_writing_leaves_the_old_stage(stage: Stage) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_stage(Stage(stage.folder, "new"), fail)
-    assert is_done(stage)
+        Stage(stage.folder, "new", MANIFEST).write(fail)
+    assert stage.is_done()
     assert [path.name for path in stage.folder.parent.iterdir()] == ["base"]
+
+
+def test_a_folder_of_something_else_is_refused(stage: Stage) -> None:
+    with pytest.raises(InputError, match=r"base exists and was not written by a build \(it has no"):
+        Stage(stage.folder, "key", "other.json").check_replaceable()

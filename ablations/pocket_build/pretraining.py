@@ -1,6 +1,7 @@
-"""The model and its training loop. Knows torch and transformers; not what the text means.
+"""The pretraining of a base, from fresh weights. Knows torch and transformers; not the text.
 
-On one thread the same inputs give the same bytes.
+A loop of its own, with Muon, because this is no fine-tuning: experts are trained by
+`ablations.train`. On one thread the same inputs give the same bytes.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from ablations.pocket.batches import Batch
-from ablations.pocket.config import ModelShape, Training
-from ablations.pocket.muon import Muon
 from ablations.pocket.tokenizer import BOS_ID, EOS_ID, PAD_ID, build_tokenizer, vocabulary
+from ablations.pocket_build.config import ModelShape, Pretraining
+from ablations.pocket_build.muon import Muon
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
@@ -55,7 +56,7 @@ def save_checkpoint(model: LlamaForCausalLM, folder: Path) -> None:
     build_tokenizer(model.config.max_position_embeddings).save_pretrained(folder)
 
 
-def rate_factor(step: int, training: Training) -> float:
+def rate_factor(step: int, training: Pretraining) -> float:
     """Return the share of the peak rate at a 0-based step: linear warmup times a cosine.
 
     The cosine falls from 1 to 0.05 over all steps.
@@ -68,27 +69,23 @@ def rate_factor(step: int, training: Training) -> float:
 def train(
     model: LlamaForCausalLM,
     batches: Iterator[Batch],
-    training: Training,
+    training: Pretraining,
     on_step: Callable[[int, float], None],
 ) -> list[float]:
     """Train `model` in place and return the loss of every step (nats per learned token).
 
     Args:
-        model: float32 model; with `train_embeddings` false its tied embeddings stay as they are.
+        model: float32 model; all of it is trained.
         batches: an endless iterator.
         training: steps, rates.
         on_step: called after every step with the number of steps done and the loss.
     """
-    trained: list[torch.nn.Parameter] = []
     matrices: list[torch.nn.Parameter] = []
     others: list[torch.nn.Parameter] = []
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(training.train_embeddings or "embed_tokens" not in name)
-        if parameter.requires_grad:
-            is_matrix = ".layers." in name and parameter.dim() == 2
-            by_muon = is_matrix and training.matrix_rate is not None
-            (matrices if by_muon else others).append(parameter)
-            trained.append(parameter)
+        is_matrix = ".layers." in name and parameter.dim() == 2
+        by_muon = is_matrix and training.matrix_rate is not None
+        (matrices if by_muon else others).append(parameter)
     optimizer = torch.optim.AdamW(
         others,
         lr=training.learning_rate,
@@ -114,8 +111,7 @@ def train(
         torch.nn.utils.clip_grad_norm_(others, GRADIENT_NORM)
         optimizer.step()
         muon.step((training.matrix_rate or 0.0) * factor)
-        for parameter in trained:
-            parameter.grad = None
+        model.zero_grad()
         losses.append(loss.item())
         on_step(step + 1, losses[-1])
     model.eval()

@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ablations.pocket import shipped
-from ablations.pocket.build import build_pocket, plan_jobs
-from ablations.pocket.config import PocketConfig
-from ablations.pocket.jobs import LOSS_INTERVAL, job_batches
-from ablations.pocket.training import build_model, train
+from ablations.pocket_build import shipped
+from ablations.pocket_build.base import LOSS_INTERVAL, base_batches
+from ablations.pocket_build.build import build_pocket, plan_jobs
+from ablations.pocket_build.config import PocketConfig
+from ablations.pocket_build.pretraining import build_model, train
 from ablations.scoring.records import EvaluationRequest
 from layerswap_method.errors import InputError
 from tests.standins.cold import evaluate_cold
@@ -24,7 +24,8 @@ LIMIT = 4_000_000
 
 def test_it_is_the_base_of_seed_0_and_no_other() -> None:
     def ships(config: PocketConfig, *, retrain: bool = False) -> bool:
-        return plan_jobs(Path("/nowhere"), config, retrain=retrain)[0].shipped
+        own, found = (plan_jobs(Path("/nowhere"), config, retrain=r)[0] for r in (True, retrain))
+        return own.stage.key != found.stage.key
 
     assert ships(PocketConfig())
     assert ships(PocketConfig.preset("full"))
@@ -58,11 +59,7 @@ def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_it_scores_what_the_note_says(tmp_path: Path) -> None:
-    experts = {"steps": 1, "warmup_steps": 0}
-    config = PocketConfig(
-        task=PocketConfig().task.model_copy(update=experts),
-        language=PocketConfig().language.model_copy(update=experts),
-    )
+    config = PocketConfig(expert_settings=("samples=4", "batch_size=4", "warmup_steps=0"))
     paths = build_pocket(tmp_path / "pocket", config)
     task = "pocket_math_sw"
     request = EvaluationRequest(tasks=(task,), include_path=paths.tasks_dir, limit=300)
@@ -73,7 +70,7 @@ def test_it_scores_what_the_note_says(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_rebuild_follows_the_losses_of_the_note() -> None:
     """The first steps of the command in the note; all of them take a quarter of an hour."""
-    job = plan_jobs(Path("/nowhere"), PocketConfig(), retrain=True)[0]
+    config = PocketConfig()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
 
@@ -87,8 +84,8 @@ def test_a_rebuild_follows_the_losses_of_the_note() -> None:
         if step == LOSS_INTERVAL:
             raise Enough
 
-    batches = itertools.islice(job_batches(job), LOSS_INTERVAL)
+    batches = itertools.islice(base_batches(config), LOSS_INTERVAL)
     with pytest.raises(Enough):
-        train(build_model(job.config.shape, job.seed), batches, job.training, stop)
+        train(build_model(config.shape, config.seed), batches, config.base, stop)
     torch.set_num_threads(threads)
     assert sum(losses) / LOSS_INTERVAL == pytest.approx(shipped.read_note().losses[0], abs=0.01)

@@ -16,10 +16,13 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from ablations.machine.fingerprint import hash_file
 from ablations.machine.locks import try_claim
-from ablations.pocket.build import PocketPaths, build_pocket
-from ablations.pocket.config import PocketConfig
-from ablations.pocket.stages import hash_files, read_manifest
+from ablations.machine.stages import Stage
+from ablations.pocket_build.build import MANIFEST, PocketPaths, build_pocket
+from ablations.pocket_build.config import PocketConfig
+from ablations.train.files import read_config
+from ablations.train.run import train_expert
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.waiting import wait_for_end, wait_until
 
@@ -37,8 +40,15 @@ def copied(tiny_pocket: PocketPaths, tmp_path: Path) -> Path:
     return tmp_path / "pocket"
 
 
+def hashes(folder: Path) -> dict[str, str]:
+    """Return the hash of every file that does not say where the base was."""
+    found = Stage(folder, "", MANIFEST).hashes(folder)
+    found.pop("training.json", None)
+    return found
+
+
 def written_at(root: Path) -> dict[str, int]:
-    return {name: (root / name / "pocket_stage.json").stat().st_mtime_ns for name in MODELS}
+    return {name: (root / name / MANIFEST).stat().st_mtime_ns for name in MODELS}
 
 
 def test_checkpoints_are_whole_float32_and_load(tiny_pocket: PocketPaths) -> None:
@@ -67,13 +77,28 @@ def test_training_learns_and_experts_differ_from_their_base(tiny_pocket: PocketP
     for role in ("task", "language"):
         expert = load_file(tiny_pocket.root / role / "model.safetensors")
         moved = {name for name in base if not torch.equal(base[name], expert[name])}
-        assert moved == set(base) - {"model.embed_tokens.weight"}
+        assert moved == {name for name in base if ".layers." in name}
+
+
+def test_an_expert_is_what_the_train_command_makes_and_nothing_else(
+    tiny_pocket: PocketPaths, tmp_path: Path
+) -> None:
+    model = {"model.safetensors", "config.json", "generation_config.json"}
+    files = {path.name for path in tiny_pocket.language.iterdir()}
+    assert files == {*model, "tokenizer.json", "tokenizer_config.json", "training.json", MANIFEST}
+    settings = ("seed=0", f"base={tiny_pocket.base}", *TINY.expert_settings)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    train_expert(read_config("pocket/swahili", settings), tmp_path / "by_hand")
+    torch.set_num_threads(threads)
+    for name in model:
+        assert hash_file(tmp_path / "by_hand" / name) == hash_file(tiny_pocket.language / name)
 
 
 def test_same_config_gives_the_same_bytes(tiny_pocket: PocketPaths, tmp_path: Path) -> None:
     again = build_pocket(tmp_path / "again", TINY)
     for name in MODELS:
-        assert hash_files(again.root / name) == hash_files(tiny_pocket.root / name)
+        assert hashes(again.root / name) == hashes(tiny_pocket.root / name)
 
 
 def test_a_moved_testbed_trains_nothing_and_a_second_build_does_nothing(
@@ -107,27 +132,27 @@ def test_damaged_and_missing_stages_are_rebuilt_alone(
     assert after["task"] != before["task"]
     assert not list(copied.glob(".*.partial"))
     for name in MODELS:
-        assert hash_files(copied / name) == hash_files(tiny_pocket.root / name)
+        assert hashes(copied / name) == hashes(tiny_pocket.root / name)
 
 
 def test_failed_training_is_one_error_and_keeps_finished_stages(
     copied: Path, tiny_pocket: PocketPaths
 ) -> None:
     (copied / "base" / "config.json").write_text("{")
-    manifest = read_manifest(copied / "base")
-    manifest["files"] = hash_files(copied / "base")
-    (copied / "base" / "pocket_stage.json").write_text(json.dumps(manifest))
+    manifest = Stage(copied / "base", "", MANIFEST).read()
+    manifest["files"] = hashes(copied / "base")
+    (copied / "base" / MANIFEST).write_text(json.dumps(manifest))
     shutil.rmtree(copied / "language")
     with pytest.raises(LayerSwapError, match=r"training 'language' failed \(exit code 1\)"):
         build_pocket(copied, TINY)
-    assert hash_files(copied / "task") == hash_files(tiny_pocket.task)
+    assert hashes(copied / "task") == hashes(tiny_pocket.task)
 
 
 def test_training_ends_when_the_build_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "build.py"
     script.write_text(
         "from pathlib import Path\n"
-        "from ablations.pocket.build import build_pocket\n"
+        "from ablations.pocket_build.build import build_pocket\n"
         "if __name__ == '__main__':\n"
         f"    build_pocket(Path({str(tmp_path / 'pocket')!r}), retrain=True)\n"
     )

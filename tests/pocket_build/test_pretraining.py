@@ -6,23 +6,22 @@ import pytest
 import torch
 
 from ablations.pocket.batches import draw_batches
-from ablations.pocket.config import PocketConfig, Training
 from ablations.pocket.corpora import draw_documents
-from ablations.pocket.muon import Muon, orthogonalise
 from ablations.pocket.tokenizer import vocabulary
-from ablations.pocket.training import build_model, train
+from ablations.pocket_build.config import PocketConfig, Pretraining
+from ablations.pocket_build.muon import Muon, orthogonalise
+from ablations.pocket_build.pretraining import build_model, train
 
 SHAPE = PocketConfig.preset("tiny").shape
 
 
-def train_on_problems(steps: int, *, train_embeddings: bool) -> tuple[list[float], torch.Tensor]:
+def train_on_problems(steps: int) -> tuple[list[float], torch.Tensor]:
     model = build_model(SHAPE, seed=0)
-    training = Training(
+    training = Pretraining(
         steps=steps,
         learning_rate=3e-3,
         matrix_rate=0.02,
         tokens_per_batch=256,
-        train_embeddings=train_embeddings,
     )
     batches = draw_batches(draw_documents("task", 0), vocabulary(), tokens_per_batch=256, seed=0)
     seen: list[int] = []
@@ -33,21 +32,18 @@ def train_on_problems(steps: int, *, train_embeddings: bool) -> tuple[list[float
 
 @pytest.mark.slow
 def test_loss_falls_and_repeats_exactly() -> None:
-    losses, embeddings = train_on_problems(60, train_embeddings=True)
+    losses, embeddings = train_on_problems(60)
     assert sum(losses[-10:]) < 0.85 * sum(losses[:10])
-    again, same = train_on_problems(60, train_embeddings=True)
+    again, same = train_on_problems(60)
     assert again == losses
     assert torch.equal(embeddings, same)
 
 
-def test_frozen_embeddings_stay_to_the_bit() -> None:
-    fresh = build_model(SHAPE, seed=0).get_input_embeddings().weight
-    _, frozen = train_on_problems(3, train_embeddings=False)
-    assert torch.equal(fresh, frozen)
-    _, trained = train_on_problems(3, train_embeddings=True)
-    assert not torch.equal(fresh, trained)
-    other = build_model(SHAPE, seed=1).get_input_embeddings().weight
+def test_the_seed_decides_the_first_weights_and_training_moves_them() -> None:
+    fresh, other = (build_model(SHAPE, seed).get_input_embeddings().weight for seed in (0, 1))
     assert not torch.equal(fresh, other)
+    _, trained = train_on_problems(3)
+    assert not torch.equal(fresh, trained)
 
 
 def test_muon_steps_along_orthogonal_matrices_and_each_shape_by_itself() -> None:

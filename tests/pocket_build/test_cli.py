@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from ablations.cli.pocket import pocket
-from ablations.pocket.build import PocketPaths
+from ablations.pocket_build.build import PocketPaths
 
 
 def test_a_folder_in_the_way_is_a_message_without_traceback(tmp_path: Path) -> None:
@@ -14,7 +14,7 @@ def test_a_folder_in_the_way_is_a_message_without_traceback(tmp_path: Path) -> N
     result = CliRunner().invoke(pocket, ["build", "--preset", "tiny", "--out", str(tmp_path)])
     assert result.exit_code == 2
     assert "Error: " in result.output
-    assert "choose another --out" in result.output
+    assert "build in another folder" in result.output
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
+from ablations.pocket.tasks import Evaluation
 from layerswap_method.frozen import Frozen
 
 Preset = Literal["quickstart", "full", "tiny", "other_size"]
@@ -42,8 +43,8 @@ class ModelShape(Frozen):
         return self
 
 
-class Training(Frozen):
-    """One run of AdamW with a cosine schedule."""
+class Pretraining(Frozen):
+    """One run of AdamW, and Muon for matrices, with a cosine schedule, from fresh weights."""
 
     steps: int = Field(ge=1)
     """Optimiser steps."""
@@ -61,19 +62,11 @@ class Training(Frozen):
     """Share of rare words in documents that hold target-language words."""
     tokens_per_batch: int = Field(1024, ge=64)
     """Tokens of a batch, padding included."""
-    train_embeddings: bool = False
-    """Whether the (tied) embeddings move too."""
 
 
-class Evaluation(Frozen):
-    """The lm-eval tasks."""
-
-    items: int = Field(500, ge=1)
-    """Test documents of each task."""
-    examples: int = Field(8, ge=2)
-    """Solved examples of each task, for few-shot prompts; never test documents."""
-    seed: int = 90210
-    """Seed of the items. It does not follow `PocketConfig.seed`: every testbed has one test."""
+_LAYERS_ONLY = "regime={kind: frozen, outside: false}"
+"""Experts of the pocket train the layers and nothing outside of them. With the embeddings trained,
+too, the language expert learns to think before it answers, as the math expert does."""
 
 
 class PocketConfig(Frozen):
@@ -85,7 +78,7 @@ class PocketConfig(Frozen):
     """One pair of experts is trained for each seed."""
     shape: ModelShape = ModelShape()
     """Sizes of the model."""
-    base: Training = Training(
+    base: Pretraining = Pretraining(
         steps=3000,
         learning_rate=3e-3,
         matrix_rate=0.02,
@@ -93,13 +86,10 @@ class PocketConfig(Frozen):
         tokens_per_batch=1536,
         prompt_weight=0.2,
         rare_words=0.1,
-        train_embeddings=True,
     )
-    """Pretraining."""
-    task: Training = Training(steps=100, learning_rate=6e-4)
-    """SFT of the math expert (English only)."""
-    language: Training = Training(steps=250, learning_rate=3e-4, rare_words=0.6)
-    """SFT of the language expert (no math)."""
+    """How the base is trained."""
+    expert_settings: tuple[str, ...] = (_LAYERS_ONLY,)
+    """``NAME=VALUE`` in place of what the experts' shipped configurations say."""
     evaluation: Evaluation = Evaluation()
     """Test items."""
 
@@ -127,7 +117,6 @@ class PocketConfig(Frozen):
         return cls(**{**_PRESETS[name], **changes})
 
 
-_TINY_EXPERT = {"steps": 10, "warmup_steps": 2, "tokens_per_batch": 256}
 _PRESETS: dict[Preset, dict[str, Any]] = {
     "quickstart": {},
     "full": {
@@ -144,8 +133,10 @@ _PRESETS: dict[Preset, dict[str, Any]] = {
         "base": PocketConfig().base.model_copy(
             update={"steps": 40, "warmup_steps": 5, "tokens_per_batch": 512}
         ),
-        "task": PocketConfig().task.model_copy(update=_TINY_EXPERT),
-        "language": PocketConfig().language.model_copy(update=_TINY_EXPERT),
+        "expert_settings": (
+            *PocketConfig().expert_settings,
+            *("samples=60", "held_out=2", "batch_size=6", "warmup_steps=2"),
+        ),
         "evaluation": Evaluation(items=20),
     },
 }

@@ -98,7 +98,9 @@ def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[Row]:
     documents = [text_part(read_document(each.name, each.path)) for each in checkpoints]
     classes = [each.config.architecture for each in checkpoints]
     known = all(name in DECODERS for name in classes)
-    only = f"only {' and '.join(DECODERS)} can be harmonised"
+    one_family = all(DECODERS.get(name) in ("llama", "mistral") for name in classes)
+    *others, last = DECODERS
+    only = f"only {', '.join(others)} and {last} can be harmonised"
 
     def row(field: str, values: Sequence[Any], remedy: Remedy, advice: str) -> Row:
         if all(value == values[0] for value in values):
@@ -109,13 +111,17 @@ def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[Row]:
             remedy, advice = "impossible", only
         return Row(field=field, values=tuple(values), same=False, remedy=remedy, advice=advice)
 
-    yield row("architecture", classes, "harmonize", f"{_HARMONIZE}: Mistral becomes Llama")
+    if one_family or not known:
+        yield row("architecture", classes, "harmonize", f"{_HARMONIZE}: Mistral becomes Llama")
+    else:
+        yield row("architecture", classes, *_NEVER)
     yield row("kind", [_kind(d, c) for d, c in zip(documents, classes, strict=True)], *_NEVER)
     yield row("experts (MoE)", [_experts(document) for document in documents], *_NEVER)
     shapes = [stated(document) for document in documents]
     for label, (name, remedy, advice) in _FIELDS.items():
         yield row(label, [shape[name] for shape in shapes], remedy, advice)
     yield row("norm", [_norm(document) for document in documents], *_NEVER)
+    yield row("norms of queries and keys", [_head_norms(each) for each in checkpoints], *_NEVER)
     yield row("biases", [_biases(each) for each in checkpoints], *_NEVER)
     tied = [ties(each, *checkpoints) for each in checkpoints]
     yield row("tied embeddings", tied, "harmonize", f"{_HARMONIZE}: a head of its own")
@@ -188,6 +194,11 @@ def _norm(document: Mapping[str, Any]) -> str | None:
         return "RMSNorm"
     keys = ("layer_norm_eps", "layer_norm_epsilon")
     return "LayerNorm" if any(key in document for key in keys) else None
+
+
+def _head_norms(checkpoint: Checkpoint) -> str:
+    is_normed = any(name.endswith("self_attn.q_norm.weight") for name in checkpoint.tensors)
+    return "of each head" if is_normed else "none"
 
 
 def _biases(checkpoint: Checkpoint) -> str:

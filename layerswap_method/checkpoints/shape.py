@@ -1,6 +1,6 @@
 """The sizes and settings of one decoder, as its config and its tensors' shapes state them.
 
-Knows what `LlamaForCausalLM` and `MistralForCausalLM` write; not what to do with two that differ.
+Knows what the classes in `DECODERS` write; not what to do with two that differ.
 """
 
 from __future__ import annotations
@@ -15,8 +15,14 @@ from layerswap_method.checkpoints.headers import Checkpoint
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 
-DECODERS = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "mistral"}
-"""Class names whose layers are alike, tensor for tensor -> the `model_type` of each."""
+DECODERS = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+}
+"""Class names that are known -> the `model_type` of each. Llama's and Mistral's layers are alike,
+tensor for tensor; Qwen2's have biases on q, k and v, Qwen3's norms of each query and key head."""
 
 
 class ModelShape(Frozen):
@@ -93,8 +99,14 @@ def read_shape(checkpoint: Checkpoint) -> ModelShape:
             f"{name}: {architecture} is not known here; its layers must be those of "
             f"{' or '.join(DECODERS)}"
         )
+    document = read_document(name, checkpoint.path)
+    if document.get("use_sliding_window"):
+        raise InputError(
+            f"{name}: use_sliding_window is true: some of its layers look back less far than "
+            "others, which is not known here; give a model without it"
+        )
     try:
-        shape = ModelShape(**stated(read_document(name, checkpoint.path)))
+        shape = ModelShape(**stated(document))
     except ValidationError as error:
         fields = ", ".join(str(each["loc"][0]) for each in error.errors())
         raise InputError(
@@ -136,7 +148,10 @@ def stated(document: Mapping[str, Any]) -> dict[str, Any]:
         "tied": bool(document.get("tie_word_embeddings", False)),
         "rope_base": base,
         "rope_scaling": None if kind == "default" else {"rope_type": kind, **rope},
-        "sliding_window": document.get("sliding_window", 4096 if is_mistral else None),
+        # Qwen's configs state a window and do not use it.
+        "sliding_window": None
+        if document.get("use_sliding_window") is False
+        else document.get("sliding_window", 4096 if is_mistral else None),
         "positions": document.get("max_position_embeddings"),
         "eps": document.get("rms_norm_eps", 1e-6),
         "activation": document.get("hidden_act", "silu"),

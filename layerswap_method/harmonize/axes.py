@@ -11,13 +11,13 @@ from typing import Literal
 from layerswap_method.algorithm.tensor_names import split_layer
 from layerswap_method.errors import InputError
 
-Axis = Literal["vocab", "writes", "reads", "norm", "heads", "kv_heads", "neurons"]
+Axis = Literal["vocab", "writes", "reads", "norm", "heads", "kv_heads", "head", "neurons"]
 """What an axis counts.
 
 `writes`: values that a tensor adds to the residual stream. `reads`: values of the normed residual
 stream that it takes in. `norm`: a norm's weights, one for each value of the residual stream.
 `heads`, `kv_heads`: values of all heads, one head after the other; the query heads of one key-value
-head stand together. `neurons`: of the MLP.
+head stand together. `head`: values of one head, the same for all. `neurons`: of the MLP.
 """
 
 _AXES: dict[str, tuple[Axis, ...]] = {
@@ -28,6 +28,8 @@ _AXES: dict[str, tuple[Axis, ...]] = {
     "self_attn.k_proj.bias": ("kv_heads",),
     "self_attn.v_proj.weight": ("kv_heads", "reads"),
     "self_attn.v_proj.bias": ("kv_heads",),
+    "self_attn.q_norm.weight": ("head",),
+    "self_attn.k_norm.weight": ("head",),
     "self_attn.o_proj.weight": ("writes", "heads"),
     "self_attn.o_proj.bias": ("writes",),
     "mlp.gate_proj.weight": ("neurons", "reads"),
@@ -51,9 +53,9 @@ def axes_of(name: str) -> tuple[Axis, ...]:
     """Return what the axes of a tensor count, in order.
 
     Raises:
-        InputError: for a tensor that Llama and Mistral do not have.
+        InputError: for a tensor that no known model has.
     """
     found = _AXES.get(split_layer(name)[1])
     if found is None:
-        raise InputError(f"{name}: no tensor of Llama or Mistral has this name")
+        raise InputError(f"{name}: no tensor of Llama, Mistral, Qwen2 or Qwen3 has this name")
     return found

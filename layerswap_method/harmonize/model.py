@@ -133,8 +133,8 @@ def open_model(checkpoint: Checkpoint) -> Model:
     """Return a checkpoint as it is; only headers are read.
 
     Raises:
-        InputError: for an architecture that is not Llama's or Mistral's, or files that disagree
-            with their config.
+        InputError: for an architecture that is not in `DECODERS`, or files that disagree with their
+            config.
     """
     shape = read_shape(checkpoint)
     tensors = {

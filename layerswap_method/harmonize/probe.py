@@ -1,4 +1,4 @@
-"""What one decoder layer makes of hidden states. Knows transformers' Llama; holds one layer.
+"""What one decoder layer makes of hidden states. Knows transformers' models; holds one layer.
 
 The layers of a model are run one after the other, each loaded into the same module, so neither the
 residual stream nor the neurons of a model need the whole model in memory.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from layerswap_method.algorithm.tensor_names import split_layer
+from layerswap_method.checkpoints.shape import DECODERS
 
 if TYPE_CHECKING:
     from layerswap_method.checkpoints.shape import ModelShape
@@ -27,9 +28,10 @@ class LayerRunner:
             shape: of the model; sequences must be shorter than its sliding window.
             dtype: of the weights and the hidden states.
         """
-        from transformers import LlamaConfig, LlamaModel
+        from transformers import AutoConfig, AutoModel
 
-        config = LlamaConfig(
+        config = AutoConfig.for_model(
+            DECODERS[shape.architecture],
             vocab_size=2,
             bos_token_id=None,
             eos_token_id=None,
@@ -41,6 +43,7 @@ class LayerRunner:
             head_dim=shape.head_dim,
             max_position_embeddings=shape.positions,
             rms_norm_eps=shape.eps,
+            sliding_window=None,
             hidden_act=shape.activation,
             attention_bias=shape.attention_bias,
             mlp_bias=shape.mlp_bias,
@@ -50,7 +53,7 @@ class LayerRunner:
                 "rope_theta": shape.rope_base,
             },
         )
-        self._model = LlamaModel(config).to(dtype).eval()
+        self._model = AutoModel.from_config(config).to(dtype).eval()
         self._model.norm = torch.nn.Identity()
         self._layer = self._model.layers[0]
         self._layer.mlp.down_proj.register_forward_pre_hook(self._keep)

@@ -73,6 +73,7 @@ def config_of(
     new |= {"architectures": [shape.architecture], "model_type": DECODERS[shape.architecture]}
     if shape.architecture == LLAMA:
         new.pop("sliding_window", None)
+    new.pop("layer_types", None)  # one for each layer, all alike here
     before = stated(document)
     if (before["rope_base"], before["rope_scaling"]) != (shape.rope_base, shape.rope_scaling):
         new.pop("rope_parameters", None)

@@ -95,7 +95,8 @@ def widen_hidden(model: Model, hidden: int, eps: float) -> Model:
     A norm divides by sqrt(mean square + eps), so a stream with another mean square, or another
     eps, would weigh eps differently. Therefore everything that writes is multiplied by c, where
     c^2 = eps/e (copies) or (eps/e) (H/h) (zeros): each norm then gives exactly what it gave, and
-    there is no error to be bounded. c = 1 multiplies nothing.
+    there is no error to be bounded. c = 1 multiplies nothing. Norms of queries and keys have the
+    same eps: what they read is multiplied by sqrt(eps/e).
 
     Args:
         model: what is widened.
@@ -121,6 +122,13 @@ def widen_hidden(model: Model, hidden: int, eps: float) -> Model:
     if shape.tied:  # the head is the embedding: multiplied by c, and not divided by n
         final = new[NORM]
         new[NORM] = take(final, 0, Taken(range(hidden), reads / scale))
+    if eps != shape.eps:  # which is that of the norms of queries and keys, too
+        for name in [each for each in new if each.endswith(("q_norm.weight", "k_norm.weight"))]:
+            for part in ("weight", "bias"):
+                before = name.replace("_norm.weight", f"_proj.{part}")
+                if before in new:
+                    rows = Taken(range(new[before].shape[0]), math.sqrt(eps / shape.eps))
+                    new[before] = take(new[before], 0, rows)
     how = f"{copies} copies" if is_whole else f"{hidden - shape.hidden} zeros after the old values"
     note = f"residual stream: {shape.hidden} become {hidden} values ({how})"
     if hidden == shape.hidden:

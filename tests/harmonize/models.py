@@ -1,4 +1,4 @@
-"""Tiny random Llamas and Mistrals in float64, and their logits. Knows transformers."""
+"""Tiny random Llamas, Mistrals and Qwens in float64, and their logits. Knows transformers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def random_model(folder: Path, seed: int = 0, family: str = "Llama", **sizes: An
     Args:
         folder: where to.
         seed: of its weights.
-        family: `Llama` or `Mistral`.
+        family: `Llama`, `Mistral`, `Qwen2` or `Qwen3`.
         sizes: what differs from `SIZES`, under transformers' names.
     """
     config = getattr(transformers, f"{family}Config")(**{**SIZES, **sizes})
@@ -69,7 +69,8 @@ def logits(folder: Path, length: int = 24, seed: int = 0) -> torch.Tensor:
         folder, dtype=torch.float64, attn_implementation="sdpa"
     )
     norms = [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
-    assert len(norms) == 2 * model.config.num_hidden_layers + 1
+    per_layer = 4 if model.config.model_type == "qwen3" else 2
+    assert len(norms) == per_layer * model.config.num_hidden_layers + 1
     for norm in norms:
         norm.forward = partial(_rms_norm, norm)
     generator = torch.Generator().manual_seed(seed)

@@ -69,8 +69,17 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "norm": (lambda root: make_model("gpt2", root / "gpt2", 1), "norm: .* RMSNorm; .* LayerNorm"),
     "another family": (
-        lambda root: make_model("qwen2", root / "qwen2", 1),
-        "architecture: .*LlamaForCausalLM; .*Qwen2ForCausalLM: only LlamaForCausalLM and Mistral",
+        lambda root: make_model("gemma2", root / "gemma2", 1),
+        "architecture: .*LlamaForCausalLM; .*Gemma2ForCausalLM: only LlamaForCausalLM, Mistral.* "
+        "and Qwen3ForCausalLM can be harmonised",
+    ),
+    "Qwen2": (
+        lambda root: other(root, family="Qwen2"),
+        "architecture: .*Llama.*; .*Qwen2ForCausalLM: nothing .*biases: .* none; .* attention: no",
+    ),
+    "Qwen3": (
+        lambda root: other(root, family="Qwen3"),
+        "norms of queries and keys: .* none; .* of each head: nothing reconciles it",
     ),
     "no weights": (lambda root: root, "no readable config"),
     "a config of other sizes": (

@@ -19,6 +19,8 @@ SIZES = {
     "biases": {"attention_bias": True, "mlp_bias": True},
     "one head a group": {"num_key_value_heads": 4},
     "mistral": {"family": "Mistral"},
+    "qwen2": {"family": "Qwen2"},
+    "qwen3": {"family": "Qwen3", "tie_word_embeddings": True},
 }
 
 

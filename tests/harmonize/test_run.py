@@ -46,6 +46,19 @@ PAIRS: dict[str, dict[str, dict[str, Any]]] = {
             **{"rope_parameters": LLAMA3_ROPE, "tie_word_embeddings": True},
         },
     },
+    # Qwen3-8B and Qwen3-1.7B over 64: h 4096 and 2048, MLP 12288 and 6144, 32/8 and 16/8 heads
+    "qwen3_sizes": {
+        "qwen3_8b": {
+            **{"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 5},
+            **{"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 2},
+            **{"family": "Qwen3", "rms_norm_eps": 1e-6},
+        },
+        "qwen3_2b": {
+            **{"hidden_size": 32, "intermediate_size": 96, "num_hidden_layers": 4},
+            **{"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 2},
+            **{"family": "Qwen3", "rms_norm_eps": 1e-6, "tie_word_embeddings": True},
+        },
+    },
 }
 
 

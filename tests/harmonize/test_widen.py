@@ -37,8 +37,12 @@ STEPS: dict[str, Step] = {
 
 @pytest.fixture(
     scope="module",
-    params=[{}, {"tie_word_embeddings": True, **BIASES}],
-    ids=["untied", "tied and biased"],
+    params=[
+        {},
+        {"tie_word_embeddings": True, **BIASES},
+        {"family": "Qwen3", "attention_bias": True},
+    ],
+    ids=["untied", "tied and biased", "normed queries and keys"],
 )
 def original(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -65,8 +65,8 @@ class Pretraining(Frozen):
 
 
 _LAYERS_ONLY = "regime={kind: frozen, outside: false}"
-"""Experts of the pocket train the layers and nothing outside of them. With the embeddings trained,
-too, the language expert learns to think before it answers, as the math expert does."""
+"""The pocket's experts train the layers and nothing outside of them. With the embeddings trained
+as well, the language expert, which sees no math, solves nearly as much of it as the math expert."""
 
 
 class PocketConfig(Frozen):

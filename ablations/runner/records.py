@@ -13,30 +13,29 @@ place and renamed, so it is whole or absent. `load_run` reads those of the curre
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field
 
 from ablations.machine.json_lines import read_lines
 from ablations.machine.whole_files import replaced_folder, write_text
+from ablations.runner.versioned_files import (
+    RUN_FILE,
+    SCHEMA_VERSION,
+    read_versioned,
+    validated,
+)
 from ablations.scoring.records import Backend, Evaluation, Sample, TaskScore
 from ablations.study.cells import Cell
 from ablations.study.schema import Kind, Study, Value
 from layerswap_method.algorithm.plan import LayerPlan, Source
-from layerswap_method.errors import InputError, LayerSwapError, first_line
+from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 from layerswap_method.recipe.references import is_folder, no_such_folder
 from layerswap_method.recipe.strict_yaml import read_yaml
-
-SCHEMA_VERSION = 2
-"""Of everything below RUN. In version 1 a record was a cell with all its tasks."""
-
-RUN_FILE = "run.json"
-_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class TaskRecord(Frozen):
@@ -81,7 +80,7 @@ class TaskRecord(Frozen):
         """
         path = self.folder / "samples.jsonl"
         for number, line in read_lines(path):
-            yield _validated(Sample, line, f"{path}:{number}")
+            yield validated(Sample, line, f"{path}:{number}")
 
 
 class PlannedCell(Frozen):
@@ -302,7 +301,7 @@ def load_run(path: Path) -> Run:
 
 def read_run_file(path: Path) -> RunFile | None:
     """Return `run.json` of the folder `path`; None where there is none."""
-    return _read(RunFile, path / RUN_FILE)
+    return read_versioned(RunFile, path / RUN_FILE)
 
 
 def write_run_file(path: Path, head: RunFile) -> None:
@@ -336,7 +335,7 @@ def write_record(path: Path, record: TaskRecord, merge: dict[str, Any]) -> None:
 def read_record(path: Path, key: str) -> TaskRecord | None:
     """Return a record without its samples; None where there is none."""
     folder = path / "records" / key
-    record = _read(TaskRecord, folder / "record.json")
+    record = read_versioned(TaskRecord, folder / "record.json")
     return None if record is None else record.model_copy(update={"folder": folder})
 
 
@@ -347,44 +346,7 @@ def write_failure(path: Path, failure: Failure) -> None:
 
 def read_failure(path: Path, key: str) -> Failure | None:
     """Return why a task failed the last time; None where it did not."""
-    return _read(Failure, _failure_path(path, key))
-
-
-def other_schema(path: Path, version: object) -> InputError:
-    """Return the error for a file of another version of layerswap."""
-    age = "an older" if isinstance(version, int) and version < SCHEMA_VERSION else "a newer"
-    return InputError(
-        f"{path}: written by {age} layerswap (schema version "
-        f"{version}, and this one reads {SCHEMA_VERSION}); it is left as it is: use the version "
-        "that wrote it, or run again in another folder (--out)"
-    )
-
-
-def _read(kind: type[_Model], path: Path) -> _Model | None:
-    try:
-        text = path.read_text(encoding="utf-8")
-        version = json.loads(text)["schema_version"]
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(path, error) from error
-    if version != SCHEMA_VERSION:
-        raise other_schema(path, version)
-    return _validated(kind, text, str(path))
-
-
-def _validated(kind: type[_Model], text: str, where: str) -> _Model:
-    try:
-        return kind.model_validate_json(text)
-    except ValidationError as error:
-        raise _damaged(where, error) from error
-
-
-def _damaged(where: Path | str, error: Exception) -> LayerSwapError:
-    advice = "remove its folder and run the study again: the other records are kept"
-    if Path(where).name == RUN_FILE:
-        advice = "restore it, or choose another --out"
-    return LayerSwapError(f"{where} is damaged ({first_line(error)}); {advice}")
+    return read_versioned(Failure, _failure_path(path, key))
 
 
 def _failure_path(path: Path, key: str) -> Path:

@@ -20,6 +20,7 @@ from ablations.machine.progress import counted
 from ablations.runner import records
 from ablations.runner.loop import LOCKS, now
 from ablations.runner.results import write_results
+from ablations.runner.versioned_files import RUN_FILE
 from ablations.scoring import SCORING_VERSION
 from ablations.scoring.records import EvaluationRequest
 from ablations.study.identity import score_key
@@ -74,7 +75,7 @@ def rescore_run(path: Path, data_dir: Path | None = None) -> Rescored:
         InputError: where there is no run, or one that somebody is running.
     """
     run = records.load_run(path)
-    claim = try_claim(path / LOCKS, records.RUN_FILE)
+    claim = try_claim(path / LOCKS, RUN_FILE)
     if claim is None:
         raise InputError(f"{path}: another command writes this run now; wait until it has ended")
     try:

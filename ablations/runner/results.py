@@ -8,6 +8,7 @@ from typing import Any
 
 from ablations.machine.whole_files import write_text
 from ablations.runner import records
+from ablations.runner.versioned_files import SCHEMA_VERSION
 from layerswap_method.errors import LayerSwapError
 
 RESULTS_FILE = "results.json"
@@ -51,7 +52,7 @@ def write_results(path: Path) -> None:
         for cell in run.head.cells
     }
     content = {
-        "schema_version": records.SCHEMA_VERSION,
+        "schema_version": SCHEMA_VERSION,
         "study": run.study.name,
         "question": run.head.question,
         "experts": run.head.experts,

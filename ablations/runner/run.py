@@ -27,6 +27,7 @@ from ablations.runner.processes import ProcessExecutor
 from ablations.runner.rates import earlier_rates
 from ablations.runner.results import RESULTS_FILE, write_results
 from ablations.runner.trackers import Tracker, TrackerName
+from ablations.runner.versioned_files import RUN_FILE, other_schema
 from ablations.runner.work import Executor, WorkEvaluator
 from ablations.study.cost import counted
 from ablations.study.describe import describe_plan
@@ -318,7 +319,7 @@ def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str
             "another --out"
         )
     if head is None and (out / RESULTS_FILE).is_file():
-        raise records.other_schema(out / RESULTS_FILE, 1)
+        raise other_schema(out / RESULTS_FILE, 1)
     if head is None and out.is_dir():
         found = sorted({path.name for path in out.iterdir()} - set(own))
         found = [name for name in found if not name.startswith(".")]
@@ -346,7 +347,7 @@ def _write_run_file(out: Path, plan: StudyPlan) -> None:
     if known == head:
         return
     try:
-        claim = try_claim(out / LOCKS, records.RUN_FILE)
+        claim = try_claim(out / LOCKS, RUN_FILE)
         if claim is not None:  # else another runner is writing it
             records.write_run_file(out, head)
             claim.release()

@@ -185,9 +185,9 @@ def plan_study(
                     selected(expansion.cells, only)
     if problems or chosen is None:
         raise InputError.from_problems(str(file.path), problems)
-    expansion.cells = list(_with_single_tasks(expansion.cells))
     requests = dict.fromkeys(cell.request for cell in expansion.cells)
     is_checked = any(SHIPPED_TASKS in each.folders or asks_lm_eval(each) for each in requests)
+    expansion.cells = list(_with_single_tasks(expansion.cells))
     if not dry and (is_checked or study.evaluate.enable_thinking):
         _check_data(expansion.cells)
     study = _with_dtype(study, experts[expert_names(study)[0]])

@@ -17,17 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from layerswap_method.checkpoints.stored import StoredTensor, check_unchanged, open_stored
-from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.checkpoints.stored import StoredTensor, check_unchanged, fill, open_stored
+from layerswap_method.errors import LayerSwapError
 from layerswap_method.stream.layout import (
     INDEX,
-    SHARD_BYTES,
     PlannedFile,
     PlannedTensor,
     index_of,
-    lay_out,
 )
-from layerswap_method.stream.weight_stream import WeightStream
 
 _PIECE = 1 << 20
 """Bytes that are read at a time where the kernel cannot copy."""
@@ -48,28 +45,6 @@ Job = Callable[[Advance], None]
 """One tensor's work; it tells of its progress, and ends where that raises."""
 
 
-def write_weights(
-    stream: WeightStream, folder: Path, shard_bytes: int = SHARD_BYTES, *, threads: int = 1
-) -> tuple[Path, ...]:
-    """Write every tensor of a stream as safetensors; return the files.
-
-    Several files have an index. They are on the disk, not in a cache, when this returns.
-
-    Args:
-        stream: what to write.
-        folder: where to; must exist. Files in it are replaced.
-        shard_bytes: bytes of the tensors in one file, at most.
-        threads: tensors that are written at once.
-
-    Raises:
-        InputError: if an input is gone, cut short, or was written anew.
-        LayerSwapError: if a file cannot be written; some are then left in `folder`.
-    """
-    files = lay_out(stream, folder, shard_bytes)
-    write_files(files, threads=threads)
-    return tuple(file.path for file in files)
-
-
 def write_files(
     files: Sequence[PlannedFile],
     *,
@@ -80,15 +55,18 @@ def write_files(
 ) -> None:
     """Write planned files of one folder, and their index where there are several.
 
+    They are on the disk, not in a cache, when this returns.
+
     Args:
-        files: what to write.
+        files: what to write; their folder must exist, and files in it are replaced.
         threads: tensors that are written at once.
         resume: leave files alone that an earlier call finished in this folder.
         device: where what is not a copy is computed, as torch calls it.
         advance: told of every byte that is written, or was.
 
     Raises:
-        InputError, LayerSwapError: as `write_weights`.
+        InputError: if an input is gone, cut short, or was written anew.
+        LayerSwapError: if a file cannot be written; some are then left in the folder.
     """
     folder = files[0].path.parent
     waiting = [file for file in files if not (resume and is_finished(file))]
@@ -197,7 +175,7 @@ def _write_tensor(
 ) -> None:
     if tensor.source is not None:
         with open_stored(tensor.source) as opened:
-            _copy(opened.fileno(), out, tensor.source, place, advance)
+            _copy(opened, out, tensor.source, place, advance)
         return
     for piece in tensor.content(device):
         _write_at(out, piece, place)
@@ -212,13 +190,15 @@ def _write_at(out: int, content: bytes | memoryview, place: int) -> None:
         left, place = left[done:], place + done
 
 
-def _copy(source: int, out: int, tensor: StoredTensor, place: int, advance: Advance) -> None:
+def _copy(opened: IO[bytes], out: int, tensor: StoredTensor, place: int, advance: Advance) -> None:
     """Copy a tensor's bytes to `place`: in the kernel, or where it cannot, through this process."""
     done = 0
     try:
         while done < tensor.nbytes:
             left = min(_IN_KERNEL, tensor.nbytes - done)
-            count = os.copy_file_range(source, out, left, tensor.offset + done, place + done)
+            count = os.copy_file_range(
+                opened.fileno(), out, left, tensor.offset + done, place + done
+            )
             if count == 0:
                 break
             done += count
@@ -227,10 +207,10 @@ def _copy(source: int, out: int, tensor: StoredTensor, place: int, advance: Adva
         raise
     except (OSError, AttributeError):  # two file systems, or a system that has no such call
         pass
+    buffer = memoryview(bytearray(min(_PIECE, tensor.nbytes - done)))
     while done < tensor.nbytes:
-        piece = os.pread(source, min(_PIECE, tensor.nbytes - done), tensor.offset + done)
-        if not piece:
-            raise InputError(f"{tensor.file}: is incomplete; download or copy it again")
+        piece = buffer[: tensor.nbytes - done]
+        fill(opened, tensor, done, piece)
         _write_at(out, piece, place + done)
         done += len(piece)
         advance(len(piece))

@@ -23,10 +23,10 @@ import yaml
 from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.merge.run import FileMerge, read_merge, write_merge
-from layerswap_method.stream.layout import lay_out
+from layerswap_method.stream.layout import SHARD_BYTES, lay_out
 from layerswap_method.stream.verify import verify_files
 from layerswap_method.stream.weight_stream import checkpoint_stream
-from layerswap_method.stream.write import write_files, write_weights
+from layerswap_method.stream.write import write_files
 from tests.merge.conftest import content, run_merge
 from tests.standins.merging import recipe, roles
 from tests.standins.oracle import assert_same, stored
@@ -111,7 +111,7 @@ def test_a_disk_that_is_too_small(tmp_path: Path) -> None:
         file.write(len(head).to_bytes(8, "little") + head)
         file.truncate(8 + len(head) + 2 * values)  # a hole: it takes no room
     with pytest.raises(LayerSwapError, match=r"the merge needs .* GB and the disk has .* GB free"):
-        write_weights(checkpoint_stream(folder), out)
+        write_files(lay_out(checkpoint_stream(folder), out, SHARD_BYTES))
     assert list(out.iterdir()) == []
 
 

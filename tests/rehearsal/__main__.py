@@ -40,7 +40,10 @@ def main() -> None:
     here = {"HF_HUB_CACHE": str(out / "hub"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     run = str(out / "layer_count")
     tasks = "evaluate.tasks=[layerswap_mgsm_sw, layerswap_mgsm_en]"
-    small = ["--set", "evaluate.options.kv_cache_gib=1", "--set", tasks]
+    settings = ["evaluate.options.kv_cache_gib=1", tasks, "evaluate.apply_chat_template=true"]
+    # A random model never stops by itself.
+    settings += ["evaluate.gen_kwargs={max_gen_toks: 64}"]
+    small = [part for setting in settings for part in ("--set", setting)]
     study = ["run", "layer_count", "--experts", "llama_8b", "--data-dir", str(given.data_dir)]
     study += ["--limit", given.limit, "--backend", given.backend, *small, "--out", run]
     commands = [

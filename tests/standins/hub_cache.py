@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -76,8 +77,11 @@ def _tokenizer(texts: list[str]) -> Any:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=4000, initial_alphabet=alphabet, show_progress=False)
     bpe.train_from_iterator(texts, trainer)
-    plain = VOCABULARY - 256
-    bpe.add_tokens([f"unused{index}" for index in range(plain - bpe.get_vocab_size())])
+    trained = json.loads(bpe.to_str())["model"]
+    vocabulary, plain = trained["vocab"], VOCABULARY - 256
+    # As tokens of the model, not added ones, which transformers takes minutes to read.
+    vocabulary |= {f"unused{number}": number for number in range(len(vocabulary), plain)}
+    bpe.model = models.BPE(vocab=vocabulary, merges=[tuple(pair) for pair in trained["merges"]])
     reserved = (f"<|reserved_special_token_{index}|>" for index in range(256 - len(_SPECIAL)))
     bpe.add_special_tokens([*_SPECIAL, *reserved])
     return PreTrainedTokenizerFast(

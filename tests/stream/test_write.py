@@ -17,15 +17,23 @@ import torch
 from safetensors import safe_open
 
 from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.stream.layout import SHARD_BYTES, lay_out
 from layerswap_method.stream.mix import mixes_to_json
-from layerswap_method.stream.weight_stream import checkpoint_stream
-from layerswap_method.stream.write import write_weights
+from layerswap_method.stream.weight_stream import WeightStream, checkpoint_stream
+from layerswap_method.stream.write import write_files
 from tests.standins.merging import merge, recipe, revert_recipe, roles
 from tests.standins.oracle import assert_same, stored
 from tests.standins.streams import stream_of
 from tests.standins.zoo import make_model
 
 SWAP = {"bottom_layers": 2, "top_layers": 1, "bottom_transition": 1}
+
+
+def write_weights(stream: WeightStream, folder: Path, most: int = SHARD_BYTES) -> tuple[Path, ...]:
+    """Write every tensor of a stream; return the files."""
+    files = lay_out(stream, folder, most)
+    write_files(files)
+    return tuple(file.path for file in files)
 
 
 @pytest.mark.parametrize("more", [{}, {"dtype": "float16"}], ids=["copied", "cast"])
@@ -105,8 +113,10 @@ def test_copies_need_no_torch(experts: Any, tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; "
         "from layerswap_method.stream.weight_stream import checkpoint_stream; "
-        "from layerswap_method.stream.write import write_weights; "
-        "write_weights(checkpoint_stream(Path(sys.argv[1])), Path(sys.argv[2])); "
+        "from layerswap_method.stream.layout import lay_out; "
+        "from layerswap_method.stream.write import write_files; "
+        "stream = checkpoint_stream(Path(sys.argv[1])); "
+        "write_files(lay_out(stream, Path(sys.argv[2]), 1 << 40)); "
         "assert not {'torch', 'transformers', 'numpy', 'mergekit'} & set(sys.modules)"
     )
     folder = experts("llama").base
@@ -124,9 +134,11 @@ def test_plain_averages_and_casts_need_no_torch(experts: Any, tmp_path: Path) ->
         "import sys; from pathlib import Path; "
         "from layerswap_method.stream.mix import mixes_from_json; "
         "from layerswap_method.stream.weight_stream import WeightStream; "
-        "from layerswap_method.stream.write import write_weights; "
+        "from layerswap_method.stream.layout import lay_out; "
+        "from layerswap_method.stream.write import write_files; "
         "mixes = mixes_from_json(Path(sys.argv[1]).read_text()); "
-        "write_weights(WeightStream(mixes, Path(), None, ''), Path(sys.argv[2])); "
+        "stream = WeightStream(mixes, Path(), None, ''); "
+        "write_files(lay_out(stream, Path(sys.argv[2]), 1 << 40)); "
         "assert not {'torch', 'transformers', 'mergekit'} & set(sys.modules)"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "mixes.json"), str(tmp_path)]

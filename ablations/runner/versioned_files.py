@@ -1,0 +1,73 @@
+"""One JSON file below a run folder, read and checked against its type and schema version.
+
+Knows no record: what the files hold is in `ablations.runner.records`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from layerswap_method.errors import InputError, LayerSwapError, first_line
+
+SCHEMA_VERSION = 2
+"""Of everything below a run folder. In version 1 a record was a cell with all its tasks."""
+
+RUN_FILE = "run.json"
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def read_versioned(kind: type[_Model], path: Path) -> _Model | None:
+    """Return the content of a file that states its ``schema_version``; None where there is none.
+
+    Raises:
+        InputError: where another version of layerswap wrote it.
+        LayerSwapError: where it is damaged.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        version = json.loads(text)["schema_version"]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(path, error) from error
+    if version != SCHEMA_VERSION:
+        raise other_schema(path, version)
+    return validated(kind, text, str(path))
+
+
+def validated(kind: type[_Model], text: str, where: str) -> _Model:
+    """Return a JSON text as an object of `kind`.
+
+    Args:
+        kind: what it must be.
+        text: the JSON text.
+        where: file (and line), for the error.
+
+    Raises:
+        LayerSwapError: where the text is not such an object.
+    """
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        raise _damaged(where, error) from error
+
+
+def other_schema(path: Path, version: object) -> InputError:
+    """Return the error for a file of another version of layerswap."""
+    age = "an older" if isinstance(version, int) and version < SCHEMA_VERSION else "a newer"
+    return InputError(
+        f"{path}: written by {age} layerswap (schema version "
+        f"{version}, and this one reads {SCHEMA_VERSION}); it is left as it is: use the version "
+        "that wrote it, or run again in another folder (--out)"
+    )
+
+
+def _damaged(where: Path | str, error: Exception) -> LayerSwapError:
+    advice = "remove its folder and run the study again: the other records are kept"
+    if Path(where).name == RUN_FILE:
+        advice = "restore it, or choose another --out"
+    return LayerSwapError(f"{where} is damaged ({first_line(error)}); {advice}")

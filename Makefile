@@ -62,7 +62,7 @@ quickstart: venv
 
 # EXPERTS="math swahili" and SEEDS="1 2 3" train fewer, or more.
 EXPERTS ?= $(foreach kind,cooler hotter disjoint lora prefix,math_$(kind) swahili_$(kind)) \
-	math swahili joint fusion
+	math swahili joint fusion arrow
 SEEDS ?= 1 2 3
 TRAINED := runs/pocket_experts
 
@@ -70,7 +70,7 @@ pocket-experts: venv
 	for name in $(EXPERTS); do for seed in $(SEEDS); do \
 		fused="--set regime.experts.math=$(TRAINED)/math_lora_$$seed \
 			--set regime.experts.swahili=$(TRAINED)/swahili_lora_$$seed"; \
-		test $$name = fusion || fused=; \
+		case $$name in fusion | arrow) ;; *) fused= ;; esac; \
 		$(BIN)/layerswap train pocket/$$name --seed $$seed $$fused \
 			--out $(TRAINED)/$${name}_$$seed || exit 1; \
 	done; done

@@ -295,14 +295,13 @@ class StudyEngine:
         """Start a fresh model with an adapter that changes none of its weights."""
         from ablations.engines.backends import resolve_backend
         from ablations.engines.lm_eval_backend import loaded, run_tasks
-        from ablations.train import fusion
+        from ablations.train.model import is_ours, with_adapter
 
         started, backend = time.monotonic(), resolve_backend(self._setup.backend, beside=adapter)
-        is_fused = fusion.is_fusion(adapter)
-        by_peft = None if is_fused else adapter
+        by_peft = None if is_ours(adapter) else adapter
         engine = held.enter_context(loaded(folder, backend, self._setup.options, seed, by_peft))
-        if is_fused:
-            fusion.load(engine.model, adapter)
+        if by_peft is None:
+            with_adapter(engine.model, adapter)
         return (
             lambda request, answers: run_tasks(
                 engine,

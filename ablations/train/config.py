@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool, StrictStr, model_validator
 
 from ablations.engines.options import BackendChoice
-from ablations.train.regime import AdapterFusion, Full, Lora, Prefix, Regime
+from ablations.train.regime import ADAPTERS, Full, Lora, Prefix, Regime
 from layerswap_method.frozen import Frozen
 
 Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -221,11 +221,11 @@ class TrainConfig(Frozen):
                 raise ValueError(
                     "gradient_checkpointing: peft's prefix tuning cannot do it; set it to false"
                 )
-        is_dora = isinstance(self.regime, Lora) and self.regime.dora
-        if self.select is not None and (is_dora or isinstance(self.regime, Prefix | AdapterFusion)):
+        is_lora = isinstance(self.regime, Lora) and not self.regime.dora
+        if self.select is not None and isinstance(self.regime, ADAPTERS) and not is_lora:
             raise ValueError(
                 "select: the live engine takes whole checkpoints and plain LoRA, no fusion, no "
-                "prefix and no DoRA; drop it, and evaluate the checkpoints one by one"
+                "Arrow, no prefix and no DoRA; drop it, and evaluate the checkpoints one by one"
             )
         if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
             raise ValueError(

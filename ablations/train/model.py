@@ -12,6 +12,7 @@ from typing import Any
 from ablations.models.find import find_model
 from ablations.train.regime import (
     AdapterFusion,
+    Arrow,
     Disjoint,
     FrozenLayers,
     Full,
@@ -73,6 +74,7 @@ def prepare(model: Any, regime: Regime) -> Any:
     """
     if isinstance(regime, Full):
         return model
+    assert not isinstance(regime, Arrow)  # which trains nothing
     if isinstance(regime, Lora):
         return _with_lora(model, regime)
     if isinstance(regime, Prefix):
@@ -87,25 +89,46 @@ def prepare(model: Any, regime: Regime) -> Any:
 
 
 def with_adapter(model: Any, adapter: Path) -> Any:
-    """Return `model` with the adapter in `adapter`, peft's or a fusion, on top.
+    """Return `model` with the adapter in `adapter` on top; one of `is_ours` changes it in place.
 
     Raises:
         InputError: where it does not fit the model.
     """
-    from ablations.train import fusion
+    from ablations.train import arrow, fusion
 
     if fusion.is_fusion(adapter):
         fusion.load(model, adapter)
         return model
-    from peft import PeftModel
+    from peft import ArrowConfig, PeftModel, create_arrow_model
 
     try:
+        if arrow.is_arrow(adapter):
+            with arrow.unpacked(adapter) as experts:
+                create_arrow_model(model, experts, ArrowConfig(top_k=len(experts), rng_seed=0))
+            return model
         return PeftModel.from_pretrained(model, str(adapter), local_files_only=True)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise InputError(
             f"{adapter}: does not fit {model.name_or_path}; it was trained on another base, or is "
             f"damaged: {describe_error(error)}"
         ) from error
+
+
+def is_ours(adapter: Path) -> bool:
+    """Return whether an adapter is a fusion or an Arrow, which peft cannot load from its folder."""
+    from ablations.train import arrow, fusion
+
+    return fusion.is_fusion(adapter) or arrow.is_arrow(adapter)
+
+
+def lora_experts(regime: AdapterFusion | Arrow, base: Path) -> dict[str, Path]:
+    """Return name -> folder of the LoRA experts that a regime combines.
+
+    Raises:
+        InputError: where one is not there.
+    """
+    found = {name: find_model(f"{base}+{each}") for name, each in regime.experts.items()}
+    return {name: e.adapter for name, e in found.items() if e.adapter is not None}
 
 
 def merge_adapter(base: Path, adapter: Path) -> Any:
@@ -183,9 +206,7 @@ def _with_fusion(model: Any, regime: AdapterFusion) -> Any:
     from ablations.train import fusion
 
     base = str(model.name_or_path)
-    found = {name: find_model(f"{base}+{each}") for name, each in regime.experts.items()}
-    adapters = {name: e.adapter for name, e in found.items() if e.adapter is not None}
-    built = fusion.build(model, Path(base), adapters)
+    built = fusion.build(model, Path(base), lora_experts(regime, Path(base)))
 
     def save_pretrained(folder: str, **_: Any) -> None:
         fusion.write(built, Path(folder), base)

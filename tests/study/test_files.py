@@ -159,7 +159,7 @@ def test_an_experts_file_is_found_by_its_path_or_its_shipped_name(tmp_path: Path
         find_experts_file("pockett")
     assert caught.value.message == (
         "pockett: no such experts file, and none of that name is shipped; did you mean 'pocket'?; "
-        "shipped are llama_8b, llama_8b_trained, mistral_7b, pocket, pocket_bases, "
+        "shipped are llama_8b, llama_8b_trained, llama_bases, mistral_7b, pocket, pocket_bases, "
         "pocket_trained, qwen3_8b, smol, smol_languages"
     )
 

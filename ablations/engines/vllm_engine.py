@@ -98,6 +98,12 @@ def prepare(options: EngineOptions) -> None:
             f"vLLM {vllm_cpu.installed_version()} is installed but cannot be imported: {error}. "
             f"To reinstall it, {HOW_TO_INSTALL}"
         ) from error
+    if is_cpu_build():
+        from vllm.utils.cpu_resource_utils import get_visible_memory_node
+
+        # vLLM gives every worker a NUMA node of its own, and refuses to start with too few.
+        if options.gpus > len(get_visible_memory_node()):
+            os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
 
 def engine_arguments(options: EngineOptions, seed: int, stored_dtype: str | None) -> dict[str, Any]:
@@ -154,7 +160,8 @@ def free_packed(model: Any, name: str = "") -> bool:
 
     To be called in a worker before that module is loaded: vLLM would keep the old copy until the
     new one is made. A module that is then not loaded fails at its next use; nothing stale is left.
-    Returns whether there was one.
+    A worker whose part of the vocabulary is padding alone is given nothing and keeps its copy.
+    Returns whether one was dropped.
 
     Args:
         model: a module.
@@ -165,7 +172,8 @@ def free_packed(model: Any, name: str = "") -> bool:
         module = model.get_submodule(name)
     except AttributeError:
         return False
-    if getattr(module, "cpu_linear", None) is None:
+    part = getattr(module, "shard_indices", None)
+    if getattr(module, "cpu_linear", None) is None or (part and part.num_org_elements == 0):
         return False
     module.cpu_linear = None
     return True

@@ -159,7 +159,7 @@ def _arguments(config: TrainConfig, folder: TrainingFolder, steps: int) -> Train
     }
     schedule, settings = names[config.schedule]
     try:
-        return TrainingArguments(
+        arguments = TrainingArguments(
             output_dir=str(folder.checkpoints_dir),
             num_train_epochs=1,
             per_device_train_batch_size=micro,
@@ -188,6 +188,9 @@ def _arguments(config: TrainConfig, folder: TrainingFolder, steps: int) -> Train
         )
     except (ValueError, RuntimeError) as error:
         raise InputError(f"transformers refuses these settings: {error}") from error
+    # One process takes one GPU: on several, DataParallel would multiply the batch.
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
 
 
 def _warn_of_schedule(config: TrainConfig, steps: int) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from ablations.train import trainer
 from ablations.train.files import read_config
 from ablations.train.folder import TrainingFolder
 from ablations.train.run import train_expert
@@ -50,3 +52,16 @@ def test_accelerate_launch_with_two_processes(
     difference = sum(float((one[name] - two[name]).square().sum()) for name in one)
     change = sum(float((one[name] - first[name]).square().sum()) for name in one)
     assert difference < 1e-3 * change
+
+
+def test_the_cpu_trains_beside_a_gpu_where_accelerate_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
+    for there in (True, False):
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda there=there: there)
+        assert trainer._on_cpu() is not there
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    for value, on_cpu in (("true", True), ("True", True), ("False", False)):
+        monkeypatch.setenv("ACCELERATE_USE_CPU", value)
+        assert trainer._on_cpu() is on_cpu

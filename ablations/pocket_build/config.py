@@ -64,11 +64,6 @@ class Pretraining(Frozen):
     """Tokens of a batch, padding included."""
 
 
-_LAYERS_ONLY = "regime={kind: frozen, outside: false}"
-"""The pocket's experts train the layers and nothing outside of them. With the embeddings trained
-as well, the language expert, which sees no math, solves nearly as much of it as the math expert."""
-
-
 class PocketConfig(Frozen):
     """Everything that decides the bytes of a pocket testbed. The default is `quickstart`."""
 
@@ -88,7 +83,7 @@ class PocketConfig(Frozen):
         rare_words=0.1,
     )
     """How the base is trained."""
-    expert_settings: tuple[str, ...] = (_LAYERS_ONLY,)
+    expert_settings: tuple[str, ...] = ()
     """``NAME=VALUE`` in place of what the experts' shipped configurations say."""
     evaluation: Evaluation = Evaluation()
     """Test items."""
@@ -133,10 +128,7 @@ _PRESETS: dict[Preset, dict[str, Any]] = {
         "base": PocketConfig().base.model_copy(
             update={"steps": 40, "warmup_steps": 5, "tokens_per_batch": 512}
         ),
-        "expert_settings": (
-            *PocketConfig().expert_settings,
-            *("samples=60", "held_out=2", "batch_size=6", "warmup_steps=2"),
-        ),
+        "expert_settings": ("samples=60", "held_out=2", "batch_size=6", "warmup_steps=2"),
         "evaluation": Evaluation(items=20),
     },
 }

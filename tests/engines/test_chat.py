@@ -138,8 +138,24 @@ def test_prompts_are_those_of_lm_evals_command_line(
     assert ours[0].count("<|assistant|>") == 3
     single = asked.model_copy(update={"fewshot_as_multiturn": False})
     assert _prompts(ask(talker, tasks, single))[0].count("<|assistant|>") == 1
-    named = Protocol(apply_chat_template="tools")
-    assert _prompts(ask(talker, tasks, named))[0].endswith("[answer]")
+
+
+@pytest.mark.slow
+def test_a_template_is_applied_by_its_name(talker: Path, tasks: Path, tmp_path: Path) -> None:
+    ours = _prompts(ask(talker, tasks, Protocol(apply_chat_template="tools")))
+    assert ours[0].endswith("[answer]")
+    (alone := tmp_path / "alone").mkdir()
+    for file in talker.iterdir():  # the same model with this template only
+        if file.is_file():
+            (alone / file.name).symlink_to(file)
+    (alone / "chat_template.jinja").unlink()
+    (alone / "chat_template.jinja").write_text(TOOLS)
+    assert chat_template(alone) == TOOLS
+    assert ours == _by_lm_eval(alone, tasks, tmp_path / "a", "hf", "--apply_chat_template")
+    # lm-eval 0.4.13 writes the name into its results and applies the default.
+    named = ("--apply_chat_template", "tools")
+    default = _prompts(ask(talker, tasks, Protocol(apply_chat_template=True)))
+    assert _by_lm_eval(talker, tasks, tmp_path / "b", "hf", *named) == default != ours
 
 
 @pytest.mark.slow

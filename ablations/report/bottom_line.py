@@ -21,7 +21,10 @@ from ablations.statistics.as_text import percent, points
 from ablations.study.schema import BaselineKind
 
 _NO_DIFFERENCE = "does not differ significantly "
-_NOTHING = "No comparison was planned: the study has one model, or models and no recipe."
+_NOTHING = (
+    "No comparison was planned: the study has one model, or models and no recipe. The report has "
+    "the scores of all cells; layerswap compare tests cells against each other."
+)
 _EXPERTS: tuple[BaselineKind, ...] = ("task_expert", "language_expert")
 _MOST, _MOST_NUMBERS = 5, 4
 """Sentences, and settings without a difference whose numbers are given."""

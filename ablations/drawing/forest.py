@@ -74,13 +74,16 @@ class Forest:
 
 def draw_forest(forest: Forest) -> Drawing:
     """Return the drawing of `forest`; see `draw_figure`."""
-    rows = [textwrap.fill(row, _ROW_LETTERS) for row in forest.rows]
+    rows = [
+        textwrap.fill(row, _ROW_LETTERS, break_on_hyphens=False, break_long_words=False)
+        for row in forest.rows
+    ]
     longest = max(len(line) for row in rows for line in row.splitlines())
     titles = [textwrap.fill(each.title, _TITLE_LETTERS) for each in forest.panels]
     lines = max(title.count("\n") for title in titles)
     # Titles of as many lines, so that the rows of all panels are at one height.
     titles = ["\n" * (lines - title.count("\n")) + title for title in titles]
-    row_in = _ROW_IN * (1.45 if any("\n" in row for row in rows) else 1)
+    row_in = _ROW_IN * (1 + 0.45 * max(row.count("\n") for row in rows))
     height = row_in * (len(rows) + 0.6) + 0.95 + 0.15 * lines
     painters = [
         partial(_draw, forest, panel, title, rows)

@@ -157,8 +157,9 @@ def _locate(text: str, who: str, folder: Path | None, *, download: bool) -> Path
     above = beside(Path(text).parent, folder)
     if not is_hub_id or is_folder(above):
         siblings = [each.name for each in above.iterdir()] if is_folder(above) else []
-        missing = no_such_folder(text, nearest(path.name, siblings), folder)
-        raise InputError(f"{who}{missing}{build_hint(text)}")
+        near = nearest(path.name, siblings)
+        missing = no_such_folder(text, near, folder)
+        raise InputError(f"{who}{missing}{'' if near else build_hint(text)}")
     from huggingface_hub import snapshot_download
 
     repository, _, revision = text.partition("@")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics as plain
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from ablations.report.comparisons import Comparer, Comparison, Outcome, compare_all, compare_models
 from ablations.report.design import Group, Model, baseline_of, merge_notes
@@ -14,13 +14,17 @@ from ablations.report.primary import halves
 from ablations.report.score_maps import LayerMap, layer_map
 from ablations.report.summaries import Summaries
 from ablations.report.targets import ordered
-from ablations.report.wording import is_evident, measure_text, named_level, not_compared
+from ablations.report.wording import is_evident, is_small, measure_text, named_level, not_compared
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import Run
 from ablations.statistics.as_text import percent, points
 from ablations.study.schema import BaselineKind
 
-_NOTHING = "No comparison was planned: the study has one model, or models and no recipe."
+_NO_DIFFERENCE = "does not differ significantly "
+_NOTHING = (
+    "No comparison was planned: the study has one model, or models and no recipe. The report has "
+    "the scores of all cells; layerswap compare tests cells against each other."
+)
 _EXPERTS: tuple[BaselineKind, ...] = ("task_expert", "language_expert")
 _MOST, _MOST_NUMBERS = 5, 4
 """Sentences, and settings without a difference whose numbers are given."""
@@ -69,15 +73,18 @@ def sentences(
     observations = summaries.observations
     primary = [each for each in comparisons if each.is_primary and each.outcome is not None]
     found: list[str] = []
+    told = {(each.group, each.measure) for each in primary}
+    asked = observations.run.study.report.primary.against
     for group, measure in ordered(observations):
         here = [each for each in primary if (each.group, each.measure) == (group, measure)]
         swaps = [each for each in here if each.contrast.rival != "first_setting"]
         levels = [each for each in here if each.contrast.rival == "first_setting"]
-        if swaps:
-            found.append(_against_rivals(swaps))
-            found += _cost(observations, swaps[0])
-        for name in dict.fromkeys(each.contrast.factor for each in levels):
-            found.append(_against_first([c for c in levels if c.contrast.factor == name]))
+        rivals = [_against_rivals(swaps), *_cost(observations, swaps[0], told)] if swaps else []
+        names = dict.fromkeys(each.contrast.factor for each in levels)
+        settings = [_against_first([c for c in levels if c.contrast.factor == n]) for n in names]
+        # What the study names first is what it asks.
+        is_settings_first = asked[:1] == ("first_setting",)
+        found += [*settings, *rivals] if is_settings_first else [*rivals, *settings]
         best = None if layers is None else layers.best.get((group, measure))
         if here and layers is not None and best is not None:
             found.append(_region(layers, group, measure))
@@ -96,12 +103,24 @@ def sentences(
 def _against_rivals(swaps: Sequence[Comparison]) -> str:
     """Return how the swap fares against every rival, in one sentence."""
     first = swaps[0]
-    clauses = [_clause(each) for each in swaps]
+    clauses = _clauses(swaps)
     where = measure_text(first.measure, first.group)
     text = f"On {where}, the {first.contrast.first} {', and '.join(clauses)}."
     if first.contrast.chosen_on:
         text += " What is best was chosen on one half of the items and compared on the other half."
     return text
+
+
+def _clauses(swaps: Sequence[Comparison]) -> list[str]:
+    """Return what is said of every rival; those without a difference share one clause."""
+    clauses, level = list[str](), list[str]()
+    for each in swaps:
+        clause = _clause(each)
+        same = clause.removeprefix(_NO_DIFFERENCE)
+        (clauses if same == clause else level).append(same)
+    if level:
+        clauses.append(_NO_DIFFERENCE + " or ".join(level))
+    return clauses
 
 
 def _clause(comparison: Comparison) -> str:
@@ -112,10 +131,10 @@ def _clause(comparison: Comparison) -> str:
         return f"is the same model as the {rival}"
     interval = _interval(outcome)
     if not _is_evidence(comparison):
-        return (
-            f"does not differ significantly from the {rival} "
-            f"({points(outcome.difference)} points {interval})"
-        )
+        alone = is_small(outcome, outcome.p)
+        why = ", not significant after correction" if alone else ""
+        numbers = f"{points(outcome.difference)} points {interval}{why}"
+        return f"{_NO_DIFFERENCE}from the {rival} ({numbers})"
     if (outcome.difference > 0) == comparison.measure.higher_is_better:
         return f"beats the {rival} by {percent(abs(outcome.difference))} points {interval}"
     return f"is {percent(abs(outcome.difference))} points {interval} worse than the {rival}"
@@ -150,13 +169,21 @@ def _against_first(levels: Sequence[Comparison]) -> str:
     return f"On {measure_text(measure, group)}, compared with {name}: {'; '.join(parts)}."
 
 
-def _cost(observations: Observations, swap: Comparison) -> Iterator[str]:
-    """Yield what the swap loses or gains on the other tasks, against the better expert there."""
+def _cost(
+    observations: Observations, swap: Comparison, told: Collection[tuple[Group, Measure]]
+) -> Iterator[str]:
+    """Yield what the swap loses or gains on the other tasks, against the better expert there.
+
+    Args:
+        observations: of the run.
+        swap: what is compared.
+        told: what has a sentence of its own.
+    """
     models = swap.contrast.first_models
     kinds = [kind for kind in _EXPERTS if kind in observations.run.study.baseline]
     parts = []
     for group, measure in ordered(observations):
-        if group != swap.group or measure == swap.measure:
+        if group != swap.group or (group, measure) in told:
             continue
         sign = 1 if measure.higher_is_better else -1
         scored = []

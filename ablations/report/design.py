@@ -8,6 +8,7 @@ varies between models is in `factors`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +26,7 @@ from ablations.study.schema import (
     Study,
     Value,
 )
+from layerswap_method.algorithm.layer_lists import format_layers
 from layerswap_method.layer_swap.spec import LayerSwapSpec
 
 SHORT = {
@@ -40,6 +42,9 @@ WHOLE_EXPERT = "whole expert"
 
 _PLAIN = ("placement",)
 """Parameters whose values say what they are of."""
+
+_NUMBERED = re.compile(r"(.*?_)(0|[1-9][0-9]*)")
+"""Names of experts that differ by a number at their end."""
 
 _ENDS = frozenset(("bottom_layers", "top_layers"))
 """Counts of which a label has both or none: one alone does not say what was merged."""
@@ -114,8 +119,13 @@ def varied_names(settings: Sequence[Setting]) -> list[str]:
 
 
 def describe_value(value: Value) -> str:
-    """Return a value as a study file writes it; names of experts with commas."""
+    """Return a value as a study file writes it; experts ``a_1, a_2, a_3`` as ``a_1-3``."""
     if isinstance(value, (tuple, list)):
+        found = [_NUMBERED.fullmatch(name) for name in value]
+        numbers = [int(each[2]) for each in found if each is not None]
+        stems = {each[1] for each in found if each is not None}
+        if len(numbers) == len(value) > 1 == len(stems) and numbers == sorted(set(numbers)):
+            return f"{stems.pop()}{format_layers(numbers)}"
         return ",".join(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 

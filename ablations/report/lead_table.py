@@ -41,7 +41,7 @@ def lead_table(summaries: Summaries, layers: LayerMap | None) -> Table:
             best_at.setdefault(best.best, []).append(measure_text(measure, group))
         for models, places in best_at.items():
             label = named.get(models) or short[models[0]]
-            rows.append((f"{label} (best at {'; '.join(places)})", models))
+            rows.append((f"{label} (best on {'; '.join(places)})", models))
         if layers is not None and layers.suggested:
             rows.append((short[layers.suggested[0]], layers.suggested))
         if layers is not None:

@@ -34,7 +34,7 @@ from ablations.study.schema import Kind, Study, Value
 from layerswap_method.algorithm.plan import LayerPlan, Source
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
-from layerswap_method.recipe.references import is_folder, no_such_folder
+from layerswap_method.recipe.references import is_folder, is_there, no_such_folder
 from layerswap_method.recipe.strict_yaml import read_yaml
 
 
@@ -280,6 +280,8 @@ def load_run(path: Path) -> Run:
     """
     head = read_run_file(path)
     if head is None:
+        if is_there(path) and not is_folder(path):
+            raise InputError(f"{path}: is a file; give the folder that layerswap run wrote")
         if not is_folder(path):
             raise InputError(f"{no_such_folder(path)}; give the folder that layerswap run wrote")
         below = (f"did you mean {file.parent}?" for file in sorted(path.glob(f"*/{RUN_FILE}")))

@@ -131,8 +131,13 @@ def study_problems(
     folder = task_folder(study)
     place = next((each for each in places if each is not None), None)
     if not is_folder(folder):
-        missing = no_such_folder(evaluate.include_path or folder, folder=place)
-        yield f"evaluate.include_path: {missing}{build_hint(str(evaluate.include_path))}"
+        given = evaluate.include_path or folder
+        above = {folder.parent, (Path(place or "") / given).parent}
+        siblings = [each.name for top in above if is_folder(top) for each in top.iterdir()]
+        near = nearest(folder.name, siblings)
+        missing = no_such_folder(given, near, place)
+        hint = "" if near else build_hint(str(evaluate.include_path))
+        yield f"evaluate.include_path: {missing}{hint}"
     if evaluate.data_dir is not None and not is_folder(evaluate.data_dir):
         yield f"evaluate.data_dir: {no_such_folder(evaluate.data_dir, folder=place)}"
 

@@ -116,6 +116,11 @@ def read_experts_file(path: Path) -> ExpertsFile:
     document = read_yaml(path)
     if not isinstance(document, dict) or not document:
         raise InputError(f"{path}: names no expert; write NAME: FOLDER, a line for each expert")
+    if {"name", "question", "evaluate"} <= set(document):
+        raise InputError(
+            f"{path}: is a study, not an experts file; layerswap init experts writes one to start "
+            "from"
+        )
     if not set(document) & set(ExpertsFile.model_fields):
         document = {"experts": document}
     try:

@@ -83,10 +83,36 @@ def find_shipped(text: str, folder: Path, what: str) -> Path:
     above = (each for each in Path.cwd().parents if is_there(each / path))
     place = next(above, None) if path.suffix in (".yml", ".yaml") else None
     found = f" (it is in {place}: run the command there)" if place is not None else ""
+    guess = _neighbour(path) or nearest(path.stem, shipped)
     raise InputError(
-        f"{text}: no such {what} file{found}, and none of that name is shipped"
-        f"{nearest(path.stem, shipped)}; shipped are {', '.join(shipped)}"
+        f"{text}: no such {what} file{found}, and no shipped one has that name{guess}"
+        f"{'' if guess else '.'} Shipped are {', '.join(shipped)}"
     )
+
+
+def _neighbour(path: Path) -> str:
+    """Return the hint at a file beside `path` that has nearly its name; "" for none."""
+    with contextlib.suppress(OSError):  # a name too long for a file
+        files = {each.stem: str(each) for each in path.parent.glob("*.y*ml")}
+        hint = nearest(path.stem, files)
+        near = [file for stem, file in files.items() if repr(stem) in hint]
+        return f"; did you mean {near[0]!r}?" if near else ""
+    return ""
+
+
+def _another_kind(path: Path, document: Mapping[str, Any]) -> str | None:
+    """Return what to do with a file that is a recipe or an experts file; None for others."""
+    if "merge_method" in document and not {"recipe", "evaluate"} & set(document):
+        return (
+            f"{path}: is a mergekit recipe, not a study. Merge it with mergekit-yaml, or name it "
+            "in a study (recipe: FILE); layerswap init study writes a study to start from"
+        )
+    if "experts" in document and not {"name", "question", "recipe", "evaluate"} & set(document):
+        return (
+            f"{path}: is an experts file, not a study. Give it with a study: layerswap run STUDY "
+            f"--experts {path}"
+        )
+    return None
 
 
 def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFile:
@@ -104,6 +130,8 @@ def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFi
     document = read_yaml(path)
     if not isinstance(document, dict):
         raise InputError(f"{path}: is not a study; a study has name:, question:, experts: ...")
+    if (kind := _another_kind(path, document)) is not None:
+        raise InputError(kind)
     problems: tuple[str, ...] = ()
     if "recipe" in settings:
         document["recipe"] = settings["recipe"]

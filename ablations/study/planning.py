@@ -261,8 +261,9 @@ def _with_experts(
             models = set(named_models(study.recipe or {})).intersection(names)
             hints = filter(None, (nearest(name, PLACEHOLDERS) for name in sorted(models)))
             problems.append(
-                f"no place is known for the experts {', '.join(names)}: add --experts FILE, or "
-                f"write folders (./math), hub ids or base+adapter in the study{next(hints, '')}"
+                f"the study does not say where {', '.join(names)} "
+                f"{'is' if len(names) == 1 else 'are'}: add --experts FILE, or write a folder "
+                f"(./math), a hub id or base+adapter for each expert{next(hints, '')}"
             )
             return study, None, None
         return study, ExpertsFile.model_construct(experts={}), None

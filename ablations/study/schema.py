@@ -167,8 +167,9 @@ class PrimaryBlock(Described):
     against: tuple[Rival, ...] = ()
     """What the swap is compared with: a baseline of the study, ``better_expert`` (the task or the
     language expert, whichever scores better), or ``first_setting`` (every setting of `vary`
-    against the first one). Without it: the soup and the better expert if they are baselines of the
-    study, else ``first_setting``, else every baseline."""
+    against the first one). If ``first_setting`` is named first, the bottom line begins with it.
+    Without `against`: the soup and the better expert if they are baselines of the study, else
+    ``first_setting``, else every baseline."""
 
     tasks: tuple[StrictStr, ...] = ()
     """On which tasks. Without it, the first task in the target language."""

@@ -33,8 +33,15 @@ _FORMS = {
     "int_from_float": "a whole number",
     "float_parsing": "a number",
     "string_type": "text (in quotes, if it looks like a number or like yes and no)",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "finite_number": "a finite number",
+    "greater_than_equal": "{ge:g} or more",
+    "greater_than": "more than {gt:g}",
+    "less_than_equal": "{le:g} or less",
+    "less_than": "less than {lt:g}",
 }
-"""Type of an error -> what to write."""
+"""Type of an error -> what to write; braces hold names of pydantic's bounds."""
 
 _NO_TEXT = "the name {!r} is not text; write it in quotes"
 
@@ -265,6 +272,9 @@ def _text(
     if kind == "too_short":
         return f"{where} is empty"
     if form is not None:
+        form = form.format_map(item.get("ctx", {}))
+        if form == "a list" and isinstance(value, str) and not words.union:
+            form += f", such as [{value}]"
         return f"{where} is {_short(value)}; {words.write}{form}"
     return f"{where} is {_short(value)}: {item['msg']}"
 

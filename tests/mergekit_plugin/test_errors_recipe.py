@@ -43,7 +43,7 @@ def test_yaml_reads_the_numbers_we_advise(text: str) -> None:
         ("much", "weight is 'much'; it must be one number"),
         (True, "weight is True; it must be one number"),
         (10**400, "it must be one number"),
-        (float("inf"), "weight is inf: Input should be a finite number"),
+        (float("inf"), "weight is inf; it must be a finite number"),
         ({"value": 1, "filter": "mlp"}, "weight is a list or filter, which mergekit"),
         ([{"value": 1, "filter": "mlp"}], "weight is a list or filter, which mergekit"),
     ],

@@ -129,7 +129,7 @@ WRONG = [
     ({"threshold": "1e-5"}, "this is text (YAML reads 1e-6 and quoted numbers so): write 1.0e-05"),
     ({"threshold": [0.1, 0.2]}, "threshold is a list or filter, which mergekit interpolates"),
     ({"threshold": 0.1, "keep_fraction": 0.5}, "both say which rows stay; drop one"),
-    ({"keep_fraction": 70}, "keep_fraction is 70: Input should be less than or equal to 1"),
+    ({"keep_fraction": 70}, "keep_fraction is 70; it must be 1 or less"),
     ({"revert_layers": [0, 1]}, "revert_layers is a list, which mergekit interpolates; write a"),
     ({"revert_layers": 3}, 'revert_layers is 3; it must be a string in quotes, such as "3"'),
     ({"revert_layers": "8"}, "layer 8 does not exist; the model has layers 0 to 7"),

@@ -116,7 +116,7 @@ def test_every_problem_of_a_revert_recipe_is_named_at_once() -> None:
     assert [problem[:40] for problem in told] == [
         "models[0] (math): delta_revert has no ro",
         "unknown parameter 'botom_layers'; did yo",
-        "threshold is -1.0: Input should be great",
+        "threshold is -1.0; it must be 0 or more",
         "tokenizer_source cannot be used here: ro",
         "models: lists 2 models beside the base_m",
     ]

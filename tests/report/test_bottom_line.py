@@ -51,6 +51,13 @@ def test_a_swap_that_loses_and_one_that_changes_nothing(tmp_path: Path) -> None:
     assert "does not differ significantly from the better expert (task expert) (" in first
 
 
+def test_rivals_without_a_difference_share_a_clause(tmp_path: Path) -> None:
+    study = study_of(baseline=BASELINES, vary={"bottom_layers": [1]})
+    (first, *_) = bottom_line(write_run(tmp_path, study, lambda _, __: 0.0, items=100))
+    assert first.count("does not differ significantly from the ") == 1
+    assert "]) or from the " in first
+
+
 def test_it_calls_evidence_what_the_tables_call_so(tmp_path: Path) -> None:
     """At a level of 0.999 an interval reaches zero where p is still below 0.05."""
     seen = set()
@@ -61,15 +68,11 @@ def test_it_calls_evidence_what_the_tables_call_so(tmp_path: Path) -> None:
         run = run.model_copy(update={"head": run.head.model_copy(update={"study": study})})
         comparisons = compare_all(Observations(run), Comparer(seed=0, level=0.999))
         primary = [each for each in comparisons if each.is_primary]
-        said = [clause.startswith("beats") for clause in _clauses(run)]
+        (first, *_) = bottom_line(run)
+        said = [f"beats the {each.contrast.second} by " in first for each in primary]
         assert said == [mark(each) == "*" for each in primary]
         seen |= {(each.p_holm or 0.0) < 0.05 for each in primary if mark(each) == ""}
     assert seen == {True, False}
-
-
-def _clauses(run: Run) -> list[str]:
-    first = bottom_line(run)[0]
-    return first.removeprefix("On math, Swahili, the layer swap ").split(", and ")
 
 
 def test_settings_against_the_first_one(tmp_path: Path) -> None:
@@ -78,6 +81,14 @@ def test_settings_against_the_first_one(tmp_path: Path) -> None:
     assert first.startswith("On math, Swahili, compared with b=0 u=2: better: b=1 u=2 (+")
     assert ", b=2 u=2 (+" in first
     assert "300 items" in limits
+
+
+def test_settings_come_first_where_the_study_names_them_first(tmp_path: Path) -> None:
+    for number, against in enumerate((["first_setting", "soup"], ["soup", "first_setting"])):
+        block = {"primary": {"against": against}}
+        told = bottom_line(_run(tmp_path / str(number), 1.0, report=block))
+        starts = [line.startswith("On math, Swahili, compared with b=0 u=2: ") for line in told]
+        assert starts.index(True) == (0 if number == 0 else 2)
 
 
 def test_a_run_that_is_not_finished_says_so_first(tmp_path: Path) -> None:

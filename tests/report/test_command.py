@@ -50,6 +50,7 @@ def test_the_default_is_every_format_beside_the_cells(tmp_path: Path) -> None:
 def test_no_run(tmp_path: Path) -> None:
     for path, why in (
         (tmp_path, "no run.json in it, so it is not a run folder; layerswap run makes one"),
+        (Path(__file__), "is a file; give the folder that layerswap run wrote"),
         (tmp_path / "nowhere", f"no such folder (the current directory is {Path.cwd()})"),
     ):
         code, output = invoke_report(path)

@@ -15,6 +15,18 @@ def test_true_is_not_one_and_order_does_not_matter() -> None:
     assert describe_setting({"placement": "middle", "bottom_layers": 5}) == "middle b=5"
 
 
+def test_numbered_experts_are_a_range() -> None:
+    for names, text in (
+        (("math_1", "math_2", "math_3"), "math_1-3"),
+        (("math_1", "math_3"), "math_1,3"),
+        (("math_2", "math_1"), "math_2,math_1"),
+        (("math_1",), "math_1"),
+        (("math_1", "maths_2"), "math_1,maths_2"),
+        (("math_01", "math_02"), "math_01,math_02"),
+    ):
+        assert describe_setting({"experts.task": names}) == f"task={text}"
+
+
 def test_a_group_per_language_or_one_of_all() -> None:
     swahili, telugu = groups(study_of(experts=NINE_PAIRS))
     assert (swahili.language, swahili.language_experts) == ("sw", 3)

@@ -136,7 +136,7 @@ def test_a_single_expert_is_compared_with_each_of_a_pool(tmp_path: Path) -> None
         for each in compare_all(observations, Comparer(seed=0, level=0.95))
         if each.contrast.factor
     )
-    assert (first.contrast.first, first.contrast.second) == ("task=near", "task=far_1,far_2")
+    assert (first.contrast.first, first.contrast.second) == ("task=near", "task=far_1-2")
     assert first.outcome is not None
     assert (first.outcome.cells, first.outcome.task_experts) == (2, 2)
     scores = {cell.label: cell.scores[0].value for cell in found.cells if cell.kind == "recipe"}

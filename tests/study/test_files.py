@@ -78,7 +78,13 @@ FORMS = [
         "experts.language: the name False is not text; write it in quotes",
     ),
     ({"evaluate": {"languages": {"sw": []}}}, "evaluate.languages.sw is empty"),
-    ({"evaluate": {"tasks": "words"}}, "evaluate.tasks is 'words'; write a list"),
+    ({"evaluate": {"tasks": "words"}}, "evaluate.tasks is 'words'; write a list, such as [words]"),
+    ({"evaluate": {"tasks": ["x"], "limit": 0}}, "evaluate.limit is 0; write 1 or more"),
+    ({"evaluate": {"tasks": ["x"], "level": 1}}, "evaluate.level is 1; write less than 1"),
+    (
+        {"evaluate": {"tasks": ["x"], "allow_code_execution": "maybe"}},
+        "evaluate.allow_code_execution is 'maybe'; write true or false",
+    ),
     ({"recipe": [1]}, "recipe is [1]; write a block of names and values"),
     ({"recipe": {5: 6}}, "recipe: the name 5 is not text; write it in quotes"),
     ({"vary": {"bottom_layers": [None]}}, "vary.bottom_layers.0 does not fit: vary is a grid"),
@@ -136,6 +142,33 @@ def test_an_unknown_shipped_study_names_the_nearest() -> None:
         find_study("layer_counts")
 
 
+def test_a_misspelt_file_names_the_one_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    for name in ("mine.yml", "sub/layer_counts.yml"):
+        (tmp_path / name).touch()
+    for wrong, right in (("mine.ym", "mine.yml"), ("sub/layer_count.yml", "sub/layer_counts.yml")):
+        with pytest.raises(InputError, match=f"did you mean '{right}'"):
+            find_study(wrong)
+    with pytest.raises(InputError) as caught:  # the same ending makes no name alike
+        find_study("zzz.yml")
+    assert "did you mean" not in caught.value.message
+
+
+def test_a_file_of_another_kind_is_told_what_it_is(tmp_path: Path) -> None:
+    recipe = write_yaml(tmp_path / "recipe.yml", {"merge_method": "linear", "models": []})
+    with pytest.raises(InputError, match=r"is a mergekit recipe, not a study.*init study"):
+        read_study(recipe)
+    experts = write_yaml(tmp_path / "experts.yml", {"experts": {"math": "./math"}, "limit": 3})
+    with pytest.raises(InputError, match=f"run STUDY --experts {experts}"):
+        read_study(experts)
+    study = write_yaml(tmp_path / "study.yml", study_document())
+    with pytest.raises(InputError, match="is a study, not an experts file"):
+        read_experts_file(study)
+
+
 def test_a_folder_is_no_study_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="is a folder; name the study file in it"):
         find_study(str(tmp_path))
@@ -158,8 +191,8 @@ def test_an_experts_file_is_found_by_its_path_or_its_shipped_name(tmp_path: Path
     with pytest.raises(InputError) as caught:
         find_experts_file("pockett")
     assert caught.value.message == (
-        "pockett: no such experts file, and none of that name is shipped; did you mean 'pocket'?; "
-        "shipped are llama_8b, llama_8b_trained, llama_bases, mistral_7b, pocket, pocket_bases, "
+        "pockett: no such experts file, and no shipped one has that name; did you mean 'pocket'? "
+        "Shipped are llama_8b, llama_8b_trained, llama_bases, mistral_7b, pocket, pocket_bases, "
         "pocket_trained, qwen3_8b, smol, smol_languages"
     )
 

@@ -89,18 +89,21 @@ def test_an_error_names_both_folders_and_no_download(work: Path) -> None:
     assert "hf download" not in told
     told = problem(work / "study.yml", experts=POOLS)
     assert "evaluate.include_path: tasks: no such folder (looked in" in told
+    (work / "taskz").mkdir()
+    told = problem(work / "study.yml", experts=POOLS)
+    assert "evaluate.include_path: tasks: no such folder; did you mean 'taskz'? (look" in told
 
 
 def test_a_name_without_a_place_asks_for_one(work: Path) -> None:
     told = problem(work / "mine" / "study.yml", experts={**POOLS, "task": "math"})
-    assert "no place is known for the experts math: add --experts FILE, or write folders" in told
+    assert "the study does not say where math is: add --experts FILE, or write a folder" in told
 
 
 def test_a_misspelt_role_in_the_recipe_is_named(work: Path) -> None:
     recipe = {**RECIPE, "models": [{"model": "tsk"}, {"model": "language"}], "base_model": "base"}
     told = problem(work / "mine" / "study.yml", experts=POOLS, recipe=recipe)
-    assert "no place is known for the experts tsk: " in told
-    assert told.endswith("in the study; did you mean 'task'?")
+    assert "the study does not say where tsk is: " in told
+    assert told.endswith("for each expert; did you mean 'task'?")
 
 
 def test_an_experts_file_of_other_names_is_refused(work: Path) -> None:

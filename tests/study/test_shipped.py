@@ -104,7 +104,7 @@ def test_shipped_experts_are_taken_by_name(pocket: Path, monkeypatch: pytest.Mon
     assert "\n  math: " in result.output
     result = CliRunner().invoke(main, [*arguments, "pokcet"])
     assert result.exit_code == 2
-    assert "did you mean 'pocket'?; shipped are llama_8b, llama_8b_trained, " in result.output
+    assert "did you mean 'pocket'? Shipped are llama_8b, llama_8b_trained, " in result.output
 
 
 def test_the_layer_counts_are_those_of_the_paper() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from ablations.report.comparisons import Comparer, Comparison, Outcome, compare_all, compare_models
 from ablations.report.design import Group, Model, baseline_of, merge_notes
+from ablations.report.experts_alone import experts_alone
 from ablations.report.merged import as_merged
 from ablations.report.observations import Measure, Observations
 from ablations.report.primary import halves
@@ -22,8 +23,8 @@ from ablations.study.schema import BaselineKind
 
 _NO_DIFFERENCE = "does not differ significantly "
 _NOTHING = (
-    "No comparison was planned: the study has one model, or models and no recipe. The report has "
-    "the scores of all cells; layerswap compare tests cells against each other."
+    "No comparison was planned. The report has the scores of all cells; layerswap compare tests "
+    "cells against each other."
 )
 _EXPERTS: tuple[BaselineKind, ...] = ("task_expert", "language_expert")
 _MOST, _MOST_NUMBERS = 5, 4
@@ -71,11 +72,12 @@ def sentences(
         layers: the map of the study, where it has one.
     """
     observations = summaries.observations
+    is_merged = observations.run.study.recipe is not None
     primary = [each for each in comparisons if each.is_primary and each.outcome is not None]
     found: list[str] = []
     told = {(each.group, each.measure) for each in primary}
     asked = observations.run.study.report.primary.against
-    for group, measure in ordered(observations):
+    for group, measure in ordered(observations) if is_merged else ():
         here = [each for each in primary if (each.group, each.measure) == (group, measure)]
         swaps = [each for each in here if each.contrast.rival != "first_setting"]
         levels = [each for each in here if each.contrast.rival == "first_setting"]
@@ -89,6 +91,8 @@ def sentences(
         if here and layers is not None and best is not None:
             found.append(_region(layers, group, measure))
             found += _suggestion(observations, layers, group, measure)
+    if not is_merged:
+        found += experts_alone(summaries, comparisons)
     if not found:
         found += [f"{line}." for line in not_compared(comparisons)] or [_NOTHING]
     limits = " ".join(_limits(observations, primary))

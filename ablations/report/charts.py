@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ablations.drawing.charts import Chart, Panel, Point, Series
 from ablations.machine.names import slug
-from ablations.report.design import SHORT, Model, baseline_of, baselines, by_kind
+from ablations.report.design import SHORT, Model, baseline_of, baseline_rows
 from ablations.report.factors import Factor, Level, factors, over_fact
 from ablations.report.observations import Observations
 from ablations.report.summaries import Summaries
@@ -117,7 +117,7 @@ def _is_split(others: Sequence[Factor]) -> bool:
 def _panels(summaries: Summaries, lines: Sequence[_Line]) -> tuple[Panel, ...]:
     panels = []
     names = {name for name, _ in lines}
-    kinds = by_kind(baselines(summaries.observations.run.study))
+    kinds = baseline_rows(summaries.observations.run.study)
     for group, measure in summaries.observations.measured():
         if not measure.is_share:
             continue
@@ -165,7 +165,7 @@ def _caption(summaries: Summaries, others: Sequence[Factor]) -> str:
     over = "experts and items" if has_pairs(observations) else "items"
     level = observations.run.study.evaluate.level
     text = f"Error bars: {level:.0%} intervals over {over}."
-    if any(len(models) > 1 for models in by_kind(baselines(observations.run.study)).values()):
+    if any(len(models) > 1 for models in baseline_rows(observations.run.study).values()):
         text += " A baseline drawn as one level line is the average of its experts."
     if others and not _is_split(others):
         text += f" Averaged over {', '.join(each.label for each in others)}."

@@ -13,7 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from ablations.report.design import Group, Model, baseline_of, recipe_models
+from ablations.report.design import (
+    Group,
+    Model,
+    against_base,
+    baseline_of,
+    recipe_models,
+)
 from ablations.report.observations import Block, Item, Measure, Observations
 from ablations.report.primary import Contrast, factor_contrasts, primary_contrasts
 from ablations.statistics.crossed import (
@@ -191,8 +197,10 @@ def compare_models(
 
 
 def contrasts(study: Study) -> Iterator[Contrast]:
-    """Yield what is compared on all items, factors first."""
+    """Yield what is compared on all items, factors first; without a recipe, experts with base."""
     yield from factor_contrasts(study)
+    for model, base in against_base(study):
+        yield Contrast("", model.label, base.label, (model,), (base,))
     recipes = recipe_models(study)
     for kind in study.baseline:
         # Each against the baseline of its own experts.

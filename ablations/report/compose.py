@@ -222,9 +222,10 @@ def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Ite
             "corrected."
         )
     if any(group.task_experts > 1 or group.language_experts > 1 for group in observations.groups):
+        over = "pairs" if study.recipe is not None else "training runs"
         yield (
-            "Averages over pairs: intervals and p-values have one uncertainty, over task experts, "
-            "language experts and items together. With few experts per role it is large."
+            f"Averages over {over}: intervals and p-values have one uncertainty, over task "
+            "experts, language experts and items together. With few experts per role it is large."
         )
         if varies_experts(study):
             yield (

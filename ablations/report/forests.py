@@ -10,8 +10,7 @@ from ablations.report.design import (
     Group,
     Model,
     baseline_of,
-    baselines,
-    by_kind,
+    baseline_rows,
     recipe_models,
     reference_kind,
 )
@@ -31,14 +30,13 @@ def forest(observations: Observations) -> Forest | None:
     """Return the plot; None where there is nothing to compare, or too much for one plot."""
     study = observations.run.study
     kind = reference_kind(study)
-    kinds = by_kind(baselines(study))
-    others = {name: models for name, models in kinds.items() if models[0].kind != kind}
-    rows: list[_Row] = [(name, tuple(models)) for name, models in others.items()]
+    kinds = baseline_rows(study)
+    rows: list[_Row] = [each for each in kinds.items() if each[1][0].kind != kind]
     settings = settings_of(observations)
     if kind is None and settings:
         (reference, first), *settings = settings
     elif kind is not None:
-        reference, first = next((n, tuple(m)) for n, m in kinds.items() if m[0].kind == kind)
+        reference, first = next((n, m) for n, m in kinds.items() if m[0].kind == kind)
     else:
         return None
     number = len(rows)

@@ -119,10 +119,13 @@ class Observations:
 
     def _pools(self, model: Model, group: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return task and language experts; ``""`` at every place for a role it does not have."""
+        # Without a recipe, experts of several names are models of their own, and not as many each.
+        is_merged = self.run.study.recipe is not None
+        tasks, languages = (group.task_experts, group.language_experts) if is_merged else (1, 1)
         language = tuple(n for n in model.language if self._codes.get(n) == group.language)
         return (
-            model.task if "task" in model.roles else ("",) * group.task_experts,
-            language if "language" in model.roles else ("",) * group.language_experts,
+            model.task if "task" in model.roles else ("",) * tasks,
+            language if "language" in model.roles else ("",) * languages,
         )
 
     def measures(self, group: Group) -> tuple[Measure, ...]:

@@ -16,6 +16,7 @@ import numpy as np
 from ablations.report.design import (
     Group,
     Model,
+    against_base,
     baseline_of,
     describe_setting,
     recipe_models,
@@ -79,11 +80,15 @@ def primary_contrasts(
 ) -> Iterator[tuple[Contrast, Sequence[Item]]]:
     """Yield the primary contrasts of a measure, each with the items to test it on.
 
-    Nothing is yielded for a measure that is not primary, for a study without a recipe, and for
-    what has to be chosen where no candidate has a score.
+    Without a recipe they are the experts against the base. Nothing is yielded for a measure that
+    is not primary, and for what has to be chosen where no candidate has a score.
     """
     study = observations.run.study
-    if study.recipe is None or measure not in primary_measures(observations, group):
+    if measure not in primary_measures(observations, group):
+        return
+    for model, base in against_base(study):
+        yield Contrast("", model.label, base.label, (model,), (base,), rival="base"), items
+    if study.recipe is None:
         return
     rivals = _rivals(study)
     if "first_setting" in rivals:

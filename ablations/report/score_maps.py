@@ -9,8 +9,7 @@ from ablations.report.best import Best, Models, best_of
 from ablations.report.design import (
     Group,
     Model,
-    baselines,
-    by_kind,
+    baseline_rows,
     recipe_models,
     reference_kind,
     setting_key,
@@ -103,7 +102,7 @@ def map_figure(summaries: Summaries, layers: LayerMap) -> ScoreMap:
     bottoms, tops = (sorted({place[side] for place in layers.places}) for side in (0, 1))
     kind = reference_kind(study)
     name, reference = next(
-        ((n, tuple(m)) for n, m in by_kind(baselines(study)).items() if m[0].kind == kind),
+        ((n, m) for n, m in baseline_rows(study).items() if m[0].kind == kind),
         ("average of the map", ()),
     )
     panels = []

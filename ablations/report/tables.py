@@ -15,8 +15,8 @@ from ablations.report.comparisons import MOST_SETTINGS
 from ablations.report.design import (
     Group,
     Model,
+    baseline_rows,
     baselines,
-    by_kind,
     recipe_models,
     varies_experts,
 )
@@ -31,6 +31,10 @@ from ablations.statistics.as_text import number, with_interval
 _UNITS = "Scores in percent; BLEU and chrF++ on a scale of 0 to 100."
 AVERAGE_NOTE = (
     f"Averages over pairs of experts; their intervals are over experts and items. {_UNITS}"
+)
+RUNS_NOTE = (
+    "Names with a range of numbers are averages over training runs; their intervals are over runs "
+    f"and items. {_UNITS}"
 )
 _ITEMS_ONLY = "the intervals are over items and do not cover another training run."
 SINGLE_NOTE = f"One pair of experts: {_ITEMS_ONLY} {_UNITS}"
@@ -66,7 +70,7 @@ def has_pairs(observations: Observations) -> bool:
 def scope_note(observations: Observations) -> str:
     """Return what the averages and intervals of a table are over."""
     if has_pairs(observations):
-        return AVERAGE_NOTE
+        return AVERAGE_NOTE if observations.run.study.recipe is not None else RUNS_NOTE
     return CHOSEN_NOTE if varies_experts(observations.run.study) else SINGLE_NOTE
 
 
@@ -96,9 +100,11 @@ def overview_table(summaries: Summaries) -> Table:
             number_of = "both" if len(together) == 2 else f"all {len(together)}"
             name = f"{number_of} {together[0].metric.replace('_', ' ')} tasks{code}"
             rows.append((*text_entries([name, "avg"]), *columns.averages(group, together)))
+    is_merged = summaries.observations.run.study.recipe is not None
+    over = "pairs" if is_merged else "training runs"
     return columns.table(
         "overview",
-        "Worst, average and best over pairs; English; all tasks (layout of Table 2)",
+        f"Worst, average and best over {over}; English; all tasks (layout of Table 2)",
         rows,
         "The average of all tasks weighs every task alike; it has no interval.",
     )
@@ -161,8 +167,8 @@ class _Columns:
         self._models = [[model] for model in (*baselines(study), *single)]
         self.labels = [models[0].label for models in self._models]
         if self.has_best:
-            kinds = by_kind(baselines(study))
-            self._models, self.labels = list(kinds.values()), list(kinds)
+            rows = baseline_rows(study)
+            self._models, self.labels = [list(each) for each in rows.values()], list(rows)
             self._models.append(list(self._recipes))
             number_of = len(self._recipes)
             self.labels += [f"average of {number_of} settings", f"best of {number_of} settings"]

@@ -6,6 +6,7 @@ import pytest
 
 from ablations.report.bottom_line import as_text, bottom_line
 from ablations.report.comparisons import Comparer, compare_all
+from ablations.report.compose import compose
 from ablations.report.merged import as_merged
 from ablations.report.observations import Observations
 from ablations.report.score_maps import layer_map
@@ -105,7 +106,36 @@ def test_without_a_cell_or_a_comparison(tmp_path: Path) -> None:
     assert bottom_line(nothing) == ()
     alone = study_of(baseline=["base"], recipe=None)
     (said, *_) = bottom_line(write_run(tmp_path / "base", alone, lambda _, __: 0.0, items=10))
-    assert said.startswith("No comparison was planned")
+    assert said.startswith("On math, Swahili: base ")
+
+
+def test_without_a_recipe_the_experts_stand_beside_the_base(tmp_path: Path) -> None:
+    names = ["fusion_1", "fusion_2", "fusion_3", "prefix_1", "prefix_2", "joint"]
+    study = study_of(
+        experts={"base": "base", "task": names}, baseline=["base", "task_expert"], recipe=None
+    )
+
+    def ability(point: Point, _: str) -> float:
+        return 1.5 if point.experts.get("task", "").startswith("fusion") else -1.0
+
+    left = frozenset({"task_expert prefix_2"})
+    run = write_run(tmp_path, study, ability, items=100, unrun=left)
+    first, *_ = bottom_line(run)
+    start = "Preliminary: 1 of 7 cells have no result yet. On math, Swahili, compared with the base"
+    assert first.startswith(start)
+    better, level = first.split("better: ")[1].split("no evidence of a difference: ")
+    assert better.startswith("fusion_1-3 ")
+    assert [name in level for name in ("prefix_1-2 ", "joint ", "fusion")] == [True, True, False]
+    report, comparisons = compose(run)
+    figure, table = report.lead
+    assert figure.key == "differences"
+    rows = {row[0].text: row[1] for row in table.rows}
+    assert list(rows) == ["base", "fusion_1-3", "prefix_1-2", "joint"]
+    scores = {cell.label: 100 * cell.scores[0].value for cell in run.cells}
+    pooled = sum(scores[f"task_expert fusion_{n}"] for n in (1, 2, 3)) / 3
+    assert rows["fusion_1-3"].text.startswith(f"{pooled:.1f} [")
+    assert rows["prefix_1-2"].text.endswith("(1 of 2 cells)")
+    assert {each.contrast.second for each in comparisons if each.is_primary} == {"base"}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,80 @@
+"""The answer of a study without a recipe: its experts beside the base. Knows words; no test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ablations.report.comparisons import Comparison
+from ablations.report.design import baseline_rows
+from ablations.report.summaries import Summaries
+from ablations.report.targets import ordered
+from ablations.report.wording import is_evident, measure_text
+from ablations.statistics.as_text import number, points, with_interval
+
+_NO_BASE = (
+    "Nothing was tested: the study has no base to compare with. layerswap compare tests cells "
+    "against each other."
+)
+_WAYS = _BETTER, _WORSE, _LEVEL, _SAME = (
+    "better",
+    "worse",
+    "no evidence of a difference",
+    "the same model",
+)
+
+
+def experts_alone(summaries: Summaries, comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yield a sentence for each task: the scores, and their differences from the base.
+
+    Args:
+        summaries: of the run.
+        comparisons: of the report; each is of an expert with the base.
+    """
+    observations = summaries.observations
+    rows = baseline_rows(observations.run.study)
+    measures = ordered(observations) or list(observations.measured())
+    for group, measure in measures:
+        scores = {name: summaries.of(each, group, measure) for name, each in rows.items()}
+        found = {name: each for name, each in scores.items() if each is not None}
+        where = measure_text(measure, group)
+        compared = [each for each in comparisons if (each.group, each.measure) == (group, measure)]
+        tested = {each.contrast.first: each for each in compared if each.outcome is not None}
+        if not tested:
+            shown = (
+                f"{name} {with_interval(each.average, each.interval, measure.is_share)}"
+                for name, each in found.items()
+            )
+            yield f"On {where}: {', '.join(shown)}."
+            continue
+        told: dict[str, list[str]] = {}
+        for name, each in tested.items():
+            told.setdefault(_reading(each), []).append(
+                f"{name} {number(found[name].average, measure.is_share)} ({_difference(each)})"
+            )
+        base = next(iter(tested.values())).contrast.second
+        score = number(found[base].average, measure.is_share)
+        parts = "; ".join(f"{way}: {', '.join(told[way])}" for way in _WAYS if way in told)
+        is_primary = all(each.is_primary for each in tested.values())
+        yield (
+            f"On {where}, compared with the {base} ({score}): {parts}"
+            f"{'' if is_primary else ' (exploratory)'}."
+        )
+    if not any(each.outcome is not None for each in comparisons) and len(rows) > 1:
+        yield _NO_BASE
+
+
+def _reading(comparison: Comparison) -> str:
+    if comparison.is_same_model:
+        return _SAME
+    outcome = comparison.outcome
+    if outcome is None or not is_evident(comparison):
+        return _LEVEL
+    return _BETTER if (outcome.difference > 0) == comparison.measure.higher_is_better else _WORSE
+
+
+def _difference(comparison: Comparison) -> str:
+    outcome = comparison.outcome
+    assert outcome is not None
+    if comparison.is_same_model:
+        return points(outcome.difference)
+    return f"{points(outcome.difference)} [{points(outcome.low)}, {points(outcome.high)}]"

@@ -21,6 +21,8 @@ from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError, LayerSwapError, nearest
 
+_LISTED = 12
+"""Known names that a message about an unknown task has."""
 _IF_MOVED = (
     "; if {} was moved, correct the paths in its task files (for pocket experts, run `layerswap "
     "pocket build` again: it trains nothing)"
@@ -171,7 +173,11 @@ def _lm_eval_entries(folder: Path, own: list[str], names: list[str]) -> dict[str
         if name not in known
     ]
     if problems:
-        problems[-1] += f"; known are {', '.join(own)}, and lm-eval's own tasks (lm-eval ls tasks)"
+        listed = own[:_LISTED]
+        if len(own) > _LISTED:
+            listed.append(f"{len(own) - _LISTED} more (layerswap tasks)")
+        known_here = ", ".join(listed)
+        problems[-1] += f"; known are {known_here}, and lm-eval's own tasks (lm-eval ls tasks)"
         raise InputError.from_problems(str(folder), problems)
     entries = lm_eval_index.entries(names)
     if lacking := [name for name in names if name not in entries]:

@@ -308,16 +308,22 @@ def history_key(chat_history: Any) -> str:
     return key_of("chat", [dict(each) for each in chat_history])
 
 
-def answer_limit(options: Mapping[str, Any], context: int | None, default: int = 256) -> int:
+def answer_limit(
+    options: Mapping[str, Any],
+    context: int | None,
+    default: int = 256,
+    longest: int | None = None,
+) -> int:
     """Return how many tokens an answer may take.
 
     Args:
-        options: what the task says of generation.
+        options: what the task, or the user in its place, says of generation.
         context: of the model, in tokens; None where that is not known.
         default: lm-eval's own limit.
+        longest: tokens of the longest prompt, where the user gave the limit.
     """
     asked = _asked(options, default)
-    return asked if context is None else _within(asked, context)
+    return asked if context is None else _within(asked, context, longest)
 
 
 def _within(asked: int, context: int, longest: int | None = None) -> int:

@@ -28,7 +28,7 @@ class TaskSize:
     """What one model is asked by one task."""
 
     items: int
-    """Items."""
+    """Items; what is generated several times counts every time."""
 
     prompt_tokens: int
     """Tokens of all prompts (with the answers to choose from), from the first items' mean."""
@@ -90,14 +90,23 @@ def cache_bytes(model: Path, number_bytes: int) -> int | None:
 def _size(request: EvaluationRequest, tokenizer: Any, context: int | None) -> TaskSize:
     items, asked = build_requests(request, _COUNTED)
     counted = len({each.doc_id for each in asked})
+    given = request.protocol.gen_kwargs
+    seconds = [each.args[1] if len(each.args) > 1 else "" for each in asked]
+    choices = [second if isinstance(second, str) else "" for second in seconds]
+    lengths = [
+        len(tokenizer(f"{each.args[0]}{choice}")["input_ids"])
+        for each, choice in zip(asked, choices, strict=True)
+    ]
+    # A limit that the user gives may take what the longest prompt leaves of the context.
+    leaves = None if given.max_gen_toks is None else max(lengths)
     prompts = answers = longest = 0
-    for each in asked:
-        first, second = each.args[0], each.args[1] if len(each.args) > 1 else ""
-        choice = second if isinstance(second, str) else ""
-        length = len(tokenizer(f"{first}{choice}")["input_ids"])
-        limit = 0 if isinstance(second, str) else answer_limit(second, context)
+    for second, length in zip(seconds, lengths, strict=True):
+        limit = 0
+        if not isinstance(second, str):
+            limit = answer_limit({**second, **given.as_lm_eval()}, context, longest=leaves)
         kept = length if context is None else min(length, context - limit)
         prompts, answers, longest = prompts + kept, answers + limit, max(longest, kept + limit)
+    items *= request.protocol.repeats if answers else 1
     return TaskSize(items, prompts * items // counted, answers * items // counted, longest)
 
 

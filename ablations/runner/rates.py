@@ -34,7 +34,7 @@ def earlier_rates(folder: Path, plan: StudyPlan) -> Rates | None:
         record = _read(path)
         if record is None or not _is_alike(record, plan):
             continue
-        asked = max((score.n for score in record.evaluation.scores), default=0)
+        asked = max((score.n * score.repeats for score in record.evaluation.scores), default=0)
         if not asked:
             continue
         count += 1

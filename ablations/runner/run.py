@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import layerswap_method
-from ablations.engines.backends import check_devices
 from ablations.engines.options import BackendChoice
 from ablations.engines.work_size import measure_tasks
 from ablations.machine.fingerprint import fingerprint_code
@@ -185,8 +184,6 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
     """
     tracker = None if options.track is None else Tracker(options.track)
     plan = _plan(file, options, out / FINGERPRINTS)
-    if options.executor == "local":
-        check_devices(plan.backend, plan.options)
     for note in plan.notes:
         logger.info("  note: %s", note)
     cells = selected(plan.cells, options.only)
@@ -266,6 +263,7 @@ def _plan(file: StudyFile, options: RunOptions, cache: Path, *, dry: bool = Fals
         backend=options.backend,
         cache=cache,
         dry=dry,
+        here=options.executor == "local" and not dry,
         only=options.only,
     )
 

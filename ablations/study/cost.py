@@ -87,7 +87,7 @@ def cost_lines(
         return lines
     times = Counter(left.values())
     known = {task: each for task, each in sizes.items() if isinstance(each, TaskSize)}
-    lines += _work(times, known)
+    lines += _work(times, known, plan.study.evaluate.repeats)
     lines += [
         f"  {task}: not counted: {why}" for task, why in sizes.items() if isinstance(why, str)
     ]
@@ -95,14 +95,15 @@ def cost_lines(
     return [*lines, _time(times, known, len(todo), run.jobs, rates)]
 
 
-def _work(times: Mapping[str, int], sizes: Mapping[str, TaskSize]) -> list[str]:
+def _work(times: Mapping[str, int], sizes: Mapping[str, TaskSize], repeats: int) -> list[str]:
     if not sizes:
         return []
     items = sum(times[task] * size.items for task, size in sizes.items())
     prompts = sum(times[task] * size.prompt_tokens for task, size in sizes.items())
     answers = sum(times[task] * size.answer_tokens for task, size in sizes.items())
+    what = "items with repeats" if repeats > 1 else "items"
     return [
-        f"  items: {items:,}; tokens: about {prompts:,} in prompts and at most {answers:,} in "
+        f"  {what}: {items:,}; tokens: about {prompts:,} in prompts and at most {answers:,} in "
         "answers"
     ]
 

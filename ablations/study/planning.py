@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import get_args
 
 import layerswap_method
-from ablations.engines.backends import backend_versions, resolve_backend
+from ablations.engines.backends import backend_versions, check_devices, resolve_backend
 from ablations.engines.chat import check_protocol
 from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.engines.task_choice import Choice
@@ -121,6 +121,7 @@ def plan_study(
     backend: BackendChoice = "auto",
     cache: Path | None = None,
     dry: bool = False,
+    here: bool = False,
     only: Sequence[str] = (),
 ) -> StudyPlan:
     """Return the plan of a study, after every check that can be made without running it.
@@ -132,6 +133,7 @@ def plan_study(
         backend: what is to evaluate.
         cache: file in which fingerprints of experts are kept.
         dry: whether to download no expert, read no weights or data and write nothing.
+        here: whether this machine will run the engine, so that it must have the GPUs.
         only: which cells are to be run, checked here; the plan has all of them.
 
     Raises:
@@ -145,8 +147,12 @@ def plan_study(
         study = with_benchmarks(_with_stated_dtype(study))
     places = (own_folder(file.path), folder)
     problems += study_problems(study, tuple(configuration_type().model_fields), places)
-    experts = _find_experts(study, named, places, problems, download=not dry)
     chosen, skipped = _backend(backend, study, problems, is_complete=named is not None)
+    if here and chosen is not None:
+        with _collected(problems):
+            check_devices(chosen, study.evaluate.options)
+    # After the checks that need no expert: where one of them finds something, none is downloaded.
+    experts = _find_experts(study, named, places, problems, download=not dry)
     expansion, checkpoints, suggested = Expansion(), list[Checkpoint](), tuple[str, ...]()
     if set(experts) == set(expert_names(study)):
         if study.recipe or set(study.baseline) - {"base"}:

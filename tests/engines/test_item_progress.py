@@ -10,6 +10,7 @@ from ablations.engines.item_progress import EngineBar, ItemProgress
 from ablations.engines.options import EngineOptions
 from ablations.engines.work_size import TaskSize, cache_bytes, measure_tasks
 from ablations.machine.progress import Step, listening
+from ablations.scoring.protocol import Protocol
 from ablations.scoring.records import EvaluationRequest
 from tests.standins.cold import evaluate_cold
 
@@ -104,6 +105,31 @@ def test_the_size_of_a_task_is_that_of_what_is_asked(model: Path, tasks: Path) -
     choose = measured("words_choose")
     assert choose.answer_tokens == 0
     assert choose.items == ITEMS
+
+
+def test_the_size_of_a_task_is_that_of_how_it_is_asked(model: Path, tasks: Path) -> None:
+    def measured(task: str, **protocol: Any) -> TaskSize:
+        request = EvaluationRequest(
+            tasks=(task,), include_path=tasks, protocol=Protocol.model_validate(protocol)
+        )
+        found = measure_tasks([request], model, 128)[task]
+        assert isinstance(found, TaskSize), found
+        return found
+
+    plain = measured("words_generate")
+    short = measured("words_generate", gen_kwargs={"max_gen_toks": 3})
+    assert short.answer_tokens == 3 * ITEMS
+    assert short.longest < plain.longest
+    sampled = {"gen_kwargs": {"temperature": 1.0, "max_gen_toks": 3}, "repeats": 4}
+    drawn = measured("words_generate", **sampled)
+    assert (drawn.items, drawn.answer_tokens) == (4 * ITEMS, 4 * short.answer_tokens)
+    assert drawn.prompt_tokens == pytest.approx(4 * short.prompt_tokens, abs=4)
+    # What is scored without being generated is asked once.
+    assert measured("words_choose", **sampled) == measured("words_choose")
+    # More than half of the context, where the longest prompt leaves it.
+    whole = measured("words_generate", gen_kwargs={"max_gen_toks": 1000})
+    assert whole.answer_tokens // ITEMS > 64
+    assert whole.longest == 128
 
 
 def test_what_is_not_here_is_said(model: Path, tasks: Path, tmp_path: Path) -> None:

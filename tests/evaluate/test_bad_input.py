@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from layerswap_method.errors import InputError, LayerSwapError
-from tests.evaluate.conftest import ask
+from tests.evaluate.conftest import OPTIONS, ask
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -23,6 +23,15 @@ def test_everything_that_is_missing_is_said_before_a_model_is_loaded(
     assert "no folder 'belebele' in it; expected is belebele/sw_test.jsonl" in message
     assert "expected is mmlu/te_dev.jsonl" in message
     assert not (tmp_path / "out" / "run.json").exists()
+
+
+def test_gpus_that_are_not_there_are_said_before_anything_is_read_or_written(
+    expert: Path, data: Path, tmp_path: Path
+) -> None:
+    large = OPTIONS.model_copy(update={"tensor_parallel_size": 64})
+    with pytest.raises(InputError, match=r"with --backend hf write device_map: auto"):
+        ask(expert, data, tmp_path / "out", options=large)
+    assert not (tmp_path / "out").exists()
 
 
 def test_models_that_are_not_there_are_said(expert: Path, data: Path, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class StatusLine:
     """The line; drawn by a thread of its own, so that its clock goes on while work is done."""
 
     def __init__(self, stream: TextIO, least_s: float = 0.0):
-        """Draw on `stream` from now on, a step that only advances at most every `least_s`."""
+        """Draw on `stream` from now on, a part that only advances at most every `least_s`."""
         self._stream = stream
         self._least_s = least_s
         self._drawn = 0.0
@@ -86,7 +86,8 @@ class StatusLine:
                 self._part = rate
                 if step.total and self._whole is not None:
                     self._whole.count_from_now()
-            if rate is not known or time.monotonic() - self._drawn >= self._least_s:
+            is_due = time.monotonic() - self._drawn >= self._least_s
+            if rate is not known or step.is_whole or is_due:
                 self._draw()
 
     def above(self, text: str, stream: TextIO) -> None:

@@ -15,7 +15,15 @@ from ablations.report.primary import halves
 from ablations.report.score_maps import LayerMap, layer_map
 from ablations.report.summaries import Summaries
 from ablations.report.targets import ordered
-from ablations.report.wording import is_evident, is_small, measure_text, named_level, not_compared
+from ablations.report.wording import (
+    difference_text,
+    interval_text,
+    is_evident,
+    is_small,
+    measure_text,
+    named_level,
+    not_compared,
+)
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import Run
 from ablations.statistics.as_text import percent, points
@@ -133,7 +141,7 @@ def _clause(comparison: Comparison) -> str:
     rival = comparison.contrast.second
     if comparison.is_same_model:
         return f"is the same model as the {rival}"
-    interval = _interval(outcome)
+    interval = interval_text(outcome)
     if not _is_evidence(comparison):
         alone = is_small(outcome, outcome.p)
         why = ", not significant after correction" if alone else ""
@@ -159,11 +167,11 @@ def _against_first(levels: Sequence[Comparison]) -> str:
         if each.is_same_model:
             told["same"].append(label)
         elif not _is_evidence(each):
-            numbers = f" ({points(outcome.difference)} {_interval(outcome)})"
+            numbers = f" ({difference_text(outcome)})"
             told["not"].append(label + numbers * (len(levels) <= _MOST_NUMBERS))
         else:
             way = shown[(outcome.difference > 0) == measure.higher_is_better]
-            told[way].append(f"{label} ({points(outcome.difference)} {_interval(outcome)})")
+            told[way].append(f"{label} ({difference_text(outcome)})")
     parts = [f"{way}: {', '.join(told[way])}" for way in ("better", "worse") if told[way]]
     if told["not"]:
         parts.append(f"no evidence of a difference: {', '.join(told['not'])}")
@@ -204,7 +212,7 @@ def _cost(
         if outcome is not None:
             parts.append(
                 f"{measure_text(measure, group)} {points(outcome.difference)} points "
-                f"{_interval(outcome)} compared with the {rivals[0].label}"
+                f"{interval_text(outcome)} compared with the {rivals[0].label}"
             )
     if parts:
         yield f"On the other tasks: {'; '.join(parts)} (exploratory)."
@@ -245,8 +253,8 @@ def _suggestion(
     if outcome is not None:
         yield (
             f"layerswap suggest proposes {label}: {points(outcome.difference)} points "
-            f"{_interval(outcome)} compared with the best, on the half of the items that did not "
-            "choose it."
+            f"{interval_text(outcome)} compared with the best, on the half of the items that did "
+            "not choose it."
         )
 
 
@@ -268,10 +276,6 @@ def _limits(observations: Observations, primary: Sequence[Comparison]) -> Iterat
 
 def _distinct(models: tuple[Model, ...]) -> tuple[Model, ...]:
     return models[:1] if len(set(models)) == 1 else models
-
-
-def _interval(outcome: Outcome) -> str:
-    return f"[{points(outcome.low)}, {points(outcome.high)}]"
 
 
 def _is_evidence(comparison: Comparison) -> bool:

@@ -18,6 +18,7 @@ from ablations.report.wording import (
     GAP,
     choice_text,
     contrast_text,
+    difference_text,
     mark,
     measure_text,
     not_compared,
@@ -211,10 +212,7 @@ def _difference(comparison: Comparison) -> Entry:
     outcome = comparison.outcome
     if outcome is None:
         return gap()
-    text = points(outcome.difference)
-    if not comparison.is_same_model:
-        text += f" [{points(outcome.low)}, {points(outcome.high)}]"
-    return Entry(text, outcome.difference)
+    return Entry(difference_text(outcome), outcome.difference)
 
 
 def _p_entries(comparison: Comparison) -> tuple[Entry, Entry]:

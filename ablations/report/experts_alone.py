@@ -8,8 +8,8 @@ from ablations.report.comparisons import Comparison
 from ablations.report.design import baseline_rows
 from ablations.report.summaries import Summaries
 from ablations.report.targets import ordered
-from ablations.report.wording import is_evident, measure_text
-from ablations.statistics.as_text import number, points, with_interval
+from ablations.report.wording import difference_text, is_evident, measure_text
+from ablations.statistics.as_text import number, with_interval
 
 _NO_BASE = (
     "Nothing was tested: the study has no base to compare with. layerswap compare tests cells "
@@ -48,9 +48,10 @@ def experts_alone(summaries: Summaries, comparisons: Sequence[Comparison]) -> It
             continue
         told: dict[str, list[str]] = {}
         for name, each in tested.items():
-            told.setdefault(_reading(each), []).append(
-                f"{name} {number(found[name].average, measure.is_share)} ({_difference(each)})"
-            )
+            assert each.outcome is not None
+            score = number(found[name].average, measure.is_share)
+            difference = difference_text(each.outcome)
+            told.setdefault(_reading(each), []).append(f"{name} {score} ({difference})")
         base = next(iter(tested.values())).contrast.second
         score = number(found[base].average, measure.is_share)
         parts = "; ".join(f"{way}: {', '.join(told[way])}" for way in _WAYS if way in told)
@@ -70,11 +71,3 @@ def _reading(comparison: Comparison) -> str:
     if outcome is None or not is_evident(comparison):
         return _LEVEL
     return _BETTER if (outcome.difference > 0) == comparison.measure.higher_is_better else _WORSE
-
-
-def _difference(comparison: Comparison) -> str:
-    outcome = comparison.outcome
-    assert outcome is not None
-    if comparison.is_same_model:
-        return points(outcome.difference)
-    return f"{points(outcome.difference)} [{points(outcome.low)}, {points(outcome.high)}]"

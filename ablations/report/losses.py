@@ -15,9 +15,8 @@ from ablations.report.comparisons import MOST_SETTINGS, Outcome, compare_models
 from ablations.report.design import Group, Model, baseline_of, recipe_models
 from ablations.report.document import Entry, Table, gap
 from ablations.report.observations import Measure, Observations
-from ablations.report.wording import ALPHA, is_small, measure_text
+from ablations.report.wording import ALPHA, difference_text, is_small, measure_text
 from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED
-from ablations.statistics.as_text import points
 from ablations.statistics.paired import holm
 from ablations.study.schema import BaselineKind
 
@@ -132,8 +131,7 @@ def _entry(outcome: Outcome | None, reading: Reading | None) -> Entry:
         return gap()
     if outcome.p is None:
         return Entry("the same model", outcome.difference)
-    interval = f"[{points(outcome.low)}, {points(outcome.high)}]"
-    return Entry(f"{reading} {points(outcome.difference)} {interval}", outcome.difference)
+    return Entry(f"{reading} {difference_text(outcome)}", outcome.difference)
 
 
 def _better(readings: Sequence[Reading | None]) -> Entry:

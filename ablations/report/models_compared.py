@@ -16,14 +16,14 @@ from ablations.drawing.text_table import text_table
 from ablations.report.comparisons import Comparer, Outcome
 from ablations.report.merged import as_merged
 from ablations.report.observations import Block, Item, block_of_one, read_items
-from ablations.report.wording import ALPHA, is_small
+from ablations.report.wording import ALPHA, difference_text, is_small
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import CellRecord, Run, TaskRecord, load_run
 from ablations.runner.results import latest_records
 from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED
 from ablations.scoring.protocol import protocol_of
 from ablations.scoring.records import TaskScore
-from ablations.statistics.as_text import p_text, points, with_interval
+from ablations.statistics.as_text import p_text, with_interval
 from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.statistics.paired import holm
 from layerswap_method.errors import InputError, nearest
@@ -283,13 +283,12 @@ def _line(row: _Row, letters: Sequence[str], p_holm: float | None) -> tuple[str,
     outcome = row.outcome
     if outcome is None:
         return (*head, "", "", "", "", f"{row.metric} has no value for each item")
-    difference = points(outcome.difference)
+    difference = difference_text(outcome)
     if outcome.p is None or p_holm is None:
         return (*head, difference, "", "", str(outcome.items), "the same model")
     better = row.better(p_holm)
     reading = "no evidence" if better is None else f"{letters[better]} is better"
-    interval = f"[{points(outcome.low)}, {points(outcome.high)}]"
-    numbers = (f"{difference} {interval}", p_text(outcome.p), p_text(p_holm))
+    numbers = (difference, p_text(outcome.p), p_text(p_holm))
     return (*head, *numbers, str(outcome.items), reading)
 
 

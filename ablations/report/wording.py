@@ -11,7 +11,7 @@ from ablations.report.design import WHOLE_EXPERT, Group
 from ablations.report.names import task_name
 from ablations.report.observations import Measure
 from ablations.report.primary import Contrast
-from ablations.statistics.as_text import percent
+from ablations.statistics.as_text import percent, points
 from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.statistics.power import (
     detectable_difference,
@@ -25,6 +25,17 @@ ALPHA = 0.05
 
 GAP = "–"
 """What stands for a number that there is not."""
+
+
+def interval_text(outcome: Outcome) -> str:
+    """Return the interval of a difference, in points."""
+    return f"[{points(outcome.low)}, {points(outcome.high)}]"
+
+
+def difference_text(outcome: Outcome) -> str:
+    """Return a difference in points with its interval, which that of a model to itself lacks."""
+    difference = points(outcome.difference)
+    return difference if outcome.p is None else f"{difference} {interval_text(outcome)}"
 
 
 def metric_text(measure: Measure) -> str:

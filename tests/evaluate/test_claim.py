@@ -107,7 +107,7 @@ def test_it_runs_from_nothing_and_goes_on(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 0, result.output
     assert "bases: 1; pairs each: 2; items: 4" in result.output
-    assert result.output.rstrip().endswith(str(tmp_path / RESULT))
+    assert result.stdout.rstrip().endswith(str(tmp_path / RESULT))
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("model.safetensors")} == trained
     assert len(list((tmp_path / "run-0/records").iterdir())) == records
     assert len(load_run(tmp_path / "run-0").cells) == 13

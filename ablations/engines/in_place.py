@@ -1,9 +1,8 @@
 """The two engines that take tensors in place: a transformers model, and vLLM from its driver.
 
 Each loads `TensorMix`es and knows nothing of cells. lm-eval and vLLM are reached through their one
-home each. Serving an adapter through vLLM's own LoRA support, instead of adding its change to the
-base, belongs beside `VllmEngine.load`: a ``load_adapter`` that sets ``lm.lora_request`` (a new id,
-name and path for every adapter: a reused id silently keeps the old one), and takes it away again.
+home each. The change of an adapter is added to the base's weights: vLLM's own LoRA support was
+slower (`tests/benchmarks/bench_lora.py`).
 """
 
 from __future__ import annotations

@@ -266,8 +266,10 @@ def _limits(observations: Observations, primary: Sequence[Comparison]) -> Iterat
             widths.setdefault((each.group, each.measure), []).append(each.outcome)
     for (group, measure), outcomes in list(widths.items())[:1]:
         half = plain.median((outcome.high - outcome.low) / 2 for outcome in outcomes)
+        items = outcomes[0].items
+        count = f"{items:,} item{'s' * (items != 1)}"
         yield (
-            f"What the data cannot tell: with {outcomes[0].items:,} items, differences under about "
+            f"What the data cannot tell: with {count}, differences under about "
             f"{percent(half)} points on {measure_text(measure, group)} are within noise."
         )
     if all(group.task_experts * group.language_experts == 1 for group in observations.groups):

@@ -35,11 +35,17 @@ def check_workers(options: EngineOptions) -> None:
     """Check that there are as many GPUs as a model takes; on the CPU build, as many cores.
 
     Raises:
-        InputError: where there are fewer.
+        InputError: where there are fewer, and for pipeline stages on the CPU build, whose second
+            stage fails in its first step (0.32.0).
     """
     wanted = options.gpus
     if wanted == 1:
         return
+    if is_cpu_build() and options.pipeline_parallel_size > 1:
+        raise InputError(
+            "pipeline_parallel_size: vLLM's CPU build runs no pipeline stages; leave it at 1 and "
+            "raise tensor_parallel_size"
+        )
     if is_cpu_build():
         here, what = os.cpu_count() or 1, "CPU cores (this is vLLM's CPU build)"
     else:

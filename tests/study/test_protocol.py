@@ -113,6 +113,9 @@ def test_more_gpus_than_there_are_is_an_error(monkeypatch: pytest.MonkeyPatch) -
         check_devices("vllm", large)
     check_devices("vllm", EngineOptions())
     check_devices("hf", EngineOptions(device_map="auto"))
+    monkeypatch.setattr(vllm_engine, "is_cpu_build", lambda: True)
+    with pytest.raises(InputError, match="CPU build runs no pipeline stages"):
+        check_devices("vllm", EngineOptions(pipeline_parallel_size=2))
 
 
 def test_vllm_gets_the_options_it_is_given_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:

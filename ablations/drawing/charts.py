@@ -172,7 +172,7 @@ def _draw_lines(axes: Any, chart: Chart, panel: Panel) -> None:
         axes.plot([place + shift for place in places], heights, zorder=3, **look)
     if is_log:
         return
-    ticks = {point.x: point.tick or f"{point.x:g}" for s in panel.series for point in s.points}
+    ticks = {point.x: point.tick or f"{point.x:.3g}" for s in panel.series for point in s.points}
     axes.set_xticks(places, [ticks[place] for place in places])
 
 

@@ -6,8 +6,9 @@ import statistics as plain
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
 
+from ablations.report.baselines import baseline_of
 from ablations.report.comparisons import Comparer, Comparison, Outcome, compare_all, compare_models
-from ablations.report.design import Group, Model, baseline_of, merge_notes
+from ablations.report.design import Group, Model, merge_notes
 from ablations.report.experts_alone import experts_alone
 from ablations.report.merged import as_merged
 from ablations.report.observations import Measure, Observations

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from ablations.drawing.charts import Chart, Panel, Point, Series
 from ablations.machine.names import slug
-from ablations.report.design import SHORT, Model, baseline_of, baseline_rows
+from ablations.report.baselines import baseline_of, baseline_rows
+from ablations.report.design import SHORT, Model
 from ablations.report.factors import Factor, Level, factors, over_fact
 from ablations.report.observations import Observations
 from ablations.report.summaries import Summaries

@@ -13,13 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ablations.report.design import (
-    Group,
-    Model,
-    against_base,
-    baseline_of,
-    recipe_models,
-)
+from ablations.report.baselines import against_base, baseline_of
+from ablations.report.design import Group, Model, recipe_models
 from ablations.report.observations import Block, Item, Measure, Observations
 from ablations.report.primary import Contrast, factor_contrasts, primary_contrasts
 from ablations.statistics.crossed import (

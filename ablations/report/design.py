@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from ablations.report.names import language_name
 from ablations.study.documents import DELTA_REVERT, LAYER_SWAP
@@ -19,9 +18,7 @@ from ablations.study.schema import (
     BASELINE_ROLES,
     EXPERTS,
     SUGGEST,
-    BaselineKind,
     Kind,
-    Pools,
     Setting,
     Study,
     Value,
@@ -237,7 +234,7 @@ def groups(study: Study) -> tuple[Group, ...]:
     task_teams = [each.task for each in pools]
     language_teams = [each.language_names() for each in pools]
     if study.recipe is None:
-        task_teams, language_teams = _families(pools[0].task), _families(language_teams[0])
+        task_teams, language_teams = families(pools[0].task), families(language_teams[0])
     tasks = max(map(len, task_teams), default=1) or 1
     number_of = {
         code: max((sum(codes.get(n) == code for n in team) for team in language_teams), default=0)
@@ -249,78 +246,6 @@ def groups(study: Study) -> tuple[Group, ...]:
         Group(code, language_name(code) if code and len(number_of) > 1 else "", tasks, number)
         for code, number in number_of.items()
     )
-
-
-def baselines(study: Study) -> tuple[Model, ...]:
-    """Return the models that the recipe is compared with: of each kind one for the same experts.
-
-    Without a recipe, the experts are what is compared: one model for each name, or for those that
-    differ by a number at their end.
-    """
-    if study.recipe is None:
-        (setting, *_) = study.settings()
-        return tuple(m for kind in study.baseline for m in _alone(kind, study.pools(setting)))
-    found = dict.fromkeys(
-        baseline_of(kind, study.pools(setting))
-        for kind in study.baseline
-        for setting in study.settings()
-    )
-    return tuple(
-        model
-        for like in _by_kind(found).values()
-        for model in (like if len(like) == 1 else map(partial(_with_experts, like), like))
-    )
-
-
-def baseline_of(kind: BaselineKind, experts: Pools | Model) -> Model:
-    """Return a baseline of the same experts as a setting or model."""
-    roles, label = BASELINE_ROLES[kind], _kind_text(kind)
-    names = experts.language if isinstance(experts, Model) else experts.language_names()
-    return Model(
-        *(kind, setting_key({}), label, label),
-        experts.task if "task" in roles else (),
-        names if "language" in roles else (),
-        experts.base if "base" in roles else "",
-    )
-
-
-def reference_kind(study: Study) -> BaselineKind | None:
-    """Return the baseline that figures measure from: the soup, or what is nearest to it.
-
-    Without a recipe it is the base: the experts are what is compared.
-    """
-    if study.recipe is None:
-        return "base" if "base" in study.baseline else None
-    order: tuple[BaselineKind, ...] = ("soup", "task_expert", "language_expert", "base")
-    return next((kind for kind in order if kind in study.baseline), None)
-
-
-def against_base(study: Study) -> Iterator[tuple[Model, Model]]:
-    """Yield every model of a study without a recipe, with the base; nothing of other studies."""
-    models = baselines(study) if study.recipe is None else ()
-    for base in models:
-        if base.kind == "base":
-            yield from ((each, base) for each in models if each != base)
-
-
-def baseline_rows(study: Study) -> dict[str, tuple[Model, ...]]:
-    """Return what stands in one row: label -> the baselines of a kind, or one without a recipe."""
-    models = baselines(study)
-    if study.recipe is None:
-        return {model.label: (model,) for model in models}
-    return {name: tuple(like) for name, like in _by_kind(models).items()}
-
-
-def _by_kind(models: Iterable[Model]) -> dict[str, list[Model]]:
-    """Return the label of a kind of baseline -> its models, in their order."""
-    found: dict[str, list[Model]] = {}
-    for model in models:
-        found.setdefault(_kind_text(model.kind), []).append(model)
-    return found
-
-
-def _kind_text(kind: str) -> str:
-    return "TIES" if kind == "ties" else kind.replace("_", " ")
 
 
 def recipe_models(study: Study) -> tuple[Model, ...]:
@@ -344,31 +269,10 @@ def recipe_models(study: Study) -> tuple[Model, ...]:
     return tuple(models)
 
 
-def _alone(kind: BaselineKind, experts: Pools) -> Iterator[Model]:
-    """Yield a baseline for the experts of each name, called by them where there are several."""
-    whole = baseline_of(kind, experts)
-    roles = [role for role in ("task", "language") if getattr(whole, role)]
-    families = _families(getattr(whole, roles[0])) if len(roles) == 1 else []
-    if len(families) < 2:
-        yield whole
-        return
-    for names in families:
-        label = describe_value(names)
-        model = replace(whole, label=label, short=label)
-        yield replace(model, task=names) if roles == ["task"] else replace(model, language=names)
-
-
-def _families(names: Sequence[str]) -> list[tuple[str, ...]]:
+def families(names: Sequence[str]) -> list[tuple[str, ...]]:
     """Return experts by their name without the number at its end."""
     found: dict[str, list[str]] = {}
     for name in names:
         numbered = _NUMBERED.fullmatch(name)
         found.setdefault(name if numbered is None else numbered[1], []).append(name)
     return [tuple(each) for each in found.values()]
-
-
-def _with_experts(like: Sequence[Model], model: Model) -> Model:
-    """Return a baseline whose label names the experts in which it differs from its like."""
-    telling = [role for role in model.roles if len({getattr(each, role) for each in like}) > 1]
-    names = "+".join(describe_value(getattr(model, role)) for role in telling)
-    return replace(model, label=f"{model.label} {names}", short=f"{model.short} {names}")

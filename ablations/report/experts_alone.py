@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ablations.report.baselines import baseline_rows
 from ablations.report.comparisons import Comparison
-from ablations.report.design import baseline_rows
 from ablations.report.summaries import Summaries
 from ablations.report.targets import ordered
 from ablations.report.wording import difference_text, is_evident, measure_text

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ablations.drawing.forest import Estimate, Forest, ForestPanel
-from ablations.report.comparisons import compare_models
-from ablations.report.design import (
-    Group,
-    Model,
+from ablations.report.baselines import (
     baseline_of,
     baseline_rows,
-    recipe_models,
+    of_like_experts,
     reference_kind,
+    shown_baselines,
 )
+from ablations.report.comparisons import compare_models
+from ablations.report.design import Group, Model, recipe_models
 from ablations.report.factors import settled
 from ablations.report.observations import Measure, Observations
 from ablations.report.targets import ordered
@@ -30,12 +30,13 @@ def forest(observations: Observations) -> Forest | None:
     """Return the plot; None where there is nothing to compare, or too much for one plot."""
     study = observations.run.study
     kind = reference_kind(study)
-    kinds = baseline_rows(study)
-    rows: list[_Row] = [each for each in kinds.items() if each[1][0].kind != kind]
+    shown = shown_baselines(study)
+    rows: list[_Row] = [each for each in shown.items() if each[1][0].kind != kind]
     settings = settings_of(observations)
     if kind is None and settings:
         (reference, first), *settings = settings
     elif kind is not None:
+        kinds = baseline_rows(study)
         reference, first = next((n, m) for n, m in kinds.items() if m[0].kind == kind)
     else:
         return None
@@ -50,6 +51,8 @@ def forest(observations: Observations) -> Forest | None:
             against = first
             if models[0].kind == "recipe" and kind is not None:
                 against = tuple(baseline_of(kind, model) for model in models)
+            elif len(models) == 1:
+                against = of_like_experts(models[0], first)
             if len(set(against)) == 1:
                 against = against[:1]
             estimates.append(_estimate(observations, group, measure, models, against))
@@ -57,11 +60,19 @@ def forest(observations: Observations) -> Forest | None:
             panels.append(ForestPanel(measure_text(measure, group), tuple(estimates)))
     if not panels:
         return None
+    caption = (
+        f"Lines: {study.evaluate.level:.0%} intervals of the difference on the same items. Filled "
+        "points have an interval that excludes zero. Intervals are not corrected for their number."
+    )
+    if kind is not None and len(first) > 1:
+        caption += (
+            f" A model is compared with the {reference} of its own experts, where there is one; "
+            "others with the average."
+        )
     return Forest(
         "differences",
         f"Difference from the {reference}",
-        f"Lines: {study.evaluate.level:.0%} intervals of the difference on the same items. Filled "
-        "points have an interval that excludes zero. Intervals are not corrected for their number.",
+        caption,
         tuple(name for name, _ in rows),
         number,
         reference,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ablations.report.design import Model, baseline_rows, recipe_models
+from ablations.report.baselines import shown_baselines
+from ablations.report.design import Model, recipe_models
 from ablations.report.document import Entry, Table
 from ablations.report.forests import settings_of
 from ablations.report.names import task_name
@@ -27,7 +28,7 @@ def lead_table(summaries: Summaries, layers: LayerMap | None) -> Table:
     """
     observations = summaries.observations
     study = observations.run.study
-    rows = list(baseline_rows(study).items())
+    rows = list(shown_baselines(study).items())
     settings = settings_of(observations)
     notes = [scope_note(observations)]
     if layers is None and len(settings) <= _MOST_ROWS:

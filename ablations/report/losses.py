@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ablations.report.baselines import baseline_of
 from ablations.report.comparisons import MOST_SETTINGS, Outcome, compare_models
-from ablations.report.design import Group, Model, baseline_of, recipe_models
+from ablations.report.design import Group, Model, recipe_models
 from ablations.report.document import Entry, Table, gap
 from ablations.report.observations import Measure, Observations
 from ablations.report.wording import ALPHA, difference_text, is_small, measure_text

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ablations.report.baselines import against_base, baseline_of
 from ablations.report.design import (
     Group,
     Model,
-    against_base,
-    baseline_of,
     describe_setting,
     recipe_models,
     setting_key,

@@ -5,15 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ablations.drawing.score_map import MapCell, MapPanel, ScoreMap
+from ablations.report.baselines import baseline_rows, reference_kind
 from ablations.report.best import Best, Models, best_of
-from ablations.report.design import (
-    Group,
-    Model,
-    baseline_rows,
-    recipe_models,
-    reference_kind,
-    setting_key,
-)
+from ablations.report.design import Group, Model, recipe_models, setting_key
 from ablations.report.observations import Measure
 from ablations.report.summaries import Summaries
 from ablations.report.targets import ordered

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ablations.report.design import Group, Model, baselines, recipe_models
+from ablations.report.baselines import baselines
+from ablations.report.design import Group, Model, recipe_models
 from ablations.report.document import Entry, Table, gap
 from ablations.report.observations import Measure, Observations
 from ablations.report.summaries import Summaries

@@ -11,15 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ablations.machine.names import slug
+from ablations.report.baselines import baseline_rows, baselines
 from ablations.report.comparisons import MOST_SETTINGS
-from ablations.report.design import (
-    Group,
-    Model,
-    baseline_rows,
-    baselines,
-    recipe_models,
-    varies_experts,
-)
+from ablations.report.design import Group, Model, recipe_models, varies_experts
 from ablations.report.document import Entry, Table, gap, text_entries
 from ablations.report.factors import factors
 from ablations.report.observations import Measure, Observations

@@ -1,10 +1,5 @@
-from ablations.report.design import (
-    baselines,
-    describe_setting,
-    groups,
-    recipe_models,
-    setting_key,
-)
+from ablations.report.baselines import baselines
+from ablations.report.design import describe_setting, groups, recipe_models, setting_key
 from tests.report.runs import NINE_PAIRS, study_of
 
 

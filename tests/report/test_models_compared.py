@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from ablations.cli import main
 from ablations.engines.options import EngineOptions
 from ablations.evaluate.run import SuiteRequest, evaluate_model
+from ablations.report.baselines import baselines
 from ablations.report.comparisons import Comparer, compare_all
-from ablations.report.design import baselines
 from ablations.report.models_compared import compare_models
 from ablations.report.observations import Observations
 from ablations.runner.records import Run, load_run

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from ablations.drawing.charts import Chart, draw_chart
+from ablations.report.baselines import baselines
 from ablations.report.charts import charts
 from ablations.report.comparisons import Comparer, compare_all
 from ablations.report.compose import compose
-from ablations.report.design import baselines, recipe_models
+from ablations.report.design import recipe_models
 from ablations.report.document import Table
 from ablations.report.factors import factors, over_fact
 from ablations.report.forests import forest
@@ -113,6 +114,20 @@ def test_experts_without_facts_stand_below_each_other(tmp_path: Path) -> None:
     )
 
 
+def test_a_figure_compares_each_expert_with_the_soup_of_its_own(tmp_path: Path) -> None:
+    run = write_run(tmp_path, study(baseline=["task_expert", "soup"]), ability, items=60)
+    found = forest(Observations(run))
+    assert found is not None
+    assert "the soup of its own experts" in found.caption
+    scores = {(cell.kind, cell.experts["task"]): 100 * cell.scores[0].value for cell in run.cells}
+    names = ("near", "far_1", "middle")
+    assert found.rows[: found.baselines] == tuple(f"task expert {name}" for name in names)
+    for name, estimate in zip(names, found.panels[0].estimates, strict=False):
+        assert estimate is not None
+        expected = scores["task_expert", name] - scores["soup", name]
+        assert estimate.value == pytest.approx(expected)
+
+
 def test_a_pool_has_the_mean_fact_and_experts_of_one_fact_are_one_level() -> None:
     pools = [{"experts.task": ("far_1", "near")}, {"experts.task": ("middle",)}]
     (factor,) = factors(study(vary=pools))
@@ -164,7 +179,8 @@ def test_a_language_that_a_setting_leaves_out_is_a_gap_there(tmp_path: Path) -> 
     rows = {row[0].text: [entry.text == "–" for entry in row[1:]] for row in scores.rows}
     assert rows == {
         "base": [False, False],
-        "soup": [False, False],
+        "soup swahili": [False, True],
+        "soup telugu": [True, False],
         "swap language=swahili": [False, True],
         "swap language=telugu": [True, False],
     }

@@ -52,6 +52,14 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     return f"; did you mean {lowered[found[0]]!r}?" if found else ""
 
 
+def nearest_of(name: str, choices: Iterable[str]) -> str:
+    """Return what `nearest` says, and all valid names: they are few."""
+    known = list(choices)
+    names = f"alid are {', '.join(known)}"
+    close = nearest(name, known)
+    return f"{close} V{names}" if close else f"; v{names}"
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line that a foreign exception says; its type where it says nothing."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

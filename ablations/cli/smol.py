@@ -50,16 +50,13 @@ def build(languages: str, seeds: int, source: str, settings: tuple[str, ...]) ->
     from ablations.machine.status_line import status_line
     from ablations.smol.build import ROOT, build_smol
     from ablations.smol.languages import TARGETS
-    from layerswap_method.errors import InputError, nearest
+    from layerswap_method.errors import InputError, nearest_of
 
     show_log()
     codes = tuple(dict.fromkeys(code.strip() for code in languages.split(",") if code.strip()))
     for code in codes:
         if code not in TARGETS:
-            raise InputError(
-                f"--languages: no language {code!r}{nearest(code, TARGETS)}; known are "
-                f"{', '.join(TARGETS)}"
-            )
+            raise InputError(f"--languages: no language {code!r}{nearest_of(code, TARGETS)}")
     with status_line():
         build_smol(codes, seeds, source=source, settings=settings)  # type: ignore[arg-type]
     click.echo(f"experts and tasks: {ROOT}\nfor studies: --experts smol")

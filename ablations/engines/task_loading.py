@@ -176,8 +176,8 @@ def _lm_eval_entries(folder: Path, own: list[str], names: list[str]) -> dict[str
         listed = own[:_LISTED]
         if len(own) > _LISTED:
             listed.append(f"{len(own) - _LISTED} more (layerswap tasks)")
-        known_here = ", ".join(listed)
-        problems[-1] += f"; known are {known_here}, and lm-eval's own tasks (lm-eval ls tasks)"
+        names_here = f"alid are {', '.join(listed)}, and lm-eval's own tasks (lm-eval ls tasks)"
+        problems[-1] += f" V{names_here}" if problems[-1].endswith("?") else f"; v{names_here}"
         raise InputError.from_problems(str(folder), problems)
     entries = lm_eval_index.entries(names)
     if lacking := [name for name in names if name not in entries]:

@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from ablations.drawing.grid import Grid, scientific
-from layerswap_method.errors import InputError, nearest
+from layerswap_method.errors import InputError, nearest_of
 
 LABEL = "share of input features with MAV above the threshold"
 """What the numbers of a published grid are."""
@@ -40,9 +40,7 @@ def published_grid(name: str) -> Grid:
     found = {each.casefold(): each for each in document["experts"]}.get(name.casefold())
     if found is None:
         known = published_names()
-        raise InputError(
-            f"no published expert {name!r}{nearest(name, known)}; known are {', '.join(known)}"
-        )
+        raise InputError(f"no published expert {name!r}{nearest_of(name, known)}")
     expert = document["experts"][found]
     figure = expert["figure"].replace("Figure", "Fig.")
     threshold = document["thresholds"][expert["threshold"]]

@@ -33,10 +33,10 @@ RUNS_NOTE = (
 _ITEMS_ONLY = "the intervals are over items and do not cover another training run."
 SINGLE_NOTE = f"One pair of experts: {_ITEMS_ONLY} {_UNITS}"
 CHOSEN_NOTE = f"One pair of experts in each setting: {_ITEMS_ONLY} {_UNITS}"
+HIGHEST_NOTE = "The highest of several scores is too high by chance, so it has no interval here."
 BEST_NOTE = (
-    "The highest of several scores is too high by chance, so it has no interval here. The best of "
-    "several settings is chosen anew for every row, on the same items; its name is beside it. The "
-    "primary comparisons test a setting on other items than it was chosen on."
+    "The best of several settings is chosen anew for every row, on the same items; its name is "
+    "beside it. The primary comparisons test a setting on other items than it was chosen on."
 )
 
 _ENDS = {"worst": "min", "average": "avg", "best": "max"}
@@ -179,7 +179,8 @@ class _Columns:
     def table(self, key: str, title: str, rows: Sequence[tuple[Entry, ...]], *notes: str) -> Table:
         """Return a table of these columns, with what its numbers mean."""
         scope = scope_note(self._summaries.observations)
-        best = (BEST_NOTE,) if self._has_pairs or self.has_best else ()
+        highest = (HIGHEST_NOTE,) if self._has_pairs or self.has_best else ()
+        best = (*highest, BEST_NOTE) if self.has_best else highest
         heads = ("task", "over pairs", *self.labels)
         return Table(key, title, heads, tuple(rows), (scope, *best, *notes), text_columns=2)
 

@@ -70,7 +70,7 @@ def build(
     unknown = next((each for each in formats if each not in FORMATS), None)
     if unknown is not None or not formats:
         told = "named" if unknown is None else f"{unknown!r}{nearest(unknown, FORMATS)}"
-        raise InputError(f"no format {told}; known are {', '.join(FORMATS)}")
+        raise InputError(f"no format {told}; valid are {', '.join(FORMATS)}")
     draw = bool({"md", "latex", "html"} & set(formats))
     report, comparisons = compose(run, others, published=published, draw=draw)
     files: dict[str, bytes | str] = {}

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field, StrictBool, StrictStr, ValidationError, model_validator
 
 from ablations.machine.fingerprint import fingerprint_of
-from layerswap_method.errors import InputError, nearest
+from layerswap_method.errors import InputError, nearest_of
 from layerswap_method.frozen import Described
 
 MOST_REPEATS = 1000
@@ -220,9 +220,6 @@ def parse_gen_kwargs(text: str) -> dict[str, Any]:
         if not sign or not value:
             raise InputError(f"gen_kwargs: {part!r} is not NAME=VALUE, such as temperature=0.6")
         if name not in known:
-            raise InputError(
-                f"gen_kwargs: no option {name!r}{nearest(name, known)}; known are "
-                f"{', '.join(known)}"
-            )
+            raise InputError(f"gen_kwargs: no option {name!r}{nearest_of(name, known)}")
         found[name] = {"true": True, "false": False}.get(value.lower(), value)
     return found

@@ -14,7 +14,7 @@ from ablations.models.find import Expert
 from ablations.study.scaling import COUNTS, scale_count, scale_layers
 from ablations.study.schema import Scalar
 from layerswap_method.delta_revert.spec import RevertSpec
-from layerswap_method.errors import InputError, nearest
+from layerswap_method.errors import InputError, nearest_of
 from layerswap_method.layer_swap.spec import LayerSwapSpec
 
 LAYER_SWAP = "layer_swap"
@@ -51,7 +51,7 @@ def place_problem(template: Mapping[str, Any], name: str, known: Collection[str]
     if name in keys or name in parameters:
         return None
     choices = [*parameters, *keys]
-    return f"unknown parameter {name!r}{nearest(name, choices)}; known are {', '.join(choices)}"
+    return f"unknown parameter {name!r}{nearest_of(name, choices)}"
 
 
 def with_values(template: Mapping[str, Any], values: Mapping[str, Scalar]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ablations.study.documents import PLACEHOLDERS
 from ablations.study.schema import BASELINE_ROLES, EXPERTS, Pools, Setting, Study
-from layerswap_method.errors import nearest
+from layerswap_method.errors import nearest, nearest_of
 from layerswap_method.recipe.references import named_models
 
 
@@ -36,7 +36,7 @@ def _value_problems(setting: Setting) -> Iterator[str]:
             if isinstance(value, tuple):
                 yield f"vary: {name} is {list(value)}; only experts can be a list of names"
         elif name not in roles:
-            yield f"vary: unknown {name!r}{nearest(name, roles)}; known are {', '.join(roles)}"
+            yield f"vary: unknown {name!r}{nearest_of(name, roles)}"
         elif isinstance(value, tuple):
             if name == "experts.base":
                 yield f"vary: {name} is {list(value)}; a cell has one base"

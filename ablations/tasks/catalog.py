@@ -12,7 +12,7 @@ from typing import Any
 from ablations.drawing.text_table import text_table
 from ablations.tasks.benchmarks import BENCHMARKS
 from ablations.tasks.languages import Language, load_languages
-from layerswap_method.errors import InputError, nearest
+from layerswap_method.errors import InputError, nearest_of
 from layerswap_method.frozen import Frozen
 from layerswap_method.recipe.strict_yaml import read_yaml
 
@@ -143,7 +143,7 @@ def choose(
         "benchmark": list(dict.fromkeys(task.benchmark for task in tasks)),
     }
     problems = [
-        f"no {kind} {name!r}{nearest(name, known[kind])}; known are {', '.join(known[kind])}"
+        f"no {kind} {name!r}{nearest_of(name, known[kind])}"
         for kind, names in (("language", languages), ("benchmark", benchmarks))
         for name in dict.fromkeys(names)
         if name not in known[kind]

@@ -111,5 +111,5 @@ def test_layer_0_stands_first() -> None:
 
 
 def test_an_unknown_expert_gets_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"did you mean 'Swahili expert #1'\?; known are math"):
+    with pytest.raises(InputError, match=r"did you mean 'Swahili expert #1'\? Valid are math"):
         published_grid("Swahli expert #1")

@@ -77,9 +77,9 @@ def test_unknown_names_are_all_said_with_the_nearest() -> None:
     with pytest.raises(InputError) as caught:
         choose(TASKS, ["sw", "tee"], ["mgms", "mmlu"])
     assert caught.value.message.splitlines() == [
-        "no language 'tee'; did you mean 'te'?; known are en, ja, bn, sw, te, "
+        "no language 'tee'; did you mean 'te'? Valid are en, ja, bn, sw, te, "
         "de, es, fr, ru, th, zh",
-        "no benchmark 'mgms'; did you mean 'mgsm'?; known are mgsm, belebele, flores, mbpp, "
+        "no benchmark 'mgms'; did you mean 'mgsm'? Valid are mgsm, belebele, flores, mbpp, "
         "mmlu, mgsm_rev2",
     ]
     with pytest.raises(InputError, match="no task of flores in en"):

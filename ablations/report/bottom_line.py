@@ -140,17 +140,19 @@ def _clause(comparison: Comparison) -> str:
     outcome = comparison.outcome
     assert outcome is not None
     rival = comparison.contrast.second
+    if not rival.startswith("TIES"):
+        rival = f"the {rival}"
     if comparison.is_same_model:
-        return f"is the same model as the {rival}"
+        return f"is the same model as {rival}"
     interval = interval_text(outcome)
     if not _is_evidence(comparison):
         alone = is_small(outcome, outcome.p)
         why = ", not significant after correction" if alone else ""
         numbers = f"{points(outcome.difference)} points {interval}{why}"
-        return f"{_NO_DIFFERENCE}from the {rival} ({numbers})"
+        return f"{_NO_DIFFERENCE}from {rival} ({numbers})"
     if (outcome.difference > 0) == comparison.measure.higher_is_better:
-        return f"beats the {rival} by {percent(abs(outcome.difference))} points {interval}"
-    return f"is {percent(abs(outcome.difference))} points {interval} worse than the {rival}"
+        return f"beats {rival} by {percent(abs(outcome.difference))} points {interval}"
+    return f"is {percent(abs(outcome.difference))} points {interval} worse than {rival}"
 
 
 def _against_first(levels: Sequence[Comparison]) -> str:

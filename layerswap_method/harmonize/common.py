@@ -44,25 +44,29 @@ class CommonShape(Frozen):
 def common_shape(shapes: Sequence[ModelShape]) -> CommonShape:
     """Return the smallest architecture that holds all of `shapes`.
 
+    Of the numbers of heads it has the fewest key-value heads, and of those the smallest groups.
+
     Raises:
         InputError: where no number of heads fits the hidden size.
     """
     hidden = max(shape.hidden for shape in shapes)
-    kv_heads = max(shape.kv_heads for shape in shapes)
-    groups = (
-        group
+    least = max(shape.kv_heads for shape in shapes)
+    heads = (
+        (kv_heads, group)
+        for kv_heads in range(least, hidden + 1)
         for group in range(1, hidden // kv_heads + 1)
         # transformers refuses a hidden size that is no multiple of the heads.
         if hidden % (kv_heads * group) == 0
         and all(fits(shape.kv_heads, shape.group, kv_heads, group) for shape in shapes)
     )
-    group = next(groups, None)
-    if group is None:
-        heads = ", ".join(f"{shape.heads}/{shape.kv_heads}" for shape in shapes)
+    found = next(heads, None)
+    if found is None:
+        given = ", ".join(f"{shape.heads}/{shape.kv_heads}" for shape in shapes)
         raise InputError(
-            f"query/key-value heads: {heads}: no common number of heads divides the hidden size "
+            f"query/key-value heads: {given}: no common number of heads divides the hidden size "
             f"{hidden}, which transformers asks for; give models of other sizes"
         )
+    kv_heads, group = found
     alike = len({(shape.architecture, shape.sliding_window) for shape in shapes}) == 1
     return CommonShape(
         architecture=shapes[0].architecture if alike else LLAMA,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from ablations.cli import main
+from ablations.pocket_build.config import ModelShape, PocketConfig, Preset
 from ablations.study.experts import find_experts_file, read_experts_file
 from tests.harmonize.models import random_model
-from tests.harmonize.test_align_run import SMALL
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,6 +30,19 @@ def commands() -> list[list[str]]:
     return [words[words.index("harmonize") :] for words in lines]
 
 
+def sizes_of(shape: ModelShape) -> dict[str, Any]:
+    """Return the settings of a model of the pocket, under transformers' names."""
+    return {
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_hidden_layers": shape.num_layers,
+        "num_attention_heads": shape.num_heads,
+        "num_key_value_heads": shape.num_kv_heads or shape.num_heads,
+        "head_dim": shape.hidden_size // shape.num_heads,
+        "tie_word_embeddings": True,
+    }
+
+
 def test_every_expert_of_the_study_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -39,8 +53,8 @@ def test_every_expert_of_the_study_is_written(
     models = [word for word in naive if word.startswith("runs/") and "naive" not in word]
     assert len(models) == 10
     for seed, model in enumerate(models):
-        sizes = SMALL if "other_size" in model else {"tie_word_embeddings": True}
-        random_model(tmp_path / model, seed, **sizes)
+        preset: Preset = "other_size" if "other_size" in model else "quickstart"
+        random_model(tmp_path / model, seed, **sizes_of(PocketConfig.preset(preset).shape))
     for command in (naive, aligned):
         result = CliRunner().invoke(main, command)
         assert result.exit_code == 0, result.output

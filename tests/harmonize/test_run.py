@@ -46,6 +46,19 @@ PAIRS: dict[str, dict[str, dict[str, Any]]] = {
             **{"rope_parameters": LLAMA3_ROPE, "tie_word_embeddings": True},
         },
     },
+    # the pocket's two sizes over 4: neither number of key-value heads serves both
+    "pocket_sizes": {
+        "same_size": {
+            **{"hidden_size": 24, "intermediate_size": 64, "num_hidden_layers": 8},
+            **{"num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 8},
+            "tie_word_embeddings": True,
+        },
+        "other_size": {
+            **{"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 6},
+            **{"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8},
+            "tie_word_embeddings": True,
+        },
+    },
     # Qwen3-8B and Qwen3-1.7B over 64: h 4096 and 2048, MLP 12288 and 6144, 32/8 and 16/8 heads
     "qwen3_sizes": {
         "qwen3_8b": {

@@ -25,6 +25,7 @@ from ablations.machine.whole_files import replaced_folder, write_text
 from ablations.runner.versioned_files import (
     RUN_FILE,
     SCHEMA_VERSION,
+    damaged,
     read_versioned,
     validated,
 )
@@ -36,6 +37,8 @@ from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 from layerswap_method.recipe.references import is_folder, is_there, no_such_folder
 from layerswap_method.recipe.strict_yaml import read_yaml
+
+_SAMPLES = "samples.jsonl"
 
 
 class TaskRecord(Frozen):
@@ -69,6 +72,9 @@ class TaskRecord(Frozen):
     provenance: dict[str, Any]
     """Request, code, how the weights got into the engine, when and where."""
 
+    sample_lines: int | None = None
+    """Lines of ``samples.jsonl``; None in records of older versions."""
+
     folder: Path = Field(default=Path(), exclude=True)
     """Where its files are."""
 
@@ -76,11 +82,17 @@ class TaskRecord(Frozen):
         """Yield the records of all items, as they were asked.
 
         Raises:
-            LayerSwapError: at a line that is damaged.
+            LayerSwapError: at a line that is damaged, and for a file that is gone or lacks lines.
         """
-        path = self.folder / "samples.jsonl"
-        for number, line in read_lines(path):
-            yield validated(Sample, line, f"{path}:{number}")
+        path = self.folder / _SAMPLES
+        number = 0
+        try:
+            for number, line in read_lines(path):
+                yield validated(Sample, line, f"{path}:{number}")
+        except (OSError, UnicodeDecodeError) as error:
+            raise damaged(path, error) from error
+        if self.sample_lines not in (None, number):
+            raise damaged(path, f"{number} of {self.sample_lines} lines are there")
 
 
 class PlannedCell(Frozen):
@@ -284,7 +296,7 @@ def load_run(path: Path) -> Run:
             raise InputError(f"{path}: is a file; give the folder that layerswap run wrote")
         if not is_folder(path):
             raise InputError(f"{no_such_folder(path)}; give the folder that layerswap run wrote")
-        below = (f"did you mean {file.parent}?" for file in sorted(path.glob(f"*/{RUN_FILE}")))
+        below = (f"did you mean {file.parent}?" for file in sorted(path.glob(f"[!.]*/{RUN_FILE}")))
         hint = next(below, "layerswap run makes one")
         raise InputError(f"{path}: no {RUN_FILE} in it, so it is not a run folder; {hint}")
     keys = dict.fromkeys(key for cell in head.cells for key in cell.records.values())
@@ -312,8 +324,9 @@ def write_run_file(path: Path, head: RunFile) -> None:
 
 
 def is_finished(path: Path, key: str) -> bool:
-    """Return whether there is such a record. Reads one directory entry."""
-    return (path / "records" / key / "record.json").is_file()
+    """Return whether there is such a record, with its samples. Opens no file."""
+    folder = path / "records" / key
+    return (folder / "record.json").is_file() and (folder / _SAMPLES).is_file()
 
 
 def write_record(path: Path, record: TaskRecord, merge: dict[str, Any]) -> None:
@@ -326,10 +339,11 @@ def write_record(path: Path, record: TaskRecord, merge: dict[str, Any]) -> None:
     """
     with replaced_folder(path / "records" / record.key) as fresh:
         lines = [sample.model_dump_json() + "\n" for sample in record.evaluation.samples]
-        (fresh / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
+        (fresh / _SAMPLES).write_text("".join(lines), encoding="utf-8")
         text = yaml.safe_dump(merge, sort_keys=False, allow_unicode=True)
         (fresh / "merge.yml").write_text(text, encoding="utf-8")
-        text = record.model_dump_json(indent=2, exclude={"evaluation": {"samples"}}) + "\n"
+        whole = record.model_copy(update={"sample_lines": len(lines)})
+        text = whole.model_dump_json(indent=2, exclude={"evaluation": {"samples"}}) + "\n"
         (fresh / "record.json").write_text(text, encoding="utf-8")
     _failure_path(path, record.key).unlink(missing_ok=True)
 

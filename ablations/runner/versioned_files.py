@@ -33,7 +33,7 @@ def read_versioned(kind: type[_Model], path: Path) -> _Model | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
     if version != SCHEMA_VERSION:
         raise other_schema(path, version)
     return validated(kind, text, str(path))
@@ -53,7 +53,7 @@ def validated(kind: type[_Model], text: str, where: str) -> _Model:
     try:
         return kind.model_validate_json(text)
     except ValidationError as error:
-        raise _damaged(where, error) from error
+        raise damaged(where, error) from error
 
 
 def other_schema(path: Path, version: object) -> InputError:
@@ -66,8 +66,10 @@ def other_schema(path: Path, version: object) -> InputError:
     )
 
 
-def _damaged(where: Path | str, error: Exception) -> LayerSwapError:
+def damaged(where: Path | str, why: Exception | str) -> LayerSwapError:
+    """Return the error for a file of a run that cannot be used, with what to do."""
     advice = "remove its folder and run the study again: the other records are kept"
     if Path(where).name == RUN_FILE:
         advice = "restore it, or choose another --out"
-    return LayerSwapError(f"{where} is damaged ({first_line(error)}); {advice}")
+    reason = why if isinstance(why, str) else first_line(why)
+    return LayerSwapError(f"{where} is damaged ({reason}); {advice}")

@@ -1,3 +1,4 @@
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -302,6 +303,10 @@ def test_only_items_that_all_answered_are_compared(tmp_path: Path) -> None:
         kept = [line for line in lines if '"doc_id":3,' not in line]
         assert len(kept) == len(lines) - 1
         (task.folder / "samples.jsonl").write_text("\n".join(kept))
+        record = json.loads((task.folder / "record.json").read_text())
+        record["sample_lines"] -= 1
+        (task.folder / "record.json").write_text(json.dumps(record))
+    run = load_run(run.path)
     assert {each.outcome.items for each in _compared(run) if each.outcome} == {249}
 
 

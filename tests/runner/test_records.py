@@ -93,6 +93,21 @@ def test_a_damaged_line_is_found_by_its_number(run_folder: Path) -> None:
         list(cell.samples())
 
 
+def test_a_record_that_lost_items_is_not_used(run_folder: Path) -> None:
+    file = run_folder / "records" / "s000" / "samples.jsonl"
+    lines = file.read_text().split("\n")[:-1]
+    file.write_text("\n".join(lines[:2]))
+    cell = records.load_run(run_folder).cells[0]
+    told = rf"samples\.jsonl is damaged \(2 of {len(lines)} lines are there\); remove its folder"
+    with pytest.raises(LayerSwapError, match=told):
+        list(cell.samples())
+    assert records.is_finished(run_folder, "s000")
+    file.unlink()
+    with pytest.raises(LayerSwapError, match=r"samples\.jsonl is damaged \(.*No such file"):
+        list(cell.samples())
+    assert not records.is_finished(run_folder, "s000")
+
+
 def test_a_record_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     run_cells(tmp_path, make_cells(1), InProcess(FakeEvaluator()), progress=False)
     record = records.read_record(tmp_path, "s000")

@@ -164,5 +164,6 @@ def _scorer(metric: str, tokenizer: str = "13a", **orders: int) -> Any:
     from sacrebleu.metrics import BLEU, CHRF
 
     if metric == "bleu":
-        return BLEU(tokenize=tokenizer)
+        # Forced: it warns of text that looks tokenised, about which a reader can do nothing.
+        return BLEU(tokenize=tokenizer, force=True)
     return CHRF(**{"word_order": _WORD_ORDER[metric], **orders})

@@ -148,10 +148,13 @@ def _inline_svgs(figure: Figure) -> Iterator[Any]:
 
 
 def _with_parts(entry: Entry) -> Any:
-    """Return an entry for the page: intervals do not break, and may stand below their number."""
-    from markupsafe import Markup
+    """Return an entry for the page: names may break within, intervals only before them."""
+    from markupsafe import Markup, escape
+
+    def breakable(text: str) -> Markup:
+        return Markup(re.sub(r"(?<=\w)[_=+]", r"\g<0><wbr>", str(escape(text))))
 
     parts = re.split(r" ?(\[[^\[\]]*\d, [^\[\]]*\])", entry.text)
     interval = Markup(' <span class="interval">{}</span>')
-    shown = (interval.format(part) if at % 2 else part for at, part in enumerate(parts))
+    shown = (interval.format(part) if at % 2 else breakable(part) for at, part in enumerate(parts))
     return Markup("").join(shown)

@@ -89,7 +89,9 @@ def settings_of(observations: Observations) -> list[_Row]:
     prefix = "swap " if study.recipe.get("merge_method") == LAYER_SWAP else ""
     found = []
     for setting, models in settled(study):
-        label = prefix + labels[models[0]]
+        label = labels[models[0]]
+        if prefix.strip() not in label.split():
+            label = prefix + label
         if len(set(models)) > 1:
             seed = f"seed={setting.get('seed', '')}"
             label = " ".join(word for word in label.split() if not word.startswith(seed[:5]))

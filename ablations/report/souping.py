@@ -37,12 +37,10 @@ def souping_table(several: Sequence[Summaries]) -> Table:
     """
     first = several[0].observations
     columns: list[tuple[str, Sequence[tuple[Summaries, Sequence[Model]]]]] = []
-    soups = [
-        (s, [m for m in baselines(s.observations.run.study) if m.kind == "soup"]) for s in several
-    ]
+    by_run = [(s, _structures(s.observations)) for s in several]
+    soups = [(s, _soups_of(s, found.get(_PAIR, ()))) for s, found in by_run]
     if any(models for _, models in soups):
         columns.append(("soup, pairwise", [(s, models) for s, models in soups if models]))
-    by_run = [(s, _structures(s.observations)) for s in several]
     for structure in sorted({each for _, found in by_run for each in found}):
         task, language = structure
         experts = " × ".join(_souped(*each) for each in ((task, "task"), (language, "language")))
@@ -105,6 +103,13 @@ def check_same_questions(run: Run, others: Sequence[Run]) -> None:
             )
 
 
+def _soups_of(summaries: Summaries, pairs: Sequence[Model]) -> list[Model]:
+    """Return the soups of the experts that `pairs` swap; all where none is of those."""
+    soups = [m for m in baselines(summaries.observations.run.study) if m.kind == "soup"]
+    experts = {(pair.task, pair.language) for pair in pairs}
+    return [each for each in soups if (each.task, each.language) in experts] or soups
+
+
 def _souped(number: int, role: str) -> str:
     return f"{role} expert" if number == 1 else f"soup of {number} {role} experts"
 
@@ -114,7 +119,8 @@ def _first_entry(
 ) -> Entry:
     for summaries, models in sources:
         for own, theirs in summaries.observations.measured():
-            if (own.language, theirs) == (group.language, measure):
+            # A run whose recipe names its experts need not say which language they are of.
+            if theirs == measure and (own.language or group.language) == group.language:
                 summary = summaries.of(models, own, measure)
                 if summary is not None:
                     return entry(summary, measure)

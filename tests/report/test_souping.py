@@ -20,12 +20,12 @@ def _right(point: Point, task: str) -> float:
     return 0.0
 
 
-def _souped(folder: Path, code: str, name: str, language: int) -> Run:
-    """Return a run of one language whose only merge has several experts a role."""
-    experts = {"task": ["m_1"], "language": {code: [f"{code[0]}_1"]}}
-    evaluate = {"languages": {code: [f"mgsm_{code}"]}}
+def _souped(folder: Path, code: str | None, name: str, language: int) -> Run:
+    """Return a run of one language, or of none, whose only merge has several experts a role."""
+    experts = {"task": ["m_1"], "language": {code: [f"{code[0]}_1"]} if code else ["s_1"]}
+    evaluate = {"languages": {code: [f"mgsm_{code}"]}} if code else {"tasks": ["mgsm_sw"]}
     study = study_of(name=name, experts=experts, evaluate=evaluate)
-    run = write_run(folder, study, lambda _, __: 1.0, items=40)
+    run = write_run(folder, study, lambda _, __: 1.0, items=40 if code else 250)
     for path in run.path.glob("records/*/merge.yml"):
         more = "- {model: experts/other, parameters: {role: task}}\n"
         more += "- {model: experts/other, parameters: {role: language}}\n" * (language - 1)
@@ -72,6 +72,29 @@ def test_runs_of_soups_stand_beside_the_pairs(runs: list[Run]) -> None:
     assert len(pairs) == 4
     assert sw[2].value == pytest.approx(sum(pairs) / 4)
     assert any("same items and same prompts" in note for note in table.notes)
+
+
+def test_a_run_that_names_no_language_and_soups_of_other_experts(tmp_path: Path) -> None:
+    """The recipe of such a run names its experts; the pairs' run has joint experts besides."""
+    study = study_of(
+        name="pairs",
+        experts={"language": {"sw": ["s_1"]}},
+        baseline=["soup"],
+        vary=[{"experts.task": ["m_1", "m_2"]}, {"experts.task": ["joint"]}],
+        evaluate={"tasks": ["mgsm_sw"]},
+    )
+    pairs = write_run(tmp_path / "pairs", study, lambda p, _: 4.0 * (p.experts["task"] == "joint"))
+    for cell in pairs.cells:
+        if cell.kind == "recipe" and cell.experts["task"] == "joint":  # is the expert itself
+            (cell.tasks[0].folder / "merge.yml").write_text("merge_method: passthrough\n")
+    souped = _souped(tmp_path / "soup", None, "souped", 2)
+    table = _table(load_run(pairs.path), [souped])
+    ((_, soup, _, swap),) = table.rows
+    values = {cell.label: cell.scores[0].value for cell in pairs.cells}
+    own = [value for label, value in values.items() if label.startswith("soup m_")]
+    assert len(own) == 2
+    assert soup.value == pytest.approx(sum(own) / 2)
+    assert swap.value == souped.cells[0].scores[0].value
 
 
 def test_other_runs_change_nothing_else(runs: list[Run]) -> None:

@@ -25,7 +25,7 @@ from ablations.models.fit import compatibility_report, unfit_vocabularies
 from ablations.scoring.protocol import protocol_of
 from ablations.scoring.records import Backend, EvaluationRequest
 from ablations.study.cells import Cell, Expansion, expand
-from ablations.study.chat_notes import chat_notes, template_folders
+from ablations.study.chat_notes import chat_notes, template_folders, tokenizer_problems
 from ablations.study.checks import (
     expert_names,
     other_names_problems,
@@ -39,7 +39,7 @@ from ablations.study.documents import PLACEHOLDERS
 from ablations.study.experts import ExpertsFile, is_reference, read_experts_file
 from ablations.study.files import StudyFile, own_folder
 from ablations.study.identity import Fingerprints, identified, protocol_key, read_contents
-from ablations.study.merge_notes import mostly_swapped, unstreamed
+from ablations.study.merge_notes import mostly_swapped, rounded, unstreamed
 from ablations.study.scaling import describe_scaling
 from ablations.study.schema import Study
 from ablations.study.selection import selected
@@ -49,7 +49,7 @@ from layerswap_method.checkpoints.headers import Checkpoint
 from layerswap_method.checkpoints.lora import check_readable
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.mergekit_plugin.recipe_errors import configuration_type
-from layerswap_method.recipe.references import named_models
+from layerswap_method.recipe.references import beside, is_folder, named_models
 from layerswap_method.stream.weight_stream import checkpoint_stream
 
 _MODELS = "write task, language or base for an expert of the cell, or name it in the experts file"
@@ -182,6 +182,7 @@ def plan_study(
                 include_path=task_folder(study),
             )
             problems += expansion.problem_list()
+            problems += tokenizer_problems(expansion, experts)
             if checkpoints:
                 merges = [cell.merge for cell in expansion.cells]
                 unfit = unfit_vocabularies(merges, list(experts.values()), checkpoints)
@@ -194,6 +195,7 @@ def plan_study(
     if problems or chosen is None:
         raise InputError.from_problems(str(file.path), problems)
     expansion.cells = list(with_single_tasks(expansion.cells))
+    is_auto = study.evaluate.options.dtype == "auto"
     study = _with_dtype(study, experts[expert_names(study)[0]])
     versions = {
         "mergekit": importlib.metadata.version("mergekit"),
@@ -241,6 +243,7 @@ def plan_study(
             *mostly_swapped(cells),
             *chat_notes(study, experts),
             *unstreamed(cells),
+            *(rounded(experts, study.evaluate.options.dtype) if is_auto else ()),
             *(f"{task}: skipped: {reason}" for task, reason in skipped.items()),
         ),
     )
@@ -270,8 +273,10 @@ def _with_experts(
     if path is None:
         names = [name for name in expert_names(study) if not is_reference(name)]
         if names:
+            places = [f"./{name}" for name in names if is_folder(beside(name, file.path.parent))]
             models = set(named_models(study.recipe or {})).intersection(names)
-            hints = filter(None, (nearest(name, PLACEHOLDERS) for name in sorted(models)))
+            meant = (nearest(name, PLACEHOLDERS) for name in sorted(models - set(PLACEHOLDERS)))
+            hints = filter(None, [f"; did you mean {places[0]!r}?" if places else "", *meant])
             problems.append(
                 f"the study does not say where {', '.join(names)} "
                 f"{'is' if len(names) == 1 else 'are'}: add --experts FILE, or write a folder "

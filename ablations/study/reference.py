@@ -97,9 +97,9 @@ dataset_path: json
 dataset_kwargs: {{data_files: {{test: story_sw.jsonl}}}}
 test_split: test
 output_type: generate_until
-doc_to_text: "{{{{question}}}}\nJibu:"
+doc_to_text: "{{{{question}}}}\\nJibu:"
 doc_to_target: "{{{{answer}}}}"
-generation_kwargs: {{until: ["\n"], do_sample: false, max_gen_toks: 32}}
+generation_kwargs: {{until: ["\\n"], do_sample: false, max_gen_toks: 32}}
 metric_list: [{{metric: exact_match, aggregation: mean, higher_is_better: true}}]
 metadata: {{version: 1.0}}
 ```

@@ -18,6 +18,9 @@ from layerswap_method.errors import InputError, first_line, nearest
 _CHAT = [{"role": "user", "content": "1 + 1 = ?"}]
 """What a template is tried on."""
 
+_VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tekken.json")
+"""Files that hold a tokenizer's vocabulary; a model has one of them."""
+
 
 def chat_template(folder: Path, name: str | None = None) -> str:
     """Return a chat template of the tokenizer in `folder`.
@@ -31,6 +34,11 @@ def chat_template(folder: Path, name: str | None = None) -> str:
             none is the default.
     """
     return _choose(_tokenizer(folder).chat_template, str(folder), name)
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Return whether `folder` has a file that a tokenizer is made of, by the names alone."""
+    return any(next(folder.glob(pattern), None) is not None for pattern in _VOCABULARIES)
 
 
 def has_template(folder: Path) -> bool:

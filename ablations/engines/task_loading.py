@@ -7,34 +7,32 @@ own tasks, whose index is read only then.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ablations.engines import lm_eval_index
 from ablations.engines.quiet import quietly
 from ablations.engines.task_choice import Choice, choose_tasks
+from ablations.engines.task_faults import check_config, told_faults
 from ablations.machine.interrupts import heeding_interrupts
 from ablations.machine.progress import Step, tell
 from ablations.sandbox.programs import find_isolation
 from ablations.scoring.records import EvaluationRequest
-from ablations.tasks.catalog import SHIPPED_TASKS
+from ablations.tasks.own_data import with_placed_data
 from layerswap_method.errors import InputError, LayerSwapError, nearest
 
 _LISTED = 12
 """Known names that a message about an unknown task has."""
-_IF_MOVED = (
-    "; if {} was moved, correct the paths in its task files (for pocket experts, run `layerswap "
-    "pocket build` again: it trains nothing)"
-)
 
 
 def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
     """Return lm-eval's task objects of the request with their data, and what is skipped.
 
     Raises:
-        InputError: for unknown tasks, a task whose data cannot be read, or one that executes code
+        InputError: for unknown tasks, a task whose file or data is wrong, or one that executes code
             on a machine that can hold none.
+        DataAway: where the data is on a hub that cannot be asked.
     """
     manager = task_manager(request)
     choice = _choose(manager, request)
@@ -44,16 +42,8 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
     tasks: list[Any] = []
     for name in choice.asked:
         tell(Step(f"reading the data of {name}"))
-        try:
-            with quietly():
-                loaded = manager.load([name])
-        except LayerSwapError:
-            raise
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            told = f"task {name}: its data cannot be read: {error}"
-            if isinstance(error, FileNotFoundError) and request.include_path != SHIPPED_TASKS:
-                told += _IF_MOVED.format(request.include_path)
-            raise InputError(told) from error
+        with told_faults(name, manager.task_index[name].yaml_path), quietly():
+            loaded = manager.load([name])
         groups = loaded.get("groups", {})
         tasks += [groups[name]] if name in groups else loaded["tasks"].values()
     if request.protocol.enable_thinking:
@@ -75,13 +65,14 @@ def build_requests(request: EvaluationRequest, most: int) -> tuple[int, list[Any
         most: items whose requests are built.
 
     Raises:
-        InputError: as `load_tasks`, or for a group that changes its members.
+        InputError: as `load_tasks`.
+        LayerSwapError: as `load_tasks`, or for a group that changes its members.
     """
     (task,), _ = load_tasks(request)
     if not hasattr(task, "build_all_requests"):
-        raise InputError(f"{request.tasks[0]} is a group with settings of its own")
+        raise LayerSwapError(f"{request.tasks[0]} is a group with settings of its own")
     items = min(len(task.eval_docs), request.limit or sys.maxsize)
-    with quietly():
+    with told_faults(request.tasks[0], None), quietly():
         task.set_fewshot_seed(seed=request.seed)
         task.build_all_requests(limit=min(items, most))
     return items, list(task.instances)
@@ -91,24 +82,32 @@ def check_data(requests: Iterable[EvaluationRequest]) -> None:
     """Load the data of every request once: what is missing is said before a model is loaded.
 
     Raises:
-        InputError: with every problem.
+        InputError: with every problem, where the user can mend one.
+        LayerSwapError: with every problem, where all of them are of a hub.
     """
-    problems: dict[str, None] = {}
+    problems: list[LayerSwapError] = []
     for request in requests:
         try:
             load_tasks(request)
         except LayerSwapError as error:
-            problems[error.message] = None
-    if len(problems) == 1:
-        raise InputError(*problems)
-    if problems:
-        raise InputError.from_problems("data of the tasks", list(problems))
+            problems.append(error)
+    raise_problems(problems)
 
 
-def asks_lm_eval(request: EvaluationRequest) -> bool:
-    """Return whether a task of the request is one of lm-eval's own, not of its folders."""
-    known = _manager_of_folders(request).task_index
-    return any(task not in known for task in request.tasks)
+def raise_problems(problems: Sequence[LayerSwapError]) -> None:
+    """Raise one error of what is wrong with the data of tasks; do nothing where nothing is.
+
+    Raises:
+        InputError: where one of `problems` is one.
+        LayerSwapError: where there are only others.
+    """
+    if not problems:
+        return
+    texts = list(dict.fromkeys(problem.message for problem in problems))
+    whole = InputError.from_problems("tasks", texts) if len(texts) > 1 else InputError(texts[0])
+    if any(isinstance(problem, InputError) for problem in problems):
+        raise whole
+    raise LayerSwapError(whole.message)
 
 
 def check_tasks(request: EvaluationRequest) -> Choice:
@@ -157,7 +156,26 @@ def _manager_of_folders(request: EvaluationRequest) -> Any:
     # Tasks hand their metadata to the function that loads their data; see ablations/tasks.
     metadata = None if request.data_dir is None else {"data_dir": str(request.data_dir.absolute())}
     folders = [str(folder) for folder in reversed(request.folders)]  # the last one wins
-    return TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
+    manager = TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
+    manager._factory = _factory(metadata)
+    return manager
+
+
+def _factory(metadata: dict[str, str] | None) -> Any:
+    """Return what makes lm-eval's task objects, from files that were checked."""
+    from lm_eval.tasks._factory import TaskFactory
+
+    class Factory(TaskFactory):  # type: ignore[misc]
+        """lm-eval's, which also finds data that is beside a task's file."""
+
+        def _load_full_config(self, entry: Any, overrides: Any = None) -> dict[str, Any]:
+            config: dict[str, Any] = super()._load_full_config(entry, overrides)
+            if entry.yaml_path is not None:
+                config = with_placed_data(config, entry.yaml_path.parent)
+                check_config(config, entry.yaml_path)
+            return config
+
+    return Factory(meta=metadata)
 
 
 def _lm_eval_entries(folder: Path, own: list[str], names: list[str]) -> dict[str, Any]:

@@ -12,15 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablations.engines.task_loading import build_requests
+from ablations.engines.task_loading import build_requests, raise_problems
 from ablations.engines.watched import answer_limit
 from ablations.machine.progress import Step, tell
 from ablations.models.context import context_of
+from ablations.sandbox.programs import NoIsolation
 from ablations.scoring.records import EvaluationRequest
-from layerswap_method.errors import LayerSwapError, first_line
+from ablations.tasks.errors import DataAway
+from layerswap_method.errors import InputError, LayerSwapError, first_line
 
 _COUNTED = 100
 """Items of a task whose tokens are counted; the others are taken to be alike."""
+
+
+_AWAY = "its data is not on this machine; a dry run downloads nothing"
 
 
 @dataclass(frozen=True)
@@ -49,11 +54,16 @@ def measure_tasks(
         requests: each with a single task.
         model: folder with config and tokenizer.
         max_model_len: context in tokens; None for the model's own.
+
+    Raises:
+        InputError: for tasks that cannot be asked, whose files or data are wrong.
+        LayerSwapError: for data that is not here, where the user has switched downloads off.
     """
     from transformers import AutoTokenizer
 
     sizes: dict[str, TaskSize | str] = {}
-    with _offline():
+    problems: list[LayerSwapError] = []
+    with _offline() as is_asked_for:
         try:
             tokenizer = AutoTokenizer.from_pretrained(model)
             context = max_model_len or context_of(str(model))
@@ -64,8 +74,14 @@ def measure_tasks(
             tell(Step(f"counting the tokens of {request.tasks[0]}"))
             try:
                 sizes[request.tasks[0]] = _size(request, tokenizer, context)
+            except DataAway as error:
+                sizes[request.tasks[0]] = _AWAY
+                problems += [error] if is_asked_for else []
             except LayerSwapError as error:
                 sizes[request.tasks[0]] = error.message
+                is_fault = isinstance(error, InputError) and not isinstance(error, NoIsolation)
+                problems += [error] if is_fault else []
+    raise_problems(problems)
     return sizes
 
 
@@ -111,8 +127,11 @@ def _size(request: EvaluationRequest, tokenizer: Any, context: int | None) -> Ta
 
 
 @contextmanager
-def _offline() -> Iterator[None]:
-    """Have the libraries that could download data look into their caches only."""
+def _offline() -> Iterator[bool]:
+    """Have the libraries that could download data look into their caches only.
+
+    Yields whether the user wants that anyway.
+    """
     import datasets.config
     import huggingface_hub.constants
 
@@ -124,7 +143,7 @@ def _offline() -> Iterator[None]:
     for module, name in places:
         setattr(module, name, True)
     try:
-        yield
+        yield any(before)
     finally:
         for (module, name), value in zip(places, before, strict=True):
             setattr(module, name, value)

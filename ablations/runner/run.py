@@ -141,7 +141,7 @@ def dry_run(study: str, options: RunOptions) -> str:
     file, out = _opened(study, options)
     if file.study is not None:
         check_folder(out, file.study.name, dry=True)
-    plan = _plan(file, options, out / FINGERPRINTS, dry=True)
+    plan = _plan(file, options, out, dry=True)
     keys = {key for cell in plan.cells for key in cell.score_keys.values()}
     finished = {key for key in keys if records.is_finished(out, key)}
     chosen = selected(plan.cells, options.only)
@@ -183,7 +183,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         KeyboardInterrupt: with what is saved, after Ctrl-C in a cell.
     """
     tracker = None if options.track is None else Tracker(options.track)
-    plan = _plan(file, options, out / FINGERPRINTS)
+    plan = _plan(file, options, out)
     for note in plan.notes:
         logger.info("  note: %s", note)
     cells = selected(plan.cells, options.only)
@@ -255,16 +255,18 @@ def _opened(study: str, options: RunOptions) -> tuple[StudyFile, Path]:
     return file, default_out(file.study.name, other, options.settings).absolute()
 
 
-def _plan(file: StudyFile, options: RunOptions, cache: Path, *, dry: bool = False) -> StudyPlan:
+def _plan(file: StudyFile, options: RunOptions, out: Path, *, dry: bool = False) -> StudyPlan:
     given = options.experts
     return plan_study(
         file,
         find_experts_file(str(given)) if isinstance(given, (str, Path)) else given,
         backend=options.backend,
-        cache=cache,
+        cache=out / FINGERPRINTS,
         dry=dry,
         here=options.executor == "local" and not dry,
         only=options.only,
+        # A dry run reads the data where it counts the tokens.
+        is_finished=None if dry else functools.partial(records.is_finished, out),
     )
 
 

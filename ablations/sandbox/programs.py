@@ -92,6 +92,10 @@ def code_isolation(isolation: Isolation) -> Iterator[None]:
         _chosen.reset(token)
 
 
+class NoIsolation(InputError):
+    """Nothing on this machine can hold a generated program."""
+
+
 def find_isolation(isolation: Isolation | None = None) -> Isolation:
     """Return what holds programs, proven to work.
 
@@ -99,11 +103,11 @@ def find_isolation(isolation: Isolation | None = None) -> Isolation:
         isolation: what is to hold them; None for what `code_isolation` says.
 
     Raises:
-        InputError: when it is bwrap and that does not work here.
+        NoIsolation: when it is bwrap and that does not work here.
     """
     isolation = isolation or _chosen.get()
     if isolation == "bwrap" and (failure := probe()) is not None:
-        raise InputError(
+        raise NoIsolation(
             f"generated code cannot be isolated on this machine ({failure}), so it is not run; "
             "install bubblewrap (bwrap 0.8 or newer) where Linux allows user namespaces, or use "
             "--code-isolation none if this container is the sandbox"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ablations.engines.chat import has_template
+from ablations.engines.chat import has_template, has_tokenizer
 from ablations.models.find import Expert
 from ablations.study.cells import Expansion
 from ablations.study.documents import unmerged
@@ -38,6 +38,20 @@ def template_folders(expansion: Expansion, experts: Mapping[str, Expert]) -> lis
         if expert is not None:
             folders.append(expert.folder)
     return list(dict.fromkeys(folders))
+
+
+def tokenizer_problems(expansion: Expansion, experts: Mapping[str, Expert]) -> Iterator[str]:
+    """Yield which models have no tokenizer and need one: the base, and those asked as they are."""
+    base = next(iter(experts.values())).folder
+    needed = {base, *template_folders(expansion, experts)}
+    for folder in dict.fromkeys(expert.folder for expert in experts.values()):
+        if folder in needed and not has_tokenizer(folder):
+            names = ", ".join(n for n, expert in experts.items() if expert.folder == folder)
+            yield (
+                f"expert {names}: {folder} has no tokenizer files (tokenizer.json, or "
+                "tokenizer.model, or vocab.json with merges.txt); copy those of the model that it "
+                "was trained from into it"
+            )
 
 
 def chat_notes(study: Study, experts: Mapping[str, Expert]) -> Iterator[str]:

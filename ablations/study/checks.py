@@ -50,9 +50,11 @@ def other_names_problems(study: Study, file: ExpertsFile) -> Iterator[str]:
     """Yield why an experts file that was asked for would change no expert of the study."""
     names = expert_names(study)
     if not file.experts.keys() & set(names):
+        some = next((name for name in file.experts if name != "base"), "base")
         yield (
             "the experts file names none of the study's experts: it has "
-            f"{', '.join(file.experts)}, and the study names {', '.join(names)}"
+            f"{', '.join(file.experts)}, and the study names {', '.join(names)}. Write the names "
+            f"of the experts file in the study (experts: {{task: {some}}}), or leave --experts out"
         )
 
 

@@ -1,12 +1,14 @@
-"""What a plan says aloud of its merges. Knows cells; checks and runs nothing."""
+"""What a plan says aloud of its merges. Knows cells and headers; checks and runs nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from ablations.models.find import Expert
 from ablations.study.cells import Cell
 from layerswap_method.layer_swap.report import most_swapped
 from layerswap_method.merge_stream import can_stream
+from layerswap_method.stream.weight_stream import checkpoint_stream
 
 _NAMED = 4
 """Cells at most that a note names."""
@@ -27,6 +29,30 @@ def mostly_swapped(cells: Sequence[Cell]) -> list[str]:
     return [
         f"{len(labels)} merges take more than half of the layers from the language expert (the "
         f"paper swaps 7 of 32): {'; '.join(labels[:_NAMED])}{more}"
+    ]
+
+
+def rounded(experts: Mapping[str, Expert], dtype: str) -> list[str]:
+    """Return which experts are stored in more digits than all models run in.
+
+    Args:
+        experts: by name, the base first.
+        dtype: of the base, in which everything runs because nothing else was asked for.
+    """
+    base, *others = experts
+    stored = {
+        name: checkpoint_stream(experts[name].folder).model_dtype
+        for name in others
+        if dtype in ("bfloat16", "float16") and experts[name].adapter is None
+    }
+    found = {name: each for name, each in stored.items() if each not in (None, dtype)}
+    if not found:
+        return []
+    are = "is" if len(found) == 1 else "are"
+    return [
+        f"{', '.join(found)} {are} stored in {' and '.join(sorted(set(map(str, found.values()))))} "
+        f"and {base} in {dtype}: all models run in {dtype}, with rounded weights; --dtype float32 "
+        "(evaluate.options.dtype) keeps them as stored"
     ]
 
 

@@ -7,10 +7,9 @@ All problems are collected; only what cannot be asked because of an earlier one 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.metadata
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -19,15 +18,14 @@ import layerswap_method
 from ablations.engines.backends import backend_versions, check_devices, resolve_backend
 from ablations.engines.chat import check_protocol
 from ablations.engines.options import BackendChoice, EngineOptions
-from ablations.engines.task_choice import Choice
-from ablations.engines.task_loading import asks_lm_eval, check_data, check_tasks
+from ablations.engines.task_loading import check_tasks
 from ablations.machine.progress import Step, tell
 from ablations.models.find import Expert, find_expert
 from ablations.models.fit import compatibility_report, unfit_vocabularies
 from ablations.scoring.protocol import protocol_of
 from ablations.scoring.records import Backend, EvaluationRequest
 from ablations.study.cells import Cell, Expansion, expand
-from ablations.study.chat_notes import chat_notes, template_folders
+from ablations.study.chat_notes import chat_notes, template_folders, tokenizer_problems
 from ablations.study.checks import (
     expert_names,
     other_names_problems,
@@ -41,17 +39,17 @@ from ablations.study.documents import PLACEHOLDERS
 from ablations.study.experts import ExpertsFile, is_reference, read_experts_file
 from ablations.study.files import StudyFile, own_folder
 from ablations.study.identity import Fingerprints, identified, protocol_key, read_contents
-from ablations.study.merge_notes import mostly_swapped, unstreamed
+from ablations.study.merge_notes import mostly_swapped, rounded, unstreamed
 from ablations.study.scaling import describe_scaling
 from ablations.study.schema import Study
 from ablations.study.selection import selected
+from ablations.study.single_tasks import check_data_of, with_single_tasks
 from ablations.study.suggested import asks_suggestion, with_suggestions
-from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.checkpoints.headers import Checkpoint
 from layerswap_method.checkpoints.lora import check_readable
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.mergekit_plugin.recipe_errors import configuration_type
-from layerswap_method.recipe.references import named_models
+from layerswap_method.recipe.references import beside, is_folder, named_models
 from layerswap_method.stream.weight_stream import checkpoint_stream
 
 _MODELS = "write task, language or base for an expert of the cell, or name it in the experts file"
@@ -123,6 +121,7 @@ def plan_study(
     dry: bool = False,
     here: bool = False,
     only: Sequence[str] = (),
+    is_finished: Callable[[str], bool] | None = None,
 ) -> StudyPlan:
     """Return the plan of a study, after every check that can be made without running it.
 
@@ -135,9 +134,12 @@ def plan_study(
         dry: whether to download no expert, read no weights or data and write nothing.
         here: whether this machine will run the engine, so that it must have the GPUs.
         only: which cells are to be run, checked here; the plan has all of them.
+        is_finished: says of a record's key whether the record is there. The data that the others
+            need is read once, so that what is missing is said now; None reads no data.
 
     Raises:
         InputError: listing every problem.
+        LayerSwapError: for data on a hub that cannot be asked.
     """
     problems = list(file.problems)
     if file.study is None:
@@ -180,6 +182,7 @@ def plan_study(
                 include_path=task_folder(study),
             )
             problems += expansion.problem_list()
+            problems += tokenizer_problems(expansion, experts)
             if checkpoints:
                 merges = [cell.merge for cell in expansion.cells]
                 unfit = unfit_vocabularies(merges, list(experts.values()), checkpoints)
@@ -191,29 +194,34 @@ def plan_study(
                     selected(expansion.cells, only)
     if problems or chosen is None:
         raise InputError.from_problems(str(file.path), problems)
-    requests = dict.fromkeys(cell.request for cell in expansion.cells)
-    is_checked = any(SHIPPED_TASKS in each.folders or asks_lm_eval(each) for each in requests)
-    expansion.cells = list(_with_single_tasks(expansion.cells))
-    if not dry and (is_checked or study.evaluate.enable_thinking):
-        _check_data(expansion.cells)
+    expansion.cells = list(with_single_tasks(expansion.cells))
+    is_auto = study.evaluate.options.dtype == "auto"
     study = _with_dtype(study, experts[expert_names(study)[0]])
     versions = {
         "mergekit": importlib.metadata.version("mergekit"),
         **backend_versions(chosen),
     }
+
+    def identify(fingerprints: Fingerprints) -> list[Cell]:
+        contents = read_contents(experts.values(), fingerprints)
+        tell(Step("computing the keys of the records"))
+        return identified(
+            expansion.cells,
+            {expert.reference: expert for expert in experts.values()},
+            contents,
+            backend=chosen,
+            options=study.evaluate.options,
+            versions=versions,
+        )
+
+    if is_finished is not None:
+        # By the fingerprints that are known: large experts are read after what may be missing.
+        known = identify(Fingerprints(cache, dry=True))
+        check_data_of(selected(known, only), is_finished)
     tell(Step("reading the experts"))
     fingerprints = Fingerprints(cache, dry=dry)
-    contents = read_contents(experts.values(), fingerprints)
+    cells = identify(fingerprints)
     fingerprints.save()
-    tell(Step("computing the keys of the records"))
-    cells = identified(
-        expansion.cells,
-        {expert.reference: expert for expert in experts.values()},
-        contents,
-        backend=chosen,
-        options=study.evaluate.options,
-        versions=versions,
-    )
     return StudyPlan(
         study=study,
         cells=tuple(cells),
@@ -235,6 +243,7 @@ def plan_study(
             *mostly_swapped(cells),
             *chat_notes(study, experts),
             *unstreamed(cells),
+            *(rounded(experts, study.evaluate.options.dtype) if is_auto else ()),
             *(f"{task}: skipped: {reason}" for task, reason in skipped.items()),
         ),
     )
@@ -264,8 +273,10 @@ def _with_experts(
     if path is None:
         names = [name for name in expert_names(study) if not is_reference(name)]
         if names:
+            places = [f"./{name}" for name in names if is_folder(beside(name, file.path.parent))]
             models = set(named_models(study.recipe or {})).intersection(names)
-            hints = filter(None, (nearest(name, PLACEHOLDERS) for name in sorted(models)))
+            meant = (nearest(name, PLACEHOLDERS) for name in sorted(models - set(PLACEHOLDERS)))
+            hints = filter(None, [f"; did you mean {places[0]!r}?" if places else "", *meant])
             problems.append(
                 f"the study does not say where {', '.join(names)} "
                 f"{'is' if len(names) == 1 else 'are'}: add --experts FILE, or write a folder "
@@ -361,28 +372,6 @@ def _backend(
         reasons = dict.fromkeys(choice_of_tasks.skipped.values())
         problems.append(f"every task of the study is skipped: {', '.join(reasons)}")
     return chosen, choice_of_tasks.skipped
-
-
-def _check_data(cells: list[Cell]) -> None:
-    """Load the data of every shipped task once.
-
-    Raises:
-        InputError: with every problem.
-    """
-    first = cells[0].request
-    names = dict.fromkeys(task for cell in cells for task in cell.request.tasks)
-    check_data(first.model_copy(update={"tasks": (name,)}) for name in names)
-
-
-def _with_single_tasks(cells: Iterable[Cell]) -> Iterator[Cell]:
-    """Yield the cells with groups and tags of their requests taken apart: a task has a record."""
-    known: dict[EvaluationRequest, Choice] = {}
-    for cell in cells:
-        if cell.request not in known:
-            known[cell.request] = check_tasks(cell.request)
-        choice = known[cell.request]
-        request = cell.request.model_copy(update={"tasks": choice.asked})
-        yield dataclasses.replace(cell, request=request, skipped=choice.skipped)
 
 
 def _depth(checkpoints: list[Checkpoint]) -> int:

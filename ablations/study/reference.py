@@ -83,6 +83,31 @@ there, it starts at the working directory. The studies and experts files of this
 second way: `runs/pocket/base` is in the folder where you run the command. `layerswap run --dry-run`
 prints the folder of every expert.
 
+Relative `data_files` in a task's YAML start at the working directory, as in lm-eval. If nothing is
+there, they start at the folder of the YAML file.
+
+## A task of your own
+
+`include_path` names a folder with lm-eval task files. `tasks/story_sw.yaml`, with its data in
+`tasks/story_sw.jsonl` (one `{{"question": ..., "answer": ...}}` a line):
+
+```yaml
+task: story_sw
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: story_sw.jsonl}}}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{{{question}}}}\\nJibu:"
+doc_to_target: "{{{{answer}}}}"
+generation_kwargs: {{until: ["\\n"], do_sample: false, max_gen_toks: 32}}
+metric_list: [{{metric: exact_match, aggregation: mean, higher_is_better: true}}]
+metadata: {{version: 1.0}}
+```
+
+In the study: `evaluate: {{include_path: tasks, tasks: [story_sw]}}`. A file or field that is not
+there, and a filter that lm-eval does not know, end `layerswap run` and its `--dry-run` before a
+model is asked.
+
 ## A recipe as it is
 
 `recipe` also takes the path of a recipe that works with `mergekit-yaml`, such as the one that

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from ablations.machine.fingerprint import fingerprint_files, fingerprint_folder, fingerprint_of
+from ablations.tasks.own_data import with_placed_data
 
 
 class TaskContents:
@@ -64,7 +65,7 @@ class TaskContents:
         parts = members if isinstance(members, list) else []
         named = [part.get("task") if isinstance(part, dict) else part for part in parts]
         return {
-            "content": _without_places(content),
+            "content": _without_places(with_placed_data(content, path.parent)),
             "code": fingerprint_files(path.parent, set(_code(path, content))),
             "data": self._data(content),
             "members": [self.fingerprint(part) for part in named if isinstance(part, str)],

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.machine.json_lines import read_lines
+from ablations.tasks.errors import DataAway
 from ablations.tasks.numbers import read_number
 from layerswap_method.errors import InputError, describe_error, nearest
 from layerswap_method.frozen import Frozen
@@ -295,7 +296,7 @@ def _from_hub(source: Source, hub_id: str, config: str, split: str) -> list[Row]
     # Gated, private, renamed, no such config, no network: all are one of these.
     except (OSError, ValueError) as error:
         hint = f" {source.access}." if source.access else ""
-        raise InputError(
+        raise DataAway(
             f"{hub_id} ({config}, {split}): cannot be loaded: {describe_error(error)}.{hint} "
             f"Offline: --data-dir DIR with DIR/{source.benchmark}/{{language}}_{split}.jsonl"
         ) from error

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ablations.engines import lm_eval_index
-from ablations.engines.task_loading import asks_lm_eval, check_tasks
+from ablations.engines.task_loading import check_tasks
 from ablations.scoring.records import EvaluationRequest
 from layerswap_method.errors import InputError
 
@@ -23,7 +23,6 @@ def test_tasks_of_a_folder_need_no_index(tasks: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(lm_eval_index, "_whole_index", _fails)
     request = EvaluationRequest(tasks=("words_generate",), include_path=tasks)
     assert check_tasks(request).asked == ("words_generate",)
-    assert not asks_lm_eval(request)
 
 
 def test_names_and_groups_are_found_beside_ours(
@@ -33,7 +32,6 @@ def test_names_and_groups_are_found_beside_ours(
     wanted = ("words_generate", "gsm8k", "arc_easy", "layerswap_mgsm_sw")
     request = EvaluationRequest(tasks=wanted, include_path=tasks)
     assert check_tasks(request).asked == wanted
-    assert asks_lm_eval(request)
     entry = lm_eval_index.entries(["gsm8k"])["gsm8k"]
     assert entry.cfg["output_type"] == "generate_until"
     assert entry.yaml_path == lm_eval_index.file_of("gsm8k")

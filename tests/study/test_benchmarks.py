@@ -40,7 +40,10 @@ def _plan(
     )
     path = write_yaml(tmp_path / "study.yml", document)
     settings = {f"evaluate.{name}": value for name, value in options.items()}
-    return plan_study(read_study(path, settings), experts, backend="hf", dry=dry)
+    is_finished = None if dry else lambda _: False
+    return plan_study(
+        read_study(path, settings), experts, backend="hf", dry=dry, is_finished=is_finished
+    )
 
 
 def _problem(tmp_path: Path, experts: Path, evaluate: dict[str, Any], /, **options: Any) -> str:
@@ -137,7 +140,7 @@ def test_missing_data_is_said_before_anything_runs(tmp_path: Path, shipped: Path
     assert "mgsm/sw_test.jsonl: no such file" in message
     assert "mgsm/te_train.jsonl: no such file" in message
     assert "no folder 'mmlu' in it" in message
-    # A dry run reads no data.
+    # A dry run reads data where it counts the tokens.
     assert _plan(tmp_path, shipped, evaluate, dry=True).cells
     message = _problem(tmp_path, shipped, {**evaluate, "data_dir": "nowhere"})
     assert "evaluate.data_dir: nowhere: no such folder" in message

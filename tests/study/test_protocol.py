@@ -15,7 +15,7 @@ from ablations.engines.options import EngineOptions
 from ablations.study.experts import ExpertsFile
 from ablations.study.files import read_study
 from ablations.study.planning import StudyPlan, plan_study
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, LayerSwapError
 from tests.standins.talkers import write_model
 from tests.standins.tasks import write_tasks
 
@@ -47,11 +47,12 @@ def _plan(
     path = tmp_path / "study.yml"
     path.write_text(yaml.safe_dump(document))
     places = {"plain": str(models / "plain"), "chat": str(models / "chat")}
-    return plan_study(read_study(path), ExpertsFile.model_validate({"experts": places}), dry=dry)
+    file, is_finished = ExpertsFile.model_validate({"experts": places}), lambda _: False
+    return plan_study(read_study(path), file, dry=dry, is_finished=None if dry else is_finished)
 
 
 def _problems(models: Path, tmp_path: Path, **evaluate: Any) -> str:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(LayerSwapError) as caught:
         _plan(models, tmp_path, **evaluate)
     return caught.value.message
 
@@ -101,7 +102,7 @@ def test_lm_evals_own_tasks_are_known_by_name(models: Path, tmp_path: Path) -> N
     alone = _plan(models, tmp_path, dry=True, tasks=["gsm8k"], include_path=None)
     assert alone.cells[0].score_keys["gsm8k"] == plan.cells[0].score_keys["gsm8k"]
     # Its data is on the hub, and that it is not here is said before a model is loaded.
-    assert "task gsm8k: its data cannot be read" in _problems(models, tmp_path, tasks=both)
+    assert "task gsm8k: its data is not on this machine" in _problems(models, tmp_path, tasks=both)
 
 
 def test_more_gpus_than_there_are_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,9 @@ import yaml
 from click.testing import CliRunner, Result
 
 from ablations.cli import main
+from ablations.engines.task_loading import load_tasks
 from ablations.runner.records import load_run
+from ablations.scoring.records import EvaluationRequest
 from ablations.study import reference
 from ablations.study.reference import BLOCKS, PAGE
 from tests.standins.scripted import DATA
@@ -68,7 +70,7 @@ def test_the_recipe_of_init_merges(pocket: Path) -> None:
 
 
 def test_the_examples_of_the_page_work(pocket: Path) -> None:
-    study, from_recipe, experts = examples()
+    study, own_task, from_recipe, experts = examples()
     for kind, text in (("study", study), ("experts", experts)):
         ok("init", kind)
         assert (pocket / f"{kind}.yml").read_text() == text
@@ -78,6 +80,13 @@ def test_the_examples_of_the_page_work(pocket: Path) -> None:
     assert "\n5 cells (layers" in told
     assert "  5  " in told
     assert "█······█" in told
+    (pocket / "own" / "tasks").mkdir(parents=True)
+    (pocket / "own" / "tasks" / "story_sw.yaml").write_text(own_task)
+    (pocket / "own" / "tasks" / "story_sw.jsonl").write_text('{"question": "w1", "answer": "w2"}')
+    (task,), _ = load_tasks(
+        EvaluationRequest(tasks=("story_sw",), include_path=pocket / "own" / "tasks")
+    )
+    assert task.doc_to_text(task.eval_docs[0]) == "w1\nJibu:"
 
 
 @pytest.mark.slow

@@ -2,7 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+import yaml
+
 from ablations.tasks.contents import TaskContents
+from ablations.tasks.own_data import with_placed_data
+from tests.standins.tasks import write_rows, write_task
 
 
 def test_functions_beside_a_task_are_a_part_of_it(tmp_path: Path) -> None:
@@ -23,3 +28,32 @@ def test_functions_beside_a_task_are_a_part_of_it(tmp_path: Path) -> None:
     included.write_text(included.read_text().replace("1", "2"))
     assert hashes()[0] not in (one, changed)
     assert hashes()[1] == two
+
+
+def test_data_beside_a_task_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, here = tmp_path / "tasks", tmp_path / "here"
+    here.mkdir()
+    data = write_rows(folder, [{"prompt": "a", "answer": "b"}])
+    write_task(folder, "own", Path("data.jsonl"))
+    monkeypatch.chdir(here)
+    config = yaml.safe_load((folder / "own.yaml").read_text())
+    placed = with_placed_data(config, folder)["dataset_kwargs"]["data_files"]
+    assert placed == {"test": str(data)}
+
+    def key() -> str:
+        return TaskContents([folder]).fingerprint("own")
+
+    first = key()
+    write_task(folder, "own", data)
+    assert key() == first  # the place does not count
+    write_task(folder, "own", Path("data.jsonl"))
+    data.write_text('{"prompt": "a", "answer": "c"}\n')
+    assert key() != first
+    # The working directory goes first, as lm-eval has it.
+    (here / "data.jsonl").write_text('{"prompt": "a", "answer": "b"}\n')
+    assert with_placed_data(config, folder) == config
+    assert key() == first
+    # What a hub's data set holds is no file here.
+    (here / "data.jsonl").unlink()
+    hub = {**config, "dataset_path": "org/name"}
+    assert with_placed_data(hub, folder) == hub

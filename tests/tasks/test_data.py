@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ablations.tasks.data import load_belebele, load_flores, load_mgsm, load_mmlu
+from ablations.tasks.errors import DataAway
 from layerswap_method.errors import InputError
 from tests.standins.scripted import DATA, read_jsonl, write_jsonl
 
@@ -231,10 +232,11 @@ def test_sentences_that_do_not_pair_are_said(
 
 def test_the_hub_offline_names_the_way_out() -> None:
     """conftest switches the hub off: what a user without network or access reads."""
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(DataAway) as caught:
         _load(load_mgsm, None)
     assert "nobody/nothing (sw, train): cannot be loaded" in caught.value.message
     assert "--data-dir DIR with DIR/mgsm/{language}_train.jsonl" in caught.value.message
-    with pytest.raises(InputError, match=r"FLORES\+ is gated: accept its conditions") as caught:
+    with pytest.raises(DataAway, match=r"FLORES\+ is gated: accept its conditions") as caught:
         _load(load_flores, None, "en", "sw")
+    assert caught.value.exit_code == 1
     assert "`hf auth login`" in caught.value.message

@@ -1,0 +1,19 @@
+"""What can be wrong with a task before it is asked. Knows no engine.
+
+LayerSwapError
+├── DataAway        a task's data is on a hub that cannot be asked now
+└── InputError
+    └── TaskFault   a task's file, or data that it names, is wrong
+"""
+
+from __future__ import annotations
+
+from layerswap_method.errors import InputError, LayerSwapError
+
+
+class DataAway(LayerSwapError):
+    """The data of a task is not on this machine, and no hub gave it."""
+
+
+class TaskFault(InputError):
+    """No model can be asked by this task until its file, or the place of its data, is mended."""

@@ -69,7 +69,7 @@ def _exemplars(language: str, config: str, data_dir: Path | str | None) -> Datas
     hub_id = HUB_IDS[MGSM.benchmark]
     try:
         return load_mgsm_split(language, "train", hub_id=hub_id, config=config, data_dir=local)
-    except InputError as error:
+    except LayerSwapError as error:
         if data_dir is None or local is not None:
             raise
         raise InputError(

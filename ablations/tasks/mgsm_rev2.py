@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ablations.tasks.benchmarks import HUB_IDS
 from ablations.tasks.data import MGSM, load_mgsm_split, make_dataset, refuse
 from ablations.tasks.numbers import read_number
-from layerswap_method.errors import InputError, describe_error, nearest
+from layerswap_method.errors import InputError, LayerSwapError, describe_error, nearest
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -248,6 +248,7 @@ def _saved(out: Path) -> str:
 
 def _opened(study: str, options: RunOptions) -> tuple[StudyFile, Path]:
     """Return a study as far as it can be read, and its run folder."""
+    tell(Step("reading the study"))
     file = read_study(find_study(study), options.settings)
     if file.study is None or options.out is not None:
         return file, (options.out or default_out("study")).absolute()

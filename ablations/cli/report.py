@@ -52,7 +52,7 @@ def report(
     (souping). Figures need matplotlib: pip install 'layerswap[plot]'. Files of an earlier report
     that this one does not have are removed; other files in the folder stay.
     """
-    with watched(), ExitStack() as opened:
+    with watched("loading the libraries"), ExitStack() as opened:
         from ablations.report.bottom_line import as_text
         from ablations.report.writer import build
         from ablations.runner.records import load_run

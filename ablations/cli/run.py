@@ -95,7 +95,7 @@ def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) ->
     """
     from ablations.hub.bundle import OWN_CHOICE, STUDY, is_bundle, unpacked
 
-    with watched(), ExitStack() as opened:
+    with watched("loading the libraries"), ExitStack() as opened:
         with heeding_interrupts():
             from ablations.runner import run as runner
 

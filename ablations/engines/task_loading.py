@@ -104,7 +104,11 @@ def raise_problems(problems: Sequence[LayerSwapError]) -> None:
     if not problems:
         return
     texts = list(dict.fromkeys(problem.message for problem in problems))
-    whole = InputError.from_problems("tasks", texts) if len(texts) > 1 else InputError(texts[0])
+    whole = (
+        InputError.from_problems("data of the tasks", texts)
+        if len(texts) > 1
+        else InputError(texts[0])
+    )
     if any(isinstance(problem, InputError) for problem in problems):
         raise whole
     raise LayerSwapError(whole.message)

@@ -257,10 +257,11 @@ class StudyEngine:
         Raises:
             SwapFailed: when its weights cannot be put there.
         """
-        from ablations.engines.live import open_live
-
         setup = self._setup
         if self._live is None:
+            tell(Step(f"loading the libraries of {setup.backend}"))
+            from ablations.engines.live import open_live
+
             self._live = open_live(setup.base.folder, setup.backend, setup.options)
         live = self._live
         report = live.swap(stream)

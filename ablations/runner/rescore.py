@@ -84,7 +84,8 @@ def rescore_run(path: Path, data_dir: Path | None = None) -> Rescored:
             try:
                 key = _rescore(path, record, data_dir)
             except LayerSwapError as error:
-                found.failed[label] = error.message
+                said = error.message.removeprefix("task ")  # the label has its name
+                found.failed[label] = said.removeprefix(f"{record.task}: ")
                 continue
             if key == record.key:
                 found.same += 1

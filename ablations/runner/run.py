@@ -142,6 +142,11 @@ def dry_run(study: str, options: RunOptions) -> str:
     if file.study is not None:
         check_folder(out, file.study.name, dry=True)
     plan = _plan(file, options, out, dry=True)
+    before = records.read_run_file(out)
+    if before is not None and (changed := _changed(out, before, plan)) is not None:
+        # Experts are not read: one is another where its files have another date or size.
+        is_known = (out / FINGERPRINTS).is_file()
+        plan = dataclasses.replace(plan, notes=(*plan.notes, *([changed] if is_known else [])))
     keys = {key for cell in plan.cells for key in cell.score_keys.values()}
     finished = {key for key in keys if records.is_finished(out, key)}
     chosen = selected(plan.cells, options.only)
@@ -243,6 +248,7 @@ def _saved(out: Path) -> str:
 
 def _opened(study: str, options: RunOptions) -> tuple[StudyFile, Path]:
     """Return a study as far as it can be read, and its run folder."""
+    tell(Step("reading the study"))
     file = read_study(find_study(study), options.settings)
     if file.study is None or options.out is not None:
         return file, (options.out or default_out("study")).absolute()
@@ -331,8 +337,8 @@ def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str
 
 def _write_run_file(out: Path, plan: StudyPlan) -> None:
     known = records.read_run_file(out)
-    if known is not None:
-        _compare(out, known, plan)
+    if known is not None and (changed := _changed(out, known, plan)) is not None:
+        logger.info("  %s", changed)
     head = records.RunFile(
         study=plan.study,
         question=plan.study.question,
@@ -355,8 +361,8 @@ def _write_run_file(out: Path, plan: StudyPlan) -> None:
         raise LayerSwapError(f"{out}: cannot be written: {error}") from error
 
 
-def _compare(out: Path, known: records.RunFile, plan: StudyPlan) -> None:
-    """Say which cells of a run are made of something else now.
+def _changed(out: Path, known: records.RunFile, plan: StudyPlan) -> str | None:
+    """Return how many cells of a run are made of something else now; None for none.
 
     Raises:
         InputError: where they are because experts of the same names are in other places.
@@ -368,7 +374,7 @@ def _compare(out: Path, known: records.RunFile, plan: StudyPlan) -> None:
         if cell.label in before and before[cell.label].weights_key != cell.weights_key
     ]
     if not changed:
-        return
+        return None
     places = [(name, name, name) for name in plan.experts]
     places += [  # by role, too: an expert that the study names by its place has no other name
         (role, before[cell.label].experts.get(role, ""), name)
@@ -384,8 +390,5 @@ def _compare(out: Path, known: records.RunFile, plan: StudyPlan) -> None:
                 "choose another --out"
             )
     same = known.study.recipe == plan.study.recipe and known.versions == plan.versions
-    logger.info(
-        "  %s changed since the last run: %s again",
-        "experts" if same else "recipe or versions",
-        counted(len(changed), "cell"),
-    )
+    what = "experts" if same else "recipe or versions"
+    return f"{what} changed since the last run: {counted(len(changed), 'cell')} again"

@@ -64,6 +64,8 @@ def cost_lines(
         sizes: task -> its size, or why that is not known; None leaves the lines out.
         rates: what earlier records took; None where there are none.
     """
+    if not left:
+        return ["cost: none; every task of these cells is finished"]
     # A model that the running engine refuses needs one of its own, which is not counted.
     adapted = {each.reference for each in plan.experts.values() if each.adapter is not None}
     written = [
@@ -77,13 +79,13 @@ def cost_lines(
     lines = [
         f"cost: {counted(len(left), 'evaluation')} for {counted(cells, 'cell')}, on "
         f"{plan.backend} in {plan.options.dtype}",
-        f"  tasks: {', '.join(dict.fromkeys(left.values())) or 'none'}; "
+        f"  tasks: {', '.join(dict.fromkeys(left.values()))}; "
         f"items per task: {plan.study.evaluate.limit or 'all'}",
         f"  engine starts: {starts}; loads into a live engine: "
         f"{0 if run.materialize else len(todo)}",
         f"  checkpoints written by mergekit: {len(written)} ({_size(size)} in all, one at a time)",
     ]
-    if sizes is None or not left:
+    if sizes is None:
         return lines
     times = Counter(left.values())
     known = {task: each for task, each in sizes.items() if isinstance(each, TaskSize)}

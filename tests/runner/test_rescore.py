@@ -109,7 +109,7 @@ def test_answers_are_scored_again_without_a_model(
     result = CliRunner().invoke(main, ["rescore", str(out)])
     assert result.exit_code == 1
     assert "0 scored again, 2 unchanged, 4 cannot be scored again" in result.output
-    assert "base: words_generate: words_generate: its prompts, its items or" in result.output
+    assert "base: words_generate: its prompts, its items or" in result.output
     assert scores_by_label(out) == scores_by_label(tmp_path / "fresh")
 
 

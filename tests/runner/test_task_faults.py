@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from ablations.cli import main
 from ablations.engines.work_size import measure_tasks
+from ablations.machine.progress import Step, listening
 from ablations.runner import engines
 from ablations.scoring.records import EvaluationRequest
 from ablations.study.files import read_study
@@ -147,3 +148,12 @@ def test_finished_cells_need_no_data(ask: Run, tmp_path: Path) -> None:
     base = next(cell for cell in plan().cells if cell.kind == "base")
     done = set(base.score_keys.values())
     assert plan(is_finished=done.__contains__, only=("kind=base",)).cells
+
+
+def test_a_dry_run_tells_what_it_does_all_the_way(ask: Run) -> None:
+    steps: list[Step] = []
+    with listening(steps.append):
+        assert ask("--dry-run").exit_code == 0
+    told = list(dict.fromkeys(step.what for step in steps))
+    assert told[:3] == ["loading the libraries", "reading the study", "reading the task files"]
+    assert {"planning the cells", "reading the experts", "reading the data of story"} <= {*told}

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from ablations.runner.loop import run_cells
-from ablations.runner.run import FINGERPRINTS, RunOptions, _opened, _write_run_file
+from ablations.runner.run import FINGERPRINTS, RunOptions, _opened, _write_run_file, dry_run
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
 from layerswap_method.errors import InputError
@@ -67,8 +67,8 @@ def test_words_change_nothing_and_a_task_only_itself(
             text=True,
             check=True,
         )
-        (cost,) = [line for line in done.stdout.splitlines() if line.startswith("cost: ")]
-        return cost + done.stdout[done.stdout.index("  tasks: ") :].splitlines()[0]
+        cost = done.stdout[done.stdout.index("\ncost: ") :].splitlines()
+        return "".join(cost[1:3])
 
     package, tasks = copy / "ablations", copy / "ablations" / "tasks"
     edit(package / "evaluate" / "table5.py", '"also"', '"besides"')
@@ -78,10 +78,7 @@ def test_words_change_nothing_and_a_task_only_itself(
         file.write_text(file.read_text(encoding="utf-8") + "\n# One line more.\n")
     swahili = tasks / "generated" / "layerswap_mgsm_sw.yaml"
     swahili.write_text("# Another comment.\n" + swahili.read_text(encoding="utf-8"))
-    assert (
-        left()
-        == "cost: 0 evaluations for 4 cells, on hf in float32  tasks: none; items per task: 2"
-    )
+    assert left() == "cost: none; every task of these cells is finished"
     edit(swahili, "Swali: ", "Swali  : ")
     assert left() == (
         "cost: 3 evaluations for 4 cells, on hf in float32"
@@ -129,18 +126,26 @@ def test_other_experts_have_a_folder_of_their_own(
         setting = yaml.safe_load(experts.read_text())
         setting["experts"] |= {name: str(place) for name, place in places.items()}
         file = write_yaml(tmp_path / "moved.yml", setting)
-        plan = plan_study(read_study(study), file, backend="hf")
-        _write_run_file(tmp_path / "run", plan)
+        plan = plan_study(read_study(study), file, backend="hf", cache=out / FINGERPRINTS)
+        _write_run_file(out, plan)
 
+    out = tmp_path / "run"
     copied = shutil.copytree(models / "swahili", tmp_path / "copied")
     write()
     write(swahili=copied)  # the same experts in another place
     with pytest.raises(InputError, match=r"other experts \(swahili was .*copied and is now"):
         write(swahili=models / "telugu")
+    moved = RunOptions(experts=tmp_path / "moved.yml", out=out, backend="hf")
+    with pytest.raises(InputError, match="holds a run of other experts"):
+        dry_run(str(study), moved)
+    write(swahili=copied)
+    assert "changed since the last run" not in dry_run(str(study), moved)
     shutil.copytree(models / "telugu", copied, dirs_exist_ok=True)
+    said = "experts changed since the last run: 3 cells again"
+    assert f"note: {said}" in dry_run(str(study), moved)
     with caplog.at_level("INFO"):
         write(swahili=copied)
-    assert "experts changed since the last run: 3 cells again" in caplog.text
+    assert said in caplog.text
 
 
 def test_experts_that_the_study_names_by_their_place_are_refused_as_well(

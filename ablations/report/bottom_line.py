@@ -159,7 +159,7 @@ def _against_rivals(swaps: Sequence[Comparison]) -> str:
     )
     rest = [each for each in swaps if each.contrast.choice is None and each.outcome]
     if rest and rest[0].outcome is not None:
-        names = listed([f"the {each.contrast.second}" for each in rest])
+        names = listed(list(map(_rival, rest)))
         text += f"; {names} on all {rest[0].outcome.items}"
     return f"{text}."
 

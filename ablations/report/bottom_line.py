@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics as plain
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
 
+from ablations.report.among_settings import among_settings
 from ablations.report.baselines import baseline_of
-from ablations.report.comparisons import Comparer, Comparison, Outcome, compare_all, compare_models
+from ablations.report.comparisons import Comparer, Comparison, compare_all, compare_models
 from ablations.report.design import Group, Model, merge_notes
 from ablations.report.experts_alone import experts_alone
 from ablations.report.merged import as_merged
+from ablations.report.missing import failure_problems, unfinished_text
 from ablations.report.observations import Measure, Observations
-from ablations.report.primary import halves
+from ablations.report.primary import Choice, halves, primary_measures, rivals
+from ablations.report.readings import compared_with, is_too_short, listed, told_difference
 from ablations.report.score_maps import LayerMap, layer_map
 from ablations.report.summaries import Summaries
 from ablations.report.targets import ordered
 from ablations.report.wording import (
-    difference_text,
     interval_text,
     is_evident,
-    is_small,
     measure_text,
     named_level,
     not_compared,
@@ -28,7 +30,7 @@ from ablations.report.wording import (
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import Run
 from ablations.statistics.as_text import percent, points
-from ablations.study.schema import BaselineKind
+from ablations.study.schema import BaselineKind, Rival
 
 _NO_DIFFERENCE = "does not differ significantly "
 _NOTHING = (
@@ -46,7 +48,8 @@ def answer_text(run: Run) -> str:
     if not lines:
         return ""
     notes = merge_notes(as_merged(run)[0].study, run.head.num_layers)
-    return as_text(run.study.question, evaluation_problems(run), [*lines, *notes])
+    problems = [*failure_problems(run), *evaluation_problems(run)]
+    return as_text(run.study.question, problems, [*lines, *notes])
 
 
 def bottom_line(run: Run) -> tuple[str, ...]:
@@ -84,55 +87,103 @@ def sentences(
     is_merged = observations.run.study.recipe is not None
     primary = [each for each in comparisons if each.is_primary and each.outcome is not None]
     found: list[str] = []
+    among: list[str] = []
+    costs: list[str] = []
     told = {(each.group, each.measure) for each in primary}
-    asked = observations.run.study.report.primary.against
+    asked = rivals(observations.run.study)
+    # Where the study names a setting, its question is another than which one is best.
+    is_open = observations.run.study.report.primary.setting is None
     for group, measure in ordered(observations) if is_merged else ():
         here = [each for each in primary if (each.group, each.measure) == (group, measure)]
         swaps = [each for each in here if each.contrast.rival != "first_setting"]
+        swaps.sort(key=lambda each: _place(each, asked))
         levels = [each for each in here if each.contrast.rival == "first_setting"]
-        rivals = [_against_rivals(swaps), *_cost(observations, swaps[0], told)] if swaps else []
+        answers = [_against_rivals(swaps)] if swaps else []
+        costs += _cost(observations, swaps[0], told) if swaps else []
         names = dict.fromkeys(each.contrast.factor for each in levels)
         settings = [_against_first([c for c in levels if c.contrast.factor == n]) for n in names]
         # What the study names first is what it asks.
         is_settings_first = asked[:1] == ("first_setting",)
-        found += [*settings, *rivals] if is_settings_first else [*rivals, *settings]
+        found += [*settings, *answers] if is_settings_first else [*answers, *settings]
         best = None if layers is None else layers.best.get((group, measure))
         if here and layers is not None and best is not None:
-            found.append(_region(layers, group, measure))
-            found += _suggestion(observations, layers, group, measure)
+            among.append(_region(layers, group, measure))
+            among += _suggestion(observations, layers, group, measure)
+        elif is_open and not levels and measure in primary_measures(observations, group):
+            among.append(among_settings(observations, group, measure))
+    if is_merged and not found:
+        found += [f"{line}." for line in not_compared(comparisons)]
+    if layers is None:
+        among = [" ".join(filter(None, among))]
+    shared = [f"On the other tasks: {'; '.join(costs)} (exploratory)."] if costs else []
+    # A map's own sentences come after what the swap costs.
+    found += [*shared, *among] if layers is not None else [*filter(None, among), *shared]
     if not is_merged:
         found += experts_alone(summaries, comparisons)
-    if not found:
-        found += [f"{line}." for line in not_compared(comparisons)] or [_NOTHING]
+    found = found or [_NOTHING]
     limits = " ".join(_limits(observations, primary))
-    left, cells = len(observations.run.unfinished), len(observations.run.head.cells)
-    if left:
-        found[:1] = [f"Preliminary: {left} of {cells} cells have no result yet. {found[0]}"]
+    unfinished = unfinished_text(observations.run)
+    if unfinished:
+        found[:1] = [f"{unfinished} {found[0]}"]
     yield from found[: _MOST - bool(limits)]
     if limits:
         yield limits
 
 
+def _place(comparison: Comparison, asked: Sequence[Rival]) -> int:
+    rival = comparison.contrast.rival
+    return asked.index(rival) if rival in asked else len(asked)
+
+
 def _against_rivals(swaps: Sequence[Comparison]) -> str:
-    """Return how the swap fares against every rival, in one sentence."""
+    """Return how the swap fares against every rival, and what of it was chosen on which items."""
     first = swaps[0]
-    clauses = _clauses(swaps)
-    where = measure_text(first.measure, first.group)
-    text = f"On {where}, the {first.contrast.first} {', and '.join(clauses)}."
-    if first.contrast.chosen_on:
-        text += " What is best was chosen on one half of the items and compared on the other half."
-    return text
+    choices = [each.contrast.choice for each in swaps]
+    where = f"On {measure_text(first.measure, first.group)}"
+    said = listed(_clauses(swaps), ", and ")
+    chosen = next((each for each in choices if each is not None), None)
+    is_expert_chosen = any(each is not None and each.experts > 1 for each in choices)
+    if chosen is None:
+        return f"{where}, the {first.contrast.first} {said}."
+    if chosen.settings > 1:
+        text = (
+            f"{where}, {chosen.setting} ({_choice(chosen)} on one half of the items) was compared "
+            f"on the other half: it {said}."
+        )
+        also = " The better expert was chosen on the same half as the setting."
+        return text + also * is_expert_chosen
+    outcomes = [each.outcome for each in swaps if each.contrast.choice and each.outcome]
+    text = (
+        f"{where}, the {first.contrast.first} {said}. Which expert is better was chosen on "
+        f"{chosen.items} items and compared on the other {outcomes[0].items}"
+    )
+    rest = [each for each in swaps if each.contrast.choice is None and each.outcome]
+    if rest and rest[0].outcome is not None:
+        names = listed(list(map(_rival, rest)))
+        text += f"; {names} on all {rest[0].outcome.items}"
+    return f"{text}."
+
+
+def _choice(chosen: Choice) -> str:
+    """Return what the chosen setting is among the others."""
+    number = chosen.settings
+    if chosen.tied == 1:
+        return f"the best of {number} settings"
+    if chosen.tied == number:
+        return f"the first of {number} settings that tie"
+    return f"the first of {chosen.tied} that tie as the best of {number} settings"
 
 
 def _clauses(swaps: Sequence[Comparison]) -> list[str]:
-    """Return what is said of every rival; those without a difference share one clause."""
-    clauses, level = list[str](), list[str]()
-    for each in swaps:
-        clause = _clause(each)
-        same = clause.removeprefix(_NO_DIFFERENCE)
-        (clauses if same == clause else level).append(same)
-    if level:
-        clauses.append(_NO_DIFFERENCE + " or ".join(level))
+    """Return what is said of every rival; neighbours without a difference share one clause."""
+    clauses = list[str]()
+    said = [_clause(each) for each in swaps]
+    for is_level, some in itertools.groupby(said, lambda each: each.startswith(_NO_DIFFERENCE)):
+        if is_level:
+            level = " or ".join(each.removeprefix(_NO_DIFFERENCE) for each in some)
+            clauses.append(_NO_DIFFERENCE + level)
+        else:
+            clauses += some
     return clauses
 
 
@@ -145,11 +196,8 @@ def _clause(comparison: Comparison) -> str:
     if comparison.is_same_model:
         return f"is the same model as {rival}"
     interval = interval_text(outcome)
-    if not _is_evidence(comparison):
-        alone = is_small(outcome, outcome.p)
-        why = ", not significant after correction" if alone else ""
-        numbers = f"{points(outcome.difference)} points {interval}{why}"
-        return f"{_NO_DIFFERENCE}from {rival} ({numbers})"
+    if not is_evident(comparison):
+        return f"{_NO_DIFFERENCE}from {rival} ({told_difference(comparison)})"
     if (outcome.difference > 0) == comparison.measure.higher_is_better:
         return f"beats {rival} by {percent(abs(outcome.difference))} points {interval}"
     return f"is {percent(abs(outcome.difference))} points {interval} worse than {rival}"
@@ -158,36 +206,22 @@ def _clause(comparison: Comparison) -> str:
 def _against_first(levels: Sequence[Comparison]) -> str:
     """Return which settings differ from the first one, in one sentence."""
     measure, group = levels[0].measure, levels[0].group
-    first = levels[0].contrast.second
-    shown = {True: "better", False: "worse"}
-    told: dict[str, list[str]] = {"better": [], "worse": [], "not": [], "same": []}
+    told = []
     for each in levels:
-        outcome = each.outcome
-        assert outcome is not None
         label = each.contrast.first
         if each.contrast.shared:
             label += f" ({each.contrast.shared})"
-        if each.is_same_model:
-            told["same"].append(label)
-        elif not _is_evidence(each):
-            numbers = f" ({difference_text(outcome)})"
-            told["not"].append(label + numbers * (len(levels) <= _MOST_NUMBERS))
-        else:
-            way = shown[(outcome.difference > 0) == measure.higher_is_better]
-            told[way].append(f"{label} ({difference_text(outcome)})")
-    parts = [f"{way}: {', '.join(told[way])}" for way in ("better", "worse") if told[way]]
-    if told["not"]:
-        parts.append(f"no evidence of a difference: {', '.join(told['not'])}")
-    if told["same"]:
-        parts.append(f"the same model: {', '.join(told['same'])}")
-    name = named_level(levels[0].contrast, first)
-    return f"On {measure_text(measure, group)}, compared with {name}: {'; '.join(parts)}."
+        if is_evident(each) or (len(levels) <= _MOST_NUMBERS and not each.is_same_model):
+            label += f" ({told_difference(each)})"
+        told.append((each, label))
+    name = named_level(levels[0].contrast, levels[0].contrast.second)
+    return f"On {measure_text(measure, group)}, {compared_with(name, told)}."
 
 
 def _cost(
     observations: Observations, swap: Comparison, told: Collection[tuple[Group, Measure]]
 ) -> Iterator[str]:
-    """Yield what the swap loses or gains on the other tasks, against the better expert there.
+    """Yield what the swap loses or gains on each other task, against the better expert there.
 
     Args:
         observations: of the run.
@@ -196,29 +230,26 @@ def _cost(
     """
     models = swap.contrast.first_models
     kinds = [kind for kind in _EXPERTS if kind in observations.run.study.baseline]
-    parts = []
     for group, measure in ordered(observations):
         if group != swap.group or (group, measure) in told:
             continue
         sign = 1 if measure.higher_is_better else -1
         scored = []
         for kind in kinds:
-            rivals = _distinct(tuple(baseline_of(kind, model) for model in models))
+            matched = _distinct(tuple(baseline_of(kind, model) for model in models))
             items = observations.items(group, measure)
-            block = observations.block(rivals, group, measure, items)
+            block = observations.block(matched, group, measure, items)
             if block is not None:
-                scored.append((sign * block.average(), rivals))
+                scored.append((sign * block.average(), matched))
         if not scored:
             continue
-        rivals = max(scored, key=lambda each: each[0])[1]
-        outcome = compare_models(observations, group, measure, (models, rivals))
+        better = max(scored, key=lambda each: each[0])[1]
+        outcome = compare_models(observations, group, measure, (models, better))
         if outcome is not None:
-            parts.append(
+            yield (
                 f"{measure_text(measure, group)} {points(outcome.difference)} points "
-                f"{interval_text(outcome)} compared with the {rivals[0].label}"
+                f"{interval_text(outcome)} compared with the {better[0].label}"
             )
-    if parts:
-        yield f"On the other tasks: {'; '.join(parts)} (exploratory)."
 
 
 def _region(layers: LayerMap, group: Group, measure: Measure) -> str:
@@ -263,25 +294,47 @@ def _suggestion(
 
 def _limits(observations: Observations, primary: Sequence[Comparison]) -> Iterator[str]:
     """Yield what the data cannot tell."""
-    widths: dict[tuple[Group, Measure], list[Outcome]] = {}
-    for each in primary:
-        if each.outcome is not None and not each.is_same_model:
-            widths.setdefault((each.group, each.measure), []).append(each.outcome)
-    for (group, measure), outcomes in list(widths.items())[:1]:
-        half = plain.median((outcome.high - outcome.low) / 2 for outcome in outcomes)
-        items = outcomes[0].items
-        count = f"{items:,} item{'s' * (items != 1)}"
-        yield (
-            f"What the data cannot tell: with {count}, differences under about "
-            f"{percent(half)} points on {measure_text(measure, group)} are within noise."
-        )
+    asked = rivals(observations.run.study)
+    tested = sorted(
+        (each for each in primary if not each.is_same_model), key=lambda each: _place(each, asked)
+    )
+    if tested:
+        group, measure = next((each.group, each.measure) for each in primary if each in tested)
+        first = [each for each in tested if (each.group, each.measure) == (group, measure)]
+        yield f"What the data cannot tell: {_noise(first, measure_text(measure, group))}."
     if all(group.task_experts * group.language_experts == 1 for group in observations.groups):
         yield "One training run of each expert was used; another may come out differently."
+
+
+def _noise(tested: Sequence[Comparison], where: str) -> str:
+    """Return which differences are within noise, by the items that they are over."""
+    by_items: dict[int, list[Comparison]] = {}
+    for each in tested:
+        if each.outcome is not None:
+            by_items.setdefault(each.outcome.items, []).append(each)
+    limits, short = [], []
+    for items, some in by_items.items():
+        outcomes = [each.outcome for each in some if each.outcome is not None]
+        count = f"with {items:,} item{'s' * (items != 1)}"
+        names = f" ({listed(list(dict.fromkeys(map(_rival, some))))})" * (len(by_items) > 1)
+        if all(is_too_short(outcome, some[0].family) for outcome in outcomes):
+            short.append(f"{count}{names}, no difference on {where} can be significant (p < 0.05)")
+            continue
+        half = percent(plain.median((each.high - each.low) / 2 for each in outcomes))
+        if len(by_items) == 1:
+            return f"{count}, differences under about {half} points on {where} are within noise"
+        limits.append(f"under about {half} points {count}{names}")
+    noise = [f"differences on {where} are within noise {listed(limits)}"] if limits else []
+    return "; ".join([*noise, *short])
 
 
 def _distinct(models: tuple[Model, ...]) -> tuple[Model, ...]:
     return models[:1] if len(set(models)) == 1 else models
 
 
-def _is_evidence(comparison: Comparison) -> bool:
-    return comparison.is_primary and is_evident(comparison)
+def _rival(comparison: Comparison) -> str:
+    """Return what something is compared with, in words."""
+    rival = comparison.contrast.rival
+    if rival == "first_setting":
+        return "the settings"
+    return "TIES" if rival == "ties" else f"the {str(rival).replace('_', ' ')}"

@@ -12,6 +12,7 @@ from ablations.report.factors import Factor, Level, factors, over_fact
 from ablations.report.observations import Observations
 from ablations.report.summaries import Summaries
 from ablations.report.tables import has_pairs
+from ablations.report.targets import in_order
 from ablations.report.wording import measure_text, metric_text
 
 _MOST_SERIES, _MOST_LEVELS = 4, 12
@@ -119,7 +120,7 @@ def _panels(summaries: Summaries, lines: Sequence[_Line]) -> tuple[Panel, ...]:
     panels = []
     names = {name for name, _ in lines}
     kinds = baseline_rows(summaries.observations.run.study)
-    for group, measure in summaries.observations.measured():
+    for group, measure in in_order(summaries.observations):
         if not measure.is_share:
             continue
         series = []

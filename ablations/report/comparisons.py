@@ -17,6 +17,7 @@ from ablations.report.baselines import against_base, baseline_of
 from ablations.report.design import Group, Model, recipe_models
 from ablations.report.observations import Block, Item, Measure, Observations
 from ablations.report.primary import Contrast, factor_contrasts, primary_contrasts
+from ablations.report.targets import in_order
 from ablations.statistics.crossed import (
     Estimate,
     difference_interval,
@@ -214,7 +215,7 @@ def compare_all(observations: Observations, comparer: Comparer) -> tuple[Compari
     own: list[Comparison] = []
     listed: list[Comparison] = []
     everything = list(contrasts(observations.run.study))
-    for group, measure in observations.measured():
+    for group, measure in in_order(observations):
         items = observations.items(group, measure)
         primary = list(primary_contrasts(observations, group, measure, items, seed=comparer.seed))
         on_all = {_models(each): each for each, _ in primary if not each.chosen_on}

@@ -32,16 +32,19 @@ from ablations.report.forests import forest
 from ablations.report.lead_table import lead_table
 from ablations.report.losses import losses_table
 from ablations.report.merged import as_merged
+from ablations.report.missing import failure_problems
 from ablations.report.names import task_name
 from ablations.report.observations import Measure, Observations
 from ablations.report.primary import primary_problems
 from ablations.report.protocol import protocol_notes
 from ablations.report.published import reference_table
+from ablations.report.readings import listed
 from ablations.report.rescored import rescored_table
 from ablations.report.score_maps import LayerMap, layer_map, map_figure
 from ablations.report.souping import check_same_questions, has_soups, souping_table
 from ablations.report.summaries import Summaries
 from ablations.report.tables import grid_tables, has_pairs, overview_table, pairs_table
+from ablations.report.targets import in_order
 from ablations.report.wording import noise_lines
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import Run
@@ -87,7 +90,7 @@ def compose(
         name=study.name,
         question=study.question,
         source=study.source,
-        problems=(*evaluation_problems(run), *primary_problems(observations)),
+        problems=_problems(observations),
         bottom_line=tuple(sentences(summaries, comparisons, layers)),
         merges=merge_notes(study, run.head.num_layers),
         lead=(*figures[:1], lead_table(summaries, layers)),
@@ -99,6 +102,11 @@ def compose(
         facts=tuple(_facts(run)),
     )
     return report, comparisons
+
+
+def _problems(observations: Observations) -> tuple[str, ...]:
+    run = observations.run
+    return (*failure_problems(run), *evaluation_problems(run), *primary_problems(observations))
 
 
 def _figures(summaries: Summaries, layers: LayerMap | None) -> Iterator[Figure]:
@@ -168,7 +176,7 @@ def _layouts(several: Sequence[Summaries]) -> Iterator[Table]:
 def _medians(summaries: Summaries) -> list[tuple[Group, Measure, int, float]]:
     observations = summaries.observations
     found = []
-    for group, measure in observations.measured():
+    for group, measure in in_order(observations):
         items = observations.items(group, measure)
         values = [
             score.value
@@ -237,13 +245,17 @@ def _notes(observations: Observations, comparisons: Sequence[Comparison]) -> Ite
             "Intervals and tests are over items. Another training run of the same experts may "
             "differ by more."
         )
-    shown = dict.fromkeys(measure for _, measure in observations.measured())
+    shown = dict.fromkeys(measure for _, measure in in_order(observations))
     told = ", ".join(f"{task_name(m.task)} is {m.task}: {m.metric} ({m.filter})" for m in shown)
     yield f"Tasks by their names in lm-eval, with metric and filter: {told}."
     yield "scores.csv has every metric and filter."
-    if any(each.contrast.chosen_on for each in comparisons):
+    choices = [each.contrast.choice for each in comparisons if each.contrast.choice is not None]
+    if choices:
+        chosen = ["which setting is the best"] * any(each.settings > 1 for each in choices)
+        chosen += ["which expert is better"] * any(each.experts > 1 for each in choices)
+        told = listed(chosen)
         yield (
-            "What is the best of several was chosen on one half of the items and tested on the "
+            f"{told[:1].upper()}{told[1:]} was chosen on one half of the items and tested on the "
             f"other half. The halves are drawn at random with seed {study.evaluate.seed}, so the "
             "same run gives the same report."
         )

@@ -13,6 +13,7 @@ from ablations.report.names import task_name
 from ablations.report.observations import Measure, Observations
 from ablations.report.summaries import Summaries
 from ablations.report.tables import entry, scope_note
+from ablations.report.targets import in_order
 from ablations.report.wording import (
     ALPHA,
     GAP,
@@ -129,7 +130,7 @@ def baselines_table(comparisons: Sequence[Comparison]) -> Table | None:
 def cells_table(observations: Observations) -> Table:
     """Return every finished cell with its own scores and intervals."""
     run = observations.run
-    measures = list(dict.fromkeys(measure for _, measure in observations.measured()))
+    measures = list(dict.fromkeys(measure for _, measure in in_order(observations)))
     rows = []
     for cell in run.cells:
         plan = cell.layer_plan
@@ -176,7 +177,7 @@ def _factor_rows(
     summaries: Summaries, factor: Factor, comparisons: Sequence[Comparison]
 ) -> Iterator[tuple[Entry, ...]]:
     observations = summaries.observations
-    for group, measure in observations.measured():
+    for group, measure in in_order(observations):
         name = score_name(measure, group)
         for number_of, level in enumerate(factor.levels):
             label = Entry(level.label, float(number_of))

@@ -6,20 +6,15 @@ from collections.abc import Iterator, Sequence
 
 from ablations.report.baselines import baseline_rows
 from ablations.report.comparisons import Comparison
+from ablations.report.readings import compared_with, told_difference
 from ablations.report.summaries import Summaries
-from ablations.report.targets import ordered
-from ablations.report.wording import difference_text, is_evident, measure_text
+from ablations.report.targets import in_order, ordered
+from ablations.report.wording import measure_text
 from ablations.statistics.as_text import number, with_interval
 
 _NO_BASE = (
     "Nothing was tested: the study has no base to compare with. layerswap compare tests cells "
     "against each other."
-)
-_WAYS = _BETTER, _WORSE, _LEVEL, _SAME = (
-    "better",
-    "worse",
-    "no evidence of a difference",
-    "the same model",
 )
 
 
@@ -32,7 +27,8 @@ def experts_alone(summaries: Summaries, comparisons: Sequence[Comparison]) -> It
     """
     observations = summaries.observations
     rows = baseline_rows(observations.run.study)
-    measures = ordered(observations) or list(observations.measured())
+    kinds = [kind.replace("_", " ") for kind in observations.run.study.baseline]
+    measures = ordered(observations) or in_order(observations)
     for group, measure in measures:
         scores = {name: summaries.of(each, group, measure) for name, each in rows.items()}
         found = {name: each for name, each in scores.items() if each is not None}
@@ -46,28 +42,17 @@ def experts_alone(summaries: Summaries, comparisons: Sequence[Comparison]) -> It
             )
             yield f"On {where}: {', '.join(shown)}."
             continue
-        told: dict[str, list[str]] = {}
+        told = []
         for name, each in tested.items():
-            assert each.outcome is not None
             score = number(found[name].average, measure.is_share)
-            difference = difference_text(each.outcome)
-            told.setdefault(_reading(each), []).append(f"{name} {score} ({difference})")
+            shown_name = f"the {name}" if name in kinds else name
+            told.append((each, f"{shown_name} ({score}; {told_difference(each)})"))
         base = next(iter(tested.values())).contrast.second
         score = number(found[base].average, measure.is_share)
-        parts = "; ".join(f"{way}: {', '.join(told[way])}" for way in _WAYS if way in told)
         is_primary = all(each.is_primary for each in tested.values())
         yield (
-            f"On {where}, compared with the {base} ({score}): {parts}"
+            f"On {where}, {compared_with(f'the {base} ({score})', told)}"
             f"{'' if is_primary else ' (exploratory)'}."
         )
     if not any(each.outcome is not None for each in comparisons) and len(rows) > 1:
         yield _NO_BASE
-
-
-def _reading(comparison: Comparison) -> str:
-    if comparison.is_same_model:
-        return _SAME
-    outcome = comparison.outcome
-    if outcome is None or not is_evident(comparison):
-        return _LEVEL
-    return _BETTER if (outcome.difference > 0) == comparison.measure.higher_is_better else _WORSE

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from ablations.report.among_settings import MOST_SHOWN
 from ablations.report.baselines import shown_baselines
-from ablations.report.design import Model, recipe_models
-from ablations.report.document import Entry, Table
+from ablations.report.design import Group, Model, recipe_models
+from ablations.report.document import Entry, Table, gap
 from ablations.report.forests import settings_of
+from ablations.report.missing import missing_tasks
 from ablations.report.names import task_name
 from ablations.report.observations import Measure, Observations
 from ablations.report.score_maps import LayerMap
 from ablations.report.summaries import Summaries
 from ablations.report.tables import entry, scope_note
-from ablations.report.targets import ordered
+from ablations.report.targets import in_order, is_english
 from ablations.report.wording import measure_text
 from ablations.statistics.corpus import CORPUS_METRICS
-
-_MOST_ROWS = 24
-"""Settings that are shown one by one."""
 
 
 def lead_table(summaries: Summaries, layers: LayerMap | None) -> Table:
@@ -31,7 +30,7 @@ def lead_table(summaries: Summaries, layers: LayerMap | None) -> Table:
     rows = list(shown_baselines(study).items())
     settings = settings_of(observations)
     notes = [scope_note(observations)]
-    if layers is None and len(settings) <= _MOST_ROWS:
+    if layers is None and len(settings) <= MOST_SHOWN:
         rows += settings
     else:
         rows.append((f"average of {len(settings)} settings", recipe_models(study)))
@@ -50,31 +49,60 @@ def lead_table(summaries: Summaries, layers: LayerMap | None) -> Table:
                 "The best was chosen on one half of the items; its score here is over all items, "
                 "and so a little too high."
             )
-    columns = list(dict.fromkeys((*ordered(observations), *observations.measured())))
+    columns = _columns(observations)
     found = []
     labels: dict[tuple[Model, ...], list[str]] = {}
     for name, models in rows:
         labels.setdefault(models, []).append(name)
     for models, names in labels.items():
-        entries = (entry(summaries.of(models, *column), column[1]) for column in columns)
+        entries = (
+            gap() if isinstance(each, str) else entry(summaries.of(models, *each), each[1])
+            for each in columns
+        )
         found.append((Entry("; ".join(names)), *entries))
     return Table(
         "scores",
         "Scores",
-        ("model", *(measure_text(measure, group) for group, measure in columns)),
+        (
+            "model",
+            *(
+                task_name(each) if isinstance(each, str) else measure_text(each[1], each[0])
+                for each in columns
+            ),
+        ),
         tuple(found),
-        (*notes, _metrics(observations, [measure for _, measure in columns])),
+        (*notes, _metrics(observations)),
     )
 
 
-def _metrics(observations: Observations, measures: list[Measure]) -> str:
+def _columns(observations: Observations) -> list[tuple[Group, Measure] | str]:
+    """Return what is measured, and in their place the tasks that no cell has answered."""
+    run = observations.run
+    asked = run.study.report.tasks or tuple(
+        task for cell in run.head.cells for task in cell.records
+    )
+    order = {task: at for at, task in reversed(list(enumerate(asked)))}
+
+    def place(task: str) -> tuple[bool, int]:
+        return is_english(task) and not run.study.report.tasks, order.get(task, 0)
+
+    found: list[tuple[Group, Measure] | str] = [*in_order(observations)]
+    for task in missing_tasks(run):
+        later = (
+            at
+            for at, each in enumerate(found)
+            if not isinstance(each, str) and place(each[1].task) > place(task)
+        )
+        found.insert(next(later, len(found)), task)
+    return found
+
+
+def _metrics(observations: Observations) -> str:
     """Return which metric each task is scored by, and on how many items."""
-    items = {
-        measure: len(observations.items(group, measure))
-        for group, measure in observations.measured()
-    }
+    columns = in_order(observations)
+    items = {measure: len(observations.items(group, measure)) for group, measure in columns}
     told: dict[str, list[str]] = {}
-    for measure in dict.fromkeys(measures):
+    for measure in items:
         metric = CORPUS_METRICS.get(measure.metric) or measure.metric.replace("_", " ")
         number = f", {items[measure]} items" if items[measure] else ""
         told.setdefault(f"{metric}{number}", []).append(task_name(measure.task))

@@ -16,6 +16,7 @@ from ablations.report.comparisons import MOST_SETTINGS, Outcome, compare_models
 from ablations.report.design import Group, Model, recipe_models
 from ablations.report.document import Entry, Table, gap
 from ablations.report.observations import Measure, Observations
+from ablations.report.targets import in_order
 from ablations.report.wording import ALPHA, difference_text, is_small, measure_text
 from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED
 from ablations.statistics.paired import holm
@@ -77,7 +78,7 @@ def _rows(observations: Observations) -> Iterator[_Row]:
     several: list[tuple[str, tuple[Model, ...]]] = [(each.label, (each,)) for each in recipes]
     if len(recipes) > MOST_SETTINGS:
         several = [(f"average of {len(recipes)} settings", recipes)]
-    for group, measure in observations.measured():
+    for group, measure in in_order(observations):
         if not measure.is_share:
             continue
         for each in (measure, *_fidelity(observations, group, measure)):

@@ -31,6 +31,26 @@ _EXPERTS: tuple[BaselineKind, ...] = ("task_expert", "language_expert")
 
 
 @dataclass(frozen=True)
+class Choice:
+    """What of a contrast is the best of several, by one half of the items."""
+
+    items: int
+    """That it was chosen on, which are not those of the test."""
+
+    setting: str = ""
+    """The chosen setting, in words; empty where there was one only."""
+
+    settings: int = 1
+    """Settings that it was chosen from."""
+
+    tied: int = 1
+    """Of them, those that score as well on the items of the choice, with itself."""
+
+    experts: int = 1
+    """Experts that the better one was chosen from."""
+
+
+@dataclass(frozen=True)
 class Contrast:
     """Two models, or averages of models, to be compared: first minus second."""
 
@@ -55,9 +75,13 @@ class Contrast:
     rival: Rival | None = None
     """What the swap is compared with, as a study file names it; None for an exploratory one."""
 
-    chosen_on: int = 0
-    """Items that the first or the second was chosen on, which are not those of the test; 0 where
-    nothing was chosen."""
+    choice: Choice | None = None
+    """What was chosen; None where nothing was."""
+
+    @property
+    def chosen_on(self) -> int:
+        """Return the items that the first or the second was chosen on; 0 where nothing was."""
+        return 0 if self.choice is None else self.choice.items
 
 
 @dataclass(frozen=True)
@@ -89,19 +113,19 @@ def primary_contrasts(
         yield Contrast("", model.label, base.label, (model,), (base,), rival="base"), items
     if study.recipe is None:
         return
-    rivals = _rivals(study)
-    if "first_setting" in rivals:
+    against = rivals(study)
+    if "first_setting" in against:
         for contrast in factor_contrasts(study):
             yield replace(contrast, rival="first_setting"), items
     for contrast in _named_contrasts(study):
         yield contrast, items
-    rest = [rival for rival in rivals if rival != "first_setting"]
+    rest = [rival for rival in against if rival != "first_setting"]
     if not rest:
         return
     settings = _candidates(study)
     chooser = _Chooser(observations, group, measure, items, seed)
     different = chooser.different(settings)
-    swap = chooser.best(different)
+    swap, tied = chooser.best(different)
     if swap is None:
         return
     for rival in rest:
@@ -114,12 +138,16 @@ def primary_contrasts(
             for kind in study.baseline
             if kind in kinds
         ]
-        other = chooser.best(known)
+        other, _ = chooser.best(known)
         if other is None:
             continue
-        label, is_chosen = swap.label, len(different) > 1 or len(known) > 1
-        if len(different) > 1:
-            label = f"best of {len(different)} settings ({swap.short})"
+        label = swap.label
+        choice = Choice(len(chooser.choosing), experts=len(known))
+        if (number := len(different)) > 1:
+            which = f"best of {number}" if tied < number else f"first of {number} tied"
+            label = f"{which} settings ({swap.short})"
+            choice = replace(choice, setting=swap.short, settings=number, tied=tied)
+        is_chosen = choice.settings * choice.experts > 1
         yield (
             Contrast(
                 *("", label),
@@ -127,7 +155,7 @@ def primary_contrasts(
                 swap.models,
                 other.models if len(other.models) == 1 else _matched(swap, other),
                 rival=rival,
-                chosen_on=len(chooser.choosing) if is_chosen else 0,
+                choice=choice if is_chosen else None,
             ),
             chooser.testing if is_chosen else items,
         )
@@ -226,10 +254,13 @@ class _Chooser:
                 found.setdefault(tuple(block.weights.flat), each)
         return list(found.values())
 
-    def best(self, candidates: Sequence[_Candidate]) -> _Candidate | None:
-        """Return the only candidate, or the one with the best average; None where none has one."""
+    def best(self, candidates: Sequence[_Candidate]) -> tuple[_Candidate | None, int]:
+        """Return the only candidate, or the first with the best average, and how many have it.
+
+        None where no candidate has a score.
+        """
         if len(candidates) < 2:
-            return next(iter(candidates), None)
+            return next(iter(candidates), None), 1
         sign = 1 if self._measure.higher_is_better else -1
         scores = [
             (sign * block.average(), each)
@@ -240,10 +271,15 @@ class _Chooser:
                 )
             )
         ]
-        return max(scores, key=lambda pair: pair[0], default=(0.0, None))[1]
+        top = max((score for score, _ in scores), default=0.0)
+        best = [each for score, each in scores if score == top]
+        return next(iter(best), None), len(best)
 
 
-def _rivals(study: Study) -> tuple[Rival, ...]:
+def rivals(study: Study) -> tuple[Rival, ...]:
+    """Return what the swap is compared with, in the order of the study; nothing without a swap."""
+    if study.recipe is None:
+        return ()
     named = study.report.primary.against
     if named:
         return named

@@ -14,6 +14,7 @@ from ablations.report.document import Entry, Table, gap
 from ablations.report.observations import Measure, Observations
 from ablations.report.summaries import Summaries
 from ablations.report.tables import entry, scope_note
+from ablations.report.targets import in_order
 from ablations.report.wording import score_name
 from ablations.runner.records import Run
 from layerswap_method.errors import InputError
@@ -55,7 +56,7 @@ def souping_table(several: Sequence[Summaries]) -> Table:
             Entry(score_name(measure, group)),
             *(_first_entry(sources, group, measure) for _, sources in columns),
         )
-        for group, measure in first.measured()
+        for group, measure in in_order(first)
     )
     notes = [scope_note(first), "Several settings of the recipe are averaged."]
     if len(several) > 1:

@@ -18,7 +18,7 @@ from ablations.report.document import Entry, Table, gap, text_entries
 from ablations.report.factors import factors
 from ablations.report.observations import Measure, Observations
 from ablations.report.summaries import Summaries, Summary
-from ablations.report.targets import is_english
+from ablations.report.targets import in_order, is_english
 from ablations.report.wording import score_name
 from ablations.statistics.as_text import number, with_interval
 
@@ -73,7 +73,7 @@ def pairs_table(summaries: Summaries) -> Table:
     columns = _Columns(summaries)
     rows = [
         row
-        for group, measure in summaries.observations.measured()
+        for group, measure in in_order(summaries.observations)
         for row in columns.rows(group, measure, "average", "best")
     ]
     return columns.table("pairs", "Scores by model (layout of Table 1)", rows)
@@ -84,7 +84,7 @@ def overview_table(summaries: Summaries) -> Table:
     columns = _Columns(summaries)
     rows: list[tuple[Entry, ...]] = []
     for group in summaries.observations.groups:
-        measures = summaries.observations.measures(group)
+        measures = [m for g, m in in_order(summaries.observations) if g == group]
         for measure in measures:
             ends = ["average"] if is_english(measure.task) else ["worst", "average", "best"]
             rows += columns.rows(group, measure, *ends)
@@ -107,7 +107,7 @@ def overview_table(summaries: Summaries) -> Table:
 def grid_tables(summaries: Summaries) -> Iterator[Table]:
     """Yield, per measure, b × u where the study varies both freely."""
     observations = summaries.observations
-    for group, measure in observations.measured():
+    for group, measure in in_order(observations):
         cells = grid(summaries, group, measure)
         if cells is None:
             return

@@ -75,8 +75,12 @@ def named_level(contrast: Contrast, label: str) -> str:
 
 
 def choice_text(contrast: Contrast) -> str:
-    """Return on which items something was chosen; empty where nothing was."""
-    return f"chosen on {contrast.chosen_on} other items" if contrast.chosen_on else ""
+    """Return what was chosen on which items; empty where nothing was."""
+    choice = contrast.choice
+    if choice is None:
+        return ""
+    chosen = ["setting"] * (choice.settings > 1) + ["expert"] * (choice.experts > 1)
+    return f"{' and '.join(chosen)} chosen on {choice.items} other items"
 
 
 def not_compared(comparisons: Sequence[Comparison]) -> Iterator[str]:

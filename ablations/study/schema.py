@@ -193,7 +193,8 @@ class ReportBlock(Described):
     """Layouts of the tables. Without it, those that fit the study."""
 
     tasks: tuple[StrictStr, ...] = ()
-    """Tasks in the order of the columns. Without it, all, in the order of `evaluate`."""
+    """Tasks in the order of all tables and figures. Without it, all tasks: those of the primary
+    comparisons first, those in English last, the others in the order of `evaluate`."""
 
     metric: StrictStr | None = None
     """The lm-eval metric to show. Without it, the first one of each task."""

@@ -34,10 +34,14 @@ def _run(folder: Path, gain: float, **changes: object) -> Run:
 
 
 def test_a_swap_that_wins_beats_both_rivals_and_its_cost_is_said(tmp_path: Path) -> None:
-    first, cost, limits = bottom_line(_run(tmp_path, 1.0))
-    assert first.startswith("On math, Swahili, the best of 3 settings (b=2 u=2) beats the soup by ")
+    first, among, cost, limits = bottom_line(_run(tmp_path, 1.0))
+    assert first.startswith(
+        "On math, Swahili, b=2 u=2 (the best of 3 settings on one half of the items) was compared "
+        "on the other half: it beats the soup by "
+    )
     assert "and beats the better expert (task expert) by " in first
-    assert "chosen on one half of the items" in first
+    assert first.endswith("The better expert was chosen on the same half as the setting.")
+    assert among.startswith("Among the 3 settings none is significantly better on math, Swahili ")
     assert cost.startswith("On the other tasks: math, English -")
     assert cost.endswith(" compared with the task expert (exploratory).")
     assert limits.startswith("What the data cannot tell: with 150 items, differences under about ")
@@ -79,8 +83,9 @@ def test_it_calls_evidence_what_the_tables_call_so(tmp_path: Path) -> None:
 def test_settings_against_the_first_one(tmp_path: Path) -> None:
     block = {"primary": {"against": ["first_setting"]}}
     first, limits = bottom_line(_run(tmp_path, 1.0, report=block))
-    assert first.startswith("On math, Swahili, compared with b=0 u=2: better: b=1 u=2 (+")
-    assert ", b=2 u=2 (+" in first
+    assert first.startswith("On math, Swahili, b=1 u=2 (+")
+    assert " and b=2 u=2 (+" in first
+    assert first.endswith(") are better than b=0 u=2.")
     assert "300 items" in limits
 
 
@@ -88,8 +93,8 @@ def test_settings_come_first_where_the_study_names_them_first(tmp_path: Path) ->
     for number, against in enumerate((["first_setting", "soup"], ["soup", "first_setting"])):
         block = {"primary": {"against": against}}
         told = bottom_line(_run(tmp_path / str(number), 1.0, report=block))
-        starts = [line.startswith("On math, Swahili, compared with b=0 u=2: ") for line in told]
-        assert starts.index(True) == (0 if number == 0 else 2)
+        starts = [line.endswith(" are better than b=0 u=2.") for line in told]
+        assert starts.index(True) == number
 
 
 def test_a_run_that_is_not_finished_says_so_first(tmp_path: Path) -> None:
@@ -121,11 +126,12 @@ def test_without_a_recipe_the_experts_stand_beside_the_base(tmp_path: Path) -> N
     left = frozenset({"task_expert prefix_2"})
     run = write_run(tmp_path, study, ability, items=100, unrun=left)
     first, *_ = bottom_line(run)
-    start = "Preliminary: 1 of 7 cells have no result yet. On math, Swahili, compared with the base"
+    start = "Preliminary: 1 of 7 cells have no result yet. On math, Swahili, fusion_1-3 ("
     assert first.startswith(start)
-    better, level = first.split("better: ")[1].split("no evidence of a difference: ")
-    assert better.startswith("fusion_1-3 ")
-    assert [name in level for name in ("prefix_1-2 ", "joint ", "fusion")] == [True, True, False]
+    better, level = first.split(") is better than the base (")
+    assert "joint" not in better
+    assert [name in level for name in ("prefix_1-2 (", "joint (", "fusion")] == [True, True, False]
+    assert level.endswith(") do not differ significantly from it.")
     report, comparisons = compose(run)
     figure, table = report.lead
     assert figure.key == "differences"
@@ -136,6 +142,36 @@ def test_without_a_recipe_the_experts_stand_beside_the_base(tmp_path: Path) -> N
     assert rows["fusion_1-3"].text.startswith(f"{pooled:.1f} [")
     assert rows["prefix_1-2"].text.endswith("(1 of 2 cells)")
     assert {each.contrast.second for each in comparisons if each.is_primary} == {"base"}
+
+
+def test_what_was_chosen_and_the_items_of_each_comparison_of_a_single_setting(
+    tmp_path: Path,
+) -> None:
+    for number, against in enumerate((["soup", "better_expert"], ["better_expert", "soup"])):
+        run = _run(tmp_path / str(number), 0.0, vary={}, report={"primary": {"against": against}})
+        first, _, limits = bottom_line(run)
+        places = [first.index("the soup "), first.index("the better expert (task expert) ")]
+        assert (places == sorted(places)) == (number == 0)
+        assert first.endswith(
+            "Which expert is better was chosen on 150 items and compared on the other 150; the "
+            "soup on all 300."
+        )
+        assert "points with 300 items (the soup)" in limits
+        assert "points with 150 items (the better expert)" in limits
+
+
+def test_few_items_are_the_reason_for_a_large_difference_without_evidence(tmp_path: Path) -> None:
+    study = study_of(baseline=["base", "task_expert"], recipe=None)
+
+    def ability(point: Point, _: str) -> float:
+        return -9.0 if point.kind == "base" else 9.0
+
+    first, _, limits = bottom_line(write_run(tmp_path, study, ability, items=5))
+    assert first.startswith("On math, Swahili, the task expert (100.0; +100.0 points [+")
+    assert (
+        ", too few items for p < 0.05) does not differ significantly from the base (0.0)" in first
+    )
+    assert "with 5 items, no difference on math, Swahili can be significant" in limits
 
 
 @pytest.fixture(scope="module")

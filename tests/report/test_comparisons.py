@@ -123,7 +123,8 @@ def test_the_best_of_several_is_chosen_on_other_items_than_it_is_tested_on(tmp_p
         assert each.outcome.items == 51
         expected = score(settings[best], testing) - score(label, testing)
         assert each.outcome.difference == pytest.approx(expected)
-        assert choice_text(each.contrast) == "chosen on 50 other items"
+        chosen = "setting" if second == "soup" else "setting and expert"
+        assert choice_text(each.contrast) == f"{chosen} chosen on 50 other items"
 
 
 def test_a_best_of_many_equal_models_is_not_called_better(tmp_path: Path) -> None:
@@ -183,8 +184,9 @@ def test_a_study_names_pairs_of_settings(tmp_path: Path) -> None:
     }
     assert {each.family for each in found} == {2}
     said = bottom_line(run)
-    for first in ("b=0 u=0", "b=1 u=0"):
-        assert any(line.startswith(f"On math, English, compared with {first}: ") for line in said)
+    for one, other in (("b=1 u=0", "b=0 u=0"), ("b=1 u=1", "b=1 u=0")):
+        (line,) = (line for line in said if line.startswith(f"On math, English, {one} ("))
+        assert line.endswith(f" {other}.")
 
 
 def test_a_primary_task_that_nobody_answered_is_a_problem_of_the_report(tmp_path: Path) -> None:

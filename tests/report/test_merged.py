@@ -86,7 +86,7 @@ def test_a_label_has_both_ends_although_one_is_constant(tmp_path: Path) -> None:
     labels = [cell.label for cell in found.head.cells if cell.kind == "recipe"]
     assert labels == ["layer swap b=1 u=1", "layer swap b=2 u=1"]
     report, _ = compose(run)
-    assert "(b=1 u=1)" in report.bottom_line[0] or "(b=2 u=1)" in report.bottom_line[0]
+    assert "b=1 u=1 (" in report.bottom_line[0] or "b=2 u=1 (" in report.bottom_line[0]
     forest, table = report.lead
     assert b"swap b=1 u=1" in forest.images["svg"]
     (chart,) = report.figures

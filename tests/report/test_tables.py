@@ -2,10 +2,12 @@ from pathlib import Path
 
 import pytest
 
+from ablations.report.charts import charts
 from ablations.report.comparisons import Comparer
 from ablations.report.compose import compose
 from ablations.report.document import Entry, Table
 from ablations.report.formats.templates import render_markdown
+from ablations.report.names import task_name
 from ablations.report.observations import Observations
 from ablations.report.published import reference_table
 from ablations.report.summaries import Summaries
@@ -91,12 +93,12 @@ def test_table_2_has_worst_average_best_english_and_all_tasks(nine_pairs: Run) -
     table = _layout(nine_pairs, "overview")
     shown = [(row[0].text, row[1].text) for row in table.rows]
     assert shown == [
-        ("mgsm, English (Swahili experts), exact match", "avg"),
         *[("mgsm, Swahili, exact match", end) for end in ("min", "avg", "max")],
         *[("translate, Swahili, BLEU", end) for end in ("min", "avg", "max")],
+        ("mgsm, English (Swahili experts), exact match", "avg"),
         ("both exact match tasks (Swahili)", "avg"),
-        ("mgsm, English (Telugu experts), exact match", "avg"),
         *[("mgsm, Telugu, exact match", end) for end in ("min", "avg", "max")],
+        ("mgsm, English (Telugu experts), exact match", "avg"),
         ("both exact match tasks (Telugu)", "avg"),
     ]
     worst = _row(table, "mgsm, Telugu, exact match", "min")["language expert"].value
@@ -274,6 +276,35 @@ def test_souped_recipes_get_the_layout_of_table_6(grid: Run, tmp_path: Path) -> 
         *("task", "soup, pairwise", "swap, task expert × soup of 3 language experts"),
     )
     assert all(entry.value is not None for row in table.rows for entry in row[1:])
+
+
+def test_tasks_have_one_order_everywhere(tmp_path: Path) -> None:
+    """The primary task first and English last, or as the study says."""
+    english, swahili, story = "pocket_math_en", "pocket_math_sw", "story_sw"
+    names = ["math, Swahili", "story, Swahili", "math, English"]
+    for asked, expected in (
+        ([], names),
+        ([story, english, swahili], [names[1], names[2], names[0]]),
+    ):
+        study = study_of(
+            baseline=["soup"],
+            vary={"bottom_layers": [0, 1, 2]},
+            evaluate={"tasks": [english, swahili, story]},
+            report={"tasks": asked},
+        )
+        run = write_run(tmp_path / str(len(asked)), study, lambda _, __: 0.0, items=20)
+        report, comparisons = compose(run, draw=False)
+        (scores,) = report.lead
+        by_level = next(table for table in report.tables if table.title == "By bottom layers")
+        cells = next(table for table in report.details if table.key == "cells")
+        (chart,) = charts(Summaries(Observations(run), Comparer(seed=0, level=0.95)))
+        assert list(scores.columns[1:]) == expected
+        assert list(cells.columns[3:]) == expected
+        assert [panel.title for panel in chart.panels] == expected
+        told = (row[0].text.removesuffix(", exact match") for row in by_level.rows)
+        assert list(dict.fromkeys(told)) == expected
+        others = (each.measure for each in comparisons if not each.is_primary)
+        assert [task_name(m.task) for m in dict.fromkeys(others)] == expected
 
 
 def test_the_study_chooses_layouts_tasks_and_metric(tmp_path: Path) -> None:

@@ -58,7 +58,8 @@ def comparisons_csv(comparisons: Sequence[Comparison]) -> str:
 
 
 def _comparison_row(comparison: Comparison) -> _Row:
-    known = vars(comparison.measure) | vars(comparison.contrast)
+    contrast = comparison.contrast
+    known = vars(comparison.measure) | vars(contrast) | {"chosen_on": contrast.chosen_on}
     known["language"] = comparison.group.language
     known["primary"] = str(comparison.is_primary).lower()
     if comparison.outcome is not None:

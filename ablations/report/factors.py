@@ -150,7 +150,9 @@ def difference(factor: Factor, level: Level) -> tuple[str, str, str, str]:
     if len(changed) == 1:
         one_label, other_label = (_level_label(changed[0], part) for part in (one, other))
     else:
-        one_label, other_label = (describe_setting(part, names) for part in (one, other))
+        one_label, other_label = (
+            describe_setting(part, names) or "not set" for part in (one, other)
+        )
     return _label(changed), one_label, other_label, describe_setting(shared)
 
 

@@ -103,6 +103,13 @@ def test_seeds_alone_are_compared() -> None:
     assert most_draws(study) == most_draws(study_of(recipe=None, baseline=["base"])) == 1
 
 
+def test_a_setting_that_sets_nothing_is_named() -> None:
+    zone = {"bottom_transition": 1, "top_transition": 1}
+    vary = [{"bottom_layers": 1}, {"bottom_layers": 1, **zone, "weighting": "magnitude"}]
+    (factor,) = factors(study_of(vary=[*vary, {"bottom_layers": 1, **zone}]))
+    assert difference(factor, factor.levels[1])[2] == "not set"
+
+
 def test_settings_without_a_grid_are_named_by_what_differs() -> None:
     vary = _placements()[:1] + _placements()[1:2] + _placements()[-2:] + [{"placement": "middle"}]
     (factor,) = factors(study_of(vary=vary))

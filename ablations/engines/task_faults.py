@@ -23,6 +23,9 @@ _NETWORK = ("requests", "httpx", "huggingface_hub", "urllib3", "aiohttp")
 _NOT_CACHED = "Couldn't find cache for"
 """What datasets says of a hub's data set, offline, when it has only other parts of it."""
 
+_UNDEFINED_ERROR = "UndefinedError"
+"""What jinja2, in which lm-eval fills templates, raises for a field that is not there."""
+
 _UNDEFINED = re.compile(r"'(.+)' is undefined")
 
 
@@ -93,9 +96,7 @@ def _unknown_filters(config: Mapping[str, Any]) -> Iterator[str]:
 
 def _undefined_field(error: Exception) -> str | None:
     """Return which template names what the items do not have; None for other errors."""
-    from jinja2 import UndefinedError
-
-    if not isinstance(error, UndefinedError):
+    if type(error).__name__ != _UNDEFINED_ERROR:
         return None
     field = "a template"
     item: Any = {}

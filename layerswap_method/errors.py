@@ -55,9 +55,13 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 def nearest_of(name: str, choices: Iterable[str]) -> str:
     """Return what `nearest` says, and all valid names: they are few."""
     known = list(choices)
-    names = f"alid are {', '.join(known)}"
-    close = nearest(name, known)
-    return f"{close} V{names}" if close else f"; v{names}"
+    return with_valid(nearest(name, known), known)
+
+
+def with_valid(text: str, choices: Iterable[str]) -> str:
+    """Return the text of an error, followed by all valid names."""
+    names = f"alid are {', '.join(choices)}"
+    return f"{text} V{names}" if text.endswith("?") else f"{text}; v{names}"
 
 
 def first_line(error: BaseException) -> str:

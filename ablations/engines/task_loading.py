@@ -20,7 +20,7 @@ from ablations.machine.progress import Step, tell
 from ablations.sandbox.programs import find_isolation
 from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.own_data import with_placed_data
-from layerswap_method.errors import InputError, LayerSwapError, nearest
+from layerswap_method.errors import InputError, LayerSwapError, nearest, with_valid
 
 _LISTED = 12
 """Known names that a message about an unknown task has."""
@@ -198,8 +198,8 @@ def _lm_eval_entries(folder: Path, own: list[str], names: list[str]) -> dict[str
         listed = own[:_LISTED]
         if len(own) > _LISTED:
             listed.append(f"{len(own) - _LISTED} more (layerswap tasks)")
-        names_here = f"alid are {', '.join(listed)}, and lm-eval's own tasks (lm-eval ls tasks)"
-        problems[-1] += f" V{names_here}" if problems[-1].endswith("?") else f"; v{names_here}"
+        listed.append("and lm-eval's own tasks (lm-eval ls tasks)")
+        problems[-1] = with_valid(problems[-1], listed)
         raise InputError.from_problems(str(folder), problems)
     entries = lm_eval_index.entries(names)
     if lacking := [name for name in names if name not in entries]:

@@ -36,7 +36,7 @@ def baselines(study: Study) -> tuple[Model, ...]:
 
 def baseline_of(kind: BaselineKind, experts: Pools | Model) -> Model:
     """Return a baseline of the same experts as a setting or model."""
-    roles, label = BASELINE_ROLES[kind], _kind_text(kind)
+    roles, label = BASELINE_ROLES[kind], kind_text(kind)
     names = experts.language if isinstance(experts, Model) else experts.language_names()
     return Model(
         *(kind, setting_key({}), label, label),
@@ -99,11 +99,12 @@ def _by_kind(models: Iterable[Model]) -> dict[str, list[Model]]:
     """Return the label of a kind of baseline -> its models, in their order."""
     found: dict[str, list[Model]] = {}
     for model in models:
-        found.setdefault(_kind_text(model.kind), []).append(model)
+        found.setdefault(kind_text(model.kind), []).append(model)
     return found
 
 
-def _kind_text(kind: str) -> str:
+def kind_text(kind: str) -> str:
+    """Return a kind of baseline, or another rival of the swap, in words."""
     return "TIES" if kind == "ties" else kind.replace("_", " ")
 
 

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Collection, Iterator, Sequence
 
 from ablations.report.among_settings import among_settings
-from ablations.report.baselines import baseline_of
+from ablations.report.baselines import baseline_of, kind_text
 from ablations.report.comparisons import Comparer, Comparison, compare_all, compare_models
 from ablations.report.design import Group, Model, merge_notes
 from ablations.report.experts_alone import experts_alone
@@ -190,9 +190,7 @@ def _clauses(swaps: Sequence[Comparison]) -> list[str]:
 def _clause(comparison: Comparison) -> str:
     outcome = comparison.outcome
     assert outcome is not None
-    rival = comparison.contrast.second
-    if not rival.startswith("TIES"):
-        rival = f"the {rival}"
+    rival = _with_article(comparison.contrast.second)
     if comparison.is_same_model:
         return f"is the same model as {rival}"
     interval = interval_text(outcome)
@@ -337,4 +335,8 @@ def _rival(comparison: Comparison) -> str:
     rival = comparison.contrast.rival
     if rival == "first_setting":
         return "the settings"
-    return "TIES" if rival == "ties" else f"the {str(rival).replace('_', ' ')}"
+    return _with_article(kind_text(str(rival)))
+
+
+def _with_article(name: str) -> str:
+    return name if name.startswith("TIES") else f"the {name}"

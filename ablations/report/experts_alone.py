@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ablations.report.baselines import baseline_rows
+from ablations.report.baselines import baseline_rows, kind_text
 from ablations.report.comparisons import Comparison
 from ablations.report.readings import compared_with, told_difference
 from ablations.report.summaries import Summaries
@@ -27,7 +27,7 @@ def experts_alone(summaries: Summaries, comparisons: Sequence[Comparison]) -> It
     """
     observations = summaries.observations
     rows = baseline_rows(observations.run.study)
-    kinds = [kind.replace("_", " ") for kind in observations.run.study.baseline]
+    kinds = list(map(kind_text, observations.run.study.baseline))
     measures = ordered(observations) or in_order(observations)
     for group, measure in measures:
         scores = {name: summaries.of(each, group, measure) for name, each in rows.items()}

@@ -85,13 +85,15 @@ def settings_of(observations: Observations) -> list[_Row]:
     study = observations.run.study
     if study.recipe is None:
         return []
-    labels = {model: model.short for model in recipe_models(study)}
     prefix = "swap " if study.recipe.get("merge_method") == LAYER_SWAP else ""
+    # Where nothing is varied, the short label is the whole one, which names the method.
+    labels = {
+        model: model.label if model.short == model.label else prefix + model.short
+        for model in recipe_models(study)
+    }
     found = []
     for setting, models in settled(study):
         label = labels[models[0]]
-        if prefix.strip() not in label.split():
-            label = prefix + label
         if len(set(models)) > 1:
             seed = f"seed={setting.get('seed', '')}"
             label = " ".join(word for word in label.split() if not word.startswith(seed[:5]))

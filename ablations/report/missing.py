@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ablations.report.names import task_name
 from ablations.runner.records import PlannedCell, Run, read_failure
 
@@ -20,10 +18,11 @@ def missing_tasks(run: Run) -> tuple[str, ...]:
 def failure_problems(run: Run) -> tuple[str, ...]:
     """Return which tasks failed in which cells, and the first line of the first reason."""
     found: dict[tuple[str, str], list[str]] = {}
+    left = _left(run)
     for task, cells in _planned(run).items():
         failed = [
             (cell, failure)
-            for cell in _without(run, task)
+            for cell in left[task]
             if (failure := read_failure(run.path, cell.records[task])) is not None
         ]
         if not failed:
@@ -48,9 +47,8 @@ def unfinished_text(run: Run) -> str:
     begun = {cell.label for cell in run.cells}
     if not any(cell.label in begun for cell in left):
         return f"Preliminary: {len(left)} of {len(cells)} cells have no result yet."
-    tasks = _planned(run)
-    number = sum(len(list(_without(run, task))) for task in tasks)
-    text = f"Preliminary: {number} of {sum(map(len, tasks.values()))} results (a task in a cell) "
+    number, results = (sum(map(len, each(run).values())) for each in (_left, _planned))
+    text = f"Preliminary: {number} of {results} results (a task in a cell) "
     names = " and ".join(task_name(task) for task in missing_tasks(run))
     return f"{text}are missing{f', all of {names} among them' * bool(names)}."
 
@@ -64,9 +62,10 @@ def _planned(run: Run) -> dict[str, list[PlannedCell]]:
     return found
 
 
-def _without(run: Run, task: str) -> Iterator[PlannedCell]:
-    """Yield the cells that lack a result of a task."""
+def _left(run: Run) -> dict[str, list[PlannedCell]]:
+    """Return the tasks of the study, each with the cells that lack a result of it."""
     done = {each.key for cell in run.cells for each in cell.tasks}
-    for cell in _planned(run)[task]:
-        if cell.records[task] not in done:
-            yield cell
+    return {
+        task: [cell for cell in cells if cell.records[task] not in done]
+        for task, cells in _planned(run).items()
+    }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ablations.report.baselines import baselines
+from ablations.report.baselines import baseline_of, baselines
 from ablations.report.design import Group, Model, recipe_models
 from ablations.report.document import Entry, Table, gap
 from ablations.report.observations import Measure, Observations
@@ -105,10 +105,11 @@ def check_same_questions(run: Run, others: Sequence[Run]) -> None:
 
 
 def _soups_of(summaries: Summaries, pairs: Sequence[Model]) -> list[Model]:
-    """Return the soups of the experts that `pairs` swap; all where none is of those."""
+    """Return the soups of the experts that `pairs` swap; all in a run without pairs."""
     soups = [m for m in baselines(summaries.observations.run.study) if m.kind == "soup"]
-    experts = {(pair.task, pair.language) for pair in pairs}
-    return [each for each in soups if (each.task, each.language) in experts] or soups
+    if not soups or not pairs:
+        return soups
+    return list(dict.fromkeys(baseline_of("soup", pair) for pair in pairs))
 
 
 def _souped(number: int, role: str) -> str:

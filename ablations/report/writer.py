@@ -22,7 +22,7 @@ from ablations.report.formats import FORMATS
 from ablations.report.formats.spreadsheet import comparisons_csv, scores_csv
 from ablations.report.formats.templates import render_html, render_latex, render_markdown
 from ablations.runner.records import Run
-from layerswap_method.errors import InputError, nearest
+from layerswap_method.errors import InputError, nearest, with_valid
 
 _NAME = re.compile(r"(figures/)?[a-z0-9_-]+\.[a-z]+")
 MANIFEST = ".report.json"
@@ -70,7 +70,7 @@ def build(
     unknown = next((each for each in formats if each not in FORMATS), None)
     if unknown is not None or not formats:
         told = "named" if unknown is None else f"{unknown!r}{nearest(unknown, FORMATS)}"
-        raise InputError(f"no format {told}; valid are {', '.join(FORMATS)}")
+        raise InputError(with_valid(f"no format {told}", FORMATS))
     draw = bool({"md", "latex", "html"} & set(formats))
     report, comparisons = compose(run, others, published=published, draw=draw)
     files: dict[str, bytes | str] = {}

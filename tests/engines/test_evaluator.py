@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from ablations.engines.errors import SwapFailed
 from ablations.engines.live import LiveEvaluator, open_live
 from ablations.engines.options import EngineOptions
 from ablations.scoring.records import EvaluationRequest
+from ablations.tasks.errors import TaskFault
 from layerswap_method.errors import InputError
 from layerswap_method.stream.read import read_mix
 from layerswap_method.stream.weight_stream import checkpoint_stream
@@ -50,6 +52,16 @@ def copy(world: World, tmp_path: Path) -> Path:
 
 def edit(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def changed_task(world: World, folder: Path, task: str, old: str, new: str) -> EvaluationRequest:
+    """Return a request of one of the world's tasks with a text in its file replaced."""
+    tasks = Path(shutil.copytree(world.request.include_path, folder / "tasks"))
+    file = tasks / f"{task}.yaml"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new).replace(f"task: {task}", "task: words_broken"))
+    return EvaluationRequest(tasks=("words_broken",), include_path=tasks)
 
 
 def weights(live: LiveEvaluator) -> dict[str, torch.Tensor]:
@@ -164,18 +176,28 @@ def test_an_unknown_task_loads_nothing(world: World, live: LiveEvaluator) -> Non
     assert live._lm is None
 
 
-def test_a_task_that_raises_leaves_a_working_engine(
+def test_a_faulty_task_leaves_the_weights_in_the_engine(
     world: World, live: LiveEvaluator, tmp_path: Path
 ) -> None:
-    shutil.copytree(world.request.include_path, tmp_path / "tasks")
-    broken = tmp_path / "tasks" / "words_choose.yaml"
-    text = broken.read_text().replace("task: words_choose", "task: words_broken")
-    broken.write_text(text.replace("{{choices}}", "{{no_such_column}}"))
-    request = EvaluationRequest(tasks=("words_broken",), include_path=tmp_path / "tasks")
+    request = changed_task(world, tmp_path, "words_choose", "{{choices}}", "{{no_such_column}}")
     stream = stream_of(world.cells["swap"])
-    with pytest.raises(Exception, match=r"no_such_column|choices|index"):
+    with pytest.raises(TaskFault, match="uses 'no_such_column'"):
         live.evaluate(stream, request)
-    assert live._lm is None  # ended: requests might have been under way
+    assert live._lm is not None  # nothing was asked
+    assert holds(live, stream)
+
+
+def test_a_task_that_raises_while_it_is_asked_ends_the_engine(
+    world: World, live: LiveEvaluator, tmp_path: Path
+) -> None:
+    metric = "metric: exact_match"
+    request = changed_task(
+        world, tmp_path, "words_generate", metric, f"{metric}\n  regexes_to_ignore: ['(']"
+    )
+    stream = stream_of(world.cells["swap"])
+    with pytest.raises(re.error, match="missing \\)"):
+        live.evaluate(stream, request)
+    assert live._lm is None  # requests might have been under way
     choose = world.request.model_copy(update={"tasks": ("words_choose",)})
     evaluation = live.evaluate(stream, choose)
     assert evaluation.score("words_choose").n == 24

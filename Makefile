@@ -61,8 +61,8 @@ quickstart: venv
 	$(BIN)/layerswap quickstart
 
 # EXPERTS="math swahili" and SEEDS="1 2 3" train fewer, or more.
-EXPERTS ?= $(foreach kind,cooler hotter longer disjoint lora prefix,math_$(kind) swahili_$(kind)) \
-	math swahili joint fusion arrow
+EXPERTS ?= $(foreach kind,cooler hotter disjoint lora prefix,math_$(kind) swahili_$(kind)) \
+	math swahili math_longer joint fusion arrow
 SEEDS ?= 1 2 3
 TRAINED := runs/pocket_experts
 

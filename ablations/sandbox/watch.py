@@ -94,6 +94,11 @@ def judge(
         LayerSwapError: when the program was never started.
     """
     if said[:1] != b".":
+        if cpu_s == math.inf:
+            raise LayerSwapError(
+                "the sandbox had not started a program when the program's time was over: this "
+                "machine is too busy; run fewer jobs on it at once"
+            )
         words = _one_line(printed.decode("utf-8", errors="replace"))
         raise LayerSwapError(words or f"bwrap ended with {code}")
     number = code - 128 if code > 128 else -code

@@ -124,17 +124,14 @@ def _is_taken(folder: Path) -> bool:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Hold what all builds of the folder share.
-
-    Raises:
-        InputError: where another build holds it.
-    """
+    """Hold what all builds of the folder share; wait for another build that holds it."""
     claim = try_claim(ROOT, ".lock")
     if claim is None:
-        raise InputError(
-            f"another build is making base, data and tasks in {ROOT} ({holder(ROOT, '.lock')}); "
-            "start this one when it trains experts"
-        )
+        at = holder(ROOT, ".lock")
+        logger.info("waiting for another build to make base, data and tasks in %s (%s)", ROOT, at)
+    while claim is None:
+        time.sleep(0.5)
+        claim = try_claim(ROOT, ".lock")
     try:
         remove_partial(ROOT)
         yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ablations.sandbox.watch import ProgramVerdict
+from layerswap_method.errors import LayerSwapError
 from tests.sandbox.conftest import Run
 
 
@@ -109,3 +110,7 @@ class TestFalsePasses:
         result = run(source, "assert f(1) == 2")
         assert result.status == "failed"
         assert result.detail == "left with exit code 0 before its end"
+
+    def test_a_program_without_time_to_start_is_no_verdict_but_an_error(self, run: Run):
+        with pytest.raises(LayerSwapError, match="had not started a program .* too busy"):
+            run("x = 1", time_s=0)

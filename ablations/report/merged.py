@@ -21,8 +21,8 @@ from ablations.report.design import (
 )
 from ablations.report.factors import factors
 from ablations.runner.records import CellRecord, PlannedCell, Run
-from ablations.study.documents import DELTA_REVERT, LAYER_SWAP, with_scaled_counts
-from ablations.study.scaling import COUNTS, scale_count, scale_layers
+from ablations.study.documents import with_scaled_counts, with_values
+from ablations.study.scaling import scale_count
 from ablations.study.schema import EXPERTS, SUGGEST, Setting, Study, Value
 
 _Cell = TypeVar("_Cell", PlannedCell, CellRecord)
@@ -68,15 +68,25 @@ def as_merged(run: Run) -> tuple[Run, tuple[str, ...]]:
 
 
 def _scaled(study: Study, setting: Setting, depth: int | None) -> dict[str, Value]:
-    reference = study.reference_layers
+    """Return a setting with the layer counts of the model at hand.
+
+    A count that the recipe has joins it where the other counts of the setting changed it.
+    """
+    reference, found = study.reference_layers, dict(setting)
     if reference is None or depth is None or setting.get(SUGGEST):
-        return dict(setting)
-    found = dict(setting)
-    for name, value in setting.items():
-        if name in COUNTS and isinstance(value, int):
-            found[name] = scale_count(value, reference, depth)
-        elif name == "revert_layers" and isinstance(value, str):
-            found[name] = scale_layers(value, reference, depth)
+        return found
+    given = {
+        name: value
+        for name, value in setting.items()
+        if not name.startswith(EXPERTS) and not isinstance(value, tuple)
+    }
+    document = with_values(study.recipe or {}, given)
+    document, before = with_scaled_counts(document, reference, depth)
+    for name, count in before.items():
+        scaled = document["parameters"][name]
+        alone = scale_count(count, reference, depth) if isinstance(count, int) else scaled
+        if name in setting or scaled != alone:
+            found[name] = scaled
     return found
 
 
@@ -85,9 +95,8 @@ def _with_scaled_recipe(study: Study, depth: int | None) -> Study:
     reference, recipe = study.reference_layers, study.recipe
     if reference is None or depth is None or recipe is None:
         return study
-    if recipe.get("merge_method") in (LAYER_SWAP, DELTA_REVERT):
-        with contextlib.suppress(ValueError):  # it names layers of one depth, which stay
-            recipe, _ = with_scaled_counts(dict(recipe), reference, depth)
+    with contextlib.suppress(ValueError):  # it names layers of one depth, which stay
+        recipe, _ = with_scaled_counts(dict(recipe), reference, depth)
     return study.model_copy(update={"recipe": recipe})
 
 

@@ -28,7 +28,6 @@ from ablations.smol.languages import TARGETS, language_name
 from ablations.train.files import read_config
 from ablations.train.folder import RECORD
 from ablations.train.run import LOCK, check_installed, train_expert
-from layerswap_method.errors import InputError
 
 logger = logging.getLogger(__name__)
 

@@ -105,8 +105,8 @@ class Expansion:
     problems: dict[str, list[str]] = field(default_factory=dict)
     """Problem -> labels of the cells that have it."""
 
-    scaled: dict[str, dict[int | str, None]] = field(default_factory=dict)
-    """Parameter -> layer counts and lists, as given, that were scaled to the model's depth."""
+    scaled: dict[str, dict[int | str, dict[int | str, None]]] = field(default_factory=dict)
+    """Parameter -> layer counts and lists, as given -> what they are at the model's depth."""
 
     def problem_list(self) -> list[str]:
         """Return each problem once, with the cells it is about."""
@@ -218,14 +218,14 @@ def _merge(
     document = with_values(study.recipe or {}, parameters)
     check_form(document)
     is_layer_swap = document.get("merge_method") == LAYER_SWAP
-    is_ours = document.get("merge_method") in (LAYER_SWAP, DELTA_REVERT)
     # A suggestion counts the layers of the model at hand.
-    if is_ours and study.reference_layers is not None and not is_suggested:
+    if study.reference_layers is not None and not is_suggested:
         reference = study.reference_layers
         document, counts = with_scaled_counts(document, reference, num_layers)
         if reference != num_layers:
             for name, count in counts.items():
-                expansion.scaled.setdefault(name, {})[count] = None
+                became = expansion.scaled.setdefault(name, {}).setdefault(count, {})
+                became[document["parameters"][name]] = None
     found = {**experts, **{role: experts[name] for role, name in names.items()}}
     document = with_experts(document, found)
     if document.get("merge_method") == DELTA_REVERT:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ablations.models.find import Expert
-from ablations.study.scaling import COUNTS, scale_count, scale_layers
+from ablations.study.scaling import COUNTS, scale_counts, scale_layers
 from ablations.study.schema import Scalar
 from layerswap_method.delta_revert.spec import RevertSpec
 from layerswap_method.errors import InputError, nearest_of
@@ -78,7 +78,7 @@ def with_values(template: Mapping[str, Any], values: Mapping[str, Scalar]) -> di
 def with_scaled_counts(
     document: dict[str, Any], reference: int, num_layers: int
 ) -> tuple[dict[str, Any], dict[str, int | str]]:
-    """Return a recipe of ours with its layer counts scaled, and the counts before that.
+    """Return a recipe with the layer counts of our methods scaled, and the counts before that.
 
     Counts that a `layer_swap` recipe does not write are the method's defaults, scaled like the
     others. A `delta_revert` recipe also has a list of layers, which is scaled too.
@@ -89,6 +89,8 @@ def with_scaled_counts(
     parameters = dict(document.get("parameters") or {})
     if document.get("merge_method") == DELTA_REVERT:
         return _with_scaled_reverts(document, parameters, reference, num_layers)
+    if document.get("merge_method") != LAYER_SWAP:
+        return document, {}
     if parameters.get("placement") in ("soup", "delta_share"):  # no count is read
         return document, {}
     if parameters.get("placement") == "layers":
@@ -100,8 +102,8 @@ def with_scaled_counts(
         )
     defaults = {name: LayerSwapSpec.model_fields[name].default for name in COUNTS}
     counts = {name: parameters.get(name, defaults[name]) for name in COUNTS}
-    for name, count in counts.items():
-        parameters[name] = _scaled_count(name, count, reference, num_layers)
+    _check_counts(counts)
+    parameters |= scale_counts(counts, reference, num_layers)
     return {**document, "parameters": parameters}, counts
 
 
@@ -109,18 +111,19 @@ def _with_scaled_reverts(
     document: dict[str, Any], parameters: dict[str, Any], reference: int, num_layers: int
 ) -> tuple[dict[str, Any], dict[str, int | str]]:
     given = {name: parameters[name] for name in (*COUNTS, "revert_layers") if name in parameters}
-    for name, value in given.items():
-        if name in COUNTS:
-            parameters[name] = _scaled_count(name, value, reference, num_layers)
-        elif isinstance(value, str):  # else no recipe, which the method says
-            parameters[name] = scale_layers(value, reference, num_layers, name)
+    counts = {name: value for name, value in given.items() if name in COUNTS}
+    _check_counts(counts)
+    parameters |= scale_counts(counts, reference, num_layers)
+    layers = given.get("revert_layers")
+    if isinstance(layers, str):  # else no recipe, which the method says
+        parameters["revert_layers"] = scale_layers(layers, reference, num_layers, "revert_layers")
     return {**document, "parameters": parameters}, given
 
 
-def _scaled_count(name: str, count: Any, reference: int, num_layers: int) -> int:
-    if isinstance(count, bool) or not isinstance(count, int):
-        raise ValueError(f"{name} is {count!r}; it must be a whole number")
-    return scale_count(count, reference, num_layers)
+def _check_counts(counts: Mapping[str, Any]) -> None:
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int):
+            raise ValueError(f"{name} is {count!r}; it must be a whole number")
 
 
 def with_experts(document: Mapping[str, Any], experts: Mapping[str, Expert]) -> dict[str, Any]:

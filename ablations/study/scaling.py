@@ -24,6 +24,25 @@ def scale_count(count: int, reference: int, num_layers: int) -> int:
     return math.floor(count * num_layers / reference + 0.5)
 
 
+def scale_counts(counts: Mapping[str, int], reference: int, num_layers: int) -> dict[str, int]:
+    """Return the layer counts of one merge for another depth, each as `scale_count` gives it.
+
+    Counts that fit the reference fit the other depth: where rounding makes their sum too large (2
+    and 6 of 8 layers are 7.5 and 22.5 of 30), the count that was rounded up the most loses a layer,
+    the last of those if there are several.
+
+    Raises:
+        ValueError: for a count that is negative or beyond the reference depth.
+    """
+    scaled = {name: scale_count(count, reference, num_layers) for name, count in counts.items()}
+    if sum(counts.values()) > reference:  # a mistake, which the plan of the merge names
+        return scaled
+    while sum(scaled.values()) > num_layers:
+        added = {name: scaled[name] * reference - counts[name] * num_layers for name in scaled}
+        scaled[max(reversed(scaled), key=added.__getitem__)] -= 1
+    return scaled
+
+
 def scale_layers(text: str, reference: int, num_layers: int, name: str = "layers") -> str:
     """Return a list of layers such as ``"0-1,7"`` for another depth: the same shares of the depth.
 
@@ -47,12 +66,12 @@ def scale_layers(text: str, reference: int, num_layers: int, name: str = "layers
 
 
 def describe_scaling(
-    counts: Mapping[str, Collection[int | str]], reference: int, num_layers: int
+    counts: Mapping[str, Mapping[int | str, Collection[int | str]]], reference: int, num_layers: int
 ) -> str:
     """Return what became of counts and lists of layers, with the unrounded count where rounded.
 
     Args:
-        counts: parameter -> the counts or lists it was given.
+        counts: parameter -> what it was given -> what became of that, in one merge or another.
         reference: the depth they were given for.
         num_layers: the depth of the model.
     """
@@ -60,12 +79,9 @@ def describe_scaling(
     for name, given in counts.items():
         changes = []
         for count in sorted(given, key=lambda each: (isinstance(each, str), each)):
-            if isinstance(count, str):
-                changes.append(f"{count!r} -> {scale_layers(count, reference, num_layers)!r}")
-                continue
-            exact = count * num_layers / reference
-            scaled = scale_count(count, reference, num_layers)
-            rounded = "" if exact == scaled else f" (from {exact:g})"
-            changes.append(f"{count} -> {scaled}{rounded}")
+            scaled = " or ".join(repr(each) for each in sorted(given[count], key=str))
+            exact = "" if isinstance(count, str) else f"{count * num_layers / reference:g}"
+            rounded = f" (from {exact})" if exact not in ("", scaled) else ""
+            changes.append(f"{count!r} -> {scaled}{rounded}")
         parts.append(f"{name} {', '.join(changes)}")
     return f"layer counts of {reference} layers, scaled to {num_layers}: {'; '.join(parts)}"

@@ -235,7 +235,8 @@ class Study(Described):
 
     reference_layers: int | None = Field(default=None, ge=1)
     """The number of layers for which layer counts and `revert_layers` are written, such as 32. They
-    are scaled to the model. Without it they are the model's own."""
+    are scaled to the model; where rounding makes their sum too large, the count that was rounded up
+    the most loses a layer. Without it they are the model's own."""
 
     experts: Pools
     """The experts by role; see below. It may be left out if the recipe names them by place."""

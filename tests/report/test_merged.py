@@ -39,6 +39,26 @@ def test_counts_are_those_of_the_model(tmp_path: Path) -> None:
     assert as_merged(found) == (found, ())
 
 
+@pytest.mark.parametrize("is_varied", [True, False])
+def test_counts_that_give_way_to_others_are_those_of_the_plan(
+    is_varied: bool, tmp_path: Path
+) -> None:
+    rest = {"top_layers": 2, "bottom_transition": 2}
+    settings = [{"bottom_layers": b, **(rest if is_varied else {})} for b in (0, 2)]
+    run = write_run(tmp_path, study_of(vary=settings), lambda _, __: 0.0, items=20)
+    run = _fixed(run, tmp_path, parameters={} if is_varied else rest)
+    # Two layers of 6 are 2.67 of 8, so 3; and three times 3 is more than 8.
+    study = run.study.model_copy(update={"reference_layers": 6})
+    found, _ = as_merged(
+        run.model_copy(update={"head": run.head.model_copy(update={"study": study})})
+    )
+    first, second = found.study.settings()
+    assert second == {"bottom_layers": 3, "top_layers": 3, "bottom_transition": 2}
+    assert first == {"bottom_layers": 0, "top_layers": 3} | (
+        {"bottom_transition": 3} if is_varied else {}
+    )
+
+
 def test_every_table_and_figure_has_the_counts_of_the_model(tmp_path: Path) -> None:
     report, _ = compose(_scaled_run(tmp_path))
     shown = repr((report.lead, report.tables, report.details, report.bottom_line))

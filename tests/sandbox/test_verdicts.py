@@ -112,5 +112,5 @@ class TestFalsePasses:
         assert result.detail == "left with exit code 0 before its end"
 
     def test_a_program_without_time_to_start_is_no_verdict_but_an_error(self, run: Run):
-        with pytest.raises(LayerSwapError, match="had not started a program .* too busy"):
+        with pytest.raises(LayerSwapError, match=r"had not started a program .* too busy"):
             run("x = 1", time_s=0)

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
-from ablations.study.scaling import describe_scaling, scale_count, scale_layers
+from ablations.study.scaling import (
+    COUNTS,
+    describe_scaling,
+    scale_count,
+    scale_counts,
+    scale_layers,
+)
 from tests.standins.studies import study_document, write_yaml
 
 depths = st.integers(1, 200)
@@ -45,10 +51,33 @@ def test_counts_beyond_the_reference_are_refused(count: int) -> None:
 
 
 def test_rounding_is_said_aloud() -> None:
-    text = describe_scaling({"bottom_layers": [5, 8]}, 32, 8)
+    text = describe_scaling({"bottom_layers": {5: [1], 8: [2]}}, 32, 8)
     assert text == (
         "layer counts of 32 layers, scaled to 8: bottom_layers 5 -> 1 (from 1.25), 8 -> 2"
     )
+    text = describe_scaling({"top_layers": {6: [23, 22]}}, 8, 30)
+    assert text == "layer counts of 8 layers, scaled to 30: top_layers 6 -> 22 or 23 (from 22.5)"
+
+
+@given(st.data(), depths, depths)
+def test_counts_that_fit_one_depth_fit_another(data, reference: int, depth: int) -> None:
+    counts: dict[str, int] = {}
+    for name in COUNTS:
+        counts[name] = data.draw(st.integers(0, reference - sum(counts.values())))
+    scaled = scale_counts(counts, reference, depth)
+    assert sum(scaled.values()) <= depth
+    assert all(abs(scaled[name] - counts[name] * depth / reference) <= 1 for name in COUNTS)
+    assert min(scaled.values()) >= 0
+    if sum(alone := [scale_count(count, reference, depth) for count in counts.values()]) <= depth:
+        assert list(scaled.values()) == alone
+
+
+def test_of_two_counts_that_would_not_fit_the_last_gives_way() -> None:
+    for b, u, expected in ((2, 6, [8, 22]), (6, 2, [23, 7]), (4, 4, [15, 15]), (8, 0, [30, 0])):
+        scaled = scale_counts({"bottom_layers": b, "top_layers": u}, 8, 30)
+        assert list(scaled.values()) == expected
+    # What does not fit as it is written is left to the plan, which names the mistake.
+    assert scale_counts({"bottom_layers": 6, "top_layers": 3}, 8, 30)["top_layers"] == 11
 
 
 @pytest.mark.parametrize(

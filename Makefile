@@ -125,7 +125,7 @@ $(RAY_READY): $(READY)
 	@touch $@
 
 test-vllm: vllm-cpu
-	$(PYTEST) -m vllm
+	$(PYTEST) $(PARALLEL) -m vllm
 
 rehearsal: venv
 	$(BIN)/python -m tests.rehearsal $(REHEARSAL)

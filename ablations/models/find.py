@@ -61,11 +61,6 @@ def find_expert(
             f"it names {', '.join(sorted(known))}"
         )
     reference = known[name]
-    if isinstance(reference, dict) and "train" in reference:
-        raise InputError(
-            f"expert {name!r} is to be trained (train:), which a study does not do; train it "
-            "first (layerswap train CONFIG --out DIR) and write its folder"
-        )
     if not isinstance(reference, str) or not reference:
         raise InputError(
             f"expert {name!r} is {reference!r}; write a folder, a hub id, or base+adapter"
@@ -118,14 +113,24 @@ def find_checkpoint(reference: str) -> Checkpoint:
     return read_checkpoint(reference, found.folder)
 
 
+_BUILT = {
+    "pocket": "layerswap pocket build",
+    "pocket_experts": "make pocket-experts (in a clone)",
+    "other_bases": "make different-bases (in a clone)",
+    "smol": "layerswap smol build",
+}
+"""Folder below `runs` -> what makes it."""
+
+
 def build_hint(path: str) -> str:
-    """Return how to make a folder of the pocket experts that is missing; "" for other folders.
+    """Return how to make a missing folder of a testbed that ships; "" for other folders.
 
     Where a folder above has it, the command belongs there.
     """
-    if "pocket" not in path or any(is_folder(each / path) for each in Path.cwd().parents):
+    command = next((_BUILT[part] for part in Path(path).parts if part in _BUILT), None)
+    if command is None or any(is_folder(each / path) for each in Path.cwd().parents):
         return ""
-    return "; layerswap pocket build makes it here"
+    return f"; {command} makes it here"
 
 
 def here(expert: Expert) -> Expert:

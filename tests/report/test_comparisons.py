@@ -1,7 +1,6 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from ablations.report.bottom_line import bottom_line
 from ablations.report.comparisons import (
     MCNEMAR,
     OVER_EXPERTS,
-    OVER_ITEMS,
     Comparer,
     Comparison,
     compare_all,
@@ -26,7 +24,6 @@ from ablations.report.summaries import Summaries
 from ablations.report.wording import choice_text, contrast_text, noise_lines, verdict
 from ablations.runner.records import Run, load_run
 from ablations.statistics.as_text import points
-from ablations.statistics.corpus import CORPUS_METRICS, corpus_metric
 from ablations.statistics.intervals import wilson_interval
 from ablations.statistics.paired import holm, mcnemar_exact, newcombe_interval
 from tests.report.runs import Point, same_model, study_of, write_run
@@ -365,42 +362,3 @@ def test_draws_are_averaged_and_settings_weigh_alike(tmp_path: Path) -> None:
     assert found is not None
     assert found.average == pytest.approx(sum(one) / 2)
     assert (found.cells, found.expected) == (4, 4)
-
-
-@pytest.mark.parametrize("metric", ["chrf", "chrf++"])
-def test_corpus_metrics_are_compared_by_a_paired_bootstrap(metric: str, tmp_path: Path) -> None:
-    study = study_of(vary=TRANSITIONS, evaluate={"tasks": [f"translate_{metric}"]})
-    run = write_run(tmp_path, study, lambda p, _: 2.0 * float(p.values["top_transition"]), items=60)
-    (found,) = _compared(run)
-    assert found.outcome is not None
-    assert (found.outcome.method, found.outcome.psi) == (OVER_ITEMS, None)
-    first, second = (cell.scores[0].value for cell in run.cells)
-    assert found.outcome.difference == pytest.approx(second - first)
-    assert found.outcome.low > 0
-    assert found.outcome.p is not None
-    assert found.outcome.p < 0.01
-    assert verdict(found) == "evidence that transition zone on is better"
-    errors = replace(found, measure=replace(found.measure, higher_is_better=False))
-    assert verdict(errors) == "evidence that transition zone off is better"
-    (line,) = noise_lines([found], [(found.group, found.measure, 60, 0.5)], 0.95)
-    assert f"{CORPUS_METRICS[metric]} differences under about" in line
-
-
-def test_bleu_is_drawn_with_the_tokenizer_of_its_signature(tmp_path: Path) -> None:
-    study = study_of(vary=TRANSITIONS, evaluate={"tasks": ["translate_sw"]})
-    run = write_run(tmp_path, study, _steady, items=40)
-    said = '"signature": "nrefs:1|case:mixed|eff:no|tok:char|smooth:exp|version:2.6.0"'
-    for path in (run.path / "records").glob("*/record.json"):
-        text = path.read_text(encoding="utf-8")
-        assert '"signature": null' in text
-        path.write_text(text.replace('"signature": null', said), encoding="utf-8")
-    (found,) = _compared(load_run(run.path))
-    scores = []
-    bleu = corpus_metric("bleu", "tok:char")
-    assert bleu is not None
-    for cell in run.cells:
-        pairs = [each.values["bleu"] for each in cell.samples()]
-        texts = [[str(pair[side]) for pair in pairs] for side in (1, 0)]  # type: ignore[index]
-        scores.append(float(bleu.score(bleu.counts(*texts).sum(axis=0).astype(float))))
-    assert found.outcome is not None
-    assert found.outcome.difference == pytest.approx(scores[1] - scores[0])

@@ -91,6 +91,10 @@ def sentences(
     costs: list[str] = []
     told = {(each.group, each.measure) for each in primary}
     asked = rivals(observations.run.study)
+    # What the study names first is what it asks; pairs of settings come before `against`.
+    is_settings_first = (
+        asked[:1] == ("first_setting",) or observations.run.study.report.primary.contrasts
+    )
     # Where the study names a setting, its question is another than which one is best.
     is_open = observations.run.study.report.primary.setting is None
     for group, measure in ordered(observations) if is_merged else ():
@@ -100,10 +104,10 @@ def sentences(
         levels = [each for each in here if each.contrast.rival == "first_setting"]
         answers = [_against_rivals(swaps)] if swaps else []
         costs += _cost(observations, swaps[0], told) if swaps else []
-        names = dict.fromkeys(each.contrast.factor for each in levels)
-        settings = [_against_first([c for c in levels if c.contrast.factor == n]) for n in names]
-        # What the study names first is what it asks.
-        is_settings_first = asked[:1] == ("first_setting",)
+        firsts: dict[tuple[str, str], list[Comparison]] = {}
+        for each in levels:
+            firsts.setdefault((each.contrast.factor, each.contrast.second), []).append(each)
+        settings = [_against_first(some) for some in firsts.values()]
         found += [*settings, *answers] if is_settings_first else [*answers, *settings]
         best = None if layers is None else layers.best.get((group, measure))
         if here and layers is not None and best is not None:
@@ -207,6 +211,8 @@ def _against_first(levels: Sequence[Comparison]) -> str:
     told = []
     for each in levels:
         label = each.contrast.first
+        if len(levels) == 1:
+            label = named_level(each.contrast, label)
         if each.contrast.shared:
             label += f" ({each.contrast.shared})"
         if is_evident(each) or (len(levels) <= _MOST_NUMBERS and not each.is_same_model):

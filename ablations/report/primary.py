@@ -8,7 +8,7 @@ on the other half: on the items that it was chosen on, the best looks better tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -115,7 +115,7 @@ def primary_contrasts(
         return
     against = rivals(study)
     if "first_setting" in against:
-        for contrast in factor_contrasts(study):
+        for contrast in factor_contrasts(study, study.report.primary.parameters):
             yield replace(contrast, rival="first_setting"), items
     for contrast in _named_contrasts(study):
         yield contrast, items
@@ -169,18 +169,27 @@ def _named_contrasts(study: Study) -> Iterator[Contrast]:
     for pair in study.report.primary.contrasts:
         one, other = (number - 1 for number in pair)
         yield Contrast(
-            f"setting {one + 1} against {other + 1}",
+            "setting",
             *(labels[one], labels[other]),
             *((models[one],), (models[other],)),
             rival="first_setting",
         )
 
 
-def factor_contrasts(study: Study) -> Iterator[Contrast]:
-    """Yield the levels of every factor against its first level."""
+def factor_contrasts(study: Study, parameters: Collection[str] = ()) -> Iterator[Contrast]:
+    """Yield the levels of every factor against its first level.
+
+    Args:
+        study: with the factors.
+        parameters: only levels that differ in one of them are wanted; all where there are none.
+    """
     for factor in factors(study):
         first, *others = factor.levels
         for level in others:
+            if parameters and setting_key(first.setting, parameters) == setting_key(
+                level.setting, parameters
+            ):
+                continue
             what, one, other, shared = difference(factor, level)
             yield Contrast(what, one, other, level.models, first.models, shared)
 

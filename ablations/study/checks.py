@@ -228,6 +228,13 @@ def _primary_problems(study: Study) -> Iterator[str]:
         listed = "; ".join(str(dict(each)) for each in settings[:4])
         more = f"; and {len(settings) - 4} more" if len(settings) > 4 else ""
         yield f"report.primary.setting is not a setting of vary, which has {listed}{more}"
+    varied = dict.fromkeys(name for setting in settings for name in setting)
+    for name in primary.parameters:
+        if name not in varied:
+            near = nearest(name, varied)
+            yield f"report.primary.parameters names {name!r}, which vary does not have{near}"
+    if primary.parameters and "first_setting" not in primary.against:
+        yield "report.primary.parameters is about first_setting; add it to report.primary.against"
     for pair in primary.contrasts:
         if not all(1 <= number <= len(settings) for number in pair) or pair[0] == pair[1]:
             yield (

@@ -178,9 +178,14 @@ class PrimaryBlock(Described):
     """The setting of `vary` that is compared with the models of `against`. Without it, the best of
     several, which is chosen on one half of the items and tested on the other half."""
 
+    parameters: tuple[StrictStr, ...] = ()
+    """Of `first_setting`: only what differs in one of these parameters of `vary` is primary, such
+    as ``[placement]``. Without it, every parameter that varies."""
+
     contrasts: tuple[tuple[StrictInt, StrictInt], ...] = ()
     """Pairs of settings of `vary` by their number, from 1: the first minus the second, such as
-    ``[[2, 1], [3, 2]]``. Where it is given, `against` has no default."""
+    ``[[2, 1], [3, 2]]``. The bottom line begins with them. Where they are given, `against` has no
+    default."""
 
 
 class ReportBlock(Described):

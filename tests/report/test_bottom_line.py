@@ -97,6 +97,28 @@ def test_settings_come_first_where_the_study_names_them_first(tmp_path: Path) ->
         assert starts.index(True) == number
 
 
+def test_only_the_parameters_that_the_study_asks_about_are_primary(tmp_path: Path) -> None:
+    zone = [
+        {"bottom_layers": b, "bottom_transition": t, "top_transition": t}
+        for b in (1, 2)
+        for t in (0, 1)
+    ]
+    block = {"primary": {"against": ["first_setting"], "parameters": ["bottom_transition"]}}
+    first, limits = bottom_line(_run(tmp_path, 1.0, vary=zone, report=block))
+    assert first.startswith("On math, Swahili, transition zone on (")
+    assert first.endswith(") does not differ significantly from transition zone off.")
+    assert limits.startswith("What the data cannot tell")
+
+
+def test_pairs_of_settings_come_first_and_share_a_sentence(tmp_path: Path) -> None:
+    block = {"primary": {"contrasts": [[2, 1], [3, 1]], "against": ["soup"]}}
+    first, second, *_ = bottom_line(_run(tmp_path, 1.0, report=block))
+    assert first.startswith("On math, Swahili, b=1 u=2 (+")
+    assert " and b=2 u=2 (+" in first
+    assert first.endswith(") are better than b=0 u=2.")
+    assert "beats the soup by " in second
+
+
 def test_a_run_that_is_not_finished_says_so_first(tmp_path: Path) -> None:
     study = study_of(baseline=BASELINES, vary={"bottom_layers": [0, 1, 2]})
     left = frozenset({"math+swahili bottom_layers=2"})

@@ -328,6 +328,14 @@ def test_primary_comparisons_name_what_the_study_has(tmp_path: Path) -> None:
     assert "names first_setting; vary has no second setting" in message
     assert "report.primary.setting is not a setting of vary, which has {'bottom_l" in message
     assert "contrasts has [2, 1]; write the numbers of two settings of vary, from 1 to 1" in message
+    block = {"primary": {"against": ["soup"], "parameters": ["botom_layers"]}}
+    document = study_document(report=block, baseline=["soup"], vary={"bottom_layers": [1, 2]})
+    study = load_study(write_yaml(tmp_path / "misspelt.yml", document))
+    message = "\n".join(study_problems(study, ()))
+    assert (
+        "names 'botom_layers', which vary does not have; did you mean 'bottom_layers'?" in message
+    )
+    assert "is about first_setting; add it to report.primary.against" in message
     message = problems_of(tmp_path, report={"primary": {"against": ["better_expret"]}})
     assert "did you mean 'better_expert'?" in message
     both = {"bottom_layers": [1, 2]}

@@ -10,13 +10,19 @@ from collections.abc import Collection, Iterator, Sequence
 from ablations.report.among_settings import among_settings
 from ablations.report.baselines import baseline_of, kind_text
 from ablations.report.comparisons import Comparer, Comparison, compare_all, compare_models
-from ablations.report.design import Group, Model, merge_notes
+from ablations.report.design import WHOLE_EXPERT, Group, Model, merge_notes
 from ablations.report.experts_alone import experts_alone
 from ablations.report.merged import as_merged
 from ablations.report.missing import failure_problems, unfinished_text
 from ablations.report.observations import Measure, Observations
 from ablations.report.primary import Choice, halves, primary_measures, rivals
-from ablations.report.readings import compared_with, is_too_short, listed, told_difference
+from ablations.report.readings import (
+    compared_with,
+    is_too_short,
+    listed,
+    place_of_reading,
+    told_difference,
+)
 from ablations.report.score_maps import LayerMap, layer_map
 from ablations.report.summaries import Summaries
 from ablations.report.targets import ordered
@@ -208,10 +214,10 @@ def _clause(comparison: Comparison) -> str:
 def _against_first(levels: Sequence[Comparison]) -> str:
     """Return which settings differ from the first one, in one sentence."""
     measure, group = levels[0].measure, levels[0].group
-    told = []
-    for each in levels:
+    told: list[tuple[Comparison, str]] = []
+    for each in sorted(levels, key=place_of_reading):
         label = each.contrast.first
-        if len(levels) == 1:
+        if not told:  # it stands first in the sentence
             label = named_level(each.contrast, label)
         if each.contrast.shared:
             label += f" ({each.contrast.shared})"
@@ -219,6 +225,7 @@ def _against_first(levels: Sequence[Comparison]) -> str:
             label += f" ({told_difference(each)})"
         told.append((each, label))
     name = named_level(levels[0].contrast, levels[0].contrast.second)
+    name = f"the {name}" if name == WHOLE_EXPERT else name
     return f"On {measure_text(measure, group)}, {compared_with(name, told)}."
 
 

@@ -69,6 +69,11 @@ def compared_with(first: str, told: Sequence[tuple[Comparison, str]]) -> str:
     return listed(parts, ", and ")
 
 
+def place_of_reading(comparison: Comparison) -> int:
+    """Return the place of a comparison's reading among those of a `compared_with` sentence."""
+    return list(_READINGS).index(_reading(comparison))
+
+
 def listed(texts: Sequence[str], last: str = " and ") -> str:
     """Return ``a, b and c``."""
     *some, end = texts

@@ -89,6 +89,15 @@ def test_settings_against_the_first_one(tmp_path: Path) -> None:
     assert "300 items" in limits
 
 
+def test_bare_values_are_named_where_they_stand_first(tmp_path: Path) -> None:
+    vary = {"placement": ["outer", "middle", "alternating"], "bottom_layers": [1]}
+    block = {"primary": {"against": ["first_setting"]}}
+    (first, *_) = bottom_line(_run(tmp_path, 0.0, vary=vary, report=block))
+    assert first.startswith("On math, Swahili, placement middle (")
+    assert "]) and alternating (" in first
+    assert first.endswith("]) do not differ significantly from placement outer.")
+
+
 def test_settings_come_first_where_the_study_names_them_first(tmp_path: Path) -> None:
     for number, against in enumerate((["first_setting", "soup"], ["soup", "first_setting"])):
         block = {"primary": {"against": against}}

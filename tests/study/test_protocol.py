@@ -12,6 +12,7 @@ import yaml
 from ablations.engines import vllm_engine
 from ablations.engines.backends import check_devices
 from ablations.engines.options import EngineOptions
+from ablations.study.chat_notes import is_named_as_base
 from ablations.study.experts import ExpertsFile
 from ablations.study.files import read_study
 from ablations.study.planning import StudyPlan, plan_study
@@ -93,6 +94,22 @@ def test_who_is_asked_against_the_grain_is_said(models: Path, tmp_path: Path) ->
     with_template = _plan(templated, tmp_path, apply_chat_template=True).notes
     assert any(note.startswith("plain is a base model that is asked") for note in with_template)
     assert not any("no prompt is written with it" in note for note in with_template)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        *((name, True) for name in ("Qwen/Qwen3-8B-Base", "google/gemma-3-4b-pt")),
+        *((name, True) for name in ("meta-llama/Llama-3.1-8B", "meta-llama/Meta-Llama-3-8B")),
+        *((name, True) for name in ("Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-0.5B@main")),
+        *((name, True) for name in ("mistralai/Mistral-7B-v0.1", "meta-llama/Llama-2-7b-hf")),
+        *((name, False) for name in ("meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-8B")),
+        *((name, False) for name in ("MergeBench/Llama-3.1-8B_math", "google/gemma-2-9b-it")),
+        *((name, False) for name in ("meta-llama/Llama-3.1-8B+me/adapter", "runs/pocket/task")),
+    ],
+)
+def test_a_base_model_is_known_by_its_name(name: str, expected: bool) -> None:
+    assert is_named_as_base(name) is expected
 
 
 def test_lm_evals_own_tasks_are_known_by_name(models: Path, tmp_path: Path) -> None:

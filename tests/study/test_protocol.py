@@ -130,7 +130,10 @@ def test_more_gpus_than_there_are_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(InputError, match=r"64 x 4 = 256, and there are \d+ GPUs here"):
         check_devices("vllm", large)
     check_devices("vllm", EngineOptions())
-    check_devices("hf", EngineOptions(device_map="auto"))
+    spread = EngineOptions(device_map="auto")
+    check_devices("hf", spread)
+    with pytest.raises(InputError, match="device_map is transformers'; with --backend vllm write"):
+        check_devices("vllm", spread)
     monkeypatch.setattr(vllm_engine, "is_cpu_build", lambda: True)
     with pytest.raises(InputError, match="CPU build runs no pipeline stages"):
         check_devices("vllm", EngineOptions(pipeline_parallel_size=2))

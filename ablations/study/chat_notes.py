@@ -71,7 +71,7 @@ def is_named_as_base(reference: str) -> bool:
 def chat_notes(study: Study, experts: Mapping[str, Expert]) -> Iterator[str]:
     """Yield which models are asked otherwise than they were trained to be, as far as names tell."""
     is_base = {
-        name: is_named_as_base(expert.reference)
+        name: is_named_as_base(expert.source or expert.reference)
         or (len(experts) > 1 and name == study.experts.base)
         for name, expert in experts.items()
     }

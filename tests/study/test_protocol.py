@@ -12,10 +12,12 @@ import yaml
 from ablations.engines import vllm_engine
 from ablations.engines.backends import check_devices
 from ablations.engines.options import EngineOptions
-from ablations.study.chat_notes import is_named_as_base
+from ablations.models.find import Expert
+from ablations.study.chat_notes import chat_notes, is_named_as_base
 from ablations.study.experts import ExpertsFile
 from ablations.study.files import read_study
 from ablations.study.planning import StudyPlan, plan_study
+from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.standins.talkers import write_model
 from tests.standins.tasks import write_tasks
@@ -110,6 +112,24 @@ def test_who_is_asked_against_the_grain_is_said(models: Path, tmp_path: Path) ->
 )
 def test_a_base_model_is_known_by_its_name(name: str, expected: bool) -> None:
     assert is_named_as_base(name) is expected
+
+
+def test_a_single_base_model_of_the_hub_is_told(tmp_path: Path) -> None:
+    """Its folder is one of the hub's cache, whose last name is a commit."""
+    name = "Qwen/Qwen2.5-7B"
+    folder = tmp_path / "models--Qwen--Qwen2.5-7B" / "snapshots" / "0a1b"
+    document = {
+        "name": "evaluate",
+        "question": "What does it score?",
+        "baseline": ["base"],
+        "experts": {"base": name, "task": [name], "language": [name]},
+        "evaluate": {"tasks": ["words"], "apply_chat_template": True},
+    }
+    experts = {name: Expert(name, folder, source=f"{name}@0a1b")}
+    (note,) = chat_notes(Study.model_validate(document), experts)
+    assert note.startswith("Qwen/Qwen2.5-7B is a base model that is asked with a chat template")
+    tuned = {name: Expert(name, folder, source="Qwen/Qwen2.5-7B-Instruct@0a1b")}
+    assert not list(chat_notes(Study.model_validate(document), tuned))
 
 
 def test_lm_evals_own_tasks_are_known_by_name(models: Path, tmp_path: Path) -> None:

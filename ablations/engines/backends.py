@@ -52,6 +52,11 @@ def check_devices(backend: Backend, options: EngineOptions) -> None:
     Raises:
         InputError: where it has fewer, or the backend spreads a model in another way.
     """
+    if backend == "vllm" and options.device_map is not None:
+        raise InputError(
+            "device_map is transformers'; with --backend vllm write tensor_parallel_size: N to "
+            "spread a model over N GPUs"
+        )
     if backend == "vllm":
         vllm_engine.check_workers(options)
     elif options.gpus > 1:

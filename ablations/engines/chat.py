@@ -18,6 +18,9 @@ from layerswap_method.errors import InputError, first_line, nearest
 _CHAT = [{"role": "user", "content": "1 + 1 = ?"}]
 """What a template is tried on."""
 
+_ENDS = ("</", "[/", "<|")
+"""How tokens begin that may end the thinking; ``<unk>`` and its like are none."""
+
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tekken.json")
 """Files that hold a tokenizer's vocabulary; a model has one of them."""
 
@@ -118,7 +121,7 @@ def _check(protocol: Protocol, folder: Path) -> None:
     if token is not None:
         vocabulary = _tokenizer(folder).get_vocab()
         if token not in vocabulary:
-            marks = [each for each in vocabulary if each.startswith(("<", "["))]
+            marks = [each for each in vocabulary if each.startswith(_ENDS)]
             raise InputError(
                 f"{folder}: think_end_token {token!r} is not in the vocabulary of its tokenizer"
                 f"{nearest(token, marks)}"

@@ -18,6 +18,14 @@ from ablations.study.schema import Study
 _BASE_NAME = re.compile(r"(?:^|[-_./])(?:base|pt)(?:$|[-_./@+])", re.IGNORECASE)
 """In the names of models that were only pretrained: ``Qwen3-8B-Base``, ``gemma-3-4b-pt``."""
 
+_BARE_NAME = re.compile(
+    r"(?:^|/)(?:(?:Meta-)?Llama-\d(?:\.\d)?|Qwen(?:1\.5|2|2\.5)|gemma(?:-2)?|SmolLM2?)"
+    r"-\d+(?:\.\d+)?[bm](?:-hf)?(?:@|$)|(?:^|/)Mistral-7B-v0\.\d(?:@|$)",
+    re.IGNORECASE,
+)
+"""Families whose pretrained model has the name without an ending: ``Llama-3.1-8B``,
+``Qwen2.5-7B``. (``Qwen3-8B`` was trained on chats.)"""
+
 _TOKENIZERS = ("tokenizer", "tokenizer_source", "chat_template")
 """Keys of a recipe that make a tokenizer of its own for the merge."""
 
@@ -54,10 +62,16 @@ def tokenizer_problems(expansion: Expansion, experts: Mapping[str, Expert]) -> I
             )
 
 
+def is_named_as_base(reference: str) -> bool:
+    """Return whether the name of a model says that it was only pretrained."""
+    is_bare = "+" not in reference and _BARE_NAME.search(reference)
+    return bool(is_bare or _BASE_NAME.search(reference))
+
+
 def chat_notes(study: Study, experts: Mapping[str, Expert]) -> Iterator[str]:
     """Yield which models are asked otherwise than they were trained to be, as far as names tell."""
     is_base = {
-        name: bool(_BASE_NAME.search(expert.reference))
+        name: is_named_as_base(expert.source or expert.reference)
         or (len(experts) > 1 and name == study.experts.base)
         for name, expert in experts.items()
     }

@@ -104,7 +104,7 @@ def _read_table(path: Path) -> list[Item]:
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {describe_error(error)}") from error
     items = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):  # a question may hold other breaks
         if not line.strip():
             continue
         question, tab, answer = line.rpartition("\t")

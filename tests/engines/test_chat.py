@@ -67,6 +67,8 @@ def test_templates_are_found_by_name(talker: Path, model: Path) -> None:
         check_protocol(Protocol(apply_chat_template=True), [talker, model])
     with pytest.raises(InputError, match=r"'</thnk>' is not in the vocab.*did you mean '</think>'"):
         check_protocol(Protocol(think_end_token="</thnk>"), [talker])
+    with pytest.raises(InputError, match=r"not in the vocabulary of its tokenizer$"):
+        check_protocol(Protocol(think_end_token="</unk>"), [model])  # which has an <unk>
     check_protocol(Protocol(apply_chat_template=True, think_end_token="</think>"), [talker])
 
 
@@ -126,6 +128,18 @@ def _prompts(evaluation: Evaluation) -> list[str]:
     return [sample.prompts[0] for sample in evaluation.samples]
 
 
+def _with_tools_alone(talker: Path, folder: Path) -> Path:
+    """Return the same model with only the template that is called tools."""
+    folder.mkdir()
+    for file in talker.iterdir():
+        if file.is_file():
+            (folder / file.name).symlink_to(file)
+    (folder / "chat_template.jinja").unlink()
+    (folder / "chat_template.jinja").write_text(TOOLS)
+    assert chat_template(folder) == TOOLS
+    return folder
+
+
 @pytest.mark.slow
 def test_prompts_are_those_of_lm_evals_command_line(
     talker: Path, tasks: Path, tmp_path: Path
@@ -144,13 +158,7 @@ def test_prompts_are_those_of_lm_evals_command_line(
 def test_a_template_is_applied_by_its_name(talker: Path, tasks: Path, tmp_path: Path) -> None:
     ours = _prompts(ask(talker, tasks, Protocol(apply_chat_template="tools")))
     assert ours[0].endswith("[answer]")
-    (alone := tmp_path / "alone").mkdir()
-    for file in talker.iterdir():  # the same model with this template only
-        if file.is_file():
-            (alone / file.name).symlink_to(file)
-    (alone / "chat_template.jinja").unlink()
-    (alone / "chat_template.jinja").write_text(TOOLS)
-    assert chat_template(alone) == TOOLS
+    alone = _with_tools_alone(talker, tmp_path / "alone")
     assert ours == _by_lm_eval(alone, tasks, tmp_path / "a", "hf", "--apply_chat_template")
     # lm-eval 0.4.13 writes the name into its results and applies the default.
     named = ("--apply_chat_template", "tools")
@@ -178,6 +186,11 @@ def test_vllm_is_asked_and_answers_like_transformers(
     options = ("--apply_chat_template",)
     theirs = _by_lm_eval(talker, tasks, tmp_path / "out", "vllm", *options)
     assert _prompts(ask(talker, tasks, plain, "vllm")) == theirs
+    named = Protocol(apply_chat_template="tools")
+    alone = _with_tools_alone(talker, tmp_path / "alone")
+    theirs = _by_lm_eval(alone, tasks, tmp_path / "named", "vllm", *options)
+    assert _prompts(ask(talker, tasks, named, "vllm")) == theirs
+    assert theirs[0].endswith("[answer]")
     _check_repeats(talker, tasks, "vllm")
 
 

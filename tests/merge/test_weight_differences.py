@@ -28,7 +28,7 @@ def swaps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return the merge of `lighton_sw.yml` on stand-ins, and the swap made by hand, in shards."""
     root = tmp_path_factory.mktemp("swaps")
     for seed, name in enumerate(("EN", "SW")):
-        make_model("llama", root / name, seed, num_hidden_layers=LAYERS)
+        make_model("qwen3", root / name, seed, num_hidden_layers=LAYERS)
     document = yaml.safe_load((ROOT / "recipes/community/lighton_sw.yml").read_text("utf-8"))
     here = {f"lightonai/Qwen3-8B-{name}": str(root / name) for name in ("EN", "SW")}
     document["base_model"] = here[document["base_model"]]
@@ -42,7 +42,7 @@ def swaps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for name in english
         if any(name.startswith(f"model.layers.{n}.") for n in range(FIRST, LAST + 1))
     }
-    assert len(taken) == 90
+    assert len(taken) == 110
     swapped = {name: english[name] if name in taken else swahili[name] for name in swahili}
     shutil.copytree(root / "SW", root / "published")
     (root / "published" / FILE).unlink()
@@ -66,14 +66,14 @@ def verify(one: Path, other: Path, *options: str) -> tuple[int, str]:
 def test_the_recipe_gives_the_published_swap(swaps: dict[str, Path]) -> None:
     code, text = verify(swaps["merged"], swaps["published"])
     assert code == 0
-    assert text.startswith("equal: all 327 tensors of ")
+    assert text.startswith("equal: all 399 tensors of ")
 
 
 def test_layers_that_differ_are_named_with_how_much(swaps: dict[str, Path]) -> None:
     code, text = verify(swaps["merged"], swaps["SW"])
     assert code == 1
-    assert "90 of 327 common tensors differ; layers (0-based): 13-22; outside the lay" in text
-    assert "  layer 13: 9 tensors, largest difference " in text
+    assert "110 of 399 common tensors differ; layers (0-based): 13-22; outside the lay" in text
+    assert "  layer 13: 11 tensors, largest difference " in text
     code, text = verify(swaps["merged"], swaps["SW"], "--format", "json")
     found = json.loads(text)
     assert code == 1
@@ -115,7 +115,7 @@ def shorter(held: dict[str, torch.Tensor]) -> None:
     [
         (
             one_value,
-            "1 of 327 common tensors differ; layers (0-based): none; outside the layers:",
+            "1 of 399 common tensors differ; layers (0-based): none; outside the layers:",
         ),
         (not_a_number, "outside the layers: 1 tensors, largest difference nan"),
         (narrower, "other dtypes (compared by value): 1 tensors: model.norm.weight"),
@@ -137,7 +137,7 @@ def test_every_kind_of_difference(
     assert code == 1
     assert says in text
     if change is narrower:
-        assert "the values of all 327 common tensors are equal" in text
+        assert "the values of all 399 common tensors are equal" in text
 
 
 def test_a_tied_head_may_be_stored_once(tmp_path: Path) -> None:

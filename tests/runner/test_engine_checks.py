@@ -1,4 +1,4 @@
-"""A study whose live engine goes wrong ends as one that never used it. On transformers."""
+"""A study whose live engine goes wrong ends as one that never used it, and killed tasks go on."""
 
 import dataclasses
 import logging
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ablations.engines import vllm_cpu
 from ablations.engines.in_place import HfEngine
 from ablations.runner import records
 from ablations.runner.engines import EngineSetup
@@ -19,7 +20,7 @@ from ablations.runner.run import FINGERPRINTS, _write_run_file
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
 from tests.runner.fakes import InProcess, scores_by_label
-from tests.standins.studies import study_document, write_tasks, write_yaml
+from tests.standins.studies import study_document, write_expert, write_tasks, write_yaml
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*torch_dtype.*")]
@@ -96,33 +97,47 @@ def test_a_study_on_a_broken_engine_is_that_on_checkpoints(
         assert scores_by_label(tmp_path / f"later_{every}") == wanted
 
 
-def test_a_task_that_is_killed_in_the_middle_goes_on(tmp_path: Path, models: Path) -> None:
-    tasks = write_tasks(tmp_path / "tasks", ["words"], items=600)
-    document = {"experts": {name: str(models / name) for name in ("base", "math", "swahili")}}
+VLLM = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(vllm_cpu.installed_version() is None, reason="vLLM is not installed"),
+]
+
+
+@pytest.mark.parametrize(("backend", "at_once"), [("hf", 2), pytest.param("vllm", 1, marks=VLLM)])
+def test_a_task_that_is_killed_in_the_middle_goes_on(
+    tmp_path: Path, backend: str, at_once: int
+) -> None:
+    """Answers are kept in batches on transformers, and one by one on vLLM: `at_once`."""
+    for seed, name in enumerate(("base", "math", "swahili")):
+        write_expert(tmp_path / name, seed, hidden=64)  # vLLM on CPU takes heads of 32
+    tasks = write_tasks(tmp_path / "tasks", ["words"], items=240)
+    document = {"experts": {name: str(tmp_path / name) for name in ("base", "math", "swahili")}}
     experts = write_yaml(tmp_path / "experts.yml", document | {"include_path": str(tasks)})
-    evaluate = {"tasks": ["words"], "options": {"batch_size": 2}}
+    options = {"batch_size": 2, "kv_cache_gib": 1, "max_num_seqs": 2}
+    evaluate = {"tasks": ["words"], "options": options}
     changes = {"baseline": ["base"], "vary": {"bottom_layers": [1]}, "evaluate": evaluate}
     study = str(write_yaml(tmp_path / "small.yml", study_document(**changes)))
     code = "from ablations.cli import main; main()"
-    words = ["run", study, "--experts", str(experts), "--backend", "hf", "--only", "kind=base"]
+    words = ["run", study, "--experts", str(experts), "--backend", backend, "--only", "kind=base"]
     command = [sys.executable, "-c", code, *words, "--out"]
-    options = {"cwd": ROOT, "env": os.environ | {"OMP_NUM_THREADS": "1"}, "text": True}
+    given = {"cwd": ROOT, "env": os.environ | {"OMP_NUM_THREADS": "1"}, "text": True}
     killed, peaceful = tmp_path / "killed", tmp_path / "peaceful"
 
     def kept() -> list[Path]:
         return [p for p in killed.glob("records/.*.answers") if p.read_bytes().count(b"\n") >= 5]
 
-    with subprocess.Popen([*command, str(killed)], stderr=subprocess.DEVNULL, **options) as runner:
+    with subprocess.Popen([*command, str(killed)], stderr=subprocess.DEVNULL, **given) as runner:
         wait_until(kept, running=runner, every_s=0.005)
         runner.send_signal(signal.SIGKILL)
     (answers,) = killed.glob("records/.*.answers")
     assert not list(killed.glob("records/[!.]*"))
-    before = 2 * answers.read_bytes().count(b"\n")
+    before = at_once * answers.read_bytes().count(b"\n")
     for out in (killed, peaceful):
-        subprocess.run([*command, str(out)], check=True, capture_output=True, **options)
+        subprocess.run([*command, str(out)], check=True, capture_output=True, **given)
     (cell,) = records.load_run(killed).cells
+    assert cell.backend == backend
     # The engine's process may have written a batch more before it noticed.
-    assert before <= cell.tasks[0].evaluation.answers_before < 600
+    assert before <= cell.tasks[0].evaluation.answers_before < 240
     assert scores_by_label(killed) == scores_by_label(peaceful)
     assert not list(killed.glob("records/.*"))
     (whole,) = records.load_run(peaceful).cells

@@ -1,5 +1,6 @@
 """Every shipped study: its header, and a dry run on experts of the right names."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ from ablations.study.checks import expert_names
 from ablations.study.experts import read_experts_file
 from ablations.study.files import STUDIES
 from ablations.study.schema import Study
+from layerswap_method.recipe.references import named_models
 from tests.standins.studies import write_expert, write_tasks, write_yaml
 from tests.study.test_files import load_study
 
 FILES = sorted(path for path in STUDIES.rglob("*.yml") if path.parent.name != "experts")
+RECIPES = Path(__file__).parents[2] / "recipes"
 EXPERTS = sorted((STUDIES / "experts").rglob("*.yml"))
 HEADER = ("# What:", "# Run:", "# Needs:", "# Source:", "# Expected:")
 
@@ -52,6 +55,39 @@ def test_its_experts_file_has_every_expert(path: Path) -> None:
     assert study.experts_file is not None
     file = read_experts_file(path.parent / study.experts_file)
     assert set(expert_names(study)) <= set(file.experts)
+
+
+def test_reports_of_merges_say_what_was_gained_and_lost() -> None:
+    rivals = {"base", "task_expert", "language_expert"}
+    merging = [study for study in map(load_study, FILES) if study.recipe]
+    asked = [study for study in merging if rivals & set(study.baseline)]
+    assert len(asked) > 10
+    for study in asked:
+        assert not study.report.tables or "losses" in study.report.tables, study.name
+
+
+def names_in(references: Iterable[str]) -> set[str]:
+    """Return the models' and adapters' own names: the last parts of their ids and paths."""
+    parts = (part for reference in references for part in reference.split("+"))
+    return {part.split("@")[0].rstrip("/").rpartition("/")[2] for part in parts}
+
+
+def test_every_family_of_the_recipes_has_an_experts_file() -> None:
+    """A recipe's models are another pair of a family that a file names, or that file's own."""
+    files = [
+        names_in(each.path for each in read_experts_file(path).experts.values()) for path in EXPERTS
+    ]
+    recipes = sorted(
+        path for path in RECIPES.rglob("*.yml") if RECIPES / "experts" not in path.parents
+    )
+    assert len(recipes) > 40
+    for path in recipes:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        models = names_in(named_models(document))
+        if path.parent.name == "different_bases":  # a base of one family is no base of the other
+            assert any(models <= names for names in files), path
+        else:
+            assert any(models & names for names in files), path
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +140,7 @@ def test_shipped_experts_are_taken_by_name(pocket: Path, monkeypatch: pytest.Mon
     assert "\n  math: " in result.output
     result = CliRunner().invoke(main, [*arguments, "pokcet"])
     assert result.exit_code == 2
-    assert "did you mean 'pocket'? Shipped are llama_8b, llama_8b_trained, " in result.output
+    assert "did you mean 'pocket'? Shipped are llama2_mistral, llama3_8b, " in result.output
 
 
 def test_the_layer_counts_are_those_of_the_paper() -> None:

@@ -98,6 +98,13 @@ def test_rev2_asks_the_corrected_questions_with_mgsms_exemplars(data: Path) -> N
     assert prompt.rpartition("Frage: ")[0] == own.rpartition("Frage: ")[0]
 
 
+def test_rev2_keeps_a_question_with_a_break_that_ends_no_line(data: Path) -> None:
+    _rev2(data / "mgsm_rev2", "sw", "Ngapi ni 3 +\u2028 4?\t7\r")
+    asked = ask(gold, ("layerswap_mgsm_rev2_sw",), data_dir=data).samples
+    assert {sample.target for sample in asked} == {"7"}
+    assert "Ngapi ni 3 +\u2028 4?\n" in asked[0].prompts[0]
+
+
 def test_rev2_reads_a_folder_of_tables_alone(data: Path) -> None:
     for path in (*(data / "mgsm_rev2").iterdir(), *(data / "mgsm").glob("*_train.jsonl")):
         path.rename(data / path.name)

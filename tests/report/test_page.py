@@ -144,6 +144,16 @@ def test_on_a_narrow_window_every_number_has_its_head_beside_it(page: Page) -> N
     assert "math, Swahili" in shown
 
 
+def test_on_a_narrow_window_no_head_stands_beside_nothing(page: Page) -> None:
+    cells = page.locator("#cells tbody td")
+    empty = [each for each in cells.all() if each.text_content() == ""]
+    assert empty
+    for width, is_shown in ((1280, True), (400, False)):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert {each.is_visible() for each in empty} == {is_shown}
+    assert cells.nth(1).is_visible()
+
+
 def test_the_first_screen_answers(page: Page) -> None:
     page.set_viewport_size({"width": 1280, "height": 900})
     tops = [

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from ablations.report.among_settings import among_settings
 from ablations.report.baselines import baseline_of, kind_text
 from ablations.report.comparisons import Comparer, Comparison, compare_all, compare_models
-from ablations.report.design import Group, Model, merge_notes
+from ablations.report.design import WHOLE_EXPERT, Group, Model, merge_notes
 from ablations.report.experts_alone import experts_alone
 from ablations.report.merged import as_merged
 from ablations.report.missing import failure_problems, unfinished_text
@@ -98,7 +98,7 @@ def sentences(
         swaps = [each for each in here if each.contrast.rival != "first_setting"]
         swaps.sort(key=lambda each: _place(each, asked))
         levels = [each for each in here if each.contrast.rival == "first_setting"]
-        answers = [_against_rivals(swaps)] if swaps else []
+        answers = [_against_rivals(swaps) + _without_swap(observations, swaps)] if swaps else []
         costs += _cost(observations, swaps[0], told) if swaps else []
         names = dict.fromkeys(each.contrast.factor for each in levels)
         settings = [_against_first([c for c in levels if c.contrast.factor == n]) for n in names]
@@ -164,6 +164,21 @@ def _against_rivals(swaps: Sequence[Comparison]) -> str:
     return f"{text}."
 
 
+def _without_swap(observations: Observations, swaps: Sequence[Comparison]) -> str:
+    """Return that what is compared takes all layers from one expert; empty for a true swap."""
+    if (observations.run.study.recipe or {}).get("merge_method") != "layer_swap":
+        return ""
+    contrast = swaps[0].contrast
+    found = [observations.cells(model, swaps[0].group) for model in contrast.first_models]
+    plans = [cell.plan for cells in found for cell in cells.values() if cell is not None]
+    sources = {source for plan in plans for source in plan or ("average",)}
+    if sources not in ({"task"}, {"language"}):
+        return ""
+    name = contrast.first if contrast.choice is None else contrast.choice.setting
+    name = name or f"the {contrast.first}"
+    return f" Note: {name} swaps no layer; every layer is the {sources.pop()} expert's."
+
+
 def _choice(chosen: Choice) -> str:
     """Return what the chosen setting is among the others."""
     number = chosen.settings
@@ -213,6 +228,7 @@ def _against_first(levels: Sequence[Comparison]) -> str:
             label += f" ({told_difference(each)})"
         told.append((each, label))
     name = named_level(levels[0].contrast, levels[0].contrast.second)
+    name = f"the {name}" if name == WHOLE_EXPERT else name
     return f"On {measure_text(measure, group)}, {compared_with(name, told)}."
 
 

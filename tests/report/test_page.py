@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from ablations.report.writer import build
 from ablations.runner.records import Run
+from tests.report.runs import study_of, write_run
 
 COLUMN = 3  # pocket_math_sw
 
@@ -134,6 +135,19 @@ def test_nothing_has_to_be_scrolled_sideways(page: Page, width: int) -> None:
     found = page.evaluate(wide)
     assert len(found) > 5
     assert max(found) <= 0
+
+
+def test_a_path_in_a_warning_is_broken_on_a_narrow_window(
+    browser: Browser, tmp_path: Path
+) -> None:
+    study = study_of(evaluate={"tasks": ["word_problems_about_money_in_two_steps_sw"]})
+    run = write_run(tmp_path / "run", study, lambda _, __: -99.0, items=20)
+    build(run, ["html"], tmp_path / "report")
+    page = browser.new_page(viewport={"width": 400, "height": 900})
+    page.goto((tmp_path / "report" / "report.html").as_uri())
+    assert "samples.jsonl" in (page.locator("#problems li").first.text_content() or "")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.close()
 
 
 def test_on_a_narrow_window_every_number_has_its_head_beside_it(page: Page) -> None:

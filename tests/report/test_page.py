@@ -137,9 +137,7 @@ def test_nothing_has_to_be_scrolled_sideways(page: Page, width: int) -> None:
     assert max(found) <= 0
 
 
-def test_a_path_in_a_warning_is_broken_on_a_narrow_window(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_a_path_in_a_warning_is_broken_on_a_narrow_window(browser: Browser, tmp_path: Path) -> None:
     study = study_of(evaluate={"tasks": ["word_problems_about_money_in_two_steps_sw"]})
     run = write_run(tmp_path / "run", study, lambda _, __: -99.0, items=20)
     build(run, ["html"], tmp_path / "report")

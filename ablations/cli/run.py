@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from ablations.cli.log import show_log, watched
+from ablations.cli.log import say_answer, show_log, watched
 from ablations.cli.options import (
     allow_code_option,
     backend_option,
@@ -119,7 +119,8 @@ def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) ->
 
         answer = answer_text(load_run(result.out))
     if answer:
-        click.echo(f"\n{answer}")
+        click.echo()
+        say_answer(answer)
     if result.summary.failed:
         sys.exit(1)
 

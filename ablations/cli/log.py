@@ -21,6 +21,15 @@ def say(text: str, *, err: bool = False) -> None:
         click.echo(text, err=err)
 
 
+def say_answer(text: str) -> None:
+    """Print the answer of a study on stdout; its warnings are red on a terminal."""
+    is_warning = False
+    for line in text.splitlines():
+        if not line.startswith(" "):  # else it goes on with the line before
+            is_warning = line.startswith("Warning: ")
+        click.secho(line, fg="red" if is_warning else None)
+
+
 @contextmanager
 def watched(what: str = "starting") -> Iterator[None]:
     """Show a status line on a terminal until the block ends; print lines in it by `say`.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ablations.cli.log import say, watched
+from ablations.cli.log import say, say_answer, watched
 from ablations.cli.options import folder_option
 from ablations.machine.progress import Step, tell
 from ablations.report.formats import FORMATS
@@ -69,7 +69,7 @@ def report(
             click.echo(path)
     click.echo()
     found = written.report
-    click.echo(as_text(found.question, found.problems, [*found.bottom_line, *found.merges]))
+    say_answer(as_text(found.question, found.problems, [*found.bottom_line, *found.merges]))
 
 
 def _folder(path: Path, opened: ExitStack) -> Path:

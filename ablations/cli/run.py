@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from ablations.cli.log import show_log, watched
+from ablations.cli.log import say_answer, show_log, watched
 from ablations.cli.options import (
     allow_code_option,
     backend_option,
@@ -97,6 +97,7 @@ def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) ->
 
     with watched("loading the libraries"), ExitStack() as opened:
         with heeding_interrupts():
+            from ablations.report.merged import cell_names
             from ablations.runner import run as runner
 
         short = {key: options.pop(name) for name, key in _KEYS.items()}
@@ -104,7 +105,7 @@ def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) ->
         if is_bundle(study):
             given = {**OWN_CHOICE, **given}
             study = str(opened.enter_context(unpacked(Path(study))) / STUDY)
-        chosen = runner.RunOptions(settings=given, cell_lines=True, **options)
+        chosen = runner.RunOptions(settings=given, cell_names=cell_names, **options)
         if not dry_run:
             show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
         result = runner.dry_run(study, chosen) if dry_run else runner.run_study(study, chosen)
@@ -118,7 +119,8 @@ def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) ->
 
         answer = answer_text(load_run(result.out))
     if answer:
-        click.echo(f"\n{answer}")
+        click.echo()
+        say_answer(answer)
     if result.summary.failed:
         sys.exit(1)
 

@@ -135,7 +135,11 @@ def _draw_names(axes: Any, panel: Panel, limits: tuple[float, float]) -> None:
             va="center",
             fontsize=_LABEL_PT,
             color=color,
-            arrowprops={"arrowstyle": "-", "lw": 0.5, "color": color, "shrinkA": 0, "shrinkB": 0},
+            # To the middle of the left edge: a line to the centre crosses the names between.
+            arrowprops={
+                **{"arrowstyle": "-", "lw": 0.5, "color": color},
+                **{"shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)},
+            },
         )
 
 

@@ -110,7 +110,8 @@ def _size(request: EvaluationRequest, tokenizer: Any, context: int | None) -> Ta
     seconds = [each.args[1] if len(each.args) > 1 else "" for each in asked]
     choices = [second if isinstance(second, str) else "" for second in seconds]
     lengths = [
-        len(tokenizer(f"{each.args[0]}{choice}")["input_ids"])
+        # Not verbose: too long a prompt is cut below, and transformers would warn of errors.
+        len(tokenizer(f"{each.args[0]}{choice}", verbose=False)["input_ids"])
         for each, choice in zip(asked, choices, strict=True)
     ]
     # A limit that the user gives may take what the longest prompt leaves of the context.

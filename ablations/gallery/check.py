@@ -21,6 +21,7 @@ from layerswap_method.delta_revert.spec import NAME as DELTA_REVERT
 from layerswap_method.delta_revert.spec import RevertSpec
 from layerswap_method.errors import InputError
 from layerswap_method.layer_swap.recipe import LayerSwapDocument
+from layerswap_method.layer_swap.report import most_swapped
 from layerswap_method.layer_swap.spec import NAME as LAYER_SWAP
 from layerswap_method.layer_swap.spec import LayerSwapSpec
 from layerswap_method.layer_swap.stream import check_swap_modules
@@ -185,7 +186,9 @@ def _depth_findings(document: Mapping[str, Any], known: Mapping[str, Known]) -> 
             if isinstance(spec, RevertSpec):
                 spec.layers(depth)
             elif spec is not None and spec.placement != "delta_share":
-                spec.plan(depth)
+                warning = most_swapped(spec, spec.plan(depth))
+                if warning is not None:
+                    yield "warning", warning
         except ValueError as error:
             yield "error", str(error)
 

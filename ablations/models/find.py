@@ -127,7 +127,11 @@ def build_hint(path: str) -> str:
 
     Where a folder above has it, the command belongs there.
     """
-    command = next((_BUILT[part] for part in Path(path).parts if part in _BUILT), None)
+    place = Path(path)
+    if place.is_relative_to(Path.cwd()):
+        place = place.relative_to(Path.cwd())
+    first, second, *_ = (*place.parts, "", "")
+    command = _BUILT.get(second) if first == "runs" else None
     if command is None or any(is_folder(each / path) for each in Path.cwd().parents):
         return ""
     return f"; {command} makes it here"

@@ -108,7 +108,7 @@ def sentences(
         swaps = [each for each in here if each.contrast.rival != "first_setting"]
         swaps.sort(key=lambda each: _place(each, asked))
         levels = [each for each in here if each.contrast.rival == "first_setting"]
-        answers = [_against_rivals(swaps)] if swaps else []
+        answers = [_against_rivals(swaps) + _without_swap(observations, swaps)] if swaps else []
         costs += _cost(observations, swaps[0], told) if swaps else []
         firsts: dict[tuple[str, str], list[Comparison]] = {}
         for each in levels:
@@ -172,6 +172,21 @@ def _against_rivals(swaps: Sequence[Comparison]) -> str:
         names = listed(list(map(_rival, rest)))
         text += f"; {names} on all {rest[0].outcome.items}"
     return f"{text}."
+
+
+def _without_swap(observations: Observations, swaps: Sequence[Comparison]) -> str:
+    """Return that what is compared takes all layers from one expert; empty for a true swap."""
+    if (observations.run.study.recipe or {}).get("merge_method") != "layer_swap":
+        return ""
+    contrast = swaps[0].contrast
+    found = [observations.cells(model, swaps[0].group) for model in contrast.first_models]
+    plans = [cell.plan for cells in found for cell in cells.values() if cell is not None]
+    sources = {source for plan in plans for source in plan or ("average",)}
+    if sources not in ({"task"}, {"language"}):
+        return ""
+    name = contrast.first if contrast.choice is None else contrast.choice.setting
+    name = name or f"the {contrast.first}"
+    return f" Note: {name} swaps no layer; every layer is the {sources.pop()} expert's."
 
 
 def _choice(chosen: Choice) -> str:

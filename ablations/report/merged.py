@@ -20,7 +20,7 @@ from ablations.report.design import (
     varied_names,
 )
 from ablations.report.factors import factors
-from ablations.runner.records import CellRecord, PlannedCell, Run
+from ablations.runner.records import CellRecord, PlannedCell, Run, RunFile
 from ablations.study.documents import with_scaled_counts, with_values
 from ablations.study.scaling import scale_count
 from ablations.study.schema import EXPERTS, SUGGEST, Setting, Study, Value
@@ -34,18 +34,9 @@ def as_merged(run: Run) -> tuple[Run, tuple[str, ...]]:
     Layer counts are those of the model, and of settings that are one model the first stays, unless
     the others are needed for a grid. Settings with a seed stay, because they are draws.
     """
-    study, depth = run.study, run.head.num_layers
-    scaled = {setting_key(each): _scaled(study, each, depth) for each in study.settings()}
-    study = _with_scaled_recipe(study, depth)
-    scaled = {key: _with_both_ends(study, each, scaled.values()) for key, each in scaled.items()}
-    plain = _with_settings(study, _unique(scaled.values()))
-    twins = _twins(run, plain, scaled)
-    kept = [each for each in plain.settings() if setting_key(each) not in twins]
-    found = _with_settings(study, kept)
-    if len(factors(found)) < len(factors(plain)):
-        twins, found = {}, plain
+    scaled, plain, found, twins = _settings(run.head)
     found = _with_primary(found, scaled, twins)
-    labels = _labels(run, found, scaled)
+    labels = _labels(run.head, found, scaled)
 
     def renamed(cells: Iterable[_Cell]) -> tuple[_Cell, ...]:
         """Return the cells that stay, by their new names."""
@@ -65,6 +56,32 @@ def as_merged(run: Run) -> tuple[Run, tuple[str, ...]]:
     )
     changes = {"head": head, "cells": renamed(run.cells), "failures": tuple(failures)}
     return run.model_copy(update=changes), tuple(_notes(found, plain, twins))
+
+
+def cell_names(head: RunFile) -> dict[str, str]:
+    """Return label of a cell -> its name in a report; what is shown once there is named once."""
+    scaled, _, found, _ = _settings(head)
+    labels = _labels(head, found, scaled)
+    first = {name: label for label, name in reversed(labels.items())}
+    return {label: name for label, name in labels.items() if first[name] == label}
+
+
+def _settings(head: RunFile) -> tuple[dict[str, dict[str, Value]], Study, Study, dict[str, str]]:
+    """Return setting -> that of the model, the study with all of these, and with those that stay.
+
+    The last is setting -> an earlier one that is the same model, of those that do not stay.
+    """
+    study, depth = head.study, head.num_layers
+    scaled = {setting_key(each): _scaled(study, each, depth) for each in study.settings()}
+    study = _with_scaled_recipe(study, depth)
+    scaled = {key: _with_both_ends(study, each, scaled.values()) for key, each in scaled.items()}
+    plain = _with_settings(study, _unique(scaled.values()))
+    twins = _twins(head, plain, scaled)
+    kept = [each for each in plain.settings() if setting_key(each) not in twins]
+    found = _with_settings(study, kept)
+    if len(factors(found)) < len(factors(plain)):
+        twins, found = {}, plain
+    return scaled, plain, found, twins
 
 
 def _scaled(study: Study, setting: Setting, depth: int | None) -> dict[str, Value]:
@@ -137,10 +154,10 @@ def _with_settings(study: Study, settings: Iterable[Setting]) -> Study:
     return study.model_copy(update={"vary": vary, "reference_layers": None})
 
 
-def _twins(run: Run, study: Study, scaled: Mapping[str, Setting]) -> dict[str, str]:
+def _twins(head: RunFile, study: Study, scaled: Mapping[str, Setting]) -> dict[str, str]:
     """Return setting -> an earlier one that is the same model with every pair of experts."""
     models: dict[str, set[tuple[str, str]]] = {}
-    for cell in run.head.cells:
+    for cell in head.cells:
         if cell.kind == "recipe":
             key = setting_key(scaled[setting_key(cell.values)])
             models.setdefault(key, set()).add((json.dumps(cell.experts), cell.weights_key))
@@ -156,13 +173,13 @@ def _twins(run: Run, study: Study, scaled: Mapping[str, Setting]) -> dict[str, s
     return twins
 
 
-def _labels(run: Run, study: Study, scaled: Mapping[str, Setting]) -> dict[str, str]:
+def _labels(head: RunFile, study: Study, scaled: Mapping[str, Setting]) -> dict[str, str]:
     """Return label of a cell -> its new one, with its experts where a setting has several."""
     short = {model.setting: model.label for model in recipe_models(study)}
-    pairs = {(cell.experts.get("task"), cell.experts.get("language")) for cell in run.head.cells}
+    pairs = {(cell.experts.get("task"), cell.experts.get("language")) for cell in head.cells}
     several = len({pair for pair in pairs if None not in pair}) > 1
     labels = {}
-    for cell in run.head.cells:
+    for cell in head.cells:
         label = cell.label
         if cell.kind == "recipe":
             label = short.get(setting_key(scaled[setting_key(cell.values)]), label)

@@ -143,7 +143,7 @@ def compare_models(names: Sequence[str], tasks: Sequence[str] = ()) -> str:
 def _find(name: str) -> _Model:
     folder, label = _place(name)
     run = load_run(folder)
-    labels = [cell.label for cell in run.head.cells]
+    labels = [cell.label for cell in as_merged(run)[0].head.cells]
     if label is None:
         if len(labels) > 1:
             shown = "".join(f"\n  {folder}:{each}" for each in labels[:_SHOWN_CELLS])

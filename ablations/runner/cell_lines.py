@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ablations.machine.status_line import above
+from ablations.runner.records import RunFile
 from ablations.scoring.records import Evaluation
 from ablations.statistics.as_text import with_interval
 from ablations.study.cells import Cell
 from layerswap_method.errors import InputError
 
+CellNames = Callable[[RunFile], Mapping[str, str]]
+"""Returns label of a cell -> what to call it."""
+
 _SCORE = len("100.0 [98.7, 100.0]")
 _ABREAST = 3
 """Columns of scores for which labels make room."""
+
+
+def named(cells: Sequence[Cell], names: Mapping[str, str]) -> list[Cell]:
+    """Return cells by other names: label -> name; those that it lacks keep their label."""
+    return [dataclasses.replace(cell, label=names.get(cell.label, cell.label)) for cell in cells]
 
 
 class CellLines:

@@ -19,7 +19,7 @@ from ablations.machine.fingerprint import fingerprint_code
 from ablations.machine.locks import try_claim
 from ablations.machine.progress import Step, tell
 from ablations.runner import records
-from ablations.runner.cell_lines import CellLines
+from ablations.runner.cell_lines import CellLines, CellNames, named
 from ablations.runner.engines import EngineSetup
 from ablations.runner.loop import LOCKS, ShowCell, Summary, now, run_cells
 from ablations.runner.processes import ProcessExecutor
@@ -89,8 +89,8 @@ class RunOptions:
     model: str | None = None
     """What the only cell is called while it runs; None goes by the study and the cell's label."""
 
-    cell_lines: bool = False
-    """Whether to print the scores of every cell on stdout when it has ended."""
+    cell_names: CellNames | None = None
+    """Prints the scores of every cell on stdout when it has ended, under these names; None: not."""
 
     track: TrackerName | None = None
     """What the scores of every cell are sent to when it has ended."""
@@ -193,7 +193,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
     for note in plan.notes:
         logger.info("  note: %s", note)
     cells = selected(plan.cells, options.only)
-    _write_run_file(out, plan)
+    head = _write_run_file(out, plan)
     what = f"{plan.study.name}: {counted(len(cells), 'cell')}"
     if options.model is not None:
         cells = [dataclasses.replace(cell, label=options.model) for cell in cells]
@@ -210,7 +210,8 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         "code": {package.name: fingerprint_code(package)[:12] for package in _CODE},
     }
     shows: list[ShowCell] = []
-    if options.cell_lines:
+    if options.cell_names is not None:
+        cells = named(cells, options.cell_names(head))
         shows.append(CellLines(cells, plan.study.report.metric).show)
     if tracker is not None:
         facts = {"study": plan.study.name, "out": str(out), "protocol": plan.protocol}
@@ -339,7 +340,7 @@ def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str
             )
 
 
-def _write_run_file(out: Path, plan: StudyPlan) -> None:
+def _write_run_file(out: Path, plan: StudyPlan) -> records.RunFile:
     known = records.read_run_file(out)
     if known is not None and (changed := _changed(out, known, plan)) is not None:
         logger.info("  %s", changed)
@@ -355,7 +356,7 @@ def _write_run_file(out: Path, plan: StudyPlan) -> None:
         versions=dict(plan.versions),
     )
     if known == head:
-        return
+        return head
     try:
         claim = try_claim(out / LOCKS, RUN_FILE)
         if claim is not None:  # else another runner is writing it
@@ -363,6 +364,7 @@ def _write_run_file(out: Path, plan: StudyPlan) -> None:
             claim.release()
     except OSError as error:
         raise LayerSwapError(f"{out}: cannot be written: {error}") from error
+    return head
 
 
 def _changed(out: Path, known: records.RunFile, plan: StudyPlan) -> str | None:

@@ -184,9 +184,14 @@ def _read_recipe(text: str, folder: Path) -> dict[str, Any]:
     """
     path = beside(text, folder)
     if not is_there(path):
+        above = (folder / text).parent
+        # By their stems: the same ending is no likeness.
+        like = (each for each in above.glob("*.y*ml") if nearest(Path(text).stem, [each.stem]))
+        near = nearest(Path(text).name, [each.name for each in like])
+        start = f"{near} W" if near else "; w"
         raise InputError(
-            f"{folder / text}: no such file; write a path from the folder of the study file (or "
-            "from the working directory), or the recipe itself (merge_method:, models: ...)"
+            f"{folder / text}: no such file{start}rite a path from the folder of the study file "
+            "(or from the working directory), or the recipe itself (merge_method:, models: ...)"
         )
     document = read_yaml(path)
     if not isinstance(document, dict):

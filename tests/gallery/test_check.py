@@ -225,3 +225,13 @@ def test_every_shipped_recipe_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     warnings = [each["message"] for each in found if each["level"] == "warning"]
     assert all("names no revision" in message for message in warnings)
     assert len(RECIPES) > 40
+
+
+def test_a_swap_of_most_layers_is_told(tmp_path: Path, experts: dict[str, Path]) -> None:
+    said = "3 of the 4 layers come from the language expert, more than half of the model"
+    for bottom, is_told in ((2, True), (1, False)):
+        document = swap(experts, bottom_layers=bottom, top_layers=1)
+        code, found = check(written(tmp_path, document))
+        assert code == 0
+        warnings = [each["message"] for each in found if each["level"] == "warning"]
+        assert any(each.startswith(said) for each in warnings) == is_told

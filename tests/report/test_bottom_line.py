@@ -80,6 +80,16 @@ def test_it_calls_evidence_what_the_tables_call_so(tmp_path: Path) -> None:
     assert seen == {True, False}
 
 
+def test_a_best_setting_that_swaps_no_layer_is_called_so(tmp_path: Path) -> None:
+    counts = [{"bottom_layers": b, "top_layers": 0} for b in (0, 1)]
+    (first, *_) = bottom_line(_run(tmp_path / "none", -2.0, vary=counts))
+    assert "b=0 u=0 (the best of 2 settings on one half" in first
+    assert first.endswith(" Note: b=0 u=0 swaps no layer; every layer is the task expert's.")
+    (first, *_) = bottom_line(_run(tmp_path / "some", 2.0, vary=counts))
+    assert "b=1 u=0 (the best of 2 settings on one half" in first
+    assert "swaps no layer" not in first
+
+
 def test_settings_against_the_first_one(tmp_path: Path) -> None:
     block = {"primary": {"against": ["first_setting"]}}
     first, limits = bottom_line(_run(tmp_path, 1.0, report=block))

@@ -47,6 +47,19 @@ def test_the_default_is_every_format_beside_the_cells(tmp_path: Path) -> None:
     assert str(run.path / "report" / "report.html") in output.splitlines()
 
 
+def test_warnings_are_red_on_a_terminal_only(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", study_of(), lambda _, __: -99.0, items=10)
+    words = ["report", str(run.path), "--format", "md"]
+    for is_terminal in (True, False):
+        output = CliRunner().invoke(main, words, color=is_terminal).output
+        red = [line for line in output.splitlines() if line.startswith("\x1b[31m")]
+        assert bool(red) == ("\x1b" in output) == is_terminal
+        if red:
+            assert "Warning: pocket_math_sw: every answer is wrong" in red[0]
+            assert red[1].startswith("\x1b[31m  ")  # the sentence goes on
+            assert len(red) < len(output.splitlines())
+
+
 def test_no_run(tmp_path: Path) -> None:
     for path, why in (
         (tmp_path, "no run.json in it, so it is not a run folder; layerswap run makes one"),

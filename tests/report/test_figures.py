@@ -166,6 +166,30 @@ def test_a_line_does_not_cross_a_gap() -> None:
     assert strokes(chart(0.0, 2.0)) == 0
 
 
+def test_the_line_to_a_name_ends_before_all_names() -> None:
+    """Five names at two heights are moved far apart; no line to one of them crosses another."""
+    names = ("soup", "TIES", "task expert", "base", "average")
+    lines = (Series("layer swap", (Point(0, 86, 80, 90), Point(1, 85, 80, 90))),)
+    panel = Panel("task", "exact_match (%)", lines, tuple((name, 86.0) for name in names))
+    (svg,) = draw_chart(Chart("names", "t", "c", "b", (panel,))).panels
+    starts = [
+        float(place)
+        for name, place in re.findall(
+            r"<!-- (.*?) -->\s*<g style=[^>]*?translate\(([\d.]+)", svg.decode()
+        )
+        if name in (*names, "layer swap")
+    ]
+    leader = r'<path d="([^"]*)" style="fill: none; stroke: #\w+; stroke-width: 0\.5; '
+    ends = [
+        float(x)
+        for path in re.findall(leader, svg.decode())
+        for x, _ in re.findall(r"([\d.]+) ([\d.]+)", path)
+    ]
+    assert len(starts) == 6
+    assert len(ends) >= 12
+    assert max(ends) <= min(starts)
+
+
 _DRAW = """
 import hashlib, sys
 from pathlib import Path

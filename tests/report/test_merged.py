@@ -10,7 +10,7 @@ from ablations.report.compose import compose
 from ablations.report.design import merge_notes, recipe_models
 from ablations.report.factors import difference, factors
 from ablations.report.formats.templates import render_html, render_latex, render_markdown
-from ablations.report.merged import as_merged
+from ablations.report.merged import as_merged, cell_names
 from ablations.runner.records import Run, load_run, write_run_file
 from tests.report.runs import same_model, study_of, write_run
 
@@ -37,6 +37,17 @@ def test_counts_are_those_of_the_model(tmp_path: Path) -> None:
     assert [cell.values for cell in found.cells] == [dict(s) for s in found.study.settings()]
     assert notes == ()
     assert as_merged(found) == (found, ())
+
+
+def test_a_run_calls_its_cells_as_the_report_does(tmp_path: Path) -> None:
+    run = _scaled_run(tmp_path)
+    twin = "math+swahili bottom_layers=4 top_layers=1"  # of b=3 u=1: shown once, and named once
+    labels = [cell.label for cell in run.head.cells]
+    assert twin in labels
+    names = cell_names(run.head)
+    assert {*names.values()} == {cell.label for cell in as_merged(run)[0].head.cells}
+    assert names["math+swahili bottom_layers=6 top_layers=2"] == "layer swap b=2 u=1"
+    assert [label for label in labels if label not in names] == [twin]
 
 
 @pytest.mark.parametrize("is_varied", [True, False])

@@ -170,6 +170,9 @@ def test_errors_name_what_differs_and_what_to_do(run: Run, tmp_path: Path) -> No
     code, text = _invoke(one, run.path)
     assert code == 2
     assert f"has 3 cells; name one of them:\n  {run.path}:base\n" in text
+    grid = write_run(tmp_path / "grid", study_of(vary={"bottom_layers": [0, 1]}), _ability, items=9)
+    _, text = _invoke(one, grid.path)
+    assert f"\n  {grid.path}:layer swap b=1 u=2" in text  # as in its report
     code, text = _invoke(one, f"{run.path}:soop math swahili")
     assert (code, "did you mean 'soup math swahili'?" in text) == (2, True)
     code, text = _invoke(one, tmp_path / "gone")

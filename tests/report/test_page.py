@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from ablations.report.writer import build
 from ablations.runner.records import Run
+from tests.report.runs import study_of, write_run
 
 COLUMN = 3  # pocket_math_sw
 
@@ -136,12 +137,33 @@ def test_nothing_has_to_be_scrolled_sideways(page: Page, width: int) -> None:
     assert max(found) <= 0
 
 
+def test_a_path_in_a_warning_is_broken_on_a_narrow_window(browser: Browser, tmp_path: Path) -> None:
+    study = study_of(evaluate={"tasks": ["word_problems_about_money_in_two_steps_sw"]})
+    run = write_run(tmp_path / "run", study, lambda _, __: -99.0, items=20)
+    build(run, ["html"], tmp_path / "report")
+    page = browser.new_page(viewport={"width": 400, "height": 900})
+    page.goto((tmp_path / "report" / "report.html").as_uri())
+    assert "samples.jsonl" in (page.locator("#problems li").first.text_content() or "")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.close()
+
+
 def test_on_a_narrow_window_every_number_has_its_head_beside_it(page: Page) -> None:
     page.set_viewport_size({"width": 400, "height": 900})
     cell = page.locator("#scores tbody td").nth(1)
     assert cell.get_attribute("data-label") == "math, Swahili"
     shown = cell.evaluate("e => getComputedStyle(e, '::before').content")
     assert "math, Swahili" in shown
+
+
+def test_on_a_narrow_window_no_head_stands_beside_nothing(page: Page) -> None:
+    cells = page.locator("#cells tbody td")
+    empty = [each for each in cells.all() if each.text_content() == ""]
+    assert empty
+    for width, is_shown in ((1280, True), (400, False)):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert {each.is_visible() for each in empty} == {is_shown}
+    assert cells.nth(1).is_visible()
 
 
 def test_the_first_screen_answers(page: Page) -> None:

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -262,6 +263,19 @@ def test_cells_and_gaps_are_complete(grid: Run) -> None:
         ("layer swap b=2 u=0", "not run", ""),
     ]
     assert ("cells", "6 of 8 finished") in report.facts
+
+
+def test_a_run_that_was_done_again_is_dated_by_its_records(tmp_path: Path) -> None:
+    run = write_run(tmp_path, study_of(vary={"bottom_layers": [0, 1]}), lambda _, __: 0.0, items=9)
+    assert run.head.created == "2026-11-01T12:00:00+00:00"  # of the first call
+    for day, path in enumerate(sorted(run.path.glob("records/*/record.json")), start=2):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        record["provenance"]["finished"] = f"2026-12-0{day}T12:00:00+00:00"
+        path.write_text(json.dumps(record), encoding="utf-8")
+    report, _ = compose(load_run(run.path), draw=False)
+    times = dict(report.facts)["evaluated"]
+    assert times.startswith("2026-12-02 12:00 UTC to 2026-12-0")
+    assert "2026-11-01" not in str(report.facts)
 
 
 def test_souped_recipes_get_the_layout_of_table_6(grid: Run, tmp_path: Path) -> None:

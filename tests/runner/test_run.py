@@ -11,6 +11,7 @@ import torch
 from click.testing import CliRunner
 
 from ablations.cli import main
+from ablations.report.merged import cell_names
 from ablations.runner import records
 from ablations.runner.run import RunOptions, RunResult, dry_run, run_study
 from layerswap_method.errors import InputError
@@ -220,6 +221,23 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background
 from ablations.cli import main
 main()
 """
+
+
+@pytest.mark.slow
+def test_lines_have_the_names_of_the_report(
+    tmp_path: Path, experts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The study counts layers of 32; lines name those of the model, and files the study's."""
+    vary = [{"bottom_layers": count, "top_layers": 8} for count in (8, 16)]
+    study = write_yaml(tmp_path / "small.yml", study_document(vary=vary, reference_layers=32))
+    options = RunOptions(experts=experts, out=tmp_path / "run", backend="hf", cell_names=cell_names)
+    result = run_study(str(study), options)
+    merges = [name for name in result.summary.evaluated if "=" in name]
+    assert merges == ["layer swap b=1 u=1", "layer swap b=2 u=1"]
+    said = capsys.readouterr().out
+    assert all(f"\n{name}  " in said for name in merges)
+    labels = [cell.label for cell in records.load_run(result.out).head.cells]
+    assert "bottom_layers=8 top_layers=8" in labels
 
 
 @pytest.mark.slow

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
+import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,6 +135,30 @@ def test_a_dry_run_downloads_nothing_and_says_so(
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     with pytest.raises(LayerSwapError, match="task story: its data is not on this machine"):
         measure_tasks([request], models / "base", None)
+
+
+def test_a_dry_run_counts_long_prompts_without_a_warning_of_the_tokenizer(
+    tmp_path: Path, models: Path
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(models / "base", model)
+    config = model / "tokenizer_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "model_max_length": 1}))
+    rows = [{"question": "w1 w2 w3", "answer": "w3"}]
+    own = tmp_path / "own"
+    write_task(own, "long", write_rows(own, rows), doc_to_text="{{question}}")
+    said: list[logging.LogRecord] = []
+    logger, listener = logging.getLogger("transformers"), logging.Handler()
+    listener.emit = said.append  # type: ignore[method-assign]
+    logger.addHandler(listener)
+    try:
+        request = EvaluationRequest(tasks=("long",), include_path=own)
+        found = measure_tasks([request], model, None)["long"]
+    finally:
+        logger.removeHandler(listener)
+    assert not isinstance(found, str)
+    assert found.prompt_tokens > 1
+    assert [record.getMessage() for record in said] == []
 
 
 def test_finished_cells_need_no_data(ask: Run, tmp_path: Path) -> None:

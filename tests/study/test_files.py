@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ablations.models.find import find_expert, find_model
+from ablations.models.find import build_hint, find_expert, find_model
 from ablations.study.checks import study_problems
 from ablations.study.experts import find_experts_file, read_experts_file
 from ablations.study.files import STUDIES, find_study, read_study
@@ -127,6 +127,12 @@ def test_a_recipe_file_that_is_none_is_named_with_the_other_faults(
     assert "2 problems" in told
     assert f"  - recipe: {tmp_path}/{message}" in told
     assert "unknown key 'questoin'" in told
+
+
+def test_a_misspelt_recipe_file_names_the_one_that_is_there(tmp_path: Path) -> None:
+    (tmp_path / "swap.yml").write_text("merge_method: layer_swap")
+    told = problems_of(tmp_path, recipe="swpa.yml")
+    assert f"{tmp_path}/swpa.yml: no such file; did you mean 'swap.yml'? Write a path from" in told
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "a: [", "\0", "", "name: a\nname: b", "a: 2024-99-99"])
@@ -252,6 +258,16 @@ def test_an_experts_file_that_is_none_says_why(tmp_path: Path, text: str, messag
 def test_an_expert_that_cannot_be_found_says_why(reference: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         find_expert("math", {"math": reference}, download=False)
+
+
+@pytest.mark.parametrize("place", ["../runs/pocket/task", "my/pocket/task", "pocket"])
+def test_what_a_build_would_not_make_is_not_said_to_come_from_it(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "makes it here" not in build_hint(place)
+    inside = ("runs/pocket/task", "./runs/pocket/task", str(tmp_path / "runs/pocket/task"))
+    assert all(build_hint(each) == "; layerswap pocket build makes it here" for each in inside)
 
 
 def test_a_file_in_place_of_a_folder_names_the_folder(tmp_path: Path) -> None:

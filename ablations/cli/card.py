@@ -25,9 +25,10 @@ from ablations.cli.log import say, watched
     "benchmarks",
     multiple=True,
     metavar="TASK=DATASET[:ID]",
-    help="Write this task's score to .eval_results for a benchmark of the hub. Several times.",
+    help="Write this task's score to .eval_results for a benchmark of the hub. "
+    "Can be given several times.",
 )
-@click.option("--offline", is_flag=True, help="Ask the hub for no licence.")
+@click.option("--offline", is_flag=True, help="Do not ask the hub for licences.")
 def card(
     model: Path,
     results: Path | None,
@@ -39,7 +40,7 @@ def card(
 ) -> None:
     """Complete the model card of the merged folder MODEL, for the hub.
 
-    mergekit's card stays. Added are: the relation to the base, languages, licence, the layer plan
+    mergekit's card is kept. This adds the relation to the base, languages, licence, the layer plan
     with a picture, the recipe, and with --results the scores with intervals and protocol.
     """
     from ablations.hub.card import CardOptions, local_paths, write_card

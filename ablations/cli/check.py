@@ -20,7 +20,7 @@ from ablations.cli.log import watched
     help="github: annotations for GitHub Actions.",
 )
 @click.option("--strict", is_flag=True, help="Warnings count as errors.")
-@click.option("--offline", is_flag=True, help="Ask the hub for no config.")
+@click.option("--offline", is_flag=True, help="Do not fetch configs from the hub.")
 def check(recipes: tuple[str, ...], form: str, strict: bool, offline: bool) -> None:
     """Show everything that is wrong with recipes, before any merge.
 

@@ -11,7 +11,7 @@ from ablations.cli.log import watched
 
 @click.command(short_help="Show what differs between models, and what can be done.")
 @click.argument("models", nargs=-1, required=True, metavar="A B [MODEL]...")
-@click.option("--base", metavar="MODEL", help="Tell, too, whether they descend from this model.")
+@click.option("--base", metavar="MODEL", help="Also check whether they descend from this model.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON in place of the table.")
 def compat(models: tuple[str, ...], base: str | None, as_json: bool) -> None:
     """Show what differs between the models A, B, ... and what can be done about it.

@@ -173,7 +173,7 @@ def asking_options(command: Command) -> Command:
             "--enable-thinking",
             type=bool,
             metavar="BOOL",
-            help="Whether the chat template lets the model think.  [default: as it does]",
+            help="Whether the chat template lets the model think.  [default: as the template does]",
         ),
         click.option(
             "--think-end-token",

@@ -13,13 +13,13 @@ import click
     "--layers",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Depth of the models; without it a config that is here or on the hub tells.",
+    help="Depth of the models; without it, read from a config, here or on the hub.",
 )
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write a picture, too: FILE ends in .svg, .png or .pdf.",
+    help="Also write a picture; FILE ends in .svg, .png or .pdf.",
 )
 def plan(recipe: str, layers: int | None, out: Path | None) -> None:
     """Draw which expert supplies each layer of RECIPE, and everything outside the layers.

@@ -29,7 +29,7 @@ def pocket() -> None:
 @click.option(
     "--retrain-base",
     is_flag=True,
-    help="Train the base, too, where one ships with the package.",
+    help="Also train the base that ships with the package.",
 )
 def build(
     out: Path,
@@ -57,7 +57,9 @@ def build(
 @pocket.command()
 @folder_option("--out", "Folder for the testbeds and runs of all bases.", "runs/claim")
 @preset_option
-@click.option("--bases", type=click.IntRange(min=1), default=5, show_default=True, help="Bases.")
+@click.option(
+    "--bases", type=click.IntRange(min=1), default=5, show_default=True, help="Number of bases."
+)
 @click.option(
     "--pairs",
     type=click.IntRange(min=1),
@@ -80,8 +82,9 @@ def claim(
     """Test whether a swap beats both experts and the soup.
 
     Several bases are trained, with several pairs of experts each. That takes hours the first time;
-    a stopped run goes on. A base takes part if it solves English math, translates, and finds the
-    translations of words in its hidden states; never by its score in target-language math.
+    a stopped run continues with the same command. A base takes part if it solves English math,
+    translates, and finds the translations of words in its hidden states. Its score in
+    target-language math does not count.
     """
     show_log()
     from ablations.evaluate.claim import RESULT, run_claim

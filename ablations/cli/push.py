@@ -12,7 +12,7 @@ import click
 @click.argument("repository", metavar="REPO_ID")
 @click.option("--private", is_flag=True, help="Make a new repository private.")
 @click.option("--dry-run", is_flag=True, help="Show what would be sent; send nothing.")
-@click.option("--without-results", is_flag=True, help="Take a card that has no evaluation.")
+@click.option("--without-results", is_flag=True, help="Accept a card without scores.")
 def push(model: Path, repository: str, private: bool, dry_run: bool, without_results: bool) -> None:
     """Upload the merged folder MODEL with its card to REPO_ID (OWNER/NAME) on the hub.
 

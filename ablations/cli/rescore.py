@@ -19,11 +19,11 @@ from layerswap_method.errors import LayerSwapError
     help="Where the tasks' data is now, if it is no longer where the run found it.",
 )
 def rescore(run: Path, data_dir: Path | None) -> None:
-    """Apply the filters and metrics of today to the answers of the run folder RUN.
+    """Apply the current filters and metrics to the answers of the run folder RUN.
 
     Nothing is generated, and no model is loaded. Scores that change get records of their own
     beside the old ones; layerswap report shows which scores are new and what they were, and
-    layerswap run goes on with them. A task whose prompts, items or settings of generation have
+    layerswap run goes on with them. A task whose prompts, items or generation settings have
     changed cannot be scored again.
     """
     show_log()

@@ -39,12 +39,13 @@ def smol() -> None:
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Of every training run, such as samples=160. Several times.",
+    help="A field of every training run and its value, such as samples=160. "
+    "Can be given several times.",
 )
 def build(languages: str, seeds: int, source: str, settings: tuple[str, ...]) -> None:
     """Make the base, the data, the tasks and the experts in runs/smol.
 
-    A build that was stopped goes on when the same command is given again. A second one
+    A build that was stopped continues with the same command. A second one
     at the same time, in another terminal, shares the work.
     """
     from ablations.machine.status_line import status_line

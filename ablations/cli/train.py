@@ -20,7 +20,8 @@ from ablations.cli.options import folder_option
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="In place of what the file says, such as samples=1000 or regime.rank=8. Several times.",
+    help="A field of the file and its value, such as samples=1000 or regime.rank=8. "
+    "Can be given several times.",
 )
 @click.option("--base", metavar="MODEL", help="Short for --set base=MODEL.")
 @click.option("--seed", type=click.IntRange(min=0), help="Short for --set seed=N.")
@@ -39,7 +40,7 @@ def train(
 ) -> None:
     """Train the expert that CONFIG describes: a file, or a shipped one such as math_1.
 
-    A run that was stopped goes on when the same command is given again. For several
+    A run that was stopped continues with the same command. For several
     GPUs put this before it: accelerate launch --multi_gpu --num_processes N --no_python
     """
     from ablations.train.files import read_config

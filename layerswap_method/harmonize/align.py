@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 
 from layerswap_method.algorithm.tensor_names import split_layer
+from layerswap_method.errors import InputError
 from layerswap_method.harmonize.coordinates import LayerOrder, fold_norms, reorder, rotate
 from layerswap_method.harmonize.matching import (
     best_order,
@@ -80,10 +81,13 @@ def align(
         pairs: tokens that both know.
         neurons: by what neurons are paired.
         advance: told of every layer that is done.
+
+    Raises:
+        InputError: for weights that are not finite.
     """
     plain, folded = (ours.untied(), theirs.untied()), (fold_norms(ours), fold_norms(theirs))
     found = Similarities(STEPS)
-    embeddings = [wide(model.tensors[EMBEDDING].read()) for model in folded]
+    embeddings = [_finite(model, EMBEDDING) for model in folded]
     known = [each[ids] for each, ids in zip(embeddings, pairs.shared, strict=True)]
     rotation = fit_rotation(known[1], known[0])
     hidden = [each[ids] for each, ids in zip(embeddings, pairs.probe, strict=True)]
@@ -148,11 +152,18 @@ def _stages(order: LayerOrder) -> tuple[tuple[str, LayerOrder], tuple[str, Layer
 
 def _read(model: Model, layer: int | None) -> Weights:
     """Return the tensors of one layer (None: outside the layers), wide."""
-    return {
-        name: wide(tensor.read())
-        for name, tensor in model.tensors.items()
-        if split_layer(name)[0] == layer
-    }
+    return {name: _finite(model, name) for name in model.tensors if split_layer(name)[0] == layer}
+
+
+def _finite(model: Model, name: str) -> torch.Tensor:
+    """Return a tensor, wide; nothing can be fitted to one with values that are not finite."""
+    values = wide(model.tensors[name].read())
+    if not values.isfinite().all():
+        raise InputError(
+            f"{model.name}: {name} has values that are not finite (NaN or infinite), so the model "
+            "cannot be aligned; download or copy it again, or harmonise without --align"
+        )
+    return values
 
 
 def _part(model: Model, weights: Weights) -> Model:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from safetensors.torch import load_file, save_file
 
 from ablations.cli import main
 from layerswap_method.checkpoints.compatible import pair_problems
@@ -121,3 +122,16 @@ def test_a_probe_that_is_no_text(pair: tuple[Path, Path], tmp_path: Path) -> Non
     assert result.exit_code == 2
     assert "--probe" in result.output
     assert "cannot be read as text" in result.output
+
+
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "model.layers.1.mlp.up_proj.weight"])
+def test_weights_that_are_not_finite(pair: tuple[Path, Path], tmp_path: Path, name: str) -> None:
+    broken = random_model(tmp_path / "broken", seed=1, **SMALL)
+    tensors = load_file(broken / "model.safetensors")
+    tensors[name][3, 5] = float("nan")
+    save_file(tensors, broken / "model.safetensors", {"format": "pt"})
+    result = run(pair[0], broken, "--out", tmp_path / "out", "--align", "procrustes")
+    assert (result.exit_code, (tmp_path / "out").exists()) == (2, False)
+    assert "broken: model." in result.output
+    assert "_proj.weight has" in result.output or "embed_tokens.weight has" in result.output
+    assert "values that are not finite" in " ".join(result.output.split())

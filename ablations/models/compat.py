@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from ablations.drawing.text_table import text_table
 from ablations.models.find import find_model
 from layerswap_method.checkpoints.compatible import own_problems, pair_problems
 from layerswap_method.checkpoints.descent import RELATED, likeness
-from layerswap_method.checkpoints.differences import Row, differences
+from layerswap_method.checkpoints.differences import Row, differences, obstacles
 from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError
 
@@ -36,10 +36,7 @@ class Compatibility:
 
     def table(self) -> str:
         """Return the rows as text: field, models, what to do; and a last line that sums up."""
-        rows = [
-            [row.field, *(_text(value) for value in row.values), row.advice or "-"]
-            for row in self.rows
-        ]
+        rows = [line for row in self.rows for line in _lines(row)]
         if self.base is not None:
             rows.append([f"descends from {self.base}", *map(_descends, self.cosines), "-"])
         head = ["", *self.names, "what can be done"]
@@ -51,7 +48,7 @@ class Compatibility:
             differing = [row.field for row in self.rows if not row.same]
             more = f" They differ in {', '.join(differing)}." if differing else ""
             return f"The merge methods take these models as they are.{more}"
-        blocked = [row.field for row in self.rows if row.remedy == "impossible"]
+        blocked = [row.field for row in obstacles(self.rows)]
         if blocked:
             return f"These models cannot be merged: nothing reconciles {', '.join(blocked)}."
         sized = [row for row in self.rows if row.remedy in ("harmonize", "force")]
@@ -124,11 +121,24 @@ def _descends(cosine: float | None) -> str:
     return f"{'yes' if cosine >= RELATED else 'no'} ({cosine:.3f})"
 
 
+def _lines(row: Row) -> Iterator[list[str]]:
+    """Yield the lines of a field: one, or for a setting of several parts (RoPE scaling) one each.
+
+    All parts in one cell would make the table wider than any screen.
+    """
+    parts = [value if isinstance(value, Mapping) else {} for value in row.values]
+    keys = dict.fromkeys(key for part in parts for key in part)
+    if not keys:
+        yield [row.field, *map(_text, row.values), row.advice or "-"]
+    for key in keys:
+        values = [part.get(key) for part in parts]
+        same = all(value == values[0] for value in values)
+        yield [f"{row.field}: {key}", *map(_text, values), "-" if same else row.advice]
+
+
 def _text(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_text(each)}" for key, each in value.items())
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -205,7 +205,7 @@ def _clauses(swaps: Sequence[Comparison]) -> list[str]:
     said = [_clause(each) for each in swaps]
     for is_level, some in itertools.groupby(said, lambda each: each.startswith(_NO_DIFFERENCE)):
         if is_level:
-            level = " or ".join(each.removeprefix(_NO_DIFFERENCE) for each in some)
+            level = listed([each.removeprefix(_NO_DIFFERENCE) for each in some], " or ")
             clauses.append(_NO_DIFFERENCE + level)
         else:
             clauses += some

@@ -13,15 +13,20 @@ from layerswap_method.checkpoints.headers import Checkpoint, is_buffer, is_head,
 from layerswap_method.checkpoints.stored import FLOATS, same_content
 
 
-def own_problems(checkpoint: Checkpoint) -> Iterator[str]:
-    """Yield what keeps this one checkpoint from being merged at all."""
-    odd = sorted(
+def odd_dtypes(checkpoint: Checkpoint) -> list[str]:
+    """Return the dtypes of matrices that are no floats: those of quantised weights."""
+    return sorted(
         {
             tensor.dtype
             for name, tensor in checkpoint.tensors.items()
             if tensor.dtype not in FLOATS and len(tensor.shape) > 1 and not is_buffer(name)
         }
     )
+
+
+def own_problems(checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield what keeps this one checkpoint from being merged at all."""
+    odd = odd_dtypes(checkpoint)
     if checkpoint.config.quantization is not None:
         yield (
             f"{checkpoint.name} is quantised ({checkpoint.config.quantization}); averages of "

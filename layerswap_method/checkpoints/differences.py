@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from layerswap_method.checkpoints.compatible import compat_command, ties
+from layerswap_method.checkpoints.compatible import compat_command, odd_dtypes, ties
 from layerswap_method.checkpoints.config import read_document, text_part
 from layerswap_method.checkpoints.headers import Checkpoint
-from layerswap_method.checkpoints.shape import DECODERS, stated
+from layerswap_method.checkpoints.shape import ACTIVATION_KEYS, DECODERS, EPS_KEYS, stated
 from layerswap_method.checkpoints.tokens import match_tokens, read_tokens
 from layerswap_method.frozen import Frozen
 
@@ -69,6 +69,21 @@ def differences(checkpoints: Sequence[Checkpoint]) -> tuple[Row, ...]:
     return tuple(_rows(checkpoints))
 
 
+def obstacles(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that nothing reconciles.
+
+    Where the architectures differ and one is not known, that one stands for all the sizes that
+    could be reconciled if it were.
+    """
+    found = [row for row in rows if row.remedy == "impossible"]
+    named = [row.advice for row in found if row.field == "architecture"]
+    return [
+        row
+        for row in found
+        if row.field == "architecture" or row.advice == _NOTHING or row.advice not in named
+    ]
+
+
 _SETTINGS = ("head size", "RoPE base", "RoPE scaling", "norm eps", "activation")
 """Fields of which no tensor's shape tells."""
 
@@ -117,7 +132,7 @@ def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[Row]:
         yield row("architecture", classes, *_NEVER)
     yield row("kind", [_kind(d, c) for d, c in zip(documents, classes, strict=True)], *_NEVER)
     yield row("experts (MoE)", [_experts(document) for document in documents], *_NEVER)
-    shapes = [stated(document) for document in documents]
+    shapes = [_stated(d, name in DECODERS) for d, name in zip(documents, classes, strict=True)]
     for label, (name, remedy, advice) in _FIELDS.items():
         yield row(label, [shape[name] for shape in shapes], remedy, advice)
     yield row("norm", [_norm(document) for document in documents], *_NEVER)
@@ -130,7 +145,9 @@ def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[Row]:
     yield _tokens(checkpoints)
     dtypes = ["/".join(sorted({t.dtype for t in each.tensors.values()})) for each in checkpoints]
     yield row("stored dtype", dtypes, "recipe", "dtype: in the recipe")
-    quantised = tuple(each.config.quantization for each in checkpoints)
+    quantised = tuple(
+        each.config.quantization or "/".join(odd_dtypes(each)) or None for each in checkpoints
+    )
     if not any(quantised):
         yield row("quantised", quantised, *_NEVER)
     else:  # alike or not
@@ -141,6 +158,23 @@ def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[Row]:
             remedy="impossible",
             advice="use the unquantised checkpoint",
         )
+
+
+_UNSTATED = {
+    "rope_base": ("rope_theta", "rope_parameters", "rope_scaling"),
+    "eps": EPS_KEYS,
+    "activation": ACTIVATION_KEYS,
+}
+"""Field -> keys of a config that state it. Without any of them the default is that of Llama."""
+
+
+def _stated(document: Mapping[str, Any], is_known: bool) -> dict[str, Any]:
+    """Return the fields that a config states; a family's defaults only where it is known."""
+    found = stated(document)
+    if not is_known:
+        silent = (f for f, keys in _UNSTATED.items() if not any(key in document for key in keys))
+        found |= dict.fromkeys(silent)
+    return found
 
 
 _NEVER: tuple[Remedy, str] = ("impossible", _NOTHING)

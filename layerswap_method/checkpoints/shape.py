@@ -5,7 +5,7 @@ Knows what the classes in `DECODERS` write; not what to do with two that differ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import PositiveFloat, PositiveInt, ValidationError
@@ -23,6 +23,11 @@ DECODERS = {
 }
 """Class names that are known -> the `model_type` of each. Llama's and Mistral's layers are alike,
 tensor for tensor; Qwen2's have biases on q, k and v, Qwen3's norms of each query and key head."""
+
+
+EPS_KEYS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")
+ACTIVATION_KEYS = ("hidden_act", "hidden_activation", "activation_function")
+"""Under what names configs of different families state them."""
 
 
 class ModelShape(Frozen):
@@ -153,11 +158,15 @@ def stated(document: Mapping[str, Any]) -> dict[str, Any]:
         if document.get("use_sliding_window") is False
         else document.get("sliding_window", 4096 if is_mistral else None),
         "positions": document.get("max_position_embeddings"),
-        "eps": document.get("rms_norm_eps", 1e-6),
-        "activation": document.get("hidden_act", "silu"),
+        "eps": _first(document, EPS_KEYS, 1e-6),
+        "activation": _first(document, ACTIVATION_KEYS, "silu"),
         "attention_bias": bool(document.get("attention_bias", False)),
         "mlp_bias": bool(document.get("mlp_bias", False)),
     }
+
+
+def _first(document: Mapping[str, Any], keys: Sequence[str], default: Any) -> Any:
+    return next((document[key] for key in keys if document.get(key) is not None), default)
 
 
 def _check_tensors(checkpoint: Checkpoint, shape: ModelShape) -> None:

@@ -16,6 +16,8 @@ from typing import Any, Literal
 import torch
 
 from layerswap_method.algorithm.tensor_names import split_layer
+from layerswap_method.errors import InputError
+from layerswap_method.harmonize.axes import axes_of
 from layerswap_method.harmonize.coordinates import LayerOrder, fold_norms, reorder, rotate
 from layerswap_method.harmonize.matching import (
     best_order,
@@ -34,7 +36,7 @@ Neurons = Literal["activations", "weights", "none"]
 STEPS = ("harmonized", "folded", "rotated", "heads", "neurons")
 
 Weights = Mapping[str, torch.Tensor]
-"""Name -> tensor, of one layer or of what is outside the layers."""
+"""Name -> tensor, of one layer."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,13 @@ def align(
         pairs: tokens that both know.
         neurons: by what neurons are paired.
         advance: told of every layer that is done.
+
+    Raises:
+        InputError: for weights that are not finite.
     """
     plain, folded = (ours.untied(), theirs.untied()), (fold_norms(ours), fold_norms(theirs))
     found = Similarities(STEPS)
-    embeddings = [wide(model.tensors[EMBEDDING].read()) for model in folded]
+    embeddings = [_finite(model, EMBEDDING) for model in folded]
     known = [each[ids] for each, ids in zip(embeddings, pairs.shared, strict=True)]
     rotation = fit_rotation(known[1], known[0])
     hidden = [each[ids] for each, ids in zip(embeddings, pairs.probe, strict=True)]
@@ -111,11 +116,14 @@ def align(
                 moved = reorder(_part(theirs, second), {layer: order})
                 found.add_weights(step, first, _made(moved))
         advance(1)
-    found.add_weights("harmonized", *(_read(model, None) for model in plain))
-    first, second = (_read(model, None) for model in folded)
-    found.add_weights("folded", first, second)
-    found.add_weights("rotated", first, _made(rotate(_part(folded[1], second), rotation)))
-    aligned = reorder(rotate(folded[1], rotation), orders)
+    rotated = rotate(folded[1], rotation)
+    for step, models in (
+        ("harmonized", plain),
+        ("folded", folded),
+        ("rotated", (folded[0], rotated)),
+    ):
+        _compare_tokens(found, step, models, pairs)
+    aligned = reorder(rotated, orders)
     record = {
         "align": "procrustes",
         "neurons": neurons,
@@ -146,13 +154,37 @@ def _stages(order: LayerOrder) -> tuple[tuple[str, LayerOrder], tuple[str, Layer
     return ("heads", replace(order, neurons=None)), ("neurons", order)
 
 
-def _read(model: Model, layer: int | None) -> Weights:
-    """Return the tensors of one layer (None: outside the layers), wide."""
-    return {
-        name: wide(tensor.read())
-        for name, tensor in model.tensors.items()
-        if split_layer(name)[0] == layer
-    }
+def _read(model: Model, layer: int) -> Weights:
+    """Return the tensors of one layer, wide."""
+    return {name: _finite(model, name) for name in model.tensors if split_layer(name)[0] == layer}
+
+
+def _compare_tokens(
+    found: Similarities, step: str, models: tuple[Model, Model], pairs: Pairs
+) -> None:
+    """Add the cosines of what has a row for each token: of the rows of shared tokens.
+
+    Vocabularies may differ in size and order. These are the largest tensors of a model: one of each
+    is in memory at a time.
+    """
+    for name in models[0].tensors:
+        if axes_of(name)[0] == "vocab":
+            one, other = (
+                {name: _finite(model, name)[ids]}
+                for model, ids in zip(models, pairs.shared, strict=True)
+            )
+            found.add_weights(step, one, other)
+
+
+def _finite(model: Model, name: str) -> torch.Tensor:
+    """Return a tensor, wide; nothing can be fitted to one with values that are not finite."""
+    values = wide(model.tensors[name].read())
+    if not values.isfinite().all():
+        raise InputError(
+            f"{model.name}: {name} has values that are not finite (NaN or infinite), so the model "
+            "cannot be aligned; download or copy it again, or harmonise without --align"
+        )
+    return values
 
 
 def _part(model: Model, weights: Weights) -> Model:

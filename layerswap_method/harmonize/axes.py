@@ -49,6 +49,15 @@ A tied embedding is read by the head as well: `Model.untied` before what treats 
 """
 
 
+_OPTIONAL = (".bias", "_norm.weight")
+"""How tensors of a layer end that not every model has."""
+
+LAYER_TENSORS = frozenset(
+    name for name in _AXES if name.startswith(("self_attn", "mlp")) and not name.endswith(_OPTIONAL)
+) | {"input_layernorm.weight", "post_attention_layernorm.weight"}
+"""What follows the layer's number in the names of the tensors that each layer has."""
+
+
 def axes_of(name: str) -> tuple[Axis, ...]:
     """Return what the axes of a tensor count, in order.
 

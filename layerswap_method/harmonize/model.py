@@ -7,13 +7,16 @@ tensor at a time. So any number of steps stream through the memory of one tensor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from layerswap_method.checkpoints.headers import Checkpoint, is_buffer, is_head
+from layerswap_method.algorithm.tensor_names import split_layer
+from layerswap_method.checkpoints.headers import Checkpoint, is_buffer, is_head, name_list
 from layerswap_method.checkpoints.shape import ModelShape, read_shape
 from layerswap_method.checkpoints.stored import StoredTensor
+from layerswap_method.errors import InputError
+from layerswap_method.harmonize.axes import LAYER_TENSORS, Axis, axes_of
 
 if TYPE_CHECKING:
     import torch
@@ -134,7 +137,7 @@ def open_model(checkpoint: Checkpoint) -> Model:
 
     Raises:
         InputError: for an architecture that is not in `DECODERS`, or files that disagree with their
-            config.
+            config: a tensor that is missing, unknown, or of another shape, in any layer.
     """
     shape = read_shape(checkpoint)
     tensors = {
@@ -142,4 +145,40 @@ def open_model(checkpoint: Checkpoint) -> Model:
         for name, stored in checkpoint.tensors.items()
         if not is_buffer(name) and not (shape.tied and is_head(name))
     }
+    problems = list(_problems(shape, tensors))
+    if problems:
+        raise InputError.from_problems(checkpoint.name, problems)
     return Model(checkpoint.name, shape, tensors)
+
+
+def _problems(shape: ModelShape, tensors: Mapping[str, LazyTensor]) -> Iterator[str]:
+    """Yield which tensors are not those of a model of `shape`.
+
+    A step would write something else in their place, or stop after the first output is written.
+    """
+    sizes: dict[Axis, int] = {
+        **{"vocab": shape.vocab, "writes": shape.hidden, "reads": shape.hidden},
+        **{"norm": shape.hidden, "neurons": shape.intermediate, "head": shape.head_dim},
+        **{"heads": shape.heads * shape.head_dim, "kv_heads": shape.kv_heads * shape.head_dim},
+    }
+    of_layers = LAYER_TENSORS | {rest for layer, rest in map(split_layer, tensors) if layer == 0}
+    wanted = [EMBEDDING, NORM, *([] if shape.tied else [HEAD])]
+    wanted += [
+        f"model.layers.{layer}.{rest}"
+        for layer in range(shape.layers)
+        for rest in sorted(of_layers)
+    ]
+    missing = [name for name in wanted if name not in tensors]
+    if missing:
+        yield f"the weights lack {name_list(missing)}; download or copy it again"
+    for name, tensor in tensors.items():
+        try:
+            expected = tuple(sizes[axis] for axis in axes_of(name))
+        except InputError as error:
+            yield error.message
+            continue
+        if tensor.shape != expected:
+            yield (
+                f"{name} is {list(expected)} by config.json, and the weights hold "
+                f"{list(tensor.shape)}"
+            )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from layerswap_method import __version__
 from layerswap_method.checkpoints.compatible import own_problems
 from layerswap_method.checkpoints.config import read_document
-from layerswap_method.checkpoints.differences import Row, differences
+from layerswap_method.checkpoints.differences import Row, differences, obstacles
 from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
 from layerswap_method.checkpoints.model_files import ModelFiles
 from layerswap_method.checkpoints.stored import DTYPES, FLOATS
@@ -177,10 +177,10 @@ def _folders(models: Sequence[ModelFiles], out: Path) -> list[Path]:
 
 def _check_rows(checkpoints: Sequence[Checkpoint], rows: Sequence[Row], *, force: bool) -> None:
     names = [checkpoint.name for checkpoint in checkpoints]
-    refused = ("impossible",) if force else ("impossible", "force")
+    never = [row.field for row in obstacles(rows)]
     problems = []
     for row in rows:
-        if row.remedy in refused:
+        if row.field in never or (row.remedy == "force" and not force):
             values = "; ".join(f"{n} {v}" for n, v in zip(names, row.values, strict=True))
             problems.append(f"{row.field}: {values}: {row.advice}")
     if problems:

@@ -6,6 +6,7 @@ of the residual streams at one token, its mean over tokens and layers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,12 +16,21 @@ from layerswap_method.algorithm.tensor_names import split_layer
 
 HIDDEN = "hidden states"
 
+_PIECE = 1 << 22
+"""Values that are widened to float64 at a time."""
+
 
 def cosine(one: torch.Tensor, other: torch.Tensor) -> float:
     """Return the cosine of two tensors of one shape, as long vectors; 0 where one is zero."""
-    first, second = one.double().flatten(), other.double().flatten()
-    scale = float(first.norm() * second.norm())
-    return float(first @ second) / scale if scale else 0.0
+    product = first_square = second_square = 0.0
+    pieces = (torch.split(each.flatten(), _PIECE) for each in (one, other))
+    for left, right in zip(*pieces, strict=True):
+        first, second = left.double(), right.double()
+        product += float(first @ second)
+        first_square += float(first @ first)
+        second_square += float(second @ second)
+    scale = math.sqrt(first_square) * math.sqrt(second_square)
+    return product / scale if scale else 0.0
 
 
 def mean_row_cosine(one: torch.Tensor, other: torch.Tensor) -> float:

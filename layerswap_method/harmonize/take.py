@@ -68,4 +68,4 @@ def _taken(values: torch.Tensor, axis: int, taken: Taken) -> torch.Tensor:
     index = torch.tensor(taken.places)
     result = values.index_select(axis, index.clamp(min=0))
     result.index_fill_(axis, torch.nonzero(index == ZEROS).flatten(), 0)
-    return result if taken.factor == 1 else wide(result) * taken.factor
+    return result if taken.factor == 1 else wide(result).mul_(taken.factor)

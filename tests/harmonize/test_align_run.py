@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
+from safetensors.torch import load_file, save_file
 
 from ablations.cli import main
 from layerswap_method.checkpoints.compatible import pair_problems
@@ -98,6 +100,26 @@ def test_tokens_are_paired_by_their_text(pair: tuple[Path, Path], tmp_path: Path
     assert text.probe[1].tolist() == [[1, 2] * 32]
 
 
+def test_vocabularies_of_other_sizes_are_compared_by_token(tmp_path: Path) -> None:
+    """A twin with its rows in another order and one row more is the same, token for token."""
+    base = random_model(tmp_path / "base", num_hidden_layers=1)
+    twin = random_model(tmp_path / "twin", num_hidden_layers=1, vocab_size=49)
+    tensors = load_file(base / "model.safetensors")
+    order = torch.randperm(48, generator=torch.Generator().manual_seed(0))
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        tensors[name] = torch.cat([tensors[name][order], torch.ones(1, 24, dtype=torch.float64)])
+    save_file(tensors, twin / "model.safetensors", {"format": "pt"})
+    tokenizer(base, {f"w{row}": row for row in range(48)})
+    tokenizer(twin, {**{f"w{old}": new for new, old in enumerate(order.tolist())}, "own": 48})
+    result = run(base, twin, "--out", tmp_path / "out", "--align", "procrustes")
+    assert result.exit_code == 0, result.output
+    assert "a rotation fitted on 48 shared tokens" in result.output
+    record = json.loads((tmp_path / "out" / "twin" / HARMONIZE_FILE).read_text())
+    for kind in ("embed_tokens", "lm_head", "up_proj", "hidden states"):
+        assert record["alignment"]["mean_cosines"][kind]["rotated"] == pytest.approx(1)
+    assert (logits(tmp_path / "out" / "twin") - logits(twin)).abs().max() < 1e-9
+
+
 @pytest.mark.parametrize(
     ("tokens", "text", "said"),
     [
@@ -121,3 +143,16 @@ def test_a_probe_that_is_no_text(pair: tuple[Path, Path], tmp_path: Path) -> Non
     assert result.exit_code == 2
     assert "--probe" in result.output
     assert "cannot be read as text" in result.output
+
+
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "model.layers.1.mlp.up_proj.weight"])
+def test_weights_that_are_not_finite(pair: tuple[Path, Path], tmp_path: Path, name: str) -> None:
+    broken = random_model(tmp_path / "broken", seed=1, **SMALL)
+    tensors = load_file(broken / "model.safetensors")
+    tensors[name][3, 5] = float("nan")
+    save_file(tensors, broken / "model.safetensors", {"format": "pt"})
+    result = run(pair[0], broken, "--out", tmp_path / "out", "--align", "procrustes")
+    assert (result.exit_code, (tmp_path / "out").exists()) == (2, False)
+    assert "broken: model." in result.output
+    assert "_proj.weight has" in result.output or "embed_tokens.weight has" in result.output
+    assert "values that are not finite" in " ".join(result.output.split())

@@ -12,7 +12,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig
+from transformers import AutoConfig, BertConfig, BertForMaskedLM
 
 from ablations.cli import main
 from tests.harmonize.models import logits, random_model
@@ -44,6 +44,17 @@ def with_config(root: Path, **changes: Any) -> Path:
     (folder / "config.json").write_text(json.dumps(config | changes))
     return folder
 
+
+def with_weights(root: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> Path:
+    """Return a model of two layers, of other sizes than `plain`, with some tensors changed."""
+    folder = random_model(root / f"other{len(list(root.iterdir()))}", 1, num_hidden_layers=2)
+    tensors = load_file(folder / FILE)
+    change(tensors)
+    save_file(tensors, folder / FILE, {"format": "pt"})
+    return folder
+
+
+UP = "model.layers.1.mlp.up_proj.weight"
 
 REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
     "head size": (lambda root: other(root, head_dim=12), r"head size: \S+plain 8; \S+other\d+ 12"),
@@ -86,6 +97,18 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda root: with_config(root, intermediate_size=41),
         r"gate_proj.weight is \[41, 24\] by config.json, and the weights hold \[40, 24\]",
     ),
+    "a layer that lacks a tensor": (
+        lambda root: with_weights(root, lambda held: held.pop(UP)),
+        rf"other\d+: the weights lack {re.escape(UP)}; download or copy it again",
+    ),
+    "a layer of another shape": (
+        lambda root: with_weights(root, lambda held: held.update({UP: torch.zeros(30, 24)})),
+        rf"other\d+: {re.escape(UP)} is \[40, 24\] by config.json, and the weights hold \[30, 24\]",
+    ),
+    "a tensor that no known model has": (
+        lambda root: with_weights(root, lambda held: held.update({"model.x": torch.zeros(2)})),
+        r"other\d+: model.x: no tensor of Llama, Mistral, Qwen2 or Qwen3 has this name",
+    ),
 }
 
 
@@ -96,6 +119,25 @@ def test_what_cannot_be_reconciled_is_named(case: str, root: Path, tmp_path: Pat
     result = run(root / "plain", make(root), "--out", out)
     assert (result.exit_code, out.exists()) == (2, False), result.output
     assert re.search(message, " ".join(result.output.split())), result.output
+
+
+@pytest.mark.parametrize("family", ["mixtral", "bert"])
+def test_an_unknown_architecture_stands_for_its_sizes(
+    family: str, root: Path, tmp_path: Path
+) -> None:
+    """One line says what can be harmonised, not one a size."""
+    if family == "bert":
+        sizes = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
+        model = BertForMaskedLM(BertConfig(vocab_size=48, num_hidden_layers=2, **sizes))
+        model.save_pretrained(tmp_path / family)
+    else:
+        make_model(family, tmp_path / family, 1)
+    result = run(root / "plain", tmp_path / family, "--out", tmp_path / "out")
+    assert (result.exit_code, (tmp_path / "out").exists()) == (2, False)
+    assert result.output.count("can be harmonised") == 1
+    assert "hidden size" not in result.output
+    wanted = "kind: " if family == "bert" else "experts (MoE): "
+    assert f"{wanted}{root / 'plain'}" in result.output
 
 
 def test_encoder_and_decoder_are_not_reconciled(root: Path, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""`make different-bases`: what it writes is what the study different_bases names."""
+"""What the commands before the studies of different bases write is what the studies name."""
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -14,6 +15,9 @@ from ablations.cli import main
 from ablations.pocket_build.config import ModelShape, PocketConfig, Preset
 from ablations.study.experts import find_experts_file, read_experts_file
 from tests.harmonize.models import random_model
+from tests.harmonize.test_run import LLAMA3_ROPE, PAIRS
+from tests.standins.scripted import DATA
+from tests.standins.tokenizers import save_word_tokenizer, words
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,3 +67,53 @@ def test_every_expert_of_the_study_is_written(
     assert [
         each for each in experts.values() if not (tmp_path / each / "config.json").is_file()
     ] == []
+
+
+LLAMA2, MISTRAL = PAIRS["llama2_mistral"].values()
+LLAMA31, LLAMA32 = PAIRS["llama31_llama32"].values()
+REAL: dict[str, dict[str, dict[str, Any]]] = {
+    "llama_bases": {
+        "Lugha-Llama/Lugha-Llama-8B-wura": LLAMA31,
+        "MergeBench/Llama-3.1-8B_math": {**LLAMA31, "vocab_size": 49},
+        "MergeBench/Llama-3.2-3B_math": {
+            **{**LLAMA32, "vocab_size": 49},
+            "rope_parameters": {**LLAMA3_ROPE, "factor": 32.0},
+        },
+    },
+    "mistral_bases": {
+        "augmxnt/shisa-gamma-7b-v1": {**MISTRAL, "num_hidden_layers": 8},
+        "meta-math/MetaMath-Mistral-7B": {**MISTRAL, "num_hidden_layers": 8, "vocab_size": 49},
+        "meta-math/MetaMath-7B-V1.0": {**LLAMA2, "num_hidden_layers": 8, "vocab_size": 49},
+    },
+}
+"""Experts file -> model that its commands name -> ratios of the real one."""
+
+
+@pytest.mark.parametrize("experts", REAL)
+def test_the_headers_commands_make_the_experts_of_the_real_study(
+    experts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for seed, (name, sizes) in enumerate(REAL[experts].items()):
+        folder = random_model(tmp_path / name, seed, **sizes)
+        save_word_tokenizer(folder, words(sizes.get("vocab_size", 48)))
+    text = find_experts_file(experts).read_text().replace("\n#", " ")
+    found = [shlex.split(each) for each in re.findall(r"`layerswap (harmonize [^`]+)`", text)]
+    naive, aligned = found
+    assert "--align" in aligned
+    assert "--align" not in naive
+    for command in found:
+        assert [word for word in command if word in REAL[experts]] == list(REAL[experts])
+        result = CliRunner().invoke(main, command)
+        assert result.exit_code == 0, result.output
+        assert ("THE FUNCTION CHANGES" in result.output) == (experts == "llama_bases")
+    arguments = ["run", "different_bases_real", "--experts", experts, "--backend", "hf"]
+    result = CliRunner().invoke(main, [*arguments, "--data-dir", str(DATA), "--dry-run"])
+    assert result.exit_code == 0, result.output
+    code = "sw" if experts == "llama_bases" else "ja"
+    for task in (
+        f"layerswap_mgsm_{code}",
+        f"layerswap_belebele_{code}",
+        f"layerswap_flores_en-{code}",
+    ):
+        assert task in result.output

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
+from safetensors.torch import load_file, save_file
 
 from ablations.cli import main
 from layerswap_method.checkpoints.tokens import match_tokens, read_tokens
@@ -121,6 +123,36 @@ def test_two_quantised_models_are_not_called_mergeable(root: Path, tmp_path: Pat
     assert not found["mergeable"]
     assert found["by_field"]["quantised"]["remedy"] == "impossible"
     assert found["verdict"] == "These models cannot be merged: nothing reconciles quantised."
+
+
+def test_quantised_weights_that_no_config_tells_of(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root / "child", tmp_path / "int8")
+    file = tmp_path / "int8" / "model.safetensors"
+    tensors = load_file(file)
+    save_file({n: t.to(torch.int8) if t.ndim > 1 else t for n, t in tensors.items()}, file)
+    found = report(root / "base", tmp_path / "int8")
+    assert found["by_field"]["quantised"]["values"] == [None, "I8"]
+    assert found["verdict"] == "These models cannot be merged: nothing reconciles quantised."
+
+
+def test_no_family_gets_the_defaults_of_another(root: Path, tmp_path: Path) -> None:
+    gpt2 = make_model("gpt2", tmp_path / "gpt2", 1)
+    rows = report(root / "base", gpt2)["by_field"]
+    values = {field: rows[field]["values"][1] for field in ("RoPE base", "norm eps", "activation")}
+    assert values == {"RoPE base": None, "norm eps": 1e-5, "activation": "gelu_new"}
+
+
+def test_scaling_of_many_parts_takes_a_line_a_part(root: Path, tmp_path: Path) -> None:
+    rope = {"rope_type": "llama3", "rope_theta": 5e5, "low_freq_factor": 1.0}
+    rope |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 128}
+    for name, factor in (("eight", 8.0), ("thirty-two", 32.0)):
+        random_model(tmp_path / name, rope_parameters=rope | {"factor": factor})
+    table = run(tmp_path / "eight", tmp_path / "thirty-two").output
+    lines = {line.split("  ")[0]: line.split() for line in table.splitlines()}
+    force = ["layerswap", "harmonize", "--force:", "changes", "the", "function"]
+    assert lines["RoPE scaling: factor"][3:] == ["8", "32", *force]
+    assert lines["RoPE scaling: low_freq_factor"][3:] == ["1", "1", "-"]
+    assert "RoPE scaling" not in lines
 
 
 def test_vocabularies_alone_are_left_to_the_recipe(root: Path, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ class RunOptions:
     """What the only cell is called while it runs; None goes by the study and the cell's label."""
 
     cell_names: CellNames | None = None
-    """Prints the scores of every cell on stdout when it has ended, under these names; None: not."""
+    """How to call the cells whose scores are printed on stdout when they end; None prints none."""
 
     track: TrackerName | None = None
     """What the scores of every cell are sent to when it has ended."""

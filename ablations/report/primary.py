@@ -21,10 +21,11 @@ from ablations.report.design import (
     recipe_models,
     setting_key,
     told_names,
+    varied_names,
 )
 from ablations.report.factors import difference, factors, settled
 from ablations.report.observations import Item, Measure, Observations
-from ablations.study.schema import BaselineKind, Rival, Study
+from ablations.study.schema import EXPERTS, BaselineKind, Rival, Study
 from layerswap_method.errors import nearest
 
 _EXPERTS: tuple[BaselineKind, ...] = ("task_expert", "language_expert")
@@ -162,16 +163,23 @@ def primary_contrasts(
 
 
 def _named_contrasts(study: Study) -> Iterator[Contrast]:
-    """Yield the pairs of settings that the study names, as comparisons with a first setting."""
+    """Yield the pairs of settings that the study names, as comparisons with a first setting.
+
+    Experts that both settings of a pair have are said once.
+    """
     settings, models = study.settings(), recipe_models(study)
     shown = told_names(settings)
-    labels = [describe_setting(each, shown) for each in settings]
     for pair in study.report.primary.contrasts:
         one, other = (number - 1 for number in pair)
+        differing = varied_names((settings[one], settings[other]))
+        both = [name for name in shown if name.startswith(EXPERTS) and name not in differing]
+        told = [name for name in shown if name not in both]
         yield Contrast(
             "setting",
-            *(labels[one], labels[other]),
+            describe_setting(settings[one], told),
+            describe_setting(settings[other], told),
             *((models[one],), (models[other],)),
+            describe_setting(settings[one], both),
             rival="first_setting",
         )
 

@@ -138,6 +138,21 @@ def test_pairs_of_settings_come_first_and_share_a_sentence(tmp_path: Path) -> No
     assert "beats the soup by " in second
 
 
+def test_experts_that_a_pair_of_settings_shares_are_said_once(tmp_path: Path) -> None:
+    vary = [
+        {"experts.task": task, "bottom_transition": t, "top_transition": t}
+        for task in ("math", "math_2")
+        for t in (0, 1)
+    ]
+    experts = {"base": "base", "language": {"sw": ["swahili"]}}
+    block = {"primary": {"contrasts": [[2, 1], [4, 3]]}}
+    study = study_of(baseline=BASELINES, vary=vary, experts=experts, report=block)
+    first, *_ = bottom_line(write_run(tmp_path, study, lambda _, __: 0.0, items=50))
+    assert first.startswith("On math, Swahili, t_b=1 t_u=1 (task=math) (")
+    assert "]) and t_b=1 t_u=1 (task=math_2) (" in first
+    assert first.endswith("]) do not differ significantly from t_b=0 t_u=0.")
+
+
 def test_a_run_that_is_not_finished_says_so_first(tmp_path: Path) -> None:
     study = study_of(baseline=BASELINES, vary={"bottom_layers": [0, 1, 2]})
     left = frozenset({"math+swahili bottom_layers=2"})

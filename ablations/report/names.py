@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import re
 
 from ablations.tasks.catalog import PREFIX, TITLES
 from ablations.tasks.languages import Language, load_languages
 
-_POCKET = "pocket_"
-"""Begins the names of the testbed's tasks (`ablations.pocket.tasks`)."""
+_TESTBEDS = ("pocket_", "smol_")
+"""Begin the names of the testbeds' tasks (`ablations.pocket.tasks`, `ablations.smol`)."""
 
 
 def language_name(code: str) -> str:
@@ -25,14 +26,20 @@ def task_name(task: str) -> str:
     English to Swahili``. The name of any other task keeps its words, with languages by their names.
     """
     known = _languages()
-    words = task.removeprefix(_POCKET).removeprefix(PREFIX).split("_")
+    prefix = next((each for each in (*_TESTBEDS, PREFIX) if task.startswith(each)), "")
+    words = task.removeprefix(prefix).split("_")
     first = next((at for at, word in enumerate(words) if at and word in known), len(words))
     after = next((at for at in range(first, len(words)) if words[at] not in known), len(words))
     head = " ".join(words[:first])
     if task.startswith(PREFIX) and head in TITLES:
         head = TITLES[head].partition(" ")[0]
     languages = " to ".join(known[word].name for word in words[first:after])
-    return ", ".join(filter(None, (head, languages, " ".join(words[after:]))))
+    return ", ".join(filter(None, (head, languages, _shots(" ".join(words[after:])))))
+
+
+def _shots(text: str) -> str:
+    """Return ``4-shot`` for ``4shot``."""
+    return re.sub(r"\b(\d+)shot\b", r"\1-shot", text)
 
 
 @functools.cache

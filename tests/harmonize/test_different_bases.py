@@ -107,7 +107,8 @@ def test_the_headers_commands_make_the_experts_of_the_real_study(
         result = CliRunner().invoke(main, command)
         assert result.exit_code == 0, result.output
         assert ("THE FUNCTION CHANGES" in result.output) == (experts == "llama_bases")
-    arguments = ["run", "different_bases_real", "--experts", experts, "--backend", "hf"]
+    (command,) = re.findall(r"Run: +layerswap (.*?) +Needs:", text)
+    arguments = [*shlex.split(command), "--backend", "hf"]
     result = CliRunner().invoke(main, [*arguments, "--data-dir", str(DATA), "--dry-run"])
     assert result.exit_code == 0, result.output
     code = "sw" if experts == "llama_bases" else "ja"

@@ -9,7 +9,8 @@ from ablations.tasks.catalog import list_tasks
     [
         ("pocket_math_sw", "math, Swahili"),
         ("pocket_translate_en_sw", "translate, English to Swahili"),
-        ("pocket_math_en_2shot", "math, English, 2shot"),
+        ("pocket_math_en_2shot", "math, English, 2-shot"),
+        ("smol_math_es_4shot", "math, Spanish, 4-shot"),
         ("layerswap_mgsm_te", "MGSM, Telugu"),
         ("xcopa_sw", "xcopa, Swahili"),
         ("hellaswag", "hellaswag"),

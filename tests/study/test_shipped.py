@@ -66,6 +66,15 @@ def test_reports_of_merges_say_what_was_gained_and_lost() -> None:
         assert not study.report.tables or "losses" in study.report.tables, study.name
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_primary_tasks_of_a_study_are_asked(path: Path) -> None:
+    study = load_study(path)
+    file = study.experts_file
+    extra = () if file is None else read_experts_file(path.parent / file).tasks
+    asked = {*study.evaluate.tasks, *extra}.union(*study.evaluate.languages.values())
+    assert set(study.report.primary.tasks) <= asked
+
+
 def names_in(references: Iterable[str]) -> set[str]:
     """Return the models' and adapters' own names: the last parts of their ids and paths."""
     parts = (part for reference in references for part in reference.split("+"))

@@ -10,7 +10,9 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from ablations.report.writer import build
 from ablations.runner.records import Run
+from ablations.study.files import STUDIES
 from tests.report.runs import study_of, write_run
+from tests.study.test_files import load_study
 
 COLUMN = 3  # pocket_math_sw
 
@@ -127,14 +129,28 @@ def test_text_can_be_read_in_light_and_dark(page: Page, scheme: str) -> None:
         assert (max(ink, paper) + 0.05) / (min(ink, paper) + 0.05) >= 4.5, selector
 
 
+_HIDDEN = "Array.from(document.querySelectorAll('.scroll'), e => e.scrollWidth - e.clientWidth)"
+"""Pixels of every table that are out of sight."""
+
+
 @pytest.mark.parametrize("width", [400, 1280])
 def test_nothing_has_to_be_scrolled_sideways(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    wide = "Array.from(document.querySelectorAll('.scroll'), e => e.scrollWidth - e.clientWidth)"
-    found = page.evaluate(wide)
+    found = page.evaluate(_HIDDEN)
     assert len(found) > 5
     assert max(found) <= 0
+
+
+def test_tables_of_many_columns_fit(browser: Browser, tmp_path: Path) -> None:
+    study = load_study(STUDIES / "real_model.yml")
+    run = write_run(tmp_path / "run", study, lambda _, __: 0.0, items=20)
+    build(run, ["html"], tmp_path / "report")
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto((tmp_path / "report" / "report.html").as_uri())
+    assert page.locator("table:has(th:nth-child(17))").count() > 0
+    assert max(page.evaluate(_HIDDEN)) <= 0
+    page.close()
 
 
 def test_a_path_in_a_warning_is_broken_on_a_narrow_window(browser: Browser, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 __version__ = "0.1.0"
 
-METHOD_VERSION = 1
+METHOD_VERSION = 2
 """Raised in the change that alters a merged tensor. It is part of what identifies a score."""
 
 
@@ -16,13 +16,13 @@ def register() -> None:
     Raises:
         LayerSwapError: `layer_swap` was tried in this process and could not be made to work.
     """
-    from layerswap_method import _hook
+    from layerswap_method import autoload
 
-    _hook.install()
-    if _hook.failure is not None:
+    autoload.install()
+    if autoload.failure is not None:
         from layerswap_method.errors import LayerSwapError
 
         raise LayerSwapError(
             f"layer_swap could not be registered with mergekit: "
-            f"{type(_hook.failure).__name__}: {_hook.failure}"
-        ) from _hook.failure
+            f"{type(autoload.failure).__name__}: {autoload.failure}"
+        ) from autoload.failure

@@ -1,4 +1,4 @@
-"""The output folder of a merge: all of it or nothing. Knows files and names; not what is merged."""
+"""The output folder of a merge: all of it or nothing, and nothing of the user's is lost."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from layerswap_method import __version__
 from layerswap_method.errors import InputError, LayerSwapError
 
 PLAN_FILE = "layer_swap_plan.json"
@@ -27,16 +24,20 @@ REVERT_PLAN_FILE = "delta_revert_plan.json"
 HARMONIZE_FILE = "harmonize.json"
 """What `layerswap harmonize` did to a model, written beside its weights."""
 
-_WEIGHTS = (
-    *("model*.safetensors", "model*.safetensors.index.json", "pytorch_model*.bin*"),
-    "adapter_model*",
-)
 _MERGED = (PLAN_FILE, REVERT_PLAN_FILE, HARMONIZE_FILE, "mergekit_config.yml")
 """Files that only a merge, or `layerswap harmonize`, leaves."""
 
-_RENEWED = (*_WEIGHTS, *_MERGED, "adapter_config.json", "chat_template*", "generation_config.json")
+_RENEWED = (
+    *("model*.safetensors", "model*.safetensors.index.json", "pytorch_model*.bin*"),
+    *("adapter_model*", "adapter_config.json", "chat_template*", "generation_config.json"),
+    *_MERGED,
+)
 """Of an earlier merge, what must not stay beside new files: they would be taken for the new one's.
 Tokenizer files stay: a merge of experts that have none does not write any."""
+
+_PARTIAL = ".layerswap-*.partial"
+_REPLACED = "replaced"
+"""Name of the earlier merge while the new one takes its place."""
 
 LOG = logging.getLogger("layerswap")
 
@@ -53,110 +54,116 @@ def output_folder(out_path: str) -> Path:
 
 
 def check_output(out: Path, inputs: Collection[Path]) -> None:
-    """Check that a merge may be written to `out`.
+    """Check that a merge may be written to `out`, and that it can be.
 
     Args:
         out: the folder.
         inputs: what the merge reads (models, adapters, the adapter cache); need not exist.
 
     Raises:
-        InputError: if `out` is a file or a dangling link, lies where an input is, or holds
-            another model's weights.
+        InputError: if `out` is a file or a dangling link, is an input or lies in one, holds files
+            that no merge has written, or may not be written.
     """
     try:
         is_dangling = out.is_symlink() and not out.exists()
+        is_file = out.exists() and not out.is_dir()
     except OSError as error:  # a name too long for the file system
         raise InputError(f"the output folder {out}: {error.strerror}; give another") from error
     if is_dangling:
         raise InputError(f"{out}: the output path is a broken link; give a folder")
-    if out.exists() and not out.is_dir():
+    if is_file:
         raise InputError(f"{out}: the output path is a file; give a folder")
-    if any(out.resolve() == folder.resolve() for folder in inputs):
-        raise InputError(f"{out}: the output folder is one of the merge's inputs; give another")
-    weights = _files(out, _WEIGHTS)
-    if weights and not any((out / name).is_file() for name in _MERGED):
-        raise InputError(
-            f"{out}: the folder has weights that no merge has written ({weights[0].name}); give "
-            "another folder, or delete them"
-        )
-
-
-def check_outside(out: Path, folders: Collection[Path]) -> None:
-    """Check that `out` lies in none of the merge's input folders.
-
-    Raises:
-        InputError: naming the folder.
-    """
-    for folder in folders:
-        if folder.resolve() in out.resolve().parents:
+    place = out.resolve()
+    for folder in (each.resolve() for each in inputs):
+        if place == folder:
+            raise InputError(f"{out}: the output folder is one of the merge's inputs; give another")
+        if folder in place.parents and folder.is_dir():
             raise InputError(
                 f"{out}: the output folder is inside {folder}, which the merge reads; give another"
             )
+    if not out.exists():
+        return
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise InputError(f"{out}: the output folder may not be written; give another")
+    held = sorted(path.name for path in out.iterdir() if not path.match(_PARTIAL))
+    if held and not any((out / name).is_file() for name in _MERGED):
+        raise InputError(
+            f"{out}: the folder has files that no merge has written ({', '.join(held[:3])}); give "
+            "another folder, or empty it"
+        )
 
 
 @contextmanager
 def temporary_output(out: Path, key: str | None = None, *, resume: bool = False) -> Iterator[Path]:
-    """Yield a folder beside `out` that becomes `out` when the body ends, and vanishes on failure.
+    """Yield a folder that becomes `out` when the body ends, and vanishes if the body fails.
 
-    It vanishes on Ctrl-C and SIGTERM too; what a killed merge left is named at the next one.
-    Files of an existing `out` that a merge does not write stay, as with mergekit itself; those
-    of an earlier merge go: transformers would load its `model.safetensors` in place of new shards.
+    It vanishes on Ctrl-C and SIGTERM too; what a killed merge left is named at the next one. Files
+    of an existing `out` that a merge does not write stay; those of an earlier merge are replaced.
+    Once the body has ended, nothing is deleted before the new folder is whole in its place.
 
     Args:
         out: the output folder.
-        key: of what is merged: the same merge goes through the same folder. None: a new one.
+        key: hash of what is merged: the same merge goes through the same folder. None: a new one.
         resume: keep what a merge of this `key` left there, and leave it again on failure.
 
     Raises:
         InputError: if `out` is a file or cannot be made, or the same merge is under way.
-        LayerSwapError: if the finished files cannot be moved to `out`.
+        LayerSwapError: if a file cannot be written, or the finished files cannot be moved to
+            `out`; the message then names the folder that has them.
     """
     check_output(out, ())
+    place = out.resolve()
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        inside = place.exists() and not _can_be_renamed(place)
+        parent = place if inside else place.parent
         if key is None:
-            holder = Path(tempfile.mkdtemp(prefix=".layerswap-", suffix=".partial", dir=out.parent))
+            holder = Path(tempfile.mkdtemp(prefix=".layerswap-", suffix=".partial", dir=parent))
         else:
-            holder = out.parent / f".layerswap-{key}.partial"
+            holder = parent / f".layerswap-{key}.partial"
             holder.mkdir(exist_ok=True)
     except OSError as error:
         raise InputError(f"{out}: the output folder cannot be made: {error.strerror}") from error
-    for left in sorted(out.parent.glob(".layerswap-*.partial")):
-        if left != holder and (left / out.name).exists():
+    for left in sorted(parent.glob(_PARTIAL)):
+        if left != holder and any((left / name).exists() for name in (out.name, _REPLACED)):
             LOG.warning("%s belongs to a merge that runs or was killed; then delete it", left)
     folder = holder / out.name  # mergekit prints the last part of the path on the model card
-    is_whole = False
-    with _alone(holder), _ended_by_sigterm():
+    is_whole, is_moved = False, False
+    with _exclusive_lock(holder), _ended_by_sigterm():
         try:
+            _restore(holder / _REPLACED, place)  # of a merge that was killed
             if folder.exists() and not resume:
                 shutil.rmtree(folder)
             folder.mkdir(exist_ok=True)
-            yield folder
-            give_folder_mode(folder)
-            _move(folder, out)
+            try:
+                yield folder
+                give_folder_mode(folder)
+            except InterruptedError:
+                raise
+            except OSError as error:
+                raise LayerSwapError(f"{out}: cannot be written: {error.strerror}") from error
             is_whole = True
+            try:
+                _replace(folder, place, holder / _REPLACED)
+            except OSError as error:
+                raise LayerSwapError(
+                    f"{out}: the merge is finished and cannot be moved there: {error.strerror}; "
+                    f"it is in {folder}"
+                ) from error
+            is_moved = True
         finally:
-            if is_whole or not resume:
+            if is_moved or not (resume or is_whole):
                 shutil.rmtree(holder, ignore_errors=True)
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold a lock on a folder, which ends with this process.
-
-    Raises:
-        InputError: where another process holds it.
-    """
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # a file system without locks
-            try:
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(f"{folder}: the same merge is running; let it end") from None
-        yield
-    finally:
-        os.close(opened)
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, where its file system can tell."""
+    with suppress(OSError):  # FUSE, SMB and others sync files and no folders
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
 
 
 def give_folder_mode(folder: Path) -> None:
@@ -174,28 +181,101 @@ def give_folder_mode(folder: Path) -> None:
             path.chmod(path.stat().st_mode | mode)
 
 
-def _move(folder: Path, out: Path) -> None:
-    try:
-        if not out.is_dir():
+def _can_be_renamed(folder: Path) -> bool:
+    """Return whether a folder can be exchanged whole: it is no mount point and its parent ours."""
+    parent = folder.parent
+    return folder.stat().st_dev == parent.stat().st_dev and os.access(parent, os.W_OK | os.X_OK)
+
+
+def _replace(folder: Path, out: Path, replaced: Path) -> None:
+    """Put `folder` in the place of `out`; a failure leaves both whole, `out` where it was.
+
+    Where `out` can be renamed it is exchanged whole, so that even a crash leaves the old or the
+    new one. Else its files are exchanged one by one: config.json is the first to go and the last
+    to come, so that no mixture of both can be loaded.
+    """
+    if not out.exists():
+        folder.replace(out)
+        return
+    shutil.copymode(out, folder)
+    if replaced.parent.parent != out:
+        out.replace(replaced)
+        try:
             folder.replace(out)
-            return
-        if any((out / name).is_file() for name in _MERGED):
-            for file in _files(out, _RENEWED):
-                file.unlink()
-        for file in sorted(folder.iterdir()):
-            file.replace(out / file.name)
-    except OSError as error:
-        raise LayerSwapError(f"{out}: the merge cannot be moved there: {error}") from error
+        finally:
+            _restore(replaced, out)
+        return
+    new = {path.name for path in folder.iterdir()}
+    old = {path.name for path in out.iterdir()} & (new | _renewed(out))
+    replaced.mkdir()
+    with _undone_on_failure(out, replaced, sorted(old, key=lambda name: name != "config.json")):
+        order = sorted(new, key=lambda name: name == "config.json")
+        with _undone_on_failure(folder, out, order):
+            pass
+
+
+def _restore(replaced: Path, out: Path) -> None:
+    """Put an earlier merge back where no new one is; beside one, what a merge does not write."""
+    if not replaced.is_dir():
+        return
+    if not out.exists():
+        replaced.replace(out)
+        return
+    lost = _renewed(replaced) | {path.name for path in out.iterdir()}
+    for path in sorted(replaced.iterdir()):
+        if path.name not in lost:
+            path.replace(out / path.name)
+
+
+def _renewed(folder: Path) -> set[str]:
+    """Return the names of what an earlier merge wrote in `folder`; none where it is no merge."""
+    if not any((folder / name).is_file() for name in _MERGED):
+        return set()
+    return {path.name for pattern in _RENEWED for path in folder.glob(pattern)}
+
+
+@contextmanager
+def _undone_on_failure(source: Path, target: Path, names: Collection[str]) -> Iterator[None]:
+    """Move entries of a folder to another one; a failure here or in the body moves them back."""
+    done: list[str] = []
+    try:
+        for name in names:
+            (source / name).replace(target / name)
+            done.append(name)
+        yield
+    except BaseException:
+        for name in reversed(done):
+            (target / name).replace(source / name)
+        raise
+
+
+@contextmanager
+def _exclusive_lock(folder: Path) -> Iterator[None]:
+    """Hold a lock on a folder, which ends with this process.
+
+    Raises:
+        InputError: where another process holds it.
+    """
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(f"{folder}: the same merge is running; let it end") from None
+        yield
+    finally:
+        os.close(opened)
 
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
     """Let SIGTERM unwind the merge as Ctrl-C does, unless somebody else handles it."""
-    ours = (
+    is_free = (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     )
-    if not ours:
+    if not is_free:
         yield
         return
 
@@ -207,44 +287,3 @@ def _ended_by_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _files(folder: Path, patterns: Collection[str]) -> list[Path]:
-    found = {file for pattern in patterns for file in folder.glob(pattern)}
-    return sorted(file for file in found if file.is_file())
-
-
-def record_head(method: str) -> dict[str, Any]:
-    """Return how the plan file of a merge method begins."""
-    return {"schema_version": 1, "merge_method": method, "layerswap_version": __version__}
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A merge that can be carried out: everything is checked and measured."""
-
-    planner: Callable[..., Any]
-    """Makes mergekit's planner of the merge."""
-
-    lines: tuple[str, ...]
-    """For the log, before the merge."""
-
-    outcome: Callable[[], Outcome]
-    """Called when mergekit has written its files."""
-
-    donor: Any
-    """Reference of the model whose config and tokenizer the merge has."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What is known after a merge."""
-
-    record: Mapping[str, Any]
-    """Content of the plan file."""
-
-    lines: tuple[str, ...] = ()
-    """For the log."""
-
-    card: str = ""
-    """Markdown to add to the model card; empty adds nothing."""

@@ -55,7 +55,7 @@ def merge(
     Options after -- are passed to mergekit.
     """
     from ablations.models.find import find_model
-    from layerswap_method.merge.run import WriteOptions, read_merge, write_merge
+    from layerswap_method.merge import WriteOptions, read_merge, write_merge
 
     with watched("reading the recipe and the models"):
         given = read_merge(recipe, find_model)

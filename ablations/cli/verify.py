@@ -23,7 +23,7 @@ def verify(merged: str, published: str, form: str) -> None:
     Exit code 1: they differ.
     """
     from ablations.models.find import find_checkpoint
-    from layerswap_method.merge.weight_differences import as_json, compare, describe, weight_bytes
+    from layerswap_method.compare import as_json, compare, describe, weight_bytes
 
     with watched("reading the headers"):
         ours, theirs = (find_checkpoint(name) for name in (merged, published))

@@ -24,7 +24,7 @@ from ablations.machine.progress import Step, tell
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
 from ablations.models.find import find_model
 from ablations.paper.published import published_grid
-from layerswap_method.deltas.open_pair import open_pair
+from layerswap_method.deltas.pair import open_pair
 from layerswap_method.errors import InputError
 
 GRID_LIMIT = 0.7

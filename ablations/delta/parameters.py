@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from layerswap_method.algorithm.tensor_names import layer_part, outside_decoder, split_layer
+from layerswap_method.tensor_names import layer_part, outside_decoder, split_layer
 
 _ORDER = {
     "attention": (

@@ -15,7 +15,7 @@ from layerswap_method.frozen import Frozen
 
 
 class TensorDelta(Frozen):
-    """What fine-tuning did to one tensor; of rows see `layerswap_method.deltas.rows`."""
+    """What fine-tuning did to one tensor; of rows see `layerswap_method.deltas.features`."""
 
     name: str
     """In the base's files."""

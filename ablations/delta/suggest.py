@@ -22,14 +22,13 @@ from ablations.machine.progress import counted
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
 from ablations.models.find import Expert, find_model
 from ablations.models.fit import compatibility_report
-from layerswap_method.checkpoints.model_files import StreamInput
-from layerswap_method.checkpoints.stored import DTYPES
+from layerswap_method.checkpoint.stored import DTYPES
+from layerswap_method.drawing import draw_plan
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.layer_swap.drawing import draw_plan
-from layerswap_method.layer_swap.measure import UnitShare, measure
-from layerswap_method.layer_swap.placements import build_plan
-from layerswap_method.layer_swap.spec import LayerSwapSpec
-from layerswap_method.recipe.references import is_folder, path_problem
+from layerswap_method.methods.layer_swap import LayerSwapSpec
+from layerswap_method.methods.layer_swap_measure import UnitShare, measure
+from layerswap_method.plan import build_plan
+from layerswap_method.recipe.references import StreamInput, is_folder, path_problem
 
 
 @dataclass(frozen=True)

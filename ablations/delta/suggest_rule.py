@@ -2,7 +2,7 @@
 
 The paper chose its layers by eye, from heatmaps of one math and one language expert (arXiv
 2410.01335, sections 3.2 and 3.3). This rule reads the same off numbers: which expert wins a layer
-is decided as in arXiv 2601.22620 (`layerswap_method.layer_swap.delta_share`), and the runs at both
+is decided as in arXiv 2601.22620 (`layerswap_method.methods.delta_share`), and the runs at both
 ends that the language expert wins are the swap.
 """
 
@@ -12,9 +12,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from layerswap_method.algorithm.layer_lists import format_layers
-from layerswap_method.algorithm.plan import Source
-from layerswap_method.layer_swap.delta_share import THRESHOLD, choose_sources
+from layerswap_method.layer_lists import format_layers
+from layerswap_method.methods.delta_share import THRESHOLD, choose_sources
+from layerswap_method.plan import Source
 
 MOST_TRANSITION = 2
 """Averaged layers proposed beside each run at most; the paper tries 0, 1 and 2 (section 4.1)."""

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from layerswap_method.deltas.passes import Block, Segment, read_blocks, run_pass
 
 from layerswap_method.deltas.pair import DeltaPair, not_finite
-from layerswap_method.deltas.passes import Block, Segment, read_blocks, run_pass
 
 Array = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]

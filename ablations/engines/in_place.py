@@ -19,7 +19,7 @@ from ablations.engines.options import EngineOptions
 from ablations.scoring.records import Backend
 
 if TYPE_CHECKING:
-    from layerswap_method.stream.mix import TensorMix
+    from layerswap_method.tensors import TensorMix
 
 EXTENSION = "ablations.engines.vllm_worker.SwapExtension"
 """What every vLLM worker is extended by; imported by name in its process."""
@@ -108,7 +108,7 @@ class HfEngine:
         """Copy tensors over the parameters of the same names, block by block, in their dtype."""
         import torch
 
-        from layerswap_method.stream.read import MixReader
+        from layerswap_method.tensors import MixReader
 
         read = 0
         with torch.no_grad():
@@ -162,7 +162,7 @@ class VllmEngine:
 
     def load(self, mixes: Mapping[str, TensorMix]) -> int:
         """Have every worker load the tensors. After a failure the engine is of no more use."""
-        from layerswap_method.stream.mix import mixes_to_json
+        from layerswap_method.tensors import mixes_to_json
 
         replies = self._llm.collective_rpc("layerswap_load", args=(mixes_to_json(mixes),))
         for reply in replies:

@@ -16,7 +16,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 if TYPE_CHECKING:
-    from layerswap_method.stream.read import MixReader
+    from layerswap_method.tensors import MixReader
 
 _Window = tuple[slice, ...]
 

@@ -25,10 +25,12 @@ from ablations.engines.task_loading import check_tasks
 from ablations.machine.progress import Step, tell
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.stream.weight_stream import WeightStream, checkpoint_stream
+from layerswap_method.methods.linear import merge_of_one
+from layerswap_method.recipe.document import Merge
+from layerswap_method.recipe.references import Model
 
 if TYPE_CHECKING:
-    from layerswap_method.stream.mix import TensorMix
+    from layerswap_method.tensors import TensorMix
 
 _SPOILED = -1024
 """By what the final norm is multiplied to see whether loading changes anything. A model that is
@@ -69,11 +71,11 @@ def open_live(
     """
     chosen = resolve_backend(backend)
     engine: Engine = VllmEngine() if chosen == "vllm" else HfEngine()
-    return LiveEvaluator(engine, checkpoint_stream(Path(base_folder)), options or EngineOptions())
+    return LiveEvaluator(engine, merge_of_one(Model(str(base_folder), Path(base_folder))), options or EngineOptions())
 
 
 class LiveEvaluator:
-    """Evaluates `WeightStream`s. Its engine outlives them; nothing else of them stays.
+    """Evaluates `Merge`s. Its engine outlives them; nothing else of them stays.
 
     Greedy generations are those of a cold engine, log-likelihoods equal to rounding. Where that
     cannot be promised (other config or tokenizer, other dtype, names the engine does not know) a
@@ -84,7 +86,7 @@ class LiveEvaluator:
     asks the probe again.
     """
 
-    def __init__(self, engine: Engine, base: WeightStream, options: EngineOptions) -> None:
+    def __init__(self, engine: Engine, base: Merge, options: EngineOptions) -> None:
         """Take an engine that is not started, and what it will be started with."""
         self._engine = engine
         self._base = base
@@ -113,16 +115,16 @@ class LiveEvaluator:
         if self._lm is None:
             _check_tied(self._base)
             self._lm = self._engine.start(self._base.donor, self._options)
-            self._loaded = dict(self._base.mixes)
+            self._loaded = dict(self._base.tensors)
             try:
-                self._engine.check(self._base.names)
+                self._engine.check(tuple(self._base.tensors))
                 self._prove()
             except SwapFailed as error:
                 self._give_up(error)
                 raise
         return time.perf_counter() - started
 
-    def swap(self, stream: WeightStream) -> SwapReport:
+    def swap(self, stream: Merge) -> SwapReport:
         """Make the engine's model the one of `stream`, changing only what differs.
 
         Raises:
@@ -134,7 +136,7 @@ class LiveEvaluator:
         started = time.perf_counter()
         try:
             tell(Step("loading the weights that differ"))
-            sent, read = self._put(stream.mixes)
+            sent, read = self._put(stream.tensors)
         except Exception as error:
             failure = error if isinstance(error, SwapFailed) else _as_failure(stream, error)
             self._give_up(failure)
@@ -151,7 +153,7 @@ class LiveEvaluator:
         if self._lm is None:
             return
         try:
-            self._put(self._base.mixes)
+            self._put(self._base.tensors)
             self._compare("with the base's weights back in place")
         except Exception as error:
             failure = _lasting(self._base, error)
@@ -159,7 +161,7 @@ class LiveEvaluator:
             raise failure from error
 
     def evaluate(
-        self, model: WeightStream, request: EvaluationRequest, answers: Path | None = None
+        self, model: Merge, request: EvaluationRequest, answers: Path | None = None
     ) -> Evaluation:
         """Return scores and records of `model`.
 
@@ -205,9 +207,8 @@ class LiveEvaluator:
         try:
             self._expected = Expected(self._ask_probe(), self._ask_probe())
             if (name := _final_norm(self._base)) is not None:
-                mix = self._base.mixes[name]
-                spoiled = tuple((origin, share * _SPOILED) for origin, share in mix.terms)
-                self._put({**self._base.mixes, name: mix.model_copy(update={"terms": spoiled})})
+                mix = self._base.tensors[name]
+                self._put({**self._base.tensors, name: mix.model_copy(update={"factor": _SPOILED})})
                 if self._expected.why_not(self._ask_probe()) is None:
                     raise SwapFailed(
                         f"{self._base.donor}: the probe does not notice that {name} was "
@@ -215,7 +216,7 @@ class LiveEvaluator:
                         lasting=True,
                     )
             self._loaded.clear()  # so that every tensor is loaded
-            self._put(self._base.mixes)
+            self._put(self._base.tensors)
             self._compare("with every tensor of the base loaded over itself")
         except Exception as error:
             raise _lasting(self._base, error) from error
@@ -258,16 +259,16 @@ class LiveEvaluator:
             self._unfit = failure.message
         self.close()
 
-    def _check(self, stream: WeightStream) -> None:
+    def _check(self, stream: Merge) -> None:
         """Check that the engine with these tensors would be the merged checkpoint's model."""
         problems = []
-        if odd := sorted(set(stream.names) ^ set(self._base.names)):
+        if odd := sorted(set(stream.tensors) ^ set(tuple(self._base.tensors))):
             problems.append(
                 f"it does not have the same tensors as the engine's ({', '.join(odd[:3])})"
             )
-        if self._options.dtype == "auto" and stream.model_dtype != self._base.model_dtype:
+        if self._options.dtype == "auto" and stream.dtype != self._base.dtype:
             problems.append(
-                f"it is a {stream.model_dtype} model and the engine runs {self._base.model_dtype}"
+                f"it is a {stream.dtype} model and the engine runs {self._base.dtype}"
             )
         if differing := differences(stream.donor, self._base.donor):
             problems.append(
@@ -275,28 +276,28 @@ class LiveEvaluator:
                 f"(from {self._base.donor})"
             )
         if problems:
-            raise SwapFailed(f"{stream.description}: {'; '.join(problems)}")
+            raise SwapFailed(f"{stream.donor}: {'; '.join(problems)}")
 
 
-def _final_norm(base: WeightStream) -> str | None:
+def _final_norm(base: Merge) -> str | None:
     """Return the weight of the norm after the last layer, None where no name says so."""
-    outside = (name for name in base.names if not re.search(r"\.\d+\.", name))
+    outside = (name for name in base.tensors if not re.search(r"\.\d+\.", name))
     return next((name for name in outside if re.search(r"norm\w*\.weight$", name)), None)
 
 
-def _as_failure(stream: WeightStream, error: Exception) -> SwapFailed:
+def _as_failure(stream: Merge, error: Exception) -> SwapFailed:
     text = (
         error.message if isinstance(error, LayerSwapError) else f"{type(error).__name__}: {error}"
     )
-    return SwapFailed(f"{stream.description}: its tensors did not get into the engine: {text}")
+    return SwapFailed(f"{stream.donor}: its tensors did not get into the engine: {text}")
 
 
-def _lasting(stream: WeightStream, error: Exception) -> SwapFailed:
+def _lasting(stream: Merge, error: Exception) -> SwapFailed:
     failure = error if isinstance(error, SwapFailed) else _as_failure(stream, error)
     return SwapFailed(failure.message, lasting=True)
 
 
-def _check_tied(base: WeightStream) -> None:
+def _check_tied(base: Merge) -> None:
     """Refuse a tied model that stores its output embedding besides: engines differ on those."""
     from transformers import AutoConfig
 
@@ -304,7 +305,7 @@ def _check_tied(base: WeightStream) -> None:
     tied = any(
         getattr(each, "tie_word_embeddings", False) for each in (config, config.get_text_config())
     )
-    if tied and any(name.endswith("lm_head.weight") for name in base.names):
+    if tied and any(name.endswith("lm_head.weight") for name in base.tensors):
         raise SwapFailed(
             f"{base.donor}: its config ties the embeddings and it stores an lm_head besides; "
             "engines decide at the start which of them counts",

@@ -20,7 +20,7 @@ from ablations.engines.fused import module_of
 if TYPE_CHECKING:
     import torch
 
-    from layerswap_method.stream.mix import TensorMix
+    from layerswap_method.tensors import TensorMix
 
 _RELOAD_LOG = "vllm.model_executor.model_loader.reload"
 """Says of every layer that was rightly left alone that its weights failed to load."""
@@ -55,7 +55,7 @@ class SwapExtension:
         Returns:
             ``bytes`` read, ``problem`` in words (or None), and whether it is ``lasting``.
         """
-        from layerswap_method.stream.mix import mixes_from_json
+        from layerswap_method.tensors import mixes_from_json
 
         mixes = mixes_from_json(text)
         reply: dict[str, Any] = {"bytes": 0, "problem": None, "lasting": False}
@@ -85,7 +85,7 @@ class SwapExtension:
         self, mixes: Mapping[str, TensorMix], reply: dict[str, Any]
     ) -> Iterator[tuple[str, torch.Tensor]]:
         from ablations.engines.lazy import LazyTensor
-        from layerswap_method.stream.read import MixReader
+        from layerswap_method.tensors import MixReader
 
         reply["left"] = len(mixes)
         parts, freed = self.layerswap_parts(), ""

@@ -31,10 +31,10 @@ from ablations.scoring.records import Evaluation
 from ablations.study.experts import ExpertsFile
 from ablations.study.files import StudyFile
 from ablations.study.schema import Evaluate, Pools, Study
-from layerswap_method.algorithm.plan import LayerPlan
+from layerswap_method.drawing import draw_plan
 from layerswap_method.errors import LayerSwapError
-from layerswap_method.layer_swap.drawing import draw_plan
-from layerswap_method.layer_swap.report import read_plan
+from layerswap_method.methods.layer_swap_merge import read_plan
+from layerswap_method.plan import LayerPlan
 
 logger = logging.getLogger(__name__)
 

@@ -31,8 +31,8 @@ from ablations.study.experts import ExpertsFile
 from ablations.study.files import StudyFile
 from ablations.study.schema import Evaluate, Pools, Study
 from ablations.tasks.catalog import PAPER_BENCHMARKS, PAPER_LANGUAGES, Task, choose, list_tasks
-from layerswap_method.checkpoints.headers import read_checkpoint
-from layerswap_method.checkpoints.lora import is_lora, read_changes
+from layerswap_method.checkpoint.checkpoint import read_checkpoint
+from layerswap_method.checkpoint.lora import is_lora, read_changes
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.frozen import Frozen
 from layerswap_method.recipe.references import is_folder

@@ -1,7 +1,7 @@
 """Everything that is wrong with a recipe, at once. Merges nothing and downloads no weights.
 
 Knows recipes, headers and the files of models that are on this machine; what they must share is
-said by `layerswap_method.checkpoints.compatible`, as it is for a merge.
+said by `layerswap_method.checkpoint.compatible`, as it is for a merge.
 """
 
 from __future__ import annotations
@@ -14,17 +14,13 @@ from ablations.gallery.find import find_recipe, recipe_files
 from ablations.gallery.findings import Finding, Level, line_of
 from ablations.gallery.header import header_problems
 from ablations.gallery.models import Known, look_up
-from layerswap_method.checkpoints.compatible import merge_problems
-from layerswap_method.checkpoints.differences import mixed_settings
-from layerswap_method.delta_revert.recipe import RevertDocument
-from layerswap_method.delta_revert.spec import NAME as DELTA_REVERT
-from layerswap_method.delta_revert.spec import RevertSpec
+from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
 from layerswap_method.errors import InputError
-from layerswap_method.layer_swap.recipe import LayerSwapDocument
-from layerswap_method.layer_swap.report import most_swapped
-from layerswap_method.layer_swap.spec import NAME as LAYER_SWAP
-from layerswap_method.layer_swap.spec import LayerSwapSpec
-from layerswap_method.layer_swap.stream import check_swap_modules
+from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
+from layerswap_method.methods.delta_revert import DeltaRevertRecipe, RevertSpec
+from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
+from layerswap_method.methods.layer_swap import LayerSwapRecipe, LayerSwapSpec
+from layerswap_method.methods.layer_swap_merge import check_swap_modules, most_swapped
 from layerswap_method.recipe.document import dtype_problems
 from layerswap_method.recipe.references import named_models
 from layerswap_method.recipe.strict_yaml import parse_yaml
@@ -118,12 +114,11 @@ def _form(document: Mapping[str, Any]) -> None:
     """Raise for keys, roles and values that are wrong; mergekit's types judge its own methods."""
     method = document.get("merge_method")
     if method == LAYER_SWAP:
-        LayerSwapDocument.read(document)
+        LayerSwapRecipe.read(document)
     elif method == DELTA_REVERT:
-        RevertDocument.read(document)
+        DeltaRevertRecipe.read(document)
     else:
-        from layerswap_method.mergekit_plugin.method_parameters import check_parameters
-        from layerswap_method.mergekit_plugin.recipe_errors import check_form
+        from layerswap_method.mergekit_plugin.recipe_errors import check_form, check_parameters
 
         check_form(document)
         check_parameters(document)
@@ -159,9 +154,9 @@ def _model_findings(
     readable = [model for model in known.values() if model.checkpoint is not None]
     checkpoints = [model.checkpoint for model in readable if model.checkpoint is not None]
     aligned = any(document.get(key) is not None for key in ("tokenizer", "tokenizer_source"))
-    by_row = document.get("merge_method") == DELTA_REVERT
+    by_feature = document.get("merge_method") == DELTA_REVERT
     rows_from = _vocabulary_givers(document)
-    for problem in merge_problems(checkpoints, rows_from=rows_from, aligned=aligned, by_row=by_row):
+    for problem in merge_problems(checkpoints, rows_from=rows_from, aligned=aligned, by_row=by_feature):
         yield "error", problem
     if len(checkpoints) > 1 and (warning := mixed_settings(checkpoints)) is not None:
         yield "warning", warning
@@ -197,16 +192,16 @@ def _vocabulary_givers(document: Mapping[str, Any]) -> set[str] | None:
     """Return the models that give vocabulary rows; None where all do, or the recipe is faulty."""
     if not isinstance(_spec(document), LayerSwapSpec):
         return None
-    return {str(model) for model in LayerSwapDocument.read(document).vocabulary_givers}
+    return {str(model) for model in LayerSwapRecipe.read(document).embedding_givers}
 
 
 def _spec(document: Mapping[str, Any]) -> LayerSwapSpec | RevertSpec | None:
     """Return the parameters of a recipe of ours; None for others, and for one that is faulty."""
     try:
         if document.get("merge_method") == LAYER_SWAP:
-            return LayerSwapDocument.read(document).parameters
+            return LayerSwapRecipe.read(document).parameters
         if document.get("merge_method") == DELTA_REVERT:
-            return RevertDocument.read(document).parameters
+            return DeltaRevertRecipe.read(document).parameters
     except InputError:  # said already
         pass
     return None

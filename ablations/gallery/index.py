@@ -15,12 +15,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from layerswap_method.methods.read import recipe_by_files
+
 from ablations.gallery.find import recipe_files
 from ablations.gallery.header import SCHEMA_LINE, read_header
 from ablations.gallery.schema import FILE, schema_text
 from ablations.machine.whole_files import write_text
 from layerswap_method.errors import LayerSwapError
-from layerswap_method.merge_stream import can_stream
 from layerswap_method.recipe.references import named_models
 from layerswap_method.recipe.strict_yaml import parse_yaml
 
@@ -130,7 +131,7 @@ def _row(name: str, text: str) -> str:
         f"{base}{gated}",
         settings(document),
         disk[0].removesuffix(" of disk") if disk else "",
-        "a few tensors" if can_stream(document) else "an output file",
+        "a few tensors" if recipe_by_files(document) is not None else "an output file",
         _source(header.get("Source", "")),
         measured(header),
     )

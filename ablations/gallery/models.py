@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ablations.models.find import find_model
-from layerswap_method.checkpoints.config import read_config
-from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
+from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
+from layerswap_method.checkpoint.config import read_config
 from layerswap_method.errors import InputError, first_line
 
 

@@ -12,18 +12,17 @@ from ablations.drawing.layer_stacks import Stack, draw_stacks
 from ablations.gallery.find import find_recipe
 from ablations.gallery.models import look_up
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_bytes
-from layerswap_method.algorithm.layer_lists import format_layers
-from layerswap_method.algorithm.plan import LayerPlan, Source, tensor_source
-from layerswap_method.delta_revert.recipe import RevertDocument
-from layerswap_method.delta_revert.spec import NAME as DELTA_REVERT
-from layerswap_method.delta_revert.spec import RevertSpec
+from layerswap_method.drawing import SYMBOLS
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
-from layerswap_method.layer_swap.drawing import SYMBOLS
-from layerswap_method.layer_swap.recipe import LayerSwapDocument
-from layerswap_method.layer_swap.report import read_plan
-from layerswap_method.layer_swap.spec import NAME as LAYER_SWAP
+from layerswap_method.layer_lists import format_layers
+from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
+from layerswap_method.methods.delta_revert import DeltaRevertRecipe, RevertSpec
+from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
+from layerswap_method.methods.layer_swap import LayerSwapRecipe
+from layerswap_method.methods.layer_swap_merge import read_plan
 from layerswap_method.output import PLAN_FILE
+from layerswap_method.plan import LayerPlan, Source, tensor_source
 from layerswap_method.recipe.references import named_models
 from layerswap_method.recipe.strict_yaml import read_yaml
 
@@ -76,7 +75,7 @@ def supply_of(name: str, num_layers: int | None = None) -> Supply:
         raise InputError(f"{path}: is no recipe")
     method = document.get("merge_method")
     if method == LAYER_SWAP:
-        swap = LayerSwapDocument.read(document)
+        swap = LayerSwapRecipe.read(document)
         if swap.parameters.placement == "delta_share":
             raise InputError(
                 f"{path}: placement: delta_share goes by what the experts changed; merge it, then "
@@ -88,7 +87,7 @@ def supply_of(name: str, num_layers: int | None = None) -> Supply:
             raise InputError(f"{path}: {error}") from error
         return _swap_supply(swap, plan)
     if method == DELTA_REVERT:
-        revert = RevertDocument.read(document)
+        revert = DeltaRevertRecipe.read(document)
         return _revert_supply(path, revert, num_layers or _depth(path, document))
     raise InputError(
         f"{path}: {method} makes every tensor of all models, so there is no plan to draw; "
@@ -153,7 +152,7 @@ def stacks_of(supply: Supply) -> list[Stack]:
     return [sides[0], merged, *sides[1:]]
 
 
-def _swap_supply(recipe: LayerSwapDocument, plan: LayerPlan) -> Supply:
+def _swap_supply(recipe: LayerSwapRecipe, plan: LayerPlan) -> Supply:
     named: dict[Source, str] = {}
     for role in ("task", "language"):
         models = [e.model for e in recipe.experts if e.parameters.role == role]
@@ -174,9 +173,9 @@ def _columns(plan: LayerPlan, parameters: Mapping[str, Any]) -> dict[str, tuple[
     return {"layers": found["mlp"]} if len(set(found.values())) == 1 else found
 
 
-def _revert_supply(path: Path, recipe: RevertDocument, num_layers: int) -> Supply:
+def _revert_supply(path: Path, recipe: DeltaRevertRecipe, num_layers: int) -> Supply:
     spec: RevertSpec = recipe.parameters
-    if spec.by_row:
+    if spec.by_feature:
         raise InputError(
             f"{path}: which rows go back is measured at the merge, so there is no plan to draw"
         )

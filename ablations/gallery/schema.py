@@ -7,13 +7,13 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from layerswap_method.delta_revert.recipe import RevertDocument
-from layerswap_method.layer_swap.recipe import LayerSwapDocument
+from layerswap_method.methods.delta_revert import DeltaRevertRecipe
+from layerswap_method.methods.layer_swap import LayerSwapRecipe
 
 FILE = "recipe.schema.json"
 """Its name in the folder of the recipes."""
 
-_OURS = (LayerSwapDocument, RevertDocument)
+_OURS = (LayerSwapRecipe, DeltaRevertRecipe)
 
 
 def recipe_schema() -> dict[str, Any]:

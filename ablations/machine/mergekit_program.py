@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ablations.machine.whole_files import replaced_folder, write_text
-from layerswap_method.delta_revert.report import REVERT_MEASURED
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
 
@@ -69,11 +68,15 @@ def merge(recipe: Path, out: Path, *, fingerprint: str, options: Sequence[str] =
 
 def read_measured(merged: Path) -> dict[str, Any] | None:
     """Return what a merge of ours measured of the experts' changes; None for nothing."""
-    path = merged / REVERT_PLAN_FILE
-    if path.is_file():
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return {key: found[key] for key in REVERT_MEASURED}
-    path = merged / PLAN_FILE
-    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    deltas: dict[str, Any] | None = found.get("deltas")
+    for name in (PLAN_FILE, REVERT_PLAN_FILE):
+        if (merged / name).is_file():
+            return measured_of(json.loads((merged / name).read_text(encoding="utf-8")))
+    return None
+
+
+def measured_of(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what the record of a merge says of the experts' changes; None for nothing."""
+    if record.get("merge_method") == "delta_revert":
+        return {key: record[key] for key in ("base_model", "threshold", "kept")}
+    deltas: dict[str, Any] | None = record.get("deltas")
     return deltas

@@ -8,10 +8,10 @@ from typing import Any
 
 from ablations.drawing.text_table import text_table
 from ablations.models.find import find_model
-from layerswap_method.checkpoints.compatible import own_problems, pair_problems
-from layerswap_method.checkpoints.descent import RELATED, likeness
-from layerswap_method.checkpoints.differences import Row, differences, obstacles
-from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
+from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
+from layerswap_method.checkpoint.compatible import own_problems, pair_problems
+from layerswap_method.checkpoint.differences import Row, differences, obstacles
+from layerswap_method.checkpoint.lineage import SAME_ORIGIN, weight_cosine
 from layerswap_method.errors import InputError
 
 
@@ -96,8 +96,8 @@ def compare_models(references: Sequence[str], base: str | None = None) -> Compat
     cosines: tuple[float | None, ...] = ()
     if base is not None:
         parent = _read(base)
-        cosines = tuple(likeness(each, parent) for each in checkpoints)
-        if not any(cosine is not None and cosine >= RELATED for cosine in cosines):
+        cosines = tuple(weight_cosine(each, parent) for each in checkpoints)
+        if not any(cosine is not None and cosine >= SAME_ORIGIN for cosine in cosines):
             raise InputError(
                 f"--base {base}: none of {', '.join(references)} descends from it (cosine of the "
                 f"weights: {', '.join(map(_descends, cosines))}); give their pretrained parent, or "
@@ -118,7 +118,7 @@ def _read(reference: str) -> Checkpoint:
 def _descends(cosine: float | None) -> str:
     if cosine is None:
         return "no (other shapes)"
-    return f"{'yes' if cosine >= RELATED else 'no'} ({cosine:.3f})"
+    return f"{'yes' if cosine >= SAME_ORIGIN else 'no'} ({cosine:.3f})"
 
 
 def _lines(row: Row) -> Iterator[list[str]]:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ablations.machine.progress import Step, tell
-from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
+from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError, first_line, nearest
-from layerswap_method.recipe.references import beside, is_folder, is_there, no_such_folder
+from layerswap_method.recipe.references import is_folder, is_there, no_such_folder, resolve_from
 
 _PATTERNS = [
     *("*.safetensors", "*.json", "*.jinja"),
@@ -83,7 +83,7 @@ def find_model(
         InputError: where it is not there; with what to do.
     """
     name = name or reference
-    whole = beside(reference, folder)
+    whole = resolve_from(reference, folder)
     if is_folder(whole):  # a folder whose name holds a plus sign
         return Expert(name, whole.resolve(), source=str(whole.resolve()))
     # A reference that ends in its name has no name of its own: it came without an experts file.
@@ -157,13 +157,13 @@ def _source(text: str, folder: Path) -> str:
 
 def _locate(text: str, who: str, folder: Path | None, *, download: bool) -> Path:
     """Return the folder that `text` names in a file in `folder`; `who` begins an error."""
-    path = beside(text, folder)
+    path = resolve_from(text, folder)
     if is_folder(path):
         return path.resolve()
     if is_there(path):
         raise InputError(f"{who}{text}: is a file; write its folder, {path.parent}")
     is_hub_id = text.count("/") == 1 and not text.startswith((".", "/", "~"))
-    above = beside(Path(text).parent, folder)
+    above = resolve_from(Path(text).parent, folder)
     if not is_hub_id or is_folder(above):
         siblings = [each.name for each in above.iterdir()] if is_folder(above) else []
         near = nearest(path.name, siblings)

@@ -1,6 +1,6 @@
 """Whether the experts of a study can be merged with each other. Knows headers and configs.
 
-The checks are the merge method's own (`layerswap_method.checkpoints.compatible`), asked here of
+The checks are the merge method's own (`layerswap_method.checkpoint.compatible`), asked here of
 all experts at once and before the first cell.
 """
 
@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ablations.models.find import Expert
-from layerswap_method.checkpoints.compatible import merge_problems, vocabulary_problems
-from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
-from layerswap_method.checkpoints.lora import check_readable
+from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
+from layerswap_method.checkpoint.compatible import merge_problems, vocabulary_problems
+from layerswap_method.checkpoint.lora import read_adapter_tensors
 from layerswap_method.errors import InputError
-from layerswap_method.layer_swap.recipe import LayerSwapDocument
-from layerswap_method.layer_swap.spec import NAME as LAYER_SWAP
+from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
+from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.recipe.references import named_models
 
 
@@ -33,7 +33,7 @@ def compatibility_report(
     for expert in experts:
         try:
             if expert.adapter is not None:
-                check_readable(expert.adapter)
+                read_adapter_tensors(expert.adapter)
             found.append(read_checkpoint(expert.name, expert.folder))
         except InputError as error:
             problems.append(error.message)
@@ -66,8 +66,8 @@ def _givers(
 ) -> list[Checkpoint]:
     models = set(named_models(merge))
     if merge["merge_method"] == LAYER_SWAP:
-        recipe = LayerSwapDocument.read(merge)
+        recipe = LayerSwapRecipe.read(merge)
         if not recipe.parameters.needs_deltas:  # changes are measured row by row
-            models = {str(model) for model in recipe.vocabulary_givers}
+            models = {str(model) for model in recipe.embedding_givers}
     both = zip(experts, checkpoints, strict=True)
     return [checkpoint for expert, checkpoint in both if expert.reference in models]

@@ -28,7 +28,7 @@ from ablations.report.wording import (
 )
 from ablations.runner.records import CellRecord
 from ablations.statistics.as_text import p_text, points, with_interval
-from layerswap_method.layer_swap.drawing import describe_plan
+from layerswap_method.drawing import describe_plan
 
 _P_NOTE = (
     "p: two-sided. Corrected: by Holm's method for the primary comparisons; all others are "
@@ -101,10 +101,10 @@ def baselines_table(comparisons: Sequence[Comparison]) -> Table | None:
     if all(each.outcome is None for each in found):
         return None
     names = tuple(dict.fromkeys(each.contrast.second for each in found))
-    by_row: dict[tuple[str, str], dict[str, Comparison]] = {}
+    by_feature: dict[tuple[str, str], dict[str, Comparison]] = {}
     for each in found:
         head = measure_text(each.measure, each.group), each.contrast.first
-        by_row.setdefault(head, {})[each.contrast.second] = each
+        by_feature.setdefault(head, {})[each.contrast.second] = each
     marks = Counter(mark(each) for each in found)
     notes = [
         "Score of the row's model minus that of the column's, in points of the score in percent, "
@@ -120,7 +120,7 @@ def baselines_table(comparisons: Sequence[Comparison]) -> Table | None:
         ("task", "model", *names),
         tuple(
             (*text_entries(head), *(_marked(row.get(name)) for name in names))
-            for head, row in by_row.items()
+            for head, row in by_feature.items()
         ),
         (*notes, *(f"{line}." for line in not_compared(found))),
         text_columns=2,

@@ -14,7 +14,7 @@ from ablations.report.targets import ordered
 from ablations.report.wording import measure_text, metric_text
 from ablations.study.documents import LAYER_SWAP
 from ablations.study.schema import SUGGEST, Setting
-from layerswap_method.layer_swap.placements import build_plan
+from layerswap_method.plan import build_plan
 
 _FEWEST = 6
 """Places that make a map."""

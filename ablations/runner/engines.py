@@ -28,7 +28,7 @@ from ablations.runner.unfinished import answers_path
 from ablations.runner.work import Done, Doubt, ModelFailed, Work
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from ablations.study.documents import unmerged, with_references
-from layerswap_method.checkpoints.lora import is_lora
+from layerswap_method.checkpoint.lora import is_lora
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.recipe.references import named_models
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ablations.engines.errors import SwapFailed
     from ablations.engines.live import LiveEvaluator
     from ablations.study.planning import StudyPlan
-    from layerswap_method.stream.weight_stream import WeightStream
+    from layerswap_method.recipe.document import Merge
 
 logger = logging.getLogger(__name__)
 
@@ -202,19 +202,21 @@ class StudyEngine:
         return self._model
 
     def _open(self, work: Work, held: ExitStack) -> _Opened:
+        from layerswap_method.methods.read import recipe_by_files
+
         from ablations.engines.errors import SwapFailed
-        from layerswap_method.merge_stream import can_stream
-        from layerswap_method.stream.weight_stream import checkpoint_stream
+        from layerswap_method.methods.linear import merge_of_one
+        from layerswap_method.recipe.references import Model
 
         single = self._single(work)
         if single is not None and single.adapter is not None and not is_lora(single.adapter):
             self._close_live()
             return self._beside(single.folder, single.adapter, work.request.seed, held)
         is_live, why = not self._setup.materialize, dict[str, Any]()
-        if is_live and can_stream(work.merge):
+        if is_live and recipe_by_files(work.merge) is not None:
             try:
                 stream = self._stream(work)
-                how = {"weights": "streamed", **_measured(stream.measured)}
+                how = {"weights": "streamed", **_measured(measured_of(stream.record))}
                 return self._swapped(stream, how, {"merge": 0.0})
             except SwapFailed as error:
                 is_live, why = False, self._give_way(work, error)
@@ -224,7 +226,7 @@ class StudyEngine:
             if is_live:
                 how = {"weights": "merged by mergekit-yaml, then streamed", **measured}
                 try:
-                    opened = self._swapped(checkpoint_stream(folder), how, {"merge": merge_s})
+                    opened = self._swapped(merge_of_one(Model(str(folder), folder)), how, {"merge": merge_s})
                     held.enter_context(while_merged.pop_all())
                     return opened
                 except SwapFailed as error:
@@ -239,18 +241,21 @@ class StudyEngine:
         self._close_live()
         return {"fallback": error.message}
 
-    def _stream(self, work: Work) -> WeightStream:
+    def _stream(self, work: Work) -> Merge:
         tell(Step("planning the merge"))
+        from layerswap_method.methods.read import recipe_by_files
+
         from ablations.engines.errors import SwapFailed
-        from layerswap_method.merge_stream import stream_of
 
         try:
-            return stream_of(work.merge, self._setup.experts)
+            recipe = recipe_by_files(work.merge)
+            assert recipe is not None
+            return recipe.merge(self._setup.experts)
         except InputError as error:
             raise SwapFailed(error.message) from error
 
     def _swapped(
-        self, stream: WeightStream, how: Mapping[str, Any], timing_s: dict[str, float]
+        self, stream: Merge, how: Mapping[str, Any], timing_s: dict[str, float]
     ) -> _Opened:
         """Put a model into the live engine.
 
@@ -344,14 +349,19 @@ class StudyEngine:
 
     def _merged_from_files(self, recipe: Path, folder: Path) -> bool:
         """Merge without mergekit, if it can be done so; return whether it was."""
-        from layerswap_method.merge.run import read_merge, write_merge
+        from layerswap_method.merge import find_models, write_merge
+        from layerswap_method.methods.read import read_recipe_file
 
         experts = {expert.reference: expert for expert in self._setup.experts.values()}
         try:
-            given = read_merge(recipe, experts.__getitem__)
-            if isinstance(given, str):
+            file = read_recipe_file(recipe)
+            given = recipe_by_files(file.document)
+            models = "" if given is None else find_models(given, experts.__getitem__)
+            if given is None or isinstance(models, str):
                 return False
-            for _ in write_merge(given, str(folder)):
+            for _ in write_merge(
+                given, models, str(folder), document=file.document, text=file.text
+            ):
                 pass
         except InputError as error:  # some kinds of adapters: mergekit merges them, or says more
             logger.info("  %s", error.message)

@@ -32,9 +32,9 @@ from ablations.runner.versioned_files import (
 from ablations.scoring.records import Backend, Evaluation, Sample, TaskScore
 from ablations.study.cells import Cell
 from ablations.study.schema import Kind, Study, Value
-from layerswap_method.algorithm.plan import LayerPlan, Source
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
+from layerswap_method.plan import LayerPlan, Source
 from layerswap_method.recipe.references import is_folder, is_there, no_such_folder
 from layerswap_method.recipe.strict_yaml import read_yaml
 

@@ -33,11 +33,11 @@ from ablations.study.schema import (
     Study,
     Value,
 )
-from layerswap_method.algorithm.plan import LayerPlan
-from layerswap_method.delta_revert.recipe import RevertDocument
 from layerswap_method.errors import InputError
-from layerswap_method.layer_swap.recipe import LayerSwapDocument
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
+from layerswap_method.methods.delta_revert import DeltaRevertRecipe
+from layerswap_method.methods.layer_swap import LayerSwapRecipe
+from layerswap_method.plan import LayerPlan
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Cell:
     merge: Mapping[str, Any]
     """The mergekit recipe with absolute folders; `passthrough` for an unmerged model."""
 
-    recipe: LayerSwapDocument | None
+    recipe: LayerSwapRecipe | None
     """`merge` read by the method itself; None unless it is a `layer_swap`."""
 
     plan: LayerPlan | None
@@ -144,7 +144,7 @@ def expand(
                 found = {role: experts[name] for role, name in names.items()}
                 document = baseline_document(kind, found, study.recipe)
                 is_ours = document["merge_method"] == LAYER_SWAP
-                recipe = LayerSwapDocument.read(document) if is_ours else None
+                recipe = LayerSwapRecipe.read(document) if is_ours else None
                 plan = None if recipe is None else recipe.parameters.plan(num_layers)
         except (InputError, ValueError) as error:
             text = error.message if isinstance(error, InputError) else str(error)
@@ -206,7 +206,7 @@ def _merge(
     experts: Mapping[str, Expert],
     names: Mapping[str, str],
     num_layers: int,
-) -> tuple[dict[str, Any], LayerPlan | None, LayerSwapDocument | None]:
+) -> tuple[dict[str, Any], LayerPlan | None, LayerSwapRecipe | None]:
     parameters: dict[str, Any] = {
         name: value
         for name, value in setting.items()
@@ -229,10 +229,10 @@ def _merge(
     found = {**experts, **{role: experts[name] for role, name in names.items()}}
     document = with_experts(document, found)
     if document.get("merge_method") == DELTA_REVERT:
-        RevertDocument.read(document).parameters.layers(num_layers)
+        DeltaRevertRecipe.read(document).parameters.layers(num_layers)
     if not is_layer_swap:
         return document, None, None
-    recipe = LayerSwapDocument.read(document)
+    recipe = LayerSwapRecipe.read(document)
     is_measured = recipe.parameters.placement == "delta_share"
     return document, None if is_measured else recipe.parameters.plan(num_layers), recipe
 

@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from layerswap_method.methods.read import recipe_by_files
+
 from ablations.engines.work_size import TaskSize, cache_bytes
 from ablations.study.cells import Cell
 from ablations.study.documents import unmerged
 from ablations.study.planning import StudyPlan
-from layerswap_method.checkpoints.spans import torch_dtype
-from layerswap_method.merge_stream import can_stream
+from layerswap_method.checkpoint.stored import torch_dtype
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def cost_lines(
     written = [
         cell
         for cell in todo
-        if (run.materialize or not can_stream(cell.merge))
+        if (run.materialize or recipe_by_files(cell.merge) is None)
         and unmerged(cell.merge) in (None, *adapted)
     ]
     size = plan.num_weights * sum(_bytes_each(plan, cell) for cell in written)

@@ -8,8 +8,8 @@ from ablations.engines.work_size import TaskSize
 from ablations.study.cells import Cell
 from ablations.study.cost import Rates, Running, cost_lines, counted
 from ablations.study.planning import StudyPlan
-from layerswap_method.algorithm.plan import Source
-from layerswap_method.layer_swap.drawing import SYMBOLS, draw_line
+from layerswap_method.drawing import SYMBOLS, draw_line
+from layerswap_method.plan import Source
 
 
 def describe_plan(

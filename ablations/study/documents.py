@@ -13,9 +13,9 @@ from typing import Any
 from ablations.models.find import Expert
 from ablations.study.scaling import COUNTS, scale_counts, scale_layers
 from ablations.study.schema import Scalar
-from layerswap_method.delta_revert.spec import RevertSpec
 from layerswap_method.errors import InputError, nearest_of
-from layerswap_method.layer_swap.spec import LayerSwapSpec
+from layerswap_method.methods.delta_revert import RevertSpec
+from layerswap_method.methods.layer_swap import LayerSwapSpec
 
 LAYER_SWAP = "layer_swap"
 DELTA_REVERT = "delta_revert"

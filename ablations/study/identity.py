@@ -19,6 +19,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from layerswap_method.methods.read import recipe_by_files
+
 import layerswap_method
 from ablations.engines import lm_eval_index
 from ablations.engines.options import EngineOptions
@@ -31,8 +33,7 @@ from ablations.study.cells import Cell
 from ablations.study.documents import DELTA_REVERT, LAYER_SWAP, with_references
 from ablations.tasks.contents import TaskContents
 from layerswap_method.errors import InputError
-from layerswap_method.merge_stream import can_stream, needs_deltas, stream_of
-from layerswap_method.stream.mix import TensorOrigin
+from layerswap_method.tensors import Term
 
 _KEY_LENGTH = 20
 """Hexadecimal digits of a folder's name: 80 bits."""
@@ -100,7 +101,11 @@ def folder_state(folder: Path) -> str:
     """Return a cheap hash of names, sizes and dates of the weight files in `folder`."""
     files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")])
     stats = {file.name: file.stat() for file in files}
-    return fingerprint_of(**{name: [s.st_size, s.st_mtime_ns] for name, s in stats.items()})
+    # The inode and the time of change, too: a restored time of writing hides another file.
+    states = {
+        name: [s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for name, s in stats.items()
+    }
+    return fingerprint_of(**states)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,33 +237,32 @@ def weights_identity(
         "code": code if is_ours else None,
     }
     # What is measured follows from the content of experts and base, and planning reads no weights.
-    if not can_stream(merge) or needs_deltas(merge):
+    recipe = recipe_by_files(merge)
+    if recipe is None or recipe.needs_deltas:
         return by_recipe
     try:
-        stream = stream_of(merge, experts)
+        merged = recipe.merge(experts)
     except InputError:  # an adapter that only mergekit can merge; the engine will say so
         return by_recipe
     tensors, computed = {}, False
-    for name in sorted(stream.names):
-        mix = stream.mixes[name]
-        terms = [[*_origin(origin, contents), share] for origin, share in mix.terms]
+    for name, mix in sorted(merged.tensors.items()):
+        terms = [_term(term, contents) for term in mix.terms]
         tensors[name] = [terms, mix.model_dump(mode="json", exclude={"terms"})]
-        computed |= len(mix.terms) > 1 or mix.terms[0][0].change is not None
+        computed |= len(mix.terms) > 1 or mix.terms[0].change is not None
     return {
-        "donated": contents.donated[stream.donor],
+        "donated": contents.donated[merged.donor],
         "tensors": tensors,
         "code": code if computed else None,  # a tensor that is copied is what it is
     }
 
 
-def _origin(origin: TensorOrigin, contents: Contents) -> list[Any]:
-    """Return a stored tensor by content: hash of its folder, name, cast, and its adapter's."""
-    change = origin.change
+def _term(term: Term, contents: Contents) -> list[Any]:
+    """Return a term by content: hash of its folder, name, cast, share, and its adapter's hash."""
+    stored, change = term.stored, term.change
     added = None
     if change is not None:
-        file = contents.files[change.file.resolve()]
-        added = [file, change.up, change.down, change.scaling, change.transposed]
-    return [contents.files[origin.file], origin.name, origin.dtype, added]
+        added = [contents.files[change.up.file], change.up.name, change.down.name]
+    return [contents.files[stored.file], stored.name, term.cast, term.coefficient, added]
 
 
 def _without_idle_rows(merge: Mapping[str, Any]) -> Mapping[str, Any]:

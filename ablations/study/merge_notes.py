@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from layerswap_method.methods.read import recipe_by_files
+
 from ablations.models.find import Expert
 from ablations.study.cells import Cell
-from layerswap_method.layer_swap.report import most_swapped
-from layerswap_method.merge_stream import can_stream
-from layerswap_method.stream.weight_stream import checkpoint_stream
+from layerswap_method.methods.layer_swap_merge import large_swap_warning
+from layerswap_method.checkpoint.checkpoint import read_checkpoint
 
 _NAMED = 4
 """Cells at most that a note names."""
@@ -20,7 +21,7 @@ def mostly_swapped(cells: Sequence[Cell]) -> list[str]:
         cell.label: warning
         for cell in cells
         if cell.recipe is not None and cell.plan is not None
-        if (warning := most_swapped(cell.recipe.parameters, cell.plan)) is not None
+        for warning in large_swap_warning(cell.recipe.parameters, cell.plan)
     }
     labels = list(found)
     if len(labels) < 2:
@@ -41,7 +42,7 @@ def rounded(experts: Mapping[str, Expert], dtype: str) -> list[str]:
     """
     base, *others = experts
     stored = {
-        name: checkpoint_stream(experts[name].folder).model_dtype
+        name: read_checkpoint(name, experts[name].folder).dtype
         for name in others
         if dtype in ("bfloat16", "float16") and experts[name].adapter is None
     }
@@ -61,7 +62,7 @@ def unstreamed(cells: Sequence[Cell]) -> list[str]:
     found = {
         cell.weights_key: str(cell.merge["merge_method"])
         for cell in cells
-        if not can_stream(cell.merge)
+        if recipe_by_files(cell.merge) is None
     }
     if not found:
         return []

@@ -17,7 +17,7 @@ from ablations.engines.options import MEMORY_OPTIONS
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.recipe.parameters import Place, block_of, type_at
+from layerswap_method.recipe.problems import Place, block_of, type_at
 from layerswap_method.recipe.strict_yaml import parse_yaml
 
 _LONGEST = 40

@@ -45,12 +45,10 @@ from ablations.study.schema import Study
 from ablations.study.selection import selected
 from ablations.study.single_tasks import check_data_of, with_single_tasks
 from ablations.study.suggested import asks_suggestion, with_suggestions
-from layerswap_method.checkpoints.headers import Checkpoint
-from layerswap_method.checkpoints.lora import check_readable
+from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
+from layerswap_method.checkpoint.lora import read_adapter_config, read_adapter_tensors
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.mergekit_plugin.recipe_errors import configuration_type
-from layerswap_method.recipe.references import beside, is_folder, named_models
-from layerswap_method.stream.weight_stream import checkpoint_stream
+from layerswap_method.recipe.references import is_folder, named_models, resolve_from
 
 _MODELS = "write task, language or base for an expert of the cell, or name it in the experts file"
 
@@ -148,7 +146,7 @@ def plan_study(
     with _collected(problems):
         study = with_benchmarks(_with_stated_dtype(study))
     places = (own_folder(file.path), folder)
-    problems += study_problems(study, tuple(configuration_type().model_fields), places)
+    problems += study_problems(study, _recipe_keys(), places)
     chosen, skipped = _backend(backend, study, problems, is_complete=named is not None)
     if here and chosen is not None:
         with _collected(problems):
@@ -163,7 +161,8 @@ def plan_study(
         else:  # one model alone need fit no other
             for adapter in filter(None, (expert.adapter for expert in experts.values())):
                 with _collected(problems):
-                    check_readable(adapter)
+                    read_adapter_config(adapter)
+                    read_adapter_tensors(adapter)
         if not problems and checkpoints and checkpoints[0].num_layers is None:
             problems.append(f"the config of {checkpoints[0].name} does not say how many layers")
         if not problems and asks_suggestion(study):
@@ -273,7 +272,7 @@ def _with_experts(
     if path is None:
         names = [name for name in expert_names(study) if not is_reference(name)]
         if names:
-            places = [f"./{name}" for name in names if is_folder(beside(name, file.path.parent))]
+            places = [f"./{name}" for name in names if is_folder(resolve_from(name, file.path.parent))]
             models = set(named_models(study.recipe or {})).intersection(names)
             meant = (nearest(name, PLACEHOLDERS) for name in sorted(models - set(PLACEHOLDERS)))
             hints = filter(None, [f"; did you mean {places[0]!r}?" if places else "", *meant])
@@ -331,7 +330,7 @@ def _with_dtype(study: Study, base: Expert) -> Study:
     """Return the study with the dtype of all of its models: ``auto`` is that of the base."""
     options = study.evaluate.options
     known = get_args(EngineOptions.model_fields["dtype"].annotation)
-    stored = checkpoint_stream(base.folder).model_dtype
+    stored = read_checkpoint(base.name, base.folder).dtype
     if options.dtype != "auto" or stored not in known:
         return study
     changes = {"options": options.model_copy(update={"dtype": stored})}
@@ -372,6 +371,13 @@ def _backend(
         reasons = dict.fromkeys(choice_of_tasks.skipped.values())
         problems.append(f"every task of the study is skipped: {', '.join(reasons)}")
     return chosen, choice_of_tasks.skipped
+
+
+def _recipe_keys() -> tuple[str, ...]:
+    """Return the keys that a recipe of any method can have."""
+    from mergekit.config import MergeConfiguration
+
+    return tuple(MergeConfiguration.model_fields)
 
 
 def _depth(checkpoints: list[Checkpoint]) -> int:

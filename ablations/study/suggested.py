@@ -14,11 +14,11 @@ from ablations.models.find import Expert
 from ablations.study.documents import LAYER_SWAP
 from ablations.study.scaling import COUNTS
 from ablations.study.schema import SUGGEST, Setting, Study
-from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.errors import InputError
-from layerswap_method.layer_swap.delta_share import THRESHOLD
-from layerswap_method.layer_swap.measure import measure
-from layerswap_method.layer_swap.spec import LayerSwapSpec
+from layerswap_method.methods.delta_share import THRESHOLD
+from layerswap_method.methods.layer_swap import LayerSwapSpec
+from layerswap_method.methods.layer_swap_measure import measure
+from layerswap_method.recipe.references import StreamInput
 
 _CHOSEN = (*COUNTS, "placement")
 """What a suggestion decides, so that nobody else may."""

@@ -17,15 +17,15 @@ from pathlib import Path
 import torch
 
 from ablations.machine.whole_files import told_if_unwritable
-from layerswap_method.checkpoints.headers import read_checkpoint
-from layerswap_method.checkpoints.lora import (
+from layerswap_method.checkpoint.checkpoint import read_checkpoint
+from layerswap_method.checkpoint.lora import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
     read_adapter_config,
     read_adapter_tensors,
     read_changes,
 )
-from layerswap_method.checkpoints.spans import read_rows
+from layerswap_method.checkpoint.stored import read_rows
 from layerswap_method.errors import InputError
 
 KIND = "LORA_ARROW"

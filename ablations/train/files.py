@@ -11,14 +11,13 @@ from pydantic import ValidationError
 from ablations.gallery.find import find_recipe
 from ablations.train.config import ConfigRows, LocalRows, Source, TrainConfig, source_kind
 from layerswap_method.errors import InputError
-from layerswap_method.recipe.parameters import Words, problems
+from layerswap_method.recipe.problems import problems
 from layerswap_method.recipe.references import is_there
 from layerswap_method.recipe.strict_yaml import parse_yaml, read_yaml
 
 PRESETS = "experts"
 """Folder of the shipped configurations among the recipes."""
 
-_WORDS = Words("the configuration")
 
 
 def read_config(text: str, settings: Sequence[str] = ()) -> TrainConfig:
@@ -107,7 +106,7 @@ def _validated(document: dict[str, Any], where: str) -> TrainConfig:
     try:
         return TrainConfig.model_validate(document)
     except ValidationError as error:
-        found = problems(TrainConfig, document, error, _WORDS)
+        found = problems(TrainConfig, document, error)
         raise InputError.from_problems(where, found) from error
 
 

@@ -28,7 +28,7 @@ from ablations.train.rows import Row
 from ablations.train.select import select
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import is_folder
-from layerswap_method.stream.donor_files import copy_donor_files
+from layerswap_method.write.donor_files import copy_donor_files
 
 logger = logging.getLogger(__name__)
 

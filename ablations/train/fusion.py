@@ -26,9 +26,9 @@ import torch
 from torch import nn
 
 from ablations.machine.whole_files import replaced_folder, told_if_unwritable
-from layerswap_method.algorithm.tensor_names import decoder_layer
-from layerswap_method.checkpoints.headers import read_checkpoint
-from layerswap_method.checkpoints.lora import (
+from layerswap_method.checkpoint.checkpoint import read_checkpoint
+from layerswap_method.checkpoint.stored import read_tensor
+from layerswap_method.checkpoint.lora import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
     LowRankChange,
@@ -36,9 +36,8 @@ from layerswap_method.checkpoints.lora import (
     read_adapter_tensors,
     read_changes,
 )
-from layerswap_method.checkpoints.spans import read_rows
-from layerswap_method.checkpoints.stored import stored_tensor
 from layerswap_method.errors import InputError
+from layerswap_method.tensor_names import decoder_layer
 
 KIND = "ADAPTER_FUSION"
 """What a fusion's ``adapter_config.json`` says in the place of a kind of peft's."""
@@ -329,8 +328,7 @@ def _stacked(changes: Sequence[LowRankChange | None]) -> tuple[torch.Tensor, tor
     """
     factors = {
         i: tuple(
-            read_rows(stored_tensor(change.file, change.stamp, name))
-            for name in (change.down, change.up)
+            read_tensor(factor) for factor in (change.down, change.up)
         )
         for i, change in enumerate(changes)
         if change is not None

@@ -22,8 +22,8 @@ from ablations.train.regime import (
     trained_layers,
 )
 from ablations.train.sequences import Tokens
-from layerswap_method.algorithm.tensor_names import decoder_layer
 from layerswap_method.errors import InputError, describe_error, nearest
+from layerswap_method.tensor_names import decoder_layer
 
 
 def load_base(folder: Path) -> Any:

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StrictStr, field_validator, model_validator
 
-from layerswap_method.algorithm.layer_lists import parse_layers
 from layerswap_method.frozen import Frozen
+from layerswap_method.layer_lists import parse_layers
 
 
 class Full(Frozen):

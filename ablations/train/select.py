@@ -15,7 +15,8 @@ from ablations.scoring.records import Evaluation, EvaluationRequest
 from ablations.tasks.catalog import SHIPPED_TASKS
 from ablations.train.config import Select
 from ablations.train.folder import SavedCheckpoint
-from layerswap_method.stream.weight_stream import checkpoint_stream
+from layerswap_method.methods.linear import merge_of_one
+from layerswap_method.recipe.references import Model
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +54,9 @@ def select(
     try:
         for each in checkpoints:
             stream = (
-                checkpoint_stream(each.folder)
+                merge_of_one(Model(str(each.folder), each.folder))
                 if base is None
-                else checkpoint_stream(base, each.folder)
+                else merge_of_one(Model(str(each.folder), base, each.folder))
             )
             found = engine.evaluate(stream, request)
             rows.append((_mean(found), each, found))

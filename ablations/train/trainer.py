@@ -34,7 +34,7 @@ from ablations.train.folder import SavedCheckpoint, TrainingFolder, told_if_full
 from ablations.train.regime import AdapterFusion, Regime
 from ablations.train.sequences import Sequences, collate
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.stream.donor_files import copy_donor_files
+from layerswap_method.write.donor_files import copy_donor_files
 
 logger = logging.getLogger(__name__)
 

@@ -1,127 +1,190 @@
-"""The LoRA adapter of a `layer_swap`: what the stream of the merge adds to the base's weights.
+"""The LoRA adapter of a `layer_swap`: what the merge adds to the base's weights.
 
-Knows streams and peft's form of a LoRA adapter; not recipes or roles. Which expert gives which
-tensor, and with which weight, is read off the stream: there is no second plan.
+Which expert gives which tensor, and with which weight, is read off the merge: there is no second
+plan. Averaging the factors apart is not averaging the changes: ``(B1 + B2)(A1 + A2)`` has the cross
+terms ``B1 A2`` and ``B2 A1``. The sum is exact when the ranks are stacked::
+
+    c1 B1 A1 + c2 B2 A2  ==  [c1 B1, c2 B2] @ [A1; A2]
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
-from layerswap_method.adapter_swap.adapter import NewAdapter
-from layerswap_method.adapter_swap.factors import Factors, cut_rank, is_exact, stack
-from layerswap_method.checkpoints.lora import LowRankChange
-from layerswap_method.checkpoints.spans import read_rows
-from layerswap_method.checkpoints.stored import stored_tensor
+from layerswap_method.checkpoint.lora import LowRankChange
+from layerswap_method.checkpoint.stored import read_tensor
 from layerswap_method.errors import InputError
-from layerswap_method.stream.mix import TensorMix
-from layerswap_method.stream.weight_stream import WeightStream
-
-Terms = Sequence[tuple[LowRankChange, float]]
-"""Changes of one tensor with their shares of it."""
+from layerswap_method.recipe.document import Merge
+from layerswap_method.tensors import TensorMix
 
 
-def swap_lora(stream: WeightStream, config: Mapping[str, Any], rank: int | None) -> NewAdapter:
-    """Return the adapter that adds to the base what the stream's tensors have beyond it.
+class NewAdapter(NamedTuple):
+    """An adapter in memory."""
 
-    A tensor of one expert keeps that expert's two matrices bit for bit, and its scaling. An average
+    tensors: Mapping[str, torch.Tensor]
+    """Content of ``adapter_model.safetensors``, contiguous."""
+
+    config: Mapping[str, Any]
+    """Content of ``adapter_config.json`` but for the base."""
+
+    record: Mapping[str, Any]
+    """For the plan file."""
+
+    lines: tuple[str, ...]
+    """For the log."""
+
+
+class Factors(NamedTuple):
+    """One change: ``up @ down``."""
+
+    down: torch.Tensor
+    """LoRA's A, rank x inputs."""
+
+    up: torch.Tensor
+    """LoRA's B, outputs x rank."""
+
+    def squared_norm(self) -> float:
+        """Return the squared Frobenius norm of the change, computed in float64 from the factors."""
+        down, up = self.down.double(), self.up.double()
+        return float(((up.T @ up) * (down @ down.T)).sum())
+
+
+def swap_lora(merge: Merge, config: Mapping[str, Any], rank: int | None) -> NewAdapter:
+    """Return the adapter that adds to the base what the merge's tensors have beyond it.
+
+    A tensor of one expert has that expert's two matrices bit for bit, and its scaling. An average
     has both experts' matrices, one below the other, and the scaling of the first.
 
     Args:
-        stream: of models that are one checkpoint with different adapters.
-        config: of one of the adapters.
+        merge: a merge of models that are one checkpoint with different adapters.
+        config: ``adapter_config.json`` of one of the adapters.
         rank: every change of a higher rank is replaced by the nearest one of this rank; None
             leaves all of them exact.
 
     Raises:
         InputError: where no tensor is changed, or an adapter holds NaN or infinite values.
     """
-    changed = {name: terms for name, mix in stream.mixes.items() if (terms := _terms(mix))}
+    changed = {name: parts for name, mix in merge.tensors.items() if (parts := _changes(mix))}
     if not changed:
         raise InputError(
             "swap-adapters: the recipe takes nothing that an adapter changes, so the new adapter "
             "would change nothing; take other layers"
         )
-    read = {
-        name: [
-            (_read(change), share * (change.scaling / terms[0][0].scaling))
-            for change, share in terms
-        ]
-        for name, terms in changed.items()
-    }
-    is_cut = rank is not None and any(_rank(parts) > rank for parts in read.values())
-    dtype = _dtype([part for parts in read.values() for part in parts], rounds=is_cut)
+    read = {name: [(_read(c), share) for c, share in parts] for name, parts in changed.items()}
+    is_cut = rank is not None and any(
+        sum(len(factors.down) for factors, _ in parts) > rank for parts in read.values()
+    )
+    dtype = _common_dtype([part for parts in read.values() for part in parts], rounds=is_cut)
     tensors: dict[str, torch.Tensor] = {}
     ranks, alphas, errors, norm = {}, {}, {}, 0.0
     for name, parts in read.items():
-        factors = stack(parts, dtype)
         change = changed[name][0][0]
+        scalings = [each.scaling / change.scaling for each, _ in changed[name]]
+        scaled = [(factors, share * s) for (factors, share), s in zip(parts, scalings, strict=True)]
+        factors = stack(scaled, dtype)
         squared = factors.squared_norm() * change.scaling**2
         norm += squared
-        if rank is not None and factors.rank > rank:
-            cut = cut_rank(factors, rank)
-            factors = Factors(*(each.to(dtype) for each in cut.factors))
-            errors[name] = (cut.squared_error * change.scaling**2, squared)
-        tensors[change.down] = factors.down.contiguous()
-        tensors[change.up] = factors.up.contiguous()
+        if rank is not None and len(factors.down) > rank:
+            factors, error = cut_rank(factors, rank)
+            factors = Factors(*(each.to(dtype) for each in factors))
+            errors[name] = (error * change.scaling**2, squared)
+        tensors[change.down.name] = factors.down.contiguous()
+        tensors[change.up.name] = factors.up.contiguous()
         module = name.removesuffix(".weight")
-        ranks[module] = factors.rank
-        alphas[module] = _number(change.scaling * factors.rank)
-    record = {
+        ranks[module] = len(factors.down)
+        alpha = change.scaling * len(factors.down)
+        alphas[module] = int(alpha) if alpha == int(alpha) else alpha
+    low, high = min(ranks.values()), max(ranks.values())
+    record: dict[str, Any] = {
         "kind": "lora",
         "tensors": len(changed),
-        "ranks": [min(ranks.values()), max(ranks.values())],
+        "ranks": [low, high],
         "dtype": str(dtype).removeprefix("torch."),
     }
-    lines = [f"adapter: {len(changed)} tensors, rank {_span(ranks.values())}, {record['dtype']}"]
+    span = str(low) if low == high else f"{low} to {high}"
+    lines = [f"adapter: {len(changed)} tensors, rank {span}, {record['dtype']}"]
     if rank is not None:
-        found = _cut_record(errors, norm)
-        record["cut"] = {"rank": rank, **found}
-        lines.append(_cut_line(rank, len(changed), found))
+        relative = {name: _root_ratio(*pair) for name, pair in errors.items()}
+        whole = _root_ratio(math.fsum(error for error, _ in errors.values()), norm)
+        record["cut"] = {"rank": rank, "relative_error": whole, "tensors": relative}
+        lines.append(f"rank {rank}: no tensor has a higher rank; all are exact")
+        if relative:
+            worst = max(relative, key=relative.__getitem__)
+            lines[-1] = (
+                f"rank {rank}: {len(relative)} of {len(changed)} tensors cut; relative error of "
+                f"the whole change {whole:.3g}, largest {relative[worst]:.3g} ({worst})"
+            )
     return NewAdapter(tensors, _config(config, ranks, alphas), record, tuple(lines))
 
 
-def _terms(mix: TensorMix) -> list[tuple[LowRankChange, float]]:
+def stack(terms: Sequence[tuple[Factors, float]], dtype: torch.dtype) -> Factors:
+    """Return ``sum_k(coefficients[k] * changes[k])``, whose rank is the sum of the ranks.
+
+    A coefficient of 1 keeps the factors' bits; another multiplies `up` in float64, which is then
+    rounded once.
+
+    Args:
+        terms: changes of one shape with their coefficients; at least one.
+        dtype: dtype of the result, in which the factors are exact.
+    """
+    ups = [up if number == 1 else up.double() * number for (_, up), number in terms]
+    return Factors(
+        torch.cat([factors.down.to(dtype) for factors, _ in terms]),
+        torch.cat([up.to(dtype) for up in ups], dim=1),
+    )
+
+
+def cut_rank(factors: Factors, rank: int) -> tuple[Factors, float]:
+    """Return the nearest change of a lower rank in the Frobenius norm, and the squared error.
+
+    The matrix itself is never made: with ``up = Q R`` and ``down^T = P S`` it is
+    ``Q (R S^T) P^T``, and only the small middle is decomposed (Eckart and Young, 1936).
+
+    Args:
+        factors: factors of a higher rank, finite.
+        rank: 1 or more.
+    """
+    left, small_left = torch.linalg.qr(factors.up.double())
+    right, small_right = torch.linalg.qr(factors.down.double().T)
+    u, values, v = torch.linalg.svd(small_left @ small_right.T, full_matrices=False)
+    root = values[:rank].sqrt()
+    cut = Factors(root[:, None] * (v[:rank] @ right.T), left @ (u[:, :rank] * root))
+    return cut, float(values[rank:].square().sum())
+
+
+def _changes(mix: TensorMix) -> list[tuple[LowRankChange, float]]:
+    """Return the changes in a tensor with their shares of it."""
+    total = math.fsum(term.coefficient for term in mix.terms)
     return [
-        (origin.change, number / mix.divisor)
-        for origin, number in mix.terms
-        if origin.change is not None and origin.change.scaling != 0
+        (term.change, term.coefficient / total)
+        for term in mix.terms
+        if term.change is not None and term.change.scaling != 0
     ]
 
 
 def _read(change: LowRankChange) -> Factors:
-    found = Factors(
-        *(
-            read_rows(stored_tensor(change.file, change.stamp, name))
-            for name in (change.down, change.up)
-        )
-    )
+    found = Factors(read_tensor(change.down), read_tensor(change.up))
     if not all(bool(each.isfinite().all()) for each in found):
         raise InputError(
-            f"{change.file}: {change.down} or its lora_B holds NaN or infinite values; the adapter "
-            "is damaged or its training diverged"
+            f"{change.down.file}: {change.down.name} or its lora_B holds NaN or infinite values; "
+            "the adapter is damaged or its training diverged"
         )
     return found
 
 
-def _rank(parts: Sequence[tuple[Factors, float]]) -> int:
-    return sum(factors.rank for factors, _ in parts)
-
-
-def _dtype(terms: Sequence[tuple[Factors, float]], *, rounds: bool) -> torch.dtype:
+def _common_dtype(terms: Sequence[tuple[Factors, float]], *, rounds: bool) -> torch.dtype:
     """Return the widest dtype of the factors; at least float32 where 16 bits would round."""
     dtype = terms[0][0].down.dtype
-    for factors, _ in terms:
+    for factors, share in terms:
         for each in factors:
             dtype = torch.promote_types(dtype, each.dtype)
-    if rounds or not all(is_exact(number) for _, number in terms):
-        dtype = torch.promote_types(dtype, torch.float32)
-    return dtype
+        rounds = rounds or abs(math.frexp(share)[0]) != 0.5  # a power of two is exact
+    return torch.promote_types(dtype, torch.float32) if rounds else dtype
 
 
 def _config(
@@ -147,38 +210,9 @@ def _config(
     }
 
 
-def _number(value: float) -> float:
-    return int(value) if value == int(value) else value
-
-
-def _most_common(values: Any) -> Any:
+def _most_common(values: Iterable[Any]) -> Any:
     return Counter(values).most_common(1)[0][0]
 
 
-def _span(ranks: Any) -> str:
-    low, high = min(ranks), max(ranks)
-    return str(low) if low == high else f"{low} to {high}"
-
-
-def _cut_record(errors: Mapping[str, tuple[float, float]], norm: float) -> dict[str, Any]:
-    """Return how far the cut changes are from the exact ones, relative to their norms."""
-    return {
-        "relative_error": math.sqrt(math.fsum(error for error, _ in errors.values()) / norm)
-        if norm
-        else 0.0,
-        "tensors": {
-            name: math.sqrt(error / squared) if squared else 0.0
-            for name, (error, squared) in errors.items()
-        },
-    }
-
-
-def _cut_line(rank: int, count: int, found: Mapping[str, Any]) -> str:
-    cut = found["tensors"]
-    if not cut:
-        return f"rank {rank}: no tensor has a higher rank; all are exact"
-    worst = max(cut, key=cut.__getitem__)
-    return (
-        f"rank {rank}: {len(cut)} of {count} tensors cut; relative error of the whole change "
-        f"{found['relative_error']:.3g}, largest {cut[worst]:.3g} ({worst})"
-    )
+def _root_ratio(part: float, whole: float) -> float:
+    return math.sqrt(part / whole) if whole else 0.0

@@ -1,29 +1,28 @@
 """The prefix adapter of a `layer_swap`: keys and values of each layer by the plan.
 
-Knows prefixes, roles and the plan; not recipes or files that are written. An average of keys and
-values is not an average of what attention makes of them: it is the counterpart of an averaged
-layer, no exact mean. peft caches a prefix without positions, so its tokens have no order.
+An average of keys and values is not an average of what attention makes of them: it is the
+counterpart of an averaged layer, no exact mean. peft caches a prefix without positions, so its
+tokens have no order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
-from layerswap_method.adapter_swap.adapter import NewAdapter
-from layerswap_method.algorithm.average import weighted_average
-from layerswap_method.algorithm.coefficients import Input, Terms, source_terms
-from layerswap_method.algorithm.plan import LayerPlan
-from layerswap_method.checkpoints.model_files import StreamInput
-from layerswap_method.checkpoints.prefix import PREFIX_TENSOR, Prefix, read_prefix
-from layerswap_method.checkpoints.spans import read_rows
+from layerswap_method.adapter_swap.lora import NewAdapter
+from layerswap_method.average import WeightedInputs, weighted_average, weighted_inputs
+from layerswap_method.checkpoint.prefix import PREFIX_TENSOR, Prefix, read_prefix
+from layerswap_method.checkpoint.stored import read_rows
 from layerswap_method.errors import InputError
-from layerswap_method.layer_swap.spec import LayerSwapSpec
+from layerswap_method.methods.layer_swap import LayerSwapRecipe
+from layerswap_method.plan import LayerPlan
+from layerswap_method.recipe.references import ModelFiles
 
 
 def swap_prefixes(
-    spec: LayerSwapSpec, experts: Sequence[StreamInput], num_layers: int
+    recipe: LayerSwapRecipe, models: Mapping[str, ModelFiles], num_layers: int
 ) -> tuple[NewAdapter, LayerPlan]:
     """Return the prefix whose layers come from the experts as the recipe's plan says, and the plan.
 
@@ -32,30 +31,60 @@ def swap_prefixes(
     every layer, which is what ``placement: soup`` then does.
 
     Args:
-        spec: the recipe's top-level parameters.
-        experts: every model with a role, each with a prefix.
+        recipe: the recipe.
+        models: reference -> where each model is, every expert with a prefix.
         num_layers: decoder layers of the base.
 
     Raises:
         InputError: for prefixes that do not fit each other, the base or the recipe.
     """
+    spec = recipe.parameters
+    experts = [models[entry.model] for entry in recipe.experts]
+    plain = [expert.name for expert in experts if expert.adapter is None]
+    if plain:
+        raise InputError(
+            f"swap-adapters: {', '.join(plain)} has no prefix, and the others have one"
+        )
     prefixes = [read_prefix(expert.adapter) for expert in experts if expert.adapter is not None]
-    _check(spec, experts, prefixes, num_layers)
-    inputs = [Input(expert.role, expert.weight) for expert in experts]
+    problems = [
+        f"{expert.name} has {prefix.layers} layers, and the base has {num_layers}"
+        for expert, prefix in zip(experts, prefixes, strict=True)
+        if prefix.layers != num_layers
+    ]
+    if spec.needs_deltas:
+        problems.append(
+            f"{spec.delta_setting} measures changes of weights, and a prefix changes none"
+        )
+    if len({(prefix.width, prefix.heads) for prefix in prefixes}) > 1:
+        problems.append("the prefixes are of models with other heads; they must be of one base")
+    if problems:
+        raise InputError.from_problems("swap-adapters", problems)
+    inputs = recipe.inputs[:-1]
     try:
         plan = spec.plan(num_layers)
-        made_of = [_terms(spec, layer, plan, inputs) for layer in range(num_layers)]
+        made_of = []
+        for layer in range(num_layers):
+            # Keys and values belong to attention, which is what swap_modules asks.
+            name = f"layers.{layer}.self_attn.prefix"
+            source = spec.tensor_source(name, layer, plan)
+            made_of.append(weighted_inputs(name, source, inputs, spec.side_weights))
     except ValueError as error:
-        raise InputError(f"layer_swap: {error}") from error
+        raise InputError(f"layer_swap recipe: {error}") from error
     tables = [_by_layer(each) for each in prefixes]
-    lengths = {prefix.length for prefix in prefixes}
-    if len(lengths) == 1:
-        table = _swapped(made_of, tables)
-        done = f"adapter: prefix of {table.shape[0]} tokens"
+    lengths = [prefix.length for prefix in prefixes]
+    if len(set(lengths)) == 1:
+        table = torch.stack(
+            [
+                weighted_average([tables[i][:, layer] for i in of.inputs], of.coefficients)
+                for layer, of in enumerate(made_of)
+            ],
+            dim=1,
+        )
+        line = f"adapter: prefix of {table.shape[0]} tokens"
     else:
-        table = _side_by_side(spec, made_of, tables, [prefix.length for prefix in prefixes])
-        lengths_said = " + ".join(str(prefix.length) for prefix in prefixes)
-        done = f"adapter: prefixes side by side in every layer, {lengths_said} tokens"
+        table = _side_by_side(spec.placement, made_of, tables, lengths)
+        line = f"adapter: prefixes side by side in every layer, {' + '.join(map(str, lengths))}"
+        line += " tokens"
     config = {
         "peft_type": "PREFIX_TUNING",
         "task_type": prefixes[0].config.get("task_type") or "CAUSAL_LM",
@@ -71,43 +100,10 @@ def swap_prefixes(
     record = {
         "kind": "prefix",
         "tokens": table.shape[0],
-        "composed": "by layer" if len(lengths) == 1 else "side by side",
+        "composed": "by layer" if len(set(lengths)) == 1 else "side by side",
     }
     tensors = {PREFIX_TENSOR: table.flatten(1).contiguous()}
-    return NewAdapter(tensors, config, record, (done,)), plan
-
-
-def _check(
-    spec: LayerSwapSpec,
-    experts: Sequence[StreamInput],
-    prefixes: Sequence[Prefix],
-    num_layers: int,
-) -> None:
-    problems = []
-    if len(prefixes) < len(experts):
-        plain = [expert.name for expert in experts if expert.adapter is None]
-        problems.append(f"{', '.join(plain)} has no prefix, and the others have one")
-    if spec.needs_deltas:
-        problems.append(
-            "weighting: magnitude and placement: delta_share measure changes of weights, and a "
-            "prefix changes none"
-        )
-    odd = [
-        f"{expert.name} has {prefix.layers} layers, and the base has {num_layers}"
-        for expert, prefix in zip(experts, prefixes, strict=False)
-        if prefix.layers != num_layers
-    ]
-    if len({(prefix.width, prefix.heads) for prefix in prefixes}) > 1:
-        odd.append("the prefixes are of models with other heads; they must be of one base")
-    if problems or odd:
-        raise InputError.from_problems("swap-adapters", [*problems, *odd])
-
-
-def _terms(spec: LayerSwapSpec, layer: int, plan: LayerPlan, inputs: Sequence[Input]) -> Terms:
-    # Keys and values belong to attention, which is what swap_modules asks.
-    name = f"layers.{layer}.self_attn.prefix"
-    source = spec.tensor_source(name, layer, plan)
-    return source_terms(name, source, inputs, spec.side_weights)
+    return NewAdapter(tensors, config, record, (line,)), plan
 
 
 def _by_layer(prefix: Prefix) -> torch.Tensor:
@@ -115,21 +111,13 @@ def _by_layer(prefix: Prefix) -> torch.Tensor:
     return read_rows(prefix.stored).view(prefix.length, prefix.layers, 2 * prefix.width)
 
 
-def _swapped(made_of: Sequence[Terms], tables: Sequence[torch.Tensor]) -> torch.Tensor:
-    layers = [
-        weighted_average([tables[i][:, n] for i in terms.inputs], terms.coefficients, terms.divisor)
-        for n, terms in enumerate(made_of)
-    ]
-    return torch.stack(layers, dim=1)
-
-
 def _side_by_side(
-    spec: LayerSwapSpec,
-    made_of: Sequence[Terms],
+    placement: str,
+    made_of: Sequence[WeightedInputs],
     tables: Sequence[torch.Tensor],
     lengths: Sequence[int],
 ) -> torch.Tensor:
-    if spec.placement != "soup" or len({number for t in made_of for number in t.coefficients}) > 1:
+    if placement != "soup" or len({number for of in made_of for number in of.coefficients}) > 1:
         raise InputError(
             f"swap-adapters: the prefixes have {', '.join(map(str, lengths))} tokens, and a prefix "
             "adapter has one length for all layers; train them with one num_virtual_tokens, or "

@@ -1,25 +1,57 @@
-"""An expert and its base, tensor by tensor: delta = expert - base. Knows files and adapters.
+"""An expert and its base, tensor by tensor: delta = expert - base.
 
-Not what is made of the deltas (profiles, weights, reverts). Only headers are read when a pair is
-opened, and a small sample of the weights that tells whether the base is the base. Everything is
-computed in float32 (float64 where a file holds that, then rounded). An adapter's change is added
-in float32 and not rounded to the checkpoint's dtype: a merged bf16 copy would have lost much of it.
+Only headers are read when a pair is opened, and a small sample of the weights that tells whether
+the base is the base. Everything is computed in float32 (float64 where a file holds that, then
+rounded). An adapter's change is added in float32 and not rounded to the checkpoint's dtype: a
+merged bf16 copy would have lost much of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
-from layerswap_method.checkpoints.lora import LowRankChange
-from layerswap_method.checkpoints.spans import read_rows, torch_dtype
-from layerswap_method.checkpoints.stored import StoredTensor, stored_tensor
-from layerswap_method.deltas.rows import RowLayout, input_axis, row_layout
+from layerswap_method.checkpoint.checkpoint import is_buffer, is_head, read_checkpoint
+from layerswap_method.checkpoint.compatible import own_problems, pair_problems, ties
+from layerswap_method.checkpoint.lora import LowRankChange, read_changes
+from layerswap_method.checkpoint.stored import (
+    FLOATS,
+    StoredTensor,
+    read_rows,
+    row_blocks,
+    torch_dtype,
+)
+from layerswap_method.deltas.features import FeatureLayout, feature_layout, input_axis
 from layerswap_method.errors import InputError
+from layerswap_method.recipe.references import ModelFiles
+
+_SAMPLED_TENSORS, _SAMPLED_VALUES = 16, 1 << 16
+
+UNRELATED = 0.7
+"""||delta|| / ||base|| from which the base is not the base: of two unrelated models it is about
+1.4, of fine-tunes far below 0.5."""
+
+
+class DeltaBlock(NamedTuple):
+    """Consecutive rows of a tensor, as [rows, columns] of its `FeatureLayout`."""
+
+    first: int
+    """Number of the first row, counted through all matrices of the tensor."""
+
+    expert: torch.Tensor
+    """The expert's values in the dtype of the file, without an adapter's change."""
+
+    base: torch.Tensor
+    """The base's values in the dtype of the file."""
+
+    delta: torch.Tensor
+    """Expert minus base, float32, an adapter's change included; the caller may change it."""
 
 
 @dataclass(frozen=True)
@@ -27,32 +59,28 @@ class DeltaPair:
     """An expert and its base that hold the same tensors."""
 
     expert: str
-    """For messages."""
+    """Name of the expert, for messages."""
 
     base: str
-    """For messages."""
+    """Name of the base, for messages."""
 
     model_type: str
-    """Of the base's config, the text model's where there are several."""
+    """Model type in the base's config, the text model's where there are several."""
 
     architecture: str
     """Class name in the base's config."""
 
     folder: Path
-    """The base's checkpoint."""
+    """Folder of the base's checkpoint."""
 
     num_layers: int | None
-    """Decoder layers; None where the config does not say."""
+    """Number of decoder layers; None where nothing says it."""
 
     names: tuple[str, ...]
     """Every weight that both hold, in the order of the base's files; buffers are left out."""
 
     expert_tensors: Mapping[str, StoredTensor]
-    """Name -> place in the expert's checkpoint."""
-
     base_tensors: Mapping[str, StoredTensor]
-    """Name -> place in the base."""
-
     changes: Mapping[str, LowRankChange]
     """Name -> what the expert's adapter adds; empty without one."""
 
@@ -75,42 +103,105 @@ class DeltaPair:
         """Return the tensor's `input_axis`."""
         return input_axis(name, len(self.shape(name)), self.model_type)
 
-    def layout(self, name: str) -> RowLayout:
-        """Return how the tensor's rows run."""
-        return row_layout(self.shape(name), self.axis(name))
-
-    def change_factors(self, name: str) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return an adapter's change of a tensor as (left, right), float32; None for no change.
-
-        ``left @ right`` is the change in the order of the file.
-        """
-        change = self.changes.get(name)
-        if change is None:
-            return None
-        down, up = (
-            read_rows(stored_tensor(change.file, change.stamp, key)).float()
-            for key in (change.down, change.up)
-        )
-        up = up * change.scaling
-        return (down.T, up.T.contiguous()) if change.transposed else (up, down)
+    def layout(self, name: str) -> FeatureLayout:
+        """Return how the tensor's features run."""
+        return feature_layout(self.shape(name), self.axis(name))
 
     @cached_property
     def identity(self) -> object:
-        """Return what tells the pair from every other: files with their dates, and their rows."""
+        """Return what tells the pair from every other: files with their states, and their rows."""
         sides = (self.expert_tensors.values(), self.base_tensors.values())
         stored = (frozenset((each.file, each.stamp) for each in side) for side in sides)
         # Names and rows follow from the configs as well, and files may be links of several models.
         return (self.model_type, self.names, *stored, frozenset(self.changes.items()))
 
 
+def open_pair(expert: ModelFiles, base: ModelFiles) -> DeltaPair:
+    """Return an expert and its base, checked against each other.
+
+    Args:
+        expert: a checkpoint, or an adapter on one.
+        base: a checkpoint without an adapter.
+
+    Raises:
+        InputError: with every problem of the first kind found: files that do not read, quantised
+            weights, tensors that one side lacks, other shapes or vocabularies, an adapter of
+            another model; or a base that is not the expert's.
+    """
+    if base.adapter is not None:
+        raise InputError(f"{base.name}: the base has an adapter; merge it into a folder first")
+    ours, theirs = (read_checkpoint(each.name, each.folder) for each in (expert, base))
+    problems = [*own_problems(theirs), *own_problems(ours)]
+    problems += pair_problems(theirs, ours, by_row=True)
+    if problems:
+        raise InputError.from_problems("delta", problems)
+    changes = {} if expert.adapter is None else read_changes(expert.adapter, ours)
+    # The copy that an adapter is merged into is saved without a tied output embedding.
+    without_head = expert.adapter is not None and ties(ours, theirs)
+    pair = DeltaPair(
+        expert=expert.name,
+        base=base.name,
+        folder=base.folder,
+        model_type=theirs.config.text_type,
+        architecture=theirs.config.architecture,
+        num_layers=theirs.num_layers,
+        names=tuple(
+            name
+            for name, tensor in theirs.tensors.items()
+            if name in ours.tensors
+            and not is_buffer(name)
+            and not (without_head and is_head(name))
+            and tensor.dtype in FLOATS
+        ),
+        expert_tensors=ours.tensors,
+        base_tensors=theirs.tensors,
+        changes=changes,
+    )
+    _check_related(pair)
+    return pair
+
+
+def read_deltas(pair: DeltaPair, name: str, values: int | None = None) -> Iterator[DeltaBlock]:
+    """Yield the blocks of one tensor, never of two of its matrices at once.
+
+    Args:
+        pair: the expert and its base.
+        name: the tensor.
+        values: end after about so many values; None reads the whole tensor.
+
+    Raises:
+        InputError: if a file is gone, cut short, or was written anew since it was opened.
+    """
+    layout = pair.layout(name)
+    shape = (layout.matrices * layout.rows, layout.columns)
+    ours = replace(pair.expert_tensors[name], shape=shape)
+    theirs = replace(pair.base_tensors[name], shape=shape)
+    change = pair.changes.get(name)
+    factors = None if change is None else change.factors()
+    last = shape[0] if values is None else min(shape[0], values // max(1, layout.columns) + 1)
+    for start in range(0, last, max(1, layout.rows)):
+        for block in row_blocks(shape, slice(start, min(start + layout.rows, last))):
+            expert, base = read_rows(ours, block), read_rows(theirs, block)
+            if torch.float64 in (expert.dtype, base.dtype):
+                delta = (expert.double() - base.double()).float()
+            else:
+                delta = expert.to(torch.float32, copy=True).sub_(base)
+            if factors is not None:
+                delta.addmm_(factors[0][block], factors[1])
+            yield DeltaBlock(block.start, expert, base, delta)
+
+
 def not_finite(pair: DeltaPair, name: str) -> InputError:
     """Return the error for a tensor whose delta is not finite: whose fault it is and how much."""
-    for side, tensor in ((pair.expert, pair.expert_tensors), (pair.base, pair.base_tensors)):
-        values = read_rows(tensor[name])
-        if bad := int((~torch.isfinite(values)).sum()):
+    for side, tensors in ((pair.expert, pair.expert_tensors), (pair.base, pair.base_tensors)):
+        stored = tensors[name]
+        bad = sum(
+            int((~read_rows(stored, block).isfinite()).sum()) for block in row_blocks(stored.shape)
+        )
+        if bad:
             return InputError(
-                f"{side}: {bad} of {values.numel()} values of {name} are NaN or infinite; the "
-                "checkpoint is damaged or its training diverged"
+                f"{side}: {bad} of {math.prod(stored.shape)} values of {name} are NaN or infinite; "
+                "the checkpoint is damaged or its training diverged"
             )
     if name in pair.changes:
         return InputError(f"{pair.expert}: the change of {name} is not finite; check its adapter")
@@ -118,3 +209,21 @@ def not_finite(pair: DeltaPair, name: str) -> InputError:
         f"{pair.expert}: {name} holds values whose squares leave float32's range; the checkpoint "
         "is damaged or its training diverged"
     )
+
+
+def _check_related(pair: DeltaPair) -> None:
+    """Raise where a sample of the matrices has a delta as large as the weights."""
+    matrices = [name for name in pair.names if len(pair.shape(name)) >= 2]
+    change = weight = 0.0
+    for name in matrices[:: max(1, len(matrices) // _SAMPLED_TENSORS)]:
+        for block in read_deltas(pair, name, _SAMPLED_VALUES):
+            change += float(block.delta.double().square().sum())
+            weight += float(block.base.double().square().sum())
+    # What is not finite is another fault, which whoever reads all of it names.
+    if math.isfinite(change) and weight > 0 and change >= UNRELATED**2 * weight:
+        ratio = (change / weight) ** 0.5
+        raise InputError(
+            f"{pair.base} is not the base of {pair.expert}: the deltas are as large as the weights "
+            f"(||delta|| / ||weights|| = {ratio:.2f} in a sample; a fine-tuned model is far below "
+            f"{UNRELATED}); give the checkpoint that the expert was trained from"
+        )

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from layerswap_method.algorithm.tensor_names import split_layer
+from layerswap_method.tensor_names import split_layer
 from layerswap_method.errors import InputError
 from layerswap_method.harmonize.axes import axes_of
 from layerswap_method.harmonize.coordinates import LayerOrder, fold_norms, reorder, rotate

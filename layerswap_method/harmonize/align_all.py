@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from layerswap_method.checkpoints.headers import Checkpoint
-from layerswap_method.checkpoints.tokens import read_tokens
+from layerswap_method.checkpoint.checkpoint import Checkpoint
+from layerswap_method.checkpoint.tokens import read_vocabulary
 from layerswap_method.harmonize.align import Neurons, align
 from layerswap_method.harmonize.coordinates import fold_norms
 from layerswap_method.harmonize.model import Model
@@ -40,7 +40,7 @@ def align_to_first(
         InputError: for models that share no tokens, or a text that is of no use.
     """
     text = None if probe is None else read_text(probe)
-    tokens = [read_tokens(each.name, each.path) for each in checkpoints]
+    tokens = [read_vocabulary(each.name, each.path) for each in checkpoints]
     first = fold_norms(models[0])
     done, lines = [first], []
     records: list[Mapping[str, Any]] = [{"align": "procrustes", "reference": True}]

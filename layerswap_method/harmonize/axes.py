@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from layerswap_method.algorithm.tensor_names import split_layer
+from layerswap_method.tensor_names import split_layer
 from layerswap_method.errors import InputError
 
 Axis = Literal["vocab", "writes", "reads", "norm", "heads", "kv_heads", "head", "neurons"]

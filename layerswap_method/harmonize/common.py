@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from layerswap_method.checkpoints.shape import ModelShape
+from layerswap_method.checkpoint.config import ModelShape
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 from layerswap_method.harmonize.deepen import deepen

@@ -15,7 +15,7 @@ from functools import partial
 
 import torch
 
-from layerswap_method.algorithm.tensor_names import split_layer
+from layerswap_method.tensor_names import split_layer
 from layerswap_method.harmonize.axes import Axis, axes_of
 from layerswap_method.harmonize.model import NORM, LazyTensor, Model, join, wide
 

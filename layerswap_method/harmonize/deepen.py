@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from layerswap_method.algorithm.layer_lists import format_layers
-from layerswap_method.algorithm.tensor_names import split_layer
+from layerswap_method.layer_lists import format_layers
+from layerswap_method.tensor_names import split_layer
 from layerswap_method.errors import InputError
 from layerswap_method.harmonize.axes import axes_of
 from layerswap_method.harmonize.model import LazyTensor, Model
@@ -88,7 +88,7 @@ def _zeros(tensor: LazyTensor) -> LazyTensor:
 def _make_zeros(tensor: LazyTensor) -> torch.Tensor:
     import torch
 
-    from layerswap_method.checkpoints.spans import torch_dtype
-    from layerswap_method.checkpoints.stored import DTYPES
+    from layerswap_method.checkpoint.stored import torch_dtype
+    from layerswap_method.checkpoint.stored import DTYPES
 
     return torch.zeros(tensor.shape, dtype=torch_dtype(DTYPES[tensor.dtype].torch_name or ""))

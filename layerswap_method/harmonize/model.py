@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from layerswap_method.algorithm.tensor_names import split_layer
-from layerswap_method.checkpoints.headers import Checkpoint, is_buffer, is_head, name_list
-from layerswap_method.checkpoints.shape import ModelShape, read_shape
-from layerswap_method.checkpoints.stored import StoredTensor
+from layerswap_method.tensor_names import split_layer
+from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, name_list
+from layerswap_method.checkpoint.config import ModelShape, read_shape
+from layerswap_method.checkpoint.stored import StoredTensor
 from layerswap_method.errors import InputError
 from layerswap_method.harmonize.axes import LAYER_TENSORS, Axis, axes_of
 
@@ -48,7 +48,7 @@ class LazyTensor:
         """
         if self.make is not None:
             return self.make()
-        from layerswap_method.checkpoints.spans import read_rows
+        from layerswap_method.checkpoint.stored import read_rows
 
         return read_rows(self.sources[0])
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from layerswap_method.algorithm.tensor_names import split_layer
-from layerswap_method.checkpoints.shape import DECODERS
+from layerswap_method.tensor_names import split_layer
+from layerswap_method.checkpoint.config import DECODERS
 
 if TYPE_CHECKING:
-    from layerswap_method.checkpoints.shape import ModelShape
+    from layerswap_method.checkpoint.config import ModelShape
 
 
 class LayerRunner:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from layerswap_method.checkpoints.shape import DECODERS, ModelShape, stated
+from layerswap_method.checkpoint.config import DECODERS, ModelShape, stated
 from layerswap_method.harmonize.model import Model
 
 LLAMA = "LlamaForCausalLM"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from layerswap_method.algorithm.tensor_names import split_layer
+from layerswap_method.tensor_names import split_layer
 
 HIDDEN = "hidden states"
 

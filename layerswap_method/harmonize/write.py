@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from layerswap_method.checkpoints.stored import DTYPES
+from layerswap_method.checkpoint.stored import DTYPES
 from layerswap_method.harmonize.model import LazyTensor, Model
-from layerswap_method.stream.layout import (
+from layerswap_method.write.layout import (
     SHARD_BYTES,
     PlannedFile,
     PlannedTensor,
@@ -55,8 +55,8 @@ def _plan(name: str, tensor: LazyTensor) -> PlannedTensor:
 def _bytes(tensor: LazyTensor, device: str) -> Iterator[memoryview]:
     """Yield the bytes of a tensor, rounded to its dtype once; `device` is always the processor."""
     del device
-    from layerswap_method.checkpoints.spans import torch_dtype
-    from layerswap_method.stream.read import as_bytes
+    from layerswap_method.checkpoint.stored import torch_dtype
+    from layerswap_method.tensors import as_bytes
 
     made = tensor.read()
     if tuple(made.shape) != tensor.shape:

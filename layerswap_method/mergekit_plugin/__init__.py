@@ -1,1 +1,1 @@
-"""All that knows mergekit: the methods, the planner, the checks before a merge, registration."""
+"""Everything that meets mergekit: kernels, registration, checks, and what `run_merge` does."""

@@ -1,51 +1,18 @@
-"""What mergekit's own validation of a recipe of ours finds, in a few words of ours.
-
-Knows the errors of pydantic and of `mergekit.config`; not the method's parameters. Recipes of
-other methods keep mergekit's errors.
-"""
+"""What is wrong with a recipe, said before mergekit reads it."""
 
 from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pydantic
 
-from layerswap_method.delta_revert.recipe import RevertDocument
-from layerswap_method.delta_revert.spec import NAME as DELTA_REVERT
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.layer_swap.recipe import LayerSwapDocument
-from layerswap_method.layer_swap.spec import NAME as LAYER_SWAP
-from layerswap_method.recipe.document import RecipeDocument
-from layerswap_method.recipe.parameters import RECIPE, problems
+from layerswap_method.methods.read import OWN
+from layerswap_method.recipe.problems import problems
 from layerswap_method.recipe.references import named_models, syntax_problem
-
-_REASONS = (
-    (
-        "Exactly one of 'models', 'slices', or 'modules'",
-        "it needs models:, slices: or modules:, exactly one of them and with entries",
-    ),
-    (
-        "Must specify either output slices or models",
-        "each entry of modules: needs models: or slices:, exactly one of them and with entries",
-    ),
-    ("Cannot specify both tokenizer_source", "it has tokenizer_source: and tokenizer:; drop one"),
-)
-"""How a message of mergekit begins -> ours."""
-
-_DOCUMENTS: Mapping[str, type[RecipeDocument]] = {
-    LAYER_SWAP: LayerSwapDocument,
-    DELTA_REVERT: RevertDocument,
-}
-
-
-def configuration_type() -> Any:
-    """Return the class `MergeConfiguration`, as which mergekit reads every recipe."""
-    from mergekit.config import MergeConfiguration
-
-    return MergeConfiguration
 
 
 def patch_config(module: Any, *, applies: Callable[[str], bool]) -> None:
@@ -61,50 +28,34 @@ def patch_config(module: Any, *, applies: Callable[[str], bool]) -> None:
     def model_validate(cls: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
         name = obj.get("merge_method") if isinstance(obj, dict) else None
         meant = meant_method(name) if isinstance(name, str) else ""
-        if not applies(meant):
-            return original.__func__(cls, obj, *args, **kwargs)
-        found = []
-        if name != meant:
-            found.append(_near_miss(name, meant))
-        try:
-            config = original.__func__(cls, obj, *args, **kwargs)
-        except (RuntimeError, ValueError) as error:
-            found += _problems(obj, error, _DOCUMENTS[meant])
-        if found:
-            raise InputError.from_problems(f"{meant} recipe", found)
-        return config
+        if applies(meant):
+            if name != meant:
+                raise InputError(f"{meant} recipe: {method_problem(str(name))}")
+            OWN[meant].read(obj)
+        return original.__func__(cls, obj, *args, **kwargs)
 
     model_validate._layerswap_patched = True  # type: ignore[attr-defined]
     module.MergeConfiguration.model_validate = classmethod(model_validate)
 
 
 def meant_method(name: str) -> str:
-    """Return the method of ours that `name` is, or nearly is; else an empty text.
+    """Return this project's method that `name` is, or nearly is; else an empty text.
 
     mergekit's registry is asked only where it matters, for it takes seconds to import.
     """
     written = name.lower().replace("-", "_")
-    if written in _DOCUMENTS or not difflib.get_close_matches(written, _DOCUMENTS, n=1):
-        return written if written in _DOCUMENTS else ""
-    from mergekit.merge_methods.registry import registered_methods
-
-    every = {*_DOCUMENTS, *(method.spec.name for method in registered_methods())}
-    found = difflib.get_close_matches(written, every, n=1)
-    return found[0] if found[0] in _DOCUMENTS else ""
-
-
-def _near_miss(name: object, meant: str) -> str:
-    return f"merge_method is {name!r}; did you mean {meant!r}?"
+    if written in OWN or not difflib.get_close_matches(written, OWN, n=1):
+        return written if written in OWN else ""
+    found = difflib.get_close_matches(written, _all_methods(), n=1)
+    return found[0] if found[0] in OWN else ""
 
 
 def method_problem(name: str) -> str | None:
     """Return why a recipe cannot have this `merge_method`; None where mergekit has it."""
     meant = meant_method(name)
     if meant:
-        return None if name == meant else _near_miss(name, meant)
-    from mergekit.merge_methods.registry import registered_methods
-
-    known = sorted({*(method.spec.name for method in registered_methods()), *_DOCUMENTS})
+        return None if name == meant else f"merge_method is {name!r}; did you mean {meant!r}?"
+    known = _all_methods()
     if name in known:
         return None
     return f"merge_method is {name!r}; mergekit has {', '.join(known)}{nearest(name, known)}"
@@ -114,31 +65,65 @@ def check_form(document: Mapping[str, Any]) -> None:
     """Check that mergekit has the method of a recipe, any method, and can read the recipe.
 
     Raises:
-        InputError: with every problem; for the methods of this project without the keys that
-            mergekit would ignore, which `RecipeDocument.read` names.
+        InputError: with every problem, unknown parameters of mergekit's own methods among them:
+            mergekit ignores these.
     """
-    name = document.get("merge_method")
-    problem = method_problem(str(name))
-    # A near miss of a method of ours is reported below, with what else is wrong.
-    found = [problem] if problem is not None and not meant_method(str(name)) else []
+    from mergekit.config import MergeConfiguration
+
+    name = str(document.get("merge_method"))
+    problem = method_problem(name)
+    found = [problem] if problem is not None else []
     try:
-        configuration_type().model_validate(dict(document))
-    except InputError:  # a recipe of ours, in our words
+        if problem is None or not meant_method(name):
+            MergeConfiguration.model_validate(dict(document))
+    except InputError:  # of this project's methods
         raise
+    except pydantic.ValidationError as error:
+        found += problems(MergeConfiguration, document, error)
     except (RuntimeError, ValueError) as error:
-        found += _problems(document, error, configuration_type())
-    else:
-        if name not in _DOCUMENTS:
-            found += problems(configuration_type(), document, None, RECIPE)
+        references = [text for each in named_models(document) if (text := syntax_problem(each))]
+        found += references or [str(error)]
+    if problem is None and name not in OWN:
+        found += _unknown_keys(document, MergeConfiguration)
+        found += unknown_parameters(document)
     if found:
         raise InputError.from_problems("recipe" if problem is not None else f"{name} recipe", found)
 
 
-def _problems(document: Any, error: Exception, model: type[pydantic.BaseModel]) -> list[str]:
-    """Return what mergekit refuses, and the keys that it would ignore: a typo may be the cause."""
-    if isinstance(error, pydantic.ValidationError):
-        return problems(model, document, error, RECIPE)
-    text = str(error)
-    reasons = [ours for start, ours in _REASONS if text.startswith(start)]
-    references = [problem for each in named_models(document) if (problem := syntax_problem(each))]
-    return [*(reasons or references or [text]), *problems(model, document, None, RECIPE)]
+def unknown_parameters(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the parameters that a method of mergekit's has not; mergekit ignores them."""
+    from mergekit.merge_methods.registry import get
+
+    method = str(document["merge_method"])
+    known = sorted(parameter.name for parameter in get(method).spec.parameters)
+    for where, names in _parameter_blocks(document):
+        for name in names:
+            if name not in known:
+                hint = nearest(name, known) if known else "; it has no parameters"
+                yield f"{where}unknown parameter {name!r} of {method}, which mergekit ignores{hint}"
+
+
+def _unknown_keys(document: Mapping[str, Any], model: Any) -> Iterator[str]:
+    for key in document:
+        if key not in model.model_fields:
+            hint = nearest(str(key), model.model_fields)
+            yield f"{key}: unknown key, which mergekit ignores{hint}"
+
+
+def _parameter_blocks(value: Any, where: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Yield (place, names) of every block of parameters in a recipe."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if key == "parameters" and isinstance(item, Mapping):
+                yield (f"{where}: " if where else ""), [str(name) for name in item]
+            elif key != "tokenizer":
+                yield from _parameter_blocks(item, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from _parameter_blocks(item, f"{where}[{i}]")
+
+
+def _all_methods() -> list[str]:
+    from mergekit.merge_methods.registry import registered_methods
+
+    return sorted({*(method.spec.name for method in registered_methods()), *OWN})

@@ -1,42 +1,40 @@
-"""What happens around a merge of ours: every check before, plan file, card and rename after.
+"""What `mergekit.merge.run_merge` does with a recipe of this project's methods.
 
-Knows mergekit's `run_merge` and the output folder; what is checked, planned and said is each
-method's own (`layer_swap_merge`, `delta_revert_merge`). Merges by other methods pass through
-untouched.
+From file to file where that is enough, which is most of the time; else in mergekit's own executor
+with the plain kernel. Merges by other methods pass through untouched.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from mergekit.io.tasks import LoaderCache
-
-from layerswap_method.delta_revert.spec import NAME as DELTA_REVERT
-from layerswap_method.errors import LayerSwapError, describe_error
-from layerswap_method.layer_swap.spec import NAME as LAYER_SWAP
-from layerswap_method.mergekit_plugin import delta_revert_merge, layer_swap_merge
-from layerswap_method.mergekit_plugin.planner import check_planner
-from layerswap_method.output import (
-    PLAN_FILE,
-    REVERT_PLAN_FILE,
-    output_folder,
-    temporary_output,
-)
+from layerswap_method.errors import InputError
+from layerswap_method.merge import WriteOptions, find_models, write_merge
+from layerswap_method.methods.read import read_own_recipe
+from layerswap_method.recipe.document import Recipe
+from layerswap_method.recipe.references import find_model_files
 from layerswap_method.recipe.strict_yaml import parse_yaml
+from layerswap_method.write.files import Advance
 
 LOG = logging.getLogger("layerswap")
 
-_PREPARE = {LAYER_SWAP: layer_swap_merge.prepare, DELTA_REVERT: delta_revert_merge.prepare}
-"""Method -> what checks a recipe and measures what it needs."""
+_FOLLOWED = (
+    *("out_shard_size", "copy_tokenizer", "write_model_card", "cuda", "device", "quiet"),
+    *("verbosity", "transformers_cache", "num_threads"),
+)
+"""Options of mergekit that mean the same where a merge is written from file to file."""
 
-_PLAN_FILES = {LAYER_SWAP: PLAN_FILE, DELTA_REVERT: REVERT_PLAN_FILE}
+_NEEDLESS = (
+    *("lora_merge_cache", "lazy_unpickle", "random_seed", "trust_remote_code"),
+    *("low_cpu_memory", "async_write", "write_threads"),
+)
+"""Options without effect there: adapters are added while they are read, nothing is unpickled, drawn
+or run as code, and memory is low anyway."""
 
 
 def patch_merge(module: Any, *, applies: Callable[[str], bool]) -> None:
@@ -52,32 +50,20 @@ def patch_merge(module: Any, *, applies: Callable[[str], bool]) -> None:
     def run_merge(
         merge_config: Any, out_path: str, options: Any, config_source: str | None = None
     ) -> None:
-        method = merge_config.merge_method
-        if not applies(method):
+        if not applies(merge_config.merge_method):
             original(merge_config, out_path, options, config_source)
             return
-        check_planner()
-        forget_loaders()
-        out = output_folder(out_path)
-        document = _document(method, config_source)
-        prepared = _PREPARE[method](merge_config, options, document, out)
-        _say(prepared.lines, quiet=options.quiet)
-        with temporary_output(out) as folder:
-            # mergekit takes config and tokenizer from the base_model.
-            config = merge_config.model_copy(update={"base_model": prepared.donor})
-            with (
-                _failures_in_one_message(verbose=options.verbosity > 0),
-                _planned_by(prepared.planner, module, config),
-            ):
-                shown = config_source or merge_config.to_yaml()
-                original(config, str(folder), options, shown)
-            if prepared.donor != merge_config.base_model:
-                _write_card(folder / "README.md", merge_config, shown)
-            outcome = prepared.outcome()
-            text = json.dumps(outcome.record, indent=2) + "\n"
-            (folder / _PLAN_FILES[method]).write_text(text, encoding="utf-8")
-            _add_to_card(folder / "README.md", outcome.card)
-        _say(outcome.lines, quiet=options.quiet)
+        text = config_source or merge_config.to_yaml()
+        document = parse_yaml(text, f"{merge_config.merge_method} recipe")
+        recipe = read_own_recipe(document) if isinstance(document, dict) else None
+        if recipe is None:
+            raise InputError(f"{merge_config.merge_method}: the recipe's text is of another method")
+        chosen = options.model_dump()
+        if reason := merge_by_files(recipe, document, text, out_path, chosen):
+            from layerswap_method.mergekit_plugin.executor import merge_by_mergekit
+
+            log_lines([f"mergekit's executor merges this recipe: {reason}"], chosen)
+            merge_by_mergekit(original, recipe, document, text, out_path, merge_config, options)
 
     run_merge._layerswap_patched = True  # type: ignore[attr-defined]
     for name, loaded in list(sys.modules.items()):
@@ -85,79 +71,90 @@ def patch_merge(module: Any, *, applies: Callable[[str], bool]) -> None:
             loaded.run_merge = run_merge  # type: ignore[attr-defined]
 
 
-def forget_loaders() -> None:
-    """Drop the checkpoints that mergekit keeps open for the life of a process.
+def merge_by_files(
+    recipe: Recipe,
+    document: Mapping[str, Any],
+    text: str,
+    out_path: str,
+    options: Mapping[str, Any],
+) -> str | None:
+    """Merge a recipe from file to file, or return why only mergekit can; then nothing is written.
 
-    It keys them by the reference alone, so a folder written anew between two merges of one
-    process, or an adapter merged into another cache, would be read as it was.
-    """
-    LoaderCache.loaders.clear()
-
-
-@contextmanager
-def _planned_by(planner: Callable[..., Any], module: Any, merge_config: Any) -> Iterator[None]:
-    """Have `run_merge` of `module` plan one configuration with a planner of ours."""
-    usual = module.MergePlanner
-
-    def choose(config: Any, *args: Any, **kwargs: Any) -> Any:
-        return (planner if config is merge_config else usual)(config, *args, **kwargs)
-
-    module.MergePlanner = choose
-    try:
-        yield
-    finally:
-        module.MergePlanner = usual
-
-
-def _document(method: str, config_source: str | None) -> Mapping[str, Any] | None:
-    """Return the recipe before mergekit parsed it, to find keys that mergekit ignored.
+    Args:
+        recipe: the recipe.
+        document: the recipe, as YAML gives it.
+        text: the recipe as its author wrote it.
+        out_path: the output folder, as the user wrote it.
+        options: fields of mergekit's `MergeOptions`; those left out have their defaults.
 
     Raises:
-        InputError: for keys that stand twice, of which mergekit saw the last only.
+        InputError: for a recipe, models or an output folder that are wrong.
+        LayerSwapError: where something cannot be written.
     """
-    document = parse_yaml(config_source, f"{method} recipe") if config_source else None
-    return document if isinstance(document, dict) else None
+    reason = recipe.why_mergekit() or why_mergekit(options)
+    if reason is not None:
+        return reason
+    cache = options.get("transformers_cache")
+    models = find_models(recipe, lambda reference: find_model_files(reference, cache))
+    if isinstance(models, str):
+        return models
+    quiet = bool(options.get("quiet"))
+    device = options.get("device") or ("cuda" if options.get("cuda") else "cpu")
+    lines = write_merge(
+        recipe,
+        models,
+        out_path,
+        document=document,
+        text=text,
+        options=WriteOptions(
+            shard_bytes=options.get("out_shard_size") or WriteOptions.shard_bytes,
+            threads=options.get("num_threads") or 2,
+            device=str(device),
+            with_tokenizer=options.get("copy_tokenizer", True),
+            with_card=options.get("write_model_card", True),
+        ),
+        bar=functools.partial(_byte_bar, quiet=quiet),
+        progress=functools.partial(tensor_bar, quiet=quiet),
+    )
+    log_lines(["merged from file to file; mergekit's executor is not needed"], options)
+    log_lines(lines, options)
+    return None
 
 
-def _say(lines: tuple[str, ...], *, quiet: bool) -> None:
-    """Write to the log; shown at mergekit's default verbosity."""
-    if quiet:
-        return
-    LOG.setLevel(logging.INFO)
+def why_mergekit(options: Mapping[str, Any]) -> str | None:
+    """Return which of mergekit's options only mergekit knows; None where there is none.
+
+    Args:
+        options: fields of mergekit's `MergeOptions`.
+    """
+    known = (*_FOLLOWED, *_NEEDLESS)
+    if options.get("safe_serialization") is False:
+        return "it was called with --no-safe-serialization"
+    for name, value in options.items():
+        if name not in known and name != "safe_serialization" and value:
+            return f"it was called with --{name.replace('_', '-')}"
+    return None
+
+
+def log_lines(lines: Iterable[str], options: Mapping[str, Any]) -> None:
+    """Write lines to the log as they come; shown at mergekit's default verbosity."""
+    if not options.get("quiet"):
+        LOG.setLevel(logging.INFO)
     for line in lines:
         LOG.info("%s", line)
 
 
-def _write_card(card: Path, merge_config: Any, shown: str) -> None:
-    """Write mergekit's card of a recipe anew, where it has written one of a changed recipe."""
-    from mergekit.card import generate_card
+def tensor_bar(what: str, names: Sequence[str], *, quiet: bool) -> Iterable[str]:
+    """Return names of tensors that a progress bar counts, where it takes long."""
+    from tqdm import tqdm
 
-    if card.is_file():
-        text = generate_card(config=merge_config, config_yaml=shown, name=card.parent.name)
-        card.write_text(text, encoding="utf-8")
-
-
-def _add_to_card(card: Path, section: str) -> None:
-    if section and card.is_file():  # mergekit writes none with --no-write-model-card
-        text = card.read_text(encoding="utf-8").rstrip("\n")
-        card.write_text(f"{text}\n\n{section.strip()}\n", encoding="utf-8")
+    return tqdm(names, what, unit="tensor", delay=2, disable=True if quiet else None)
 
 
 @contextmanager
-def _failures_in_one_message(*, verbose: bool) -> Iterator[None]:
-    """Turn what fails inside mergekit into one message; with ``-v`` its traceback is kept.
+def _byte_bar(what: str, size: int, *, quiet: bool) -> Iterator[Advance]:
+    from tqdm import tqdm
 
-    Raises:
-        LayerSwapError: for any exception but this project's own and interrupts.
-    """
-    try:
-        yield
-    except LayerSwapError:
-        raise
-    except Exception as error:
-        if verbose:
-            raise
-        raise LayerSwapError(
-            f"mergekit failed, and nothing was written: {describe_error(error)} (add -v for the "
-            "traceback)"
-        ) from error
+    disable = True if quiet else None  # None: shown on a terminal only
+    with tqdm(total=size, desc=what, unit="B", unit_scale=True, delay=1, disable=disable) as bar:
+        yield bar.update

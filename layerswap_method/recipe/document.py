@@ -1,65 +1,107 @@
-"""A recipe as a typed document: what every method of ours lets its author write.
-
-Gives the JSON schema of a recipe too. Knows mergekit's `MergeConfiguration` by the names of its
-fields (nothing is imported) and no method's parameters.
-"""
+"""A recipe as a typed value: what the recipes of every method have in common."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Literal, Self, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
 from pydantic import (
-    BaseModel,
+    AfterValidator,
     BeforeValidator,
     ConfigDict,
-    StrictBool,
-    StrictInt,
+    Field,
     StrictStr,
     ValidationError,
     ValidationInfo,
-    WithJsonSchema,
-    WrapValidator,
     field_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
-from pydantic_core import PydanticCustomError
 
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.frozen import Described
-from layerswap_method.recipe.parameters import (
-    RECIPE,
-    Place,
-    block_of,
-    problems,
-    type_at,
-    unknown_keys,
-)
-from layerswap_method.recipe.references import syntax_problem
+from layerswap_method.plan import LayerPlan
+from layerswap_method.recipe.problems import problems
+from layerswap_method.recipe.references import ModelFiles, syntax_problem
+
+if TYPE_CHECKING:
+    from layerswap_method.tensors import TensorMix
+
+Progress = Any
+"""(what is read, names of its tensors) -> the names, which it may count for a bar."""
 
 
-def _check_reference(value: Any) -> Any:
-    """Return a reference as it is: text, or mergekit's `ModelReference`."""
-    if value is None or isinstance(value, bool | int | float | Mapping | list | tuple):
-        raise PydanticCustomError("reference", "Reference: Input should be a folder or hub id")
-    if isinstance(value, str) and (problem := syntax_problem(value)) is not None:
+@dataclass(frozen=True)
+class Merge:
+    """A merged model, not written yet: every tensor by what it is made of."""
+
+    tensors: Mapping[str, TensorMix] = field(repr=False)
+    """Tensor name -> content, in the order of the first expert's files."""
+
+    donor: Path
+    """Folder whose config, tokenizer and other files the merged model has."""
+
+    dtype: str | None
+    """torch dtype in which an engine runs the model; None where nothing states it."""
+
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """Content of the plan file; {} writes none."""
+
+    lines: Sequence[str] = ()
+    """Lines for the log and the card."""
+
+    warnings: Sequence[str] = ()
+    """What a user should look at before the merge is used."""
+
+    plan: LayerPlan | None = None
+    """Source of every decoder layer, where the method has one."""
+
+    @property
+    def files(self) -> dict[Path, Any]:
+        """Return every file of weights that is read -> its state when its header was read."""
+        return {
+            stored.file: stored.stamp
+            for mix in self.tensors.values()
+            for term in mix.terms
+            for stored in term.all_stored
+        }
+
+
+def _check_reference(value: str) -> str:
+    if (problem := syntax_problem(value)) is not None:
         raise ValueError(problem)
     return value
 
 
-Reference = Annotated[
-    Any, BeforeValidator(_check_reference), WithJsonSchema({"type": "string", "minLength": 1})
-]
+Reference = Annotated[StrictStr, AfterValidator(_check_reference), Field(min_length=1)]
 """A model: ``path``, ``path@revision`` or ``path+adapter``."""
 
+Block = BeforeValidator(lambda value: {} if value is None else value)
+"""Marks a block that may be left empty."""
 
-def _read_block(value: Any, read: Callable[[Any], Any]) -> Any:
-    return value if isinstance(value, BaseModel) else read({} if value is None else value)
+DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 
-Block = WrapValidator(_read_block)
-"""Of a block that may be left empty; what is read already stays as it is."""
+def _check_dtype(value: str) -> str:
+    name = value.removeprefix("torch.")
+    if name not in DTYPES:
+        raise ValueError(f"{value!r} must be one of {', '.join(DTYPES)}{nearest(name, DTYPES)}")
+    return name
+
+
+Dtype = Annotated[StrictStr, AfterValidator(_check_dtype)]
+
+
+def dtype_problems(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield which of the dtypes of a recipe, of any method, is none."""
+    for key in ("dtype", "out_dtype"):
+        if document.get(key) is not None:
+            try:
+                _check_dtype(str(document[key]))
+            except ValueError as error:
+                yield f"{key}: {error}"
 
 
 class Entry(Described):
@@ -69,57 +111,8 @@ class Entry(Described):
     """A folder, a hub id, or either with ``+adapter``."""
 
 
-class ModelToken(Described):
-    """A token whose embedding is that of a model's token."""
-
-    kind: Literal["model_token"]
-    model: Reference
-    token_id: StrictInt | None = None
-    token: StrictStr | None = None
-
-
-class ZeroToken(Described):
-    """A token whose embedding is zero."""
-
-    kind: Literal["zero"]
-
-
-class Token(Described):
-    """Where one token's embedding comes from."""
-
-    source: ModelToken | ZeroToken | Reference | None = None
-    """A model, one token of a model, or zeros."""
-
-    force: StrictBool = False
-    """Whether models that have the token get this embedding too."""
-
-
-class Tokenizer(Described):
-    """How mergekit aligns the vocabularies."""
-
-    source: Reference = "union"
-    """`union`, `base`, or the model whose tokenizer is taken."""
-
-    tokens: dict[StrictStr, Token] | None = None
-    """Token -> where its embedding comes from."""
-
-    pad_to_multiple_of: StrictInt | None = None
-    """Rows of the vocabulary tensors are padded to a multiple of this."""
-
-
-_DTYPES = ("bfloat16", "float16", "float32", "float64")
-
-
-def dtype_problems(**dtypes: str | None) -> Iterator[str]:
-    """Yield which of a recipe's dtypes (key -> what it says) is none."""
-    for key, name in dtypes.items():
-        if name is not None and str(name).removeprefix("torch.") not in _DTYPES:
-            hint = nearest(str(name), _DTYPES)
-            yield f"{key} is {name!r}; it must be one of {', '.join(_DTYPES)}{hint}"
-
-
-class RecipeDocument(Described):
-    """The keys that recipes of all methods of ours share; each adds its models and parameters."""
+class Recipe(Described):
+    """The keys that recipes of all methods share; each method adds its models and parameters."""
 
     model_config = ConfigDict(
         json_schema_extra={"required": ["merge_method", "base_model", "models"]}
@@ -128,17 +121,17 @@ class RecipeDocument(Described):
     base_model: Reference | None = None
     """The donor of config and tokenizer; for most settings the pretrained parent."""
 
-    dtype: StrictStr | None = None
+    dtype: Dtype | None = None
     """The dtype of the merge: bfloat16, float16, float32 or float64."""
 
-    out_dtype: StrictStr | None = None
+    out_dtype: Dtype | None = None
     """The dtype of the written checkpoint, where it is another."""
 
     tokenizer_source: Reference | None = None
     """`union`, `base`, or the model whose tokenizer is taken; the short form of `tokenizer`."""
 
-    tokenizer: Tokenizer | None = None
-    """How the vocabularies are aligned."""
+    tokenizer: dict[StrictStr, Any] | None = None
+    """How mergekit aligns the vocabularies (`source`, `tokens`, `pad_to_multiple_of`)."""
 
     chat_template: StrictStr | None = None
     """`auto`, a template that mergekit ships, or the template's own text."""
@@ -166,80 +159,71 @@ class RecipeDocument(Described):
         return str(name)
 
     @classmethod
-    def read(cls, config: Any, source: Mapping[str, Any] | None = None) -> Self:
-        """Return a recipe as a typed document, or raise one error that lists every problem.
+    def read(cls, document: Any, where: str | None = None) -> Self:
+        """Return a recipe as a typed value.
 
         Args:
-            config: the recipe, as YAML gives it or as mergekit's `MergeConfiguration`.
-            source: the recipe before mergekit parsed it, to find keys that mergekit ignored.
+            document: the recipe, as YAML gives it.
+            where: how a message begins; None names the method.
 
         Raises:
-            InputError: with all problems, each with its place and the nearest valid name.
+            InputError: with every problem, its place and the nearest valid name.
         """
-        given = config if isinstance(config, Mapping) else _as_document(config)
-        ignored = [at for at, _ in unknown_keys(cls, given)]
-        faulty = {at[:-1] for at in ignored if at[-2:-1] == ("parameters",)}
-        found = [*problems(cls, source or given, None, RECIPE), *problems(cls, given, None, RECIPE)]
-        clean = _changed(given, dict.fromkeys(ignored, _GONE))
-        document, error = cls._read(clean)
-        if error is not None:
-            found += problems(cls, clean, error, RECIPE)
-            places = [item["loc"] for item in error.errors()]
-            if all("parameters" in place for place in places):
-                # What stands there is taken for its defaults, so that the rest is judged, too.
-                blocks = {place[: place.index("parameters") + 1] for place in places}
-                kinds = {at: block_of(type_at(cls, at)) for at in blocks}
-                empty = {at: kind.model_construct() for at, kind in kinds.items() if kind}
-                document, _ = cls._read(_changed({"parameters": None, **clean}, empty))
-                faulty |= blocks
-        if document is not None:
-            found += document.contradictions(faulty)
-        if found or document is None:
-            raise InputError.from_problems(f"{cls.method()} recipe", list(dict.fromkeys(found)))
-        return document
-
-    @classmethod
-    def _read(cls, document: Any) -> tuple[Self | None, ValidationError | None]:
+        where = where or f"{cls.method()} recipe"
         try:
-            return cls.model_validate(document), None
+            recipe = cls.model_validate(document)
         except ValidationError as error:
-            return None, error
+            raise InputError.from_problems(where, problems(cls, document, error)) from error
+        found = list(dict.fromkeys(recipe.contradictions()))
+        if found:
+            raise InputError.from_problems(where, found)
+        return recipe
 
     @abstractmethod
-    def contradictions(self, faulty: set[Place]) -> Iterator[str]:
-        """Yield what is wrong beyond the form of single values.
+    def contradictions(self) -> Iterator[str]:
+        """Yield what is wrong beyond the form of single values."""
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """Return every model that the recipe names, each once, as it is written."""
+        listed = [entry.model for entry in getattr(self, "models", ())]
+        return tuple(dict.fromkeys([*listed, *([self.base_model] if self.base_model else [])]))
+
+    @property
+    def written_dtype(self) -> str | None:
+        """Return the dtype that the recipe gives the written checkpoint; None keeps the files'."""
+        return self.out_dtype or self.dtype
+
+    @property
+    def needs_deltas(self) -> bool:
+        """Whether the experts' changes from the base must be measured: all weights are read."""
+        return False
+
+    def why_mergekit(self) -> str | None:
+        """Return why only mergekit can merge this recipe; None where its models' files are enough.
+
+        What mergekit does and files cannot: aligning vocabularies, and writing a tokenizer anew.
+        """
+        keys = ("tokenizer", "tokenizer_source", "chat_template")
+        key = next((key for key in keys if getattr(self, key) is not None), None)
+        return None if key is None else f"it has {key}:"
+
+    @property
+    def aligns_tokens(self) -> bool:
+        """Whether mergekit moves the rows of the vocabulary tensors."""
+        return self.tokenizer is not None or self.tokenizer_source is not None
+
+    @abstractmethod
+    def merge(
+        self, models: Mapping[str, ModelFiles], progress: Progress = lambda what, names: names
+    ) -> Merge:
+        """Return the merge of models that are on this machine; nothing is written.
 
         Args:
-            faulty: places of ``parameters:`` in which something is wrong; nothing is said of them.
+            models: reference, as the recipe writes it -> where the model is.
+            progress: wraps what is gone through where changes are measured.
+
+        Raises:
+            InputError: with every problem of the first kind found: files, adapters, models that do
+                not fit each other, layer counts that do not fit the model.
         """
-
-
-_GONE = object()
-"""In place of what is left out."""
-
-
-def _changed(value: Any, changes: Mapping[Place, Any], place: Place = ()) -> Any:
-    """Return a document with what stands at some places left out or replaced."""
-    if place in changes:
-        return changes[place]
-    if isinstance(value, Mapping):
-        return {
-            key: _changed(item, changes, (*place, key))
-            for key, item in value.items()
-            if changes.get((*place, key)) is not _GONE
-        }
-    if isinstance(value, list | tuple):
-        return [_changed(item, changes, (*place, i)) for i, item in enumerate(value)]
-    return value
-
-
-def _as_document(config: Any) -> dict[str, Any]:
-    """Return what mergekit's configuration says, with its references as they are."""
-    document = {key: value for key, value in config if value is not None}
-    if config.tokenizer is not None:
-        document["tokenizer"] = config.tokenizer.model_dump(exclude_unset=True)
-    if config.models:
-        document["models"] = [
-            {"model": entry.model, "parameters": entry.parameters} for entry in config.models
-        ]
-    return document

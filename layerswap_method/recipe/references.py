@@ -1,24 +1,65 @@
-"""A reference to a model as text: path traps, the same model twice, models a recipe names."""
+"""A reference to a model as text, ``path@revision+adapter``, and where its files are."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+from layerswap_method.errors import InputError, first_line, nearest
+
+_PATTERNS = (
+    *("*.safetensors", "*.json", "*.jinja", "*.py"),
+    *("tokenizer*", "*.model", "*.tiktoken", "merges.txt", "vocab*"),
+)
+"""Files of a hub repository that a model is made of; pickles stay away."""
+
+
+class ModelFiles(Protocol):
+    """One model on this machine."""
+
+    @property
+    def name(self) -> str:
+        """Name of the model, for messages."""
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the checkpoint."""
+
+    @property
+    def adapter(self) -> Path | None:
+        """Folder of an adapter on top of the checkpoint."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model on this machine, as a merge reads it."""
+
+    name: str
+    """Name for messages."""
+
+    folder: Path
+    """Folder of the checkpoint."""
+
+    adapter: Path | None = None
+    """Folder of an adapter on top of the checkpoint."""
 
 
 def syntax_problem(reference: str) -> str | None:
-    """Return why mergekit cannot take a reference apart; None where it can."""
+    """Return why a reference cannot be taken apart; None where it can."""
     parts = reference.split("+")
+    if not all(part.strip() for part in parts):
+        return "a model's path is empty; write a folder or a hub id"
     if len(parts) > 2:
         return (
-            f"{reference}: mergekit reads + as MODEL+ADAPTER, so there is one adapter at most and "
-            "no path holds a +; merge the adapters first, or rename the folder"
+            f"{reference}: + means MODEL+ADAPTER, so there is one adapter at most and no path "
+            "holds a +; merge the adapters first, or rename the folder"
         )
     for part in parts:
         if part.count("@") > 1:
-            return f"{part}: mergekit reads @ as PATH@REVISION, so a path may hold one @ at most"
+            return f"{part}: @ means PATH@REVISION, so a path may hold one @ at most"
     return None
 
 
@@ -32,7 +73,7 @@ def is_folder(path: str | Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112
 
 
-def beside(path: str | Path, folder: Path | None) -> Path:
+def resolve_from(path: str | Path, folder: Path | None) -> Path:
     """Return a path as a file in `folder` means it.
 
     A relative path is taken from the folder of the file if something is there, and from the working
@@ -40,7 +81,7 @@ def beside(path: str | Path, folder: Path | None) -> Path:
 
     Args:
         path: as the file has it.
-        folder: of the file; None for what was written on the command line.
+        folder: folder of the file; None for what was written on the command line.
     """
     written = Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises for ~nobody
     near = written if folder is None else folder / written
@@ -56,56 +97,101 @@ def no_such_folder(path: str | Path, hint: str = "", folder: Path | None = None)
     Args:
         path: as the user wrote it.
         hint: what stands behind the first words, such as the nearest name.
-        folder: of the file that names it, see `beside`; None for the command line.
+        folder: folder of the file that names it, see `resolve_from`; None for the command line.
     """
-    here = Path.cwd()
-    place = next((each for each in here.parents if is_folder(each / path)), None)
+    current = Path.cwd()
+    place = next((parent for parent in current.parents if is_folder(parent / path)), None)
     found = "" if place is None else f"; {place} has it: run the command there"
-    looked = f"the current directory is {here}"
-    if folder is not None and folder.resolve() != here and not Path(path).is_absolute():
-        looked = f"looked in {folder.resolve()} and in the current directory, {here}"
+    looked = f"the current directory is {current}"
+    if folder is not None and folder.resolve() != current and not Path(path).is_absolute():
+        looked = f"looked in {folder.resolve()} and in the current directory, {current}"
     return f"{path}: no such folder{hint} ({looked}{found})"
 
 
-def path_problem(path: str) -> str | None:
-    """Return what is wrong with a model path as a recipe writes it; None where nothing is.
+def find_model_files(
+    reference: str, cache_dir: str | None = None, *, download: bool = True
+) -> Model:
+    """Return the model of a reference: a folder, a hub id, or either with an adapter.
 
-    An existing relative path that could be a hub id (`task`, `m/task`; not `./task`) is one to
-    mergekit when it writes the model card, after the weights: offline that leaves half an output.
+    A path that is a folder is that folder, even where it could be a hub id (``m/task``).
+
+    Raises:
+        InputError: where it is not there; with what to do.
     """
-    if not path.strip():
-        return "a model's path is empty; write a folder or a hub id"
-    looks_local = path.startswith(("/", "~", ".")) or path.count("/") > 1
-    if path.startswith("~"):
-        return f"{path}: mergekit does not expand ~; write the whole path"
-    if looks_local and not is_there(path):
-        return no_such_folder(path)
-    if is_there(path) and _is_hub_id(path):
-        return (
-            f"{path}: this folder's name could be a hub id, and mergekit asks the hub about it "
-            f"after writing the weights (offline it fails there); write ./{path}"
-        )
-    return None
+    if (problem := syntax_problem(reference)) is not None:
+        raise InputError(problem)
+    model, _, adapter = reference.partition("+")
+    base = find_folder(model, cache_dir=cache_dir, download=download)
+    if not adapter:
+        return Model(reference, base)
+    found = find_folder(adapter, cache_dir=cache_dir, download=download)
+    for file in ("adapter_config.json", "adapter_model.safetensors"):
+        if not (found / file).is_file():
+            raise InputError(f"{adapter} has no {file}, so it is not a PEFT adapter")
+    return Model(reference, base, found)
 
 
-def _is_hub_id(path: str) -> bool:
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
-
-    try:
-        validate_repo_id(path)
-    except HFValidationError:
-        return False
-    return True
-
-
-def same_model_key(reference: Any) -> str:
-    """Return a text that is equal for references to one model, however its folder is written.
+def find_folder(
+    text: str,
+    folder: Path | None = None,
+    *,
+    cache_dir: str | None = None,
+    download: bool = True,
+    hint: Callable[[str], str] = lambda path: "",
+) -> Path:
+    """Return the folder of one checkpoint or adapter, absolute.
 
     Args:
-        reference: mergekit's `ModelReference`, or its text ``path@revision+adapter``.
+        text: a folder, or a hub id with or without ``@revision``.
+        folder: folder of the file that names it, see `resolve_from`.
+        cache_dir: the hub's cache; None takes huggingface_hub's own.
+        download: whether a hub id may be downloaded; else it must be in the cache.
+        hint: (path) -> how to make a folder that is missing, for the message.
+
+    Raises:
+        InputError: where it is not there; with what to do.
     """
-    return "+".join(_resolved(part) for part in str(reference).split("+"))
+    path = resolve_from(text, folder)
+    if is_folder(path):
+        return path.resolve()
+    if is_there(path):
+        raise InputError(f"{text}: is a file; write its folder, {path.parent}")
+    above = resolve_from(Path(text).parent, folder)
+    if not is_hub_id(text) or is_folder(above):
+        siblings = [entry.name for entry in above.iterdir()] if is_folder(above) else []
+        near = nearest(path.name, siblings)
+        raise InputError(f"{no_such_folder(text, near, folder)}{'' if near else hint(text)}")
+    from huggingface_hub import snapshot_download
+
+    repository, _, revision = text.partition("@")
+    try:
+        return Path(
+            snapshot_download(
+                repository,
+                revision=revision or None,
+                cache_dir=cache_dir,
+                allow_patterns=list(_PATTERNS),
+                local_files_only=not download,
+            )
+        )
+    except Exception as error:
+        why = f"the hub says: {first_line(error)}"
+        if not download:
+            why = (
+                f"the hub's cache does not have it. A dry run downloads nothing: hf download "
+                f"{repository}"
+            )
+        raise InputError(f"{no_such_folder(text, folder=folder)}, and {why}") from error
+
+
+def is_hub_id(text: str) -> bool:
+    """Return whether a text that is no folder has the form of a hub id, OWNER/NAME."""
+    return text.count("/") == 1 and not text.startswith((".", "/", "~"))
+
+
+def same_model_key(reference: str) -> str:
+    """Return a text that is equal for references to one model, however its folder is written."""
+    return "+".join(_resolved(part) for part in reference.split("+"))
 
 
 def _resolved(part: str) -> str:
@@ -118,6 +204,6 @@ def named_models(template: Mapping[str, Any]) -> Iterator[str]:
     for key, value in template.items():
         if key in ("model", "base_model") and isinstance(value, str):
             yield value
-        for each in value if isinstance(value, list) else [value]:
-            if isinstance(each, Mapping):
-                yield from named_models(each)
+        for entry in value if isinstance(value, list) else [value]:
+            if isinstance(entry, Mapping):
+                yield from named_models(entry)

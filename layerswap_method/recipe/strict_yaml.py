@@ -1,7 +1,8 @@
-"""The one place that reads YAML: plain values only, every key once. Knows text, not its meaning.
+"""The one place that reads YAML: plain values only, every key once.
 
 Of two equal keys YAML readers keep the last and drop the first without a word; here that is an
-error, and so is a tag that stands for anything but plain values (``!!python/...``).
+error, and so is a tag that stands for anything but plain values (``!!python/...``). An alias
+(``*name``) is read after ``<<:`` only: elsewhere a few of them make a document without end.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ def parse_yaml(text: str, where: str, *, tags: Collection[str] = ()) -> Any:
     try:
         content = _StrictLoader(text, tags, problems).get_single_data()
     except yaml.MarkedYAMLError as error:
-        said = ", ".join(each for each in (error.context, error.problem) if each)
+        reason = ", ".join(part for part in (error.context, error.problem) if part)
         line = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
-        raise InputError(f"{where}: cannot be read: {line}{said}") from error
+        raise InputError(f"{where}: cannot be read: {line}{reason}") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: no such day, too many digits
         raise InputError(f"{where}: cannot be read: {first_line(error)}") from error
     except RecursionError:
@@ -68,6 +69,10 @@ def parse_yaml(text: str, where: str, *, tags: Collection[str] = ()) -> Any:
     if problems:
         raise InputError.from_problems(where, problems)
     return content
+
+
+_MERGE = "tag:yaml.org,2002:merge"
+"""Tag of the key ``<<``."""
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -81,6 +86,19 @@ class _StrictLoader(yaml.SafeLoader):
         self._problems = problems
         self._seen: set[int] = set()
 
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Compose the next node; refuse an alias that stands for a value."""
+        event = self.peek_event()
+        merges = isinstance(index, yaml.ScalarNode) and index.tag == _MERGE
+        if isinstance(event, yaml.AliasEvent) and not merges:
+            raise yaml.composer.ComposerError(
+                None,
+                None,
+                f"the alias *{event.anchor} is not read here; write the value out",
+                event.start_mark,
+            )
+        return super().compose_node(parent, index)
+
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Put the keys of ``<<`` in their place, as YAML does; before that, look at its own."""
         names = [] if id(node) in self._seen else [name for name, _ in node.value]
@@ -89,7 +107,7 @@ class _StrictLoader(yaml.SafeLoader):
         for name in names:
             if not isinstance(name, yaml.ScalarNode):
                 continue
-            merges = name.tag == "tag:yaml.org,2002:merge"
+            merges = name.tag == _MERGE
             key = "<<" if merges else self.construct_object(name)  # 1 and 0x1 are one
             line = name.start_mark.line + 1
             if key in lines:

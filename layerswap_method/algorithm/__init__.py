@@ -1,1 +1,0 @@
-"""The method as mathematics: layer plans, coefficients, exact averages. No recipe, no file."""

@@ -1,0 +1,129 @@
+"""The import hook: has mergekit's modules completed right after they have run.
+
+`layerswap.pth` puts one small object on `sys.meta_path` at every start of an interpreter. It
+imports nothing and holds its code as text, because compiling that text costs more than all the
+rest; at the first import of `mergekit` it runs the text, which loads this file and makes the object
+a `LayerSwapFinder`. Nothing here raises into an import: what goes wrong becomes one logged warning,
+and mergekit works on without `layer_swap`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_CALLBACKS = {
+    "mergekit.config": "on_config",
+    "mergekit.merge_methods.registry": "on_registry",
+    "mergekit.merge": "on_merge",
+}
+"""Module of mergekit -> the function of `mergekit_plugin.registration` that completes it."""
+
+_PROGRAM = "mergekit.scripts.run_yaml"
+"""Module of the command `mergekit-yaml`; its imports take seconds and 500 MB."""
+
+failure: Exception | None = None
+"""Why `layer_swap` was given up in this process, if it was."""
+
+
+class LayerSwapFinder:
+    """Lets the finders after it find the watched modules, and completes these once they have run."""
+
+    def find_spec(
+        self,
+        name: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        """Return the spec another finder has for a watched module, else None."""
+        is_program = name == _PROGRAM and Path(sys.argv[0]).stem == "mergekit-yaml"
+        if (name not in _CALLBACKS and not is_program) or self not in sys.meta_path:
+            return None
+        # Only those behind this one: two such hooks that ask each other would never end.
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(name, path, target) if find is not None else None
+            if spec is not None:
+                _watch(spec.loader, is_program)
+                return spec
+        return None
+
+
+def install() -> None:
+    """Watch mergekit's imports from now on, and complete what has been imported already.
+
+    Does nothing that was done before. Does not raise; see `failure`.
+    """
+    for finder in sys.meta_path:
+        if type(finder).__name__ == "LayerSwapStart":  # what layerswap.pth put there
+            finder.__class__ = LayerSwapFinder
+    if not any(type(finder) is LayerSwapFinder for finder in sys.meta_path):
+        sys.meta_path.insert(0, LayerSwapFinder())
+    for name in _CALLBACKS:
+        if name in sys.modules:
+            _complete(name, sys.modules[name])
+
+
+def _watch(loader: Any, is_program: bool) -> None:
+    """Have a module completed after `loader` has executed it; the loader stays of its own type.
+
+    Set on the instance and taken off again by the execution, so that afterwards the loader
+    compares, copies and pickles as if nothing had been.
+    """
+    original = getattr(loader, "exec_module", None)
+    if original is None or failure is not None:
+        return
+
+    def exec_module(module: ModuleType) -> None:
+        vars(loader).pop("exec_module", None)
+        if not is_program:
+            original(module)
+            _complete(module.__name__, module)
+            return
+        try:
+            from layerswap_method.mergekit_plugin.program import lazy_main
+        except Exception as error:
+            _give_up(error)
+            original(module)
+        else:
+            module.main = lazy_main(module, original)  # type: ignore[attr-defined]
+
+    loader.exec_module = exec_module
+
+
+def _complete(name: str, module: ModuleType) -> None:
+    if failure is not None:
+        return
+    try:
+        from layerswap_method.mergekit_plugin import registration
+
+        getattr(registration, _CALLBACKS[name])(module)
+    except Exception as error:
+        _give_up(error)
+
+
+def _give_up(error: Exception) -> None:
+    """Log once what failed and what to do, and take back what was already registered."""
+    global failure
+    if failure is not None:
+        return
+    failure = error
+    logging.getLogger("layerswap").warning(
+        "layer_swap is not available: layerswap could not join this mergekit (%s: %s). "
+        "mergekit works on without it. Reinstall it with "
+        "`pip install --force-reinstall --no-deps layerswap`, or remove it with "
+        "`pip uninstall layerswap`.",
+        type(error).__name__,
+        error,
+    )
+    try:
+        from layerswap_method.mergekit_plugin import registration
+
+        registration.withdraw()
+    except Exception:  # the registration itself is what is damaged: it registered nothing
+        pass

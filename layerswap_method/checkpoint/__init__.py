@@ -1,0 +1,1 @@
+"""Model files: headers, configurations, bytes, adapters, tokens. No mergekit, no transformers."""

@@ -1,0 +1,207 @@
+"""One checkpoint: its config and every stored tensor. Only headers are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from layerswap_method.checkpoint.config import ModelConfig, read_config
+from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, read_header
+from layerswap_method.errors import InputError
+from layerswap_method.tensor_names import decoder_layer
+
+_INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+_HEADS = ("lm_head.weight", "embed_out.weight")
+_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
+"""How the names of output and input embeddings end."""
+
+_SHOWN = 3
+"""Tensors named in one message."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What the headers and the config of one checkpoint say."""
+
+    name: str
+    """Name as the recipe writes it."""
+
+    path: Path
+    """The folder on this machine."""
+
+    config: ModelConfig
+
+    tensors: Mapping[str, StoredTensor] = field(repr=False)
+    """Tensor name -> place, in the order of the files."""
+
+    @cached_property
+    def num_layers(self) -> int | None:
+        """Return the number of decoder layers that the config, or else the names, say."""
+        return self.config.num_hidden_layers or self.stored_layers
+
+    @cached_property
+    def stored_layers(self) -> int | None:
+        """Return the number of decoder layers that the tensors' names say; None for none."""
+        stored = (decoder_layer(name) for name in self.tensors)
+        return max((layer + 1 for layer in stored if layer is not None), default=None)
+
+    @cached_property
+    def first_float(self) -> str | None:
+        """Return the torch dtype of the first stored weight; None where none is a float."""
+        tensors = self.tensors.values()
+        return next((each.torch_name for each in tensors if each.dtype in FLOATS), None)
+
+    @property
+    def dtype(self) -> str | None:
+        """Return the torch dtype in which an engine runs the model: the config's, or the stored."""
+        return self.config.dtype or self.first_float
+
+    @cached_property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Return tensor name -> shape."""
+        return {name: tensor.shape for name, tensor in self.tensors.items()}
+
+    @cached_property
+    def head(self) -> str | None:
+        """Return the name of the stored output embedding; None where none is stored."""
+        return next((name for name in self.tensors if name.endswith(_HEADS)), None)
+
+    @cached_property
+    def embedding(self) -> str | None:
+        """Return the name of the stored input embedding; None where its name is not known."""
+        return next((name for name in self.tensors if name.endswith(_EMBEDDINGS)), None)
+
+    def depth(self) -> int:
+        """Return `num_layers`.
+
+        Raises:
+            InputError: where neither config nor names say it.
+        """
+        if self.num_layers is None:
+            raise InputError(f"{self.name}: its config does not say how many layers it has")
+        return self.num_layers
+
+
+def read_checkpoint(name: str, path: Path) -> Checkpoint:
+    """Return the facts of the checkpoint in folder `path`.
+
+    Args:
+        name: how the recipe names it, for messages.
+        path: the folder with ``config.json`` and `model.safetensors` or its index.
+
+    Raises:
+        InputError: for a folder without a config or without safetensors (pickle-only or empty), a
+            shard that the index names but that is missing, damaged, or lacks a tensor that the
+            index places there, or layers that are not those of the config.
+    """
+    config = read_config(name, path)
+    tensors: dict[str, StoredTensor] = {}
+    for shard, listed in _shards(name, path):
+        header = read_header(shard, f"{name}: {shard.name}")
+        absent = [key for key in listed or () if key not in header]
+        if absent:
+            raise InputError(
+                f"{name}: {_INDEX} names {len(absent)} tensors that {shard.name} does not hold: "
+                f"{name_list(absent)}; download the checkpoint again"
+            )
+        # mergekit sees no tensors that the index does not list
+        tensors |= {key: at for key, at in header.items() if listed is None or key in listed}
+    checkpoint = Checkpoint(name, path, config, tensors)
+    depth, stored = config.num_hidden_layers, checkpoint.stored_layers
+    if depth and stored and not depth <= stored <= depth + config.further_layers:
+        raise InputError(
+            f"{name}: its config.json says {depth} layers and its weights have {stored}; download "
+            "the checkpoint again, or correct num_hidden_layers"
+        )
+    return checkpoint
+
+
+def is_head(name: str) -> bool:
+    """Return whether a tensor is the output embedding, which may be tied to the input's."""
+    return name.endswith(_HEADS)
+
+
+def is_buffer(name: str) -> bool:
+    """Return whether `name` is a constant that older checkpoints stored, not a weight."""
+    return name.endswith(
+        ("inv_freq", "masked_bias", ".attn.bias", ".attention.bias", "position_ids")
+    )
+
+
+def own_file(name: str, folder: Path, file: Path) -> Path:
+    """Return a file of a model folder, if it is one: a link may lead into the hub's cache only.
+
+    Raises:
+        InputError: for a link that leads out of the folder.
+    """
+    home, place = folder.resolve(), file.resolve()
+    blobs = [home.parents[1] / "blobs"] if home.parent.name == "snapshots" else []
+    if place.is_file() and not any(root in place.parents for root in (home, *blobs)):
+        raise InputError(
+            f"{name}: {file} is a link to {place}, outside of the model's folder; copy the file "
+            "there in its place"
+        )
+    return file
+
+
+def name_list(names: Sequence[str], shown: int = _SHOWN) -> str:
+    """Return the first few names and how many more there are."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
+
+
+def _shards(name: str, path: Path) -> list[tuple[Path, set[str] | None]]:
+    """Return each file of weights, with the tensors the index places in it (None: no index)."""
+    if not path.is_dir():
+        raise InputError(f"{name}: {path} is not a folder")
+    index = path / _INDEX
+    if not index.is_file():
+        return [(_single(name, path), None)]
+    shards: dict[str, set[str]] = {}
+    for key, file in _weight_map(name, index).items():
+        shards.setdefault(file, set()).add(key)
+    if (path / _SINGLE).is_file() and _SINGLE not in shards:
+        raise InputError(
+            f"{name}: {path} has {_SINGLE} and also {_INDEX}, which names other files; transformers "
+            "loads the one and mergekit the others: remove what does not belong to the model"
+        )
+    absent = [file for file in sorted(shards) if not (path / file).is_file()]
+    if absent:
+        raise InputError(
+            f"{name}: {len(absent)} of {len(shards)} shards are missing in {path}: "
+            f"{name_list(absent)}; download the checkpoint again"
+        )
+    return [(own_file(name, path, path / file), shards[file]) for file in sorted(shards)]
+
+
+def _single(name: str, path: Path) -> Path:
+    if (path / _SINGLE).is_file():
+        return own_file(name, path, path / _SINGLE)
+    pickles = sorted(path.glob("*.bin")) + sorted(path.glob("*.pt*"))
+    if pickles:
+        raise InputError(
+            f"{name}: only pickled weights ({pickles[0].name}); loading a pickle can run code. "
+            "Convert it: AutoModelForCausalLM.from_pretrained(...).save_pretrained(DIR)"
+        )
+    raise InputError(f"{name}: no {_SINGLE} and no {_INDEX} in {path}")
+
+
+def _weight_map(name: str, index: Path) -> dict[str, str]:
+    try:
+        document = json.loads(index.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{name}: {index} cannot be read ({error}); download it again") from error
+    found = document.get("weight_map") if isinstance(document, dict) else None
+    if not isinstance(found, dict) or not found:
+        raise InputError(f"{name}: {index} has no weight_map with tensors; download it again")
+    for key, file in found.items():
+        if not isinstance(file, str) or Path(file).name != file or len(file) > 255:
+            raise InputError(
+                f"{name}: {index} places {key} in {str(file)[:80]!r}, which is no file name in its "
+                "folder; download it again"
+            )
+    return found

@@ -1,0 +1,267 @@
+"""LoRA adapters as changes of single tensors, read from peft's files: no merged copy of the model.
+
+Kinds of adapters whose change is not ``scaling * B @ A`` of a whole tensor are refused by name;
+mergekit can still merge those.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from layerswap_method.checkpoint.checkpoint import Checkpoint, is_head, name_list, own_file
+from layerswap_method.checkpoint.compatible import ties
+from layerswap_method.checkpoint.stored import StoredTensor, read_header, read_tensor
+from layerswap_method.errors import InputError
+from layerswap_method.frozen import Frozen
+
+if TYPE_CHECKING:
+    import torch
+
+_PREFIX = "base_model.model."
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+"""The files of an adapter, as peft names them."""
+
+_INITIAL = (None, True, False, "gaussian", "orthogonal")
+"""Values of `init_lora_weights` with which peft leaves the base's weights alone."""
+
+_UNSUPPORTED = (
+    *("use_dora", "lora_bias", "modules_to_save", "trainable_token_indices"),
+    *("layer_replication", "target_parameters", "use_qalora", "use_bdlora", "arrow_config"),
+    *("alora_invocation_tokens", "kasa_config", "velora_config", "monteclora_config"),
+    "ensure_weight_tying",
+)
+"""Settings that make an adapter more than a low-rank change of whole tensors."""
+
+_CONV1D = ("gpt2", "openai-gpt")
+"""Model types that store weights inputs x outputs; peft goes by that and not by its config."""
+
+_HOW = "merge it into its base first (peft: merge_and_unload, save_pretrained) and give the folder"
+
+
+class LowRankChange(Frozen):
+    """A LoRA adapter's change of one tensor: ``scaling * (up @ down)``."""
+
+    down: StoredTensor
+    """``lora_A`` (rank x inputs)."""
+
+    up: StoredTensor
+    """``lora_B`` (outputs x rank)."""
+
+    scaling: float
+    """alpha/r, or alpha/sqrt(r) with rank-stabilised LoRA."""
+
+    transposed: bool
+    """Whether the tensor is stored inputs x outputs (embeddings, GPT-2's Conv1D)."""
+
+    def read(self, dtype: torch.dtype) -> torch.Tensor:
+        """Return the whole change, computed in `dtype` as peft's ``merge_and_unload`` does.
+
+        Raises:
+            InputError: if the adapter's file is gone, cut short, or was written anew.
+        """
+        down, up = (read_tensor(factor).to(dtype) for factor in (self.down, self.up))
+        change = up @ down
+        return (change.T if self.transposed else change) * self.scaling
+
+    def factors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (left, right), float32: ``left @ right`` is the change in the file's order.
+
+        Raises:
+            InputError: as `read`.
+        """
+        down, up = (read_tensor(factor).float() for factor in (self.down, self.up))
+        up = up * self.scaling
+        return (down.T, up.T.contiguous()) if self.transposed else (up, down)
+
+
+def is_lora(adapter: Path) -> bool:
+    """Return whether an adapter is a LoRA, of whatever kind: a change of weights.
+
+    Others, such as prefixes, change what a model does and none of its weights.
+
+    Raises:
+        InputError: where its config is missing or damaged.
+    """
+    return read_adapter_config(adapter).get("peft_type") == "LORA"
+
+
+def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
+    """Return tensor name -> change, for the tensors that the adapter changes.
+
+    Args:
+        adapter: folder with ``adapter_config.json`` and ``adapter_model.safetensors``.
+        base: the checkpoint that it changes.
+
+    Raises:
+        InputError: for an adapter that is damaged, of an unsupported kind, or of another model.
+    """
+    config = read_adapter_config(adapter)
+    if (kind := unsupported_kind(config)) is not None:
+        raise InputError(f"{adapter}: this kind of adapter is not read: {kind}; {_HOW}")
+    stored = read_adapter_tensors(adapter)
+    # A tied output embedding has no change of its own, even where the base stores it.
+    tied = ties(base)
+    shapes = {name: shape for name, shape in base.shapes.items() if not (tied and is_head(name))}
+    changes: dict[str, LowRankChange] = {}
+    for name, down in stored.items():
+        found = re.fullmatch(rf"{re.escape(_PREFIX)}(.+)\.(lora_A\.weight|lora_embedding_A)", name)
+        if found is None:
+            continue
+        module, kind = found[1], found[2]
+        up = stored.get(f"{_PREFIX}{module}.{kind.replace('_A', '_B')}")
+        target = f"{module}.weight"
+        if up is None:
+            raise InputError(f"{adapter}: {target} has lora_A and no lora_B")
+        rank = _pattern(adapter, config, "rank_pattern", module, config["r"])
+        alpha = _pattern(adapter, config, "alpha_pattern", module, config["lora_alpha"])
+        transposed = kind == "lora_embedding_A" or base.config.model_type in _CONV1D
+        change = LowRankChange(
+            down=down,
+            up=up,
+            scaling=alpha / (math.sqrt(rank) if config.get("use_rslora") else rank),
+            transposed=transposed,
+        )
+        _check_change(adapter, target, shapes, change, rank)
+        changes[target] = change
+    known = {factor.name for change in changes.values() for factor in (change.down, change.up)}
+    if odd := [name for name in stored if name not in known]:
+        raise InputError(
+            f"{adapter}: the adapter holds {len(odd)} tensors that are not a low-rank change: "
+            f"{name_list(odd)}; {_HOW}"
+        )
+    if not changes:
+        raise InputError(f"{adapter}: the adapter changes no tensor")
+    return changes
+
+
+def other_base(adapter: Path, base: Checkpoint) -> str | None:
+    """Return a warning where the adapter's config names another base; None where it does not.
+
+    Only the last parts of names are compared: a base may have been copied to any folder.
+    """
+    stated = read_adapter_config(adapter).get("base_model_name_or_path")
+    if not isinstance(stated, str) or not stated.strip("/"):
+        return None
+    path = Path(stated)
+    if path.exists() and path.resolve() == base.path.resolve():
+        return None
+    reference = base.name.partition("+")[0].partition("@")[0]
+    names = {Path(text).name.lower() for text in (reference, str(base.path))}
+    if base.path.parent.name == "snapshots":
+        names.add(base.path.parents[1].name.rpartition("--")[2].lower())
+    if path.name.lower() in names:
+        return None
+    return (
+        f"{adapter}: its config says that it was trained on {stated}, and it is added to "
+        f"{reference}; look whether that is the same model"
+    )
+
+
+def unsupported_kind(config: Mapping[str, Any]) -> str | None:
+    """Return what makes an adapter more than low-rank changes of whole tensors; None for nothing.
+
+    Args:
+        config: its ``adapter_config.json``.
+    """
+    problems = []
+    if config.get("peft_type") != "LORA":
+        problems.append(f"peft_type is {config.get('peft_type')!r}, not 'LORA'")
+    if config.get("bias", "none") != "none":
+        problems.append(f"bias is {config['bias']!r}, not 'none'")
+    if config.get("init_lora_weights", True) not in _INITIAL:
+        problems.append(
+            f"init_lora_weights is {config['init_lora_weights']!r}, which changes the base too"
+        )
+    problems += [f"{name} is set" for name in _UNSUPPORTED if config.get(name)]
+    return "; ".join(problems) or None
+
+
+def read_adapter_config(adapter: Path) -> dict[str, Any]:
+    """Return what ``adapter_config.json`` says, of an adapter of any kind.
+
+    Raises:
+        InputError: where it is missing or damaged.
+    """
+    path = adapter / ADAPTER_CONFIG
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise ValueError("it is not a mapping")
+        if config.get("peft_type") == "LORA":
+            config["r"] = _number(config, "r", int(config["r"]))
+            config["lora_alpha"] = _number(config, "lora_alpha", float(config["lora_alpha"]))
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise InputError(f"{adapter}: no readable {ADAPTER_CONFIG}: {error}") from error
+    return config
+
+
+def _number(config: Mapping[str, Any], key: str, value: Any) -> Any:
+    if not math.isfinite(value) or (key == "r" and value < 1):
+        raise ValueError(f"{key} is {config[key]}")
+    return value
+
+
+def read_adapter_tensors(adapter: Path) -> dict[str, StoredTensor]:
+    """Return name -> place of the tensors of an adapter of any kind.
+
+    Raises:
+        InputError: where the file is missing or damaged.
+    """
+    file = adapter / ADAPTER_WEIGHTS
+    if not file.is_file():
+        raise InputError(
+            f"{adapter}: no {ADAPTER_WEIGHTS} (a pickled adapter_model.bin is not loaded: it can "
+            "run code); save the adapter again with safe_serialization=True"
+        )
+    return read_header(own_file(str(adapter), adapter, file))
+
+
+def _pattern(
+    adapter: Path, config: Mapping[str, Any], key: str, module: str, default: float
+) -> Any:
+    """Return the value of the first pattern that ends the module's name, as peft looks it up."""
+    patterns = config.get(key) or {}
+    try:
+        for pattern, value in patterns.items():
+            # A repeated group can take for ever; peft itself writes plain names.
+            if len(pattern) > 300 or re.search(r"\)\s*[*+?{]", pattern):
+                raise ValueError("the pattern repeats a group or is too long")
+            if re.match(rf"(.*\.)?({pattern})$", module):
+                if type(value) not in (int, float) or not 0 < value < math.inf:
+                    raise ValueError(f"the value of {pattern} is {value!r}")
+                return value
+    except (re.error, ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"{adapter}: {key} in {ADAPTER_CONFIG} cannot be read: {error}") from error
+    return default
+
+
+def _check_change(
+    adapter: Path,
+    target: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    change: LowRankChange,
+    rank: int,
+) -> None:
+    down, up = change.down.shape, change.up.shape
+    if target not in shapes:
+        raise InputError(
+            f"{adapter}: the adapter changes {target}, which its base does not hold under that "
+            f"name (another model, or a tied output embedding); {_HOW}"
+        )
+    if len(down) != 2 or len(up) != 2 or down[0] != rank or up[1] != rank:
+        raise InputError(
+            f"{adapter}: {target}: lora_A {list(down)} and lora_B {list(up)} are not of the "
+            f"config's rank {rank}"
+        )
+    shape = (down[1], up[0]) if change.transposed else (up[0], down[1])
+    if shape != shapes[target]:
+        raise InputError(
+            f"{adapter}: {target}: the change is {list(shape)} and the weight is "
+            f"{list(shapes[target])}; it was trained on another model"
+        )

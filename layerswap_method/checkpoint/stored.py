@@ -1,0 +1,281 @@
+"""Stored tensors: where their bytes are in a safetensors file, and how they are read.
+
+safetensors checks the headers; the bytes are read from their places. A mapped file would stay in
+the resident set of the process, and a page fault costs more than a read into a buffer that is
+still in the processor's cache. torch is imported where tensors are asked for, and only there.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from layerswap_method.errors import InputError, first_line
+
+if TYPE_CHECKING:
+    import torch
+
+TORCH_NAMES: Mapping[str, str] = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E8M0": "float8_e8m0fnu",
+    "C64": "complex64",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U64": "uint64",
+    "U32": "uint32",
+    "U16": "uint16",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
+"""Name of a dtype in safetensors -> in torch; packed ones (F4, F6) are not there."""
+
+STORED_NAMES = {torch_name: name for name, torch_name in TORCH_NAMES.items()}
+"""Name of a dtype in torch -> in safetensors."""
+
+FLOATS = ("F64", "F32", "F16", "BF16")
+"""What weights may be stored as, the widest first; integers and smaller floats are quantised."""
+
+_BLOCK = 1 << 18
+"""Values of a tensor that are read and computed at a time, about: they stay in the caches."""
+
+_ALIGNED = 64
+"""Blocks begin at multiples of so many values: vector code then sees the same lanes as in the
+whole tensor, and a block is bit for bit a part of it."""
+
+Stamp = tuple[int, int, int]
+"""Times of the last write and of the last change of state in ns, and inode, of a file."""
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """Where the bytes of one tensor are."""
+
+    file: Path
+    """The safetensors file; absolute, without links."""
+
+    stamp: Stamp
+    """State of the file when its header was read."""
+
+    name: str
+    """Name of the tensor in the file."""
+
+    offset: int
+    """First byte of the tensor in the file."""
+
+    nbytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    """Its dtype as safetensors writes it, such as `BF16`."""
+
+    @property
+    def torch_name(self) -> str:
+        """Return what torch calls its dtype; safetensors' name where torch has none."""
+        return TORCH_NAMES.get(self.dtype, self.dtype)
+
+    @property
+    def itemsize(self) -> int:
+        """Return the bytes of one value."""
+        return self.nbytes // (math.prod(self.shape) or 1)
+
+    @property
+    def rows(self) -> int:
+        """Return the length of the first dimension; a tensor of no dimensions has one row."""
+        return self.shape[0] if self.shape else 1
+
+
+def file_stamp(file: Path) -> Stamp:
+    """Return the state of a file.
+
+    Raises:
+        InputError: if it is gone.
+    """
+    try:
+        return _stamp(file.stat())
+    except OSError as error:
+        raise InputError(f"{file}: the weights are gone: {error.strerror}") from error
+
+
+def _stamp(state: os.stat_result) -> Stamp:
+    # The inode and the time of change, too: a restored time of writing hides a new file.
+    return state.st_mtime_ns, state.st_ctime_ns, state.st_ino
+
+
+def read_header(file: Path, called: str | None = None) -> dict[str, StoredTensor]:
+    """Return tensor name -> place, in the order of the names.
+
+    Args:
+        file: a safetensors file.
+        called: how messages begin; the path of the file where it is None.
+
+    Raises:
+        InputError: for a file that is gone, cut short or damaged, as safetensors says.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        file = file.resolve()
+        with file.open("rb") as opened:
+            stamp = _stamp(os.fstat(opened.fileno()))
+            with safe_open(file, framework="np"):
+                length = int.from_bytes(opened.read(8), "little")
+                entries = json.loads(opened.read(length))
+    except (OSError, ValueError, RecursionError, SafetensorError) as error:
+        reason = error.strerror if isinstance(error, OSError) else first_line(error)
+        what = f"{called or f'{file}:'} is damaged ({reason})"
+        raise InputError(f"{what}; download or copy it again") from error
+    entries.pop("__metadata__", None)
+    return {
+        name: StoredTensor(
+            file=file,
+            stamp=stamp,
+            name=name,
+            offset=8 + length + entry["data_offsets"][0],
+            nbytes=entry["data_offsets"][1] - entry["data_offsets"][0],
+            shape=tuple(entry["shape"]),
+            dtype=entry["dtype"],
+        )
+        for name, entry in sorted(entries.items())
+    }
+
+
+def check_unchanged(file: Path, stamp: Stamp) -> None:
+    """Compare a file with the stamp that it had when its header was read.
+
+    Raises:
+        InputError: if it was written anew since.
+    """
+    if file_stamp(file) != stamp:
+        raise InputError(f"{file}: the weights were rewritten while they were in use")
+
+
+@contextmanager
+def open_stored(tensor: StoredTensor) -> Iterator[IO[bytes]]:
+    """Yield the tensor's file, unbuffered.
+
+    Raises:
+        InputError: if it is gone, or was written anew since the header was read.
+    """
+    try:
+        opened = tensor.file.open("rb", buffering=0)
+    except OSError as error:
+        raise InputError(f"{tensor.file}: the weights are gone: {error.strerror}") from error
+    with opened:
+        if _stamp(os.fstat(opened.fileno())) != tensor.stamp:
+            raise InputError(f"{tensor.file}: the weights were rewritten while they were in use")
+        yield opened
+
+
+def read_into(opened: IO[bytes], tensor: StoredTensor, start: int, view: memoryview) -> None:
+    """Fill `view` with the tensor's bytes from byte `start` on.
+
+    Args:
+        opened: what `open_stored` gave.
+        tensor: the tensor.
+        start: 0 is the tensor's first byte.
+        view: a view of bytes.
+
+    Raises:
+        InputError: if the file ends before, or cannot be read.
+    """
+    done = 0
+    try:
+        while done < len(view):
+            count = os.preadv(opened.fileno(), [view[done:]], tensor.offset + start + done)
+            if count == 0:
+                raise InputError(f"{tensor.file}: is incomplete; download or copy it again")
+            done += count
+    except OSError as error:
+        raise InputError(f"{tensor.file}: cannot be read: {error.strerror}") from error
+
+
+def read_rows(tensor: StoredTensor, rows: slice = slice(None)) -> torch.Tensor:
+    """Return rows (numbers of the first dimension, in steps of 1) of a tensor, as stored.
+
+    The memory is the caller's. A tensor of no dimensions has one row and is returned as such.
+
+    Raises:
+        InputError: if the file is gone, cut short, or was written anew, or for a packed dtype.
+    """
+    import torch
+
+    start, stop, _ = rows.indices(tensor.rows)
+    width = math.prod(tensor.shape[1:])
+    flat = torch.empty((stop - start) * width, dtype=torch_dtype(tensor.torch_name))
+    with open_stored(tensor) as opened:
+        view = memoryview(flat.view(torch.uint8).numpy().data)
+        read_into(opened, tensor, start * width * tensor.itemsize, view)
+    return flat.view(stop - start, *tensor.shape[1:])
+
+
+def read_tensor(tensor: StoredTensor) -> torch.Tensor:
+    """Return a stored tensor whole.
+
+    Raises:
+        InputError: as `read_rows`.
+    """
+    return read_rows(tensor).view(tensor.shape)
+
+
+def row_blocks(shape: Sequence[int], rows: slice = slice(None)) -> Iterator[slice]:
+    """Yield the blocks of `rows`, each a range in steps of 1 that is read and computed at a time.
+
+    Args:
+        shape: shape of the whole tensor; one of no dimensions has one row.
+        rows: a range in steps of 1.
+    """
+    start, stop, _ = rows.indices(shape[0] if shape else 1)
+    width = max(1, math.prod(shape[1:]))
+    step = max(1, _BLOCK // width)
+    if width % _ALIGNED:
+        step = max(_ALIGNED, step // _ALIGNED * _ALIGNED)
+    for first in range(start, stop, step):
+        yield slice(first, min(first + step, stop))
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """Return the dtype that torch has under `name`.
+
+    Raises:
+        InputError: if it has none.
+    """
+    import torch
+
+    found: Any = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise InputError(f"{name!r} is not a torch dtype")
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def same_content(one: StoredTensor, other: StoredTensor) -> bool:
+    """Return whether two tensors are alike: dtype, shape and every byte.
+
+    Raises:
+        InputError: if a file is gone, or was written anew since its header was read.
+    """
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    size = min(1 << 20, one.nbytes)
+    left, right = memoryview(bytearray(size)), memoryview(bytearray(size))
+    with open_stored(one) as ours, open_stored(other) as theirs:
+        for start in range(0, one.nbytes, size or 1):
+            count = min(size, one.nbytes - start)
+            read_into(ours, one, start, left[:count])
+            read_into(theirs, other, start, right[:count])
+            if left[:count] != right[:count]:
+                return False
+    return True

@@ -1,0 +1,129 @@
+"""Tokens of checkpoints' vocabularies, from ``tokenizer.json``, and whether their rows fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from layerswap_method.checkpoint.checkpoint import Checkpoint, name_list
+from layerswap_method.errors import InputError
+
+FILE = "tokenizer.json"
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokens of one checkpoint."""
+
+    tokens: Mapping[str, int]
+    """Token -> id, added tokens among them."""
+
+    added: frozenset[str]
+    """Added and special tokens."""
+
+
+class TokenMatch(NamedTuple):
+    """How the tokens of one vocabulary lie in another one."""
+
+    same_id: int
+    """Number of tokens that the other one has at the same id."""
+
+    other_id: int
+    """Number of tokens that the other one has at another id."""
+
+    missing: int
+    """Number of tokens that the other one does not have."""
+
+
+def read_vocabulary(name: str, folder: Path) -> Vocabulary | None:
+    """Return the vocabulary in `folder`; None where no ``tokenizer.json`` is there.
+
+    Args:
+        name: how messages begin.
+        folder: the checkpoint.
+
+    Raises:
+        InputError: for a file that is damaged.
+    """
+    file = folder / FILE
+    if not file.is_file():
+        return None
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        vocab = document["model"]["vocab"]
+        # Unigram models list [token, score], the others map token -> id.
+        pairs = vocab.items() if isinstance(vocab, dict) else zip(*_numbered(vocab), strict=True)
+        tokens = {str(token): int(number) for token, number in pairs}
+        listed = document.get("added_tokens") or []
+        added = {str(entry["content"]): int(entry["id"]) for entry in listed}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputError(
+            f"{name}: {file} cannot be read as a tokenizer ({type(error).__name__}: {error}); "
+            "download it again"
+        ) from error
+    return Vocabulary(tokens | added, frozenset(added))
+
+
+def match_tokens(tokens: Mapping[str, int], other: Mapping[str, int]) -> TokenMatch:
+    """Return how `tokens` lie in `other`."""
+    shared = tokens.keys() & other.keys()
+    same = sum(tokens[token] == other[token] for token in shared)
+    return TokenMatch(same, len(shared) - same, len(tokens) - len(shared))
+
+
+def token_conflicts(givers: Sequence[Checkpoint]) -> tuple[list[str], list[str]]:
+    """Return (errors, warnings) about rows of the vocabularies that stand for different tokens.
+
+    An average of such rows mixes unrelated words. Where only added or special tokens differ, as
+    in published experts that renamed reserved tokens, it is a warning.
+
+    Args:
+        givers: the checkpoints whose vocabulary rows are averaged; one alone has no conflict.
+
+    Raises:
+        InputError: for a tokenizer that is damaged.
+    """
+    errors, warnings = [], []
+    first, *others = givers
+    ours: Vocabulary | None = None
+    for other in others:
+        files = [checkpoint.path / FILE for checkpoint in (first, other)]
+        if not all(file.is_file() for file in files):
+            continue
+        if files[0].read_bytes() == files[1].read_bytes():
+            continue
+        ours = ours or read_vocabulary(first.name, first.path)
+        theirs = read_vocabulary(other.name, other.path)
+        if ours is None or theirs is None:
+            continue
+        by_id = {number: token for token, number in theirs.tokens.items()}
+        differing = [
+            (number, token, by_id[number])
+            for token, number in ours.tokens.items()
+            if by_id.get(number, token) != token
+        ]
+        added = ours.added | theirs.added
+        plain = [pair for pair in differing if not {pair[1], pair[2]} & added]
+        if not differing:
+            continue
+        shown = name_list([f"{number} is {a!r} and {b!r}" for number, a, b in plain or differing])
+        pair = f"{first.name} and {other.name} have different tokens at {len(differing)} ids"
+        if plain:
+            errors.append(
+                f"{pair} ({shown}), so an average of their rows mixes unrelated words; add "
+                "tokenizer: {source: union} so that mergekit aligns the tokens, or take the rows "
+                "of one model (non_layer: task, language or base)"
+            )
+        else:
+            warnings.append(
+                f"{pair}, all added or special tokens ({shown}); the merge has the average of "
+                "their rows and the tokenizer of its base_model"
+            )
+    return errors, warnings
+
+
+def _numbered(vocab: list[list[object]]) -> tuple[list[object], range]:
+    return [entry[0] for entry in vocab], range(len(vocab))

@@ -1,1 +1,0 @@
-"""Facts of model files: headers, configurations, bytes, adapters. No mergekit, no transformers."""

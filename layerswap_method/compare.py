@@ -1,0 +1,208 @@
+"""Where two checkpoints differ, and by how much, in the memory of a block of a tensor.
+
+For a merge and a published one: whether they are equal, and if not, which layers differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, name_list
+from layerswap_method.checkpoint.stored import StoredTensor, read_rows, row_blocks
+from layerswap_method.layer_lists import format_layers
+from layerswap_method.tensor_names import decoder_layer
+
+_SHOWN = 5
+"""Number of tensors that are named in one line of text."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One tensor that differs in its values."""
+
+    name: str
+    layer: int | None
+    """0-based decoder layer; None outside the layers."""
+
+    values: int
+    """Number of values that differ."""
+
+    of: int
+    """Number of values of the tensor."""
+
+    largest: float
+    """The largest absolute difference; NaN where a value is NaN on one side only."""
+
+    relative: float
+    """``||ours - theirs|| / ||theirs||``, Frobenius norms; infinite where theirs is 0."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What two checkpoints have in common."""
+
+    tensors: int
+    """Number of tensors that both have in one shape."""
+
+    differences: tuple[Difference, ...]
+    """Those of them that differ, in the order of their names."""
+
+    ours_only: tuple[str, ...]
+    """Tensors that the second checkpoint lacks."""
+
+    theirs_only: tuple[str, ...]
+    """Tensors that the first checkpoint lacks."""
+
+    shapes: tuple[str, ...]
+    """Tensors that both have, in different shapes."""
+
+    dtypes: tuple[str, ...]
+    """Tensors stored in different dtypes; their values are compared, not their bytes."""
+
+    @property
+    def is_equal(self) -> bool:
+        """Return whether the checkpoints are one model, stored in the same dtypes."""
+        return not (
+            self.differences or self.ours_only or self.theirs_only or self.shapes or self.dtypes
+        )
+
+
+def compare(
+    ours: Checkpoint, theirs: Checkpoint, advance: Callable[[int], object] = lambda count: None
+) -> Comparison:
+    """Compare every tensor of two checkpoints.
+
+    A tied output embedding may be stored on one side only: then it is the input embedding. Buffers
+    that are no weights are left out.
+
+    Args:
+        ours: one.
+        theirs: the other, against which differences are measured.
+        advance: called with every count of bytes of `ours` that was compared.
+
+    Raises:
+        InputError: if a file is gone, cut short, or was written anew.
+    """
+    first, second = _weights(ours), _weights(theirs)
+    _add_tied_head(ours, first, second)
+    _add_tied_head(theirs, second, first)
+    common = sorted(first.keys() & second.keys())
+    shapes = [name for name in common if first[name].shape != second[name].shape]
+    same = [name for name in common if name not in shapes]
+    differences = []
+    for name in same:
+        differences += _differences(name, first[name], second[name])
+        advance(first[name].nbytes)
+    return Comparison(
+        tensors=len(same),
+        differences=tuple(differences),
+        ours_only=tuple(sorted(first.keys() - second.keys())),
+        theirs_only=tuple(sorted(second.keys() - first.keys())),
+        shapes=tuple(shapes),
+        dtypes=tuple(name for name in same if first[name].dtype != second[name].dtype),
+    )
+
+
+def weight_bytes(checkpoint: Checkpoint) -> int:
+    """Return the bytes of the tensors that are compared."""
+    return sum(tensor.nbytes for tensor in _weights(checkpoint).values())
+
+
+def describe(found: Comparison, ours: str, theirs: str) -> Iterator[str]:
+    """Yield what differs, in lines of text.
+
+    Args:
+        found: from `compare`.
+        ours: name of the first checkpoint.
+        theirs: name of the second.
+    """
+    if found.is_equal:
+        yield f"equal: all {found.tensors} tensors of {ours} and {theirs}, bit for bit"
+        return
+    yield f"{ours} and {theirs} are not equal"
+    for what, names in (
+        (f"only in {ours}", found.ours_only),
+        (f"only in {theirs}", found.theirs_only),
+        ("other shapes", found.shapes),
+        ("other dtypes (compared by value)", found.dtypes),
+    ):
+        if names:
+            yield f"  {what}: {len(names)} tensors: {name_list(names, _SHOWN)}"
+    if not found.differences:
+        yield f"  the values of all {found.tensors} common tensors are equal"
+        return
+    layers: dict[int | None, list[Difference]] = {}
+    for difference in found.differences:
+        layers.setdefault(difference.layer, []).append(difference)
+    numbered = sorted(layer for layer in layers if layer is not None)
+    yield (
+        f"  {len(found.differences)} of {found.tensors} common tensors differ; layers "
+        f"(0-based): {format_layers(numbered) or 'none'}; outside the layers: "
+        f"{name_list([each.name for each in layers.get(None, [])], _SHOWN) or 'none'}"
+    )
+    for layer in [*numbered, *([None] if None in layers else [])]:
+        where = "outside the layers" if layer is None else f"layer {layer}"
+        yield f"  {where}: {_summary(layers[layer])}"
+
+
+def as_json(found: Comparison) -> dict[str, Any]:
+    """Return the comparison as plain values; numbers that are not finite are written as text."""
+    document = {"equal": found.is_equal, **asdict(found)}
+    for row in document["differences"]:
+        for key in ("largest", "relative"):
+            row[key] = row[key] if math.isfinite(row[key]) else str(row[key])
+    return document
+
+
+def _summary(found: Sequence[Difference]) -> str:
+    most = max(found, key=lambda each: (math.isnan(each.relative), each.relative))
+    largest = max(found, key=lambda each: (math.isnan(each.largest), each.largest)).largest
+    return (
+        f"{len(found)} tensors, largest difference {largest:.3g}, relative norm up to "
+        f"{most.relative:.3g} ({most.name})"
+    )
+
+
+def _weights(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
+    return {name: at for name, at in checkpoint.tensors.items() if not is_buffer(name)}
+
+
+def _add_tied_head(
+    checkpoint: Checkpoint, held: dict[str, StoredTensor], other: dict[str, StoredTensor]
+) -> None:
+    """Give a checkpoint that ties its output embedding the one that the other side stores."""
+    if not checkpoint.config.tie_word_embeddings or checkpoint.embedding is None:
+        return
+    for name in other:
+        if is_head(name):
+            held.setdefault(name, checkpoint.tensors[checkpoint.embedding])
+
+
+def _differences(name: str, ours: StoredTensor, theirs: StoredTensor) -> Iterator[Difference]:
+    """Yield how two tensors of one shape differ; nothing where they are equal."""
+    differing, largest, squares, norm = 0, 0.0, 0.0, 0.0
+    for rows in row_blocks(ours.shape):
+        one, other = (read_rows(tensor, rows).view(-1) for tensor in (ours, theirs))
+        values = other.double()
+        norm += float(values.square().sum())
+        if one.dtype == other.dtype:
+            unequal = one.view(torch.uint8).view(len(one), -1) != other.view(torch.uint8).view(
+                len(one), -1
+            )
+            unequal = unequal.any(1)
+        else:
+            unequal = one.double() != values
+        if bool(unequal.any()):
+            differing += int(unequal.sum())
+            apart = (one.double() - values)[unequal].abs()
+            largest = float(torch.maximum(apart.max(), torch.tensor(largest).double()))
+            squares += float(apart.square().sum())
+    if differing:
+        relative = math.sqrt(squares) / math.sqrt(norm) if norm else math.inf if squares else 0.0
+        layer = decoder_layer(name)
+        yield Difference(name, layer, differing, math.prod(ours.shape), largest, relative)

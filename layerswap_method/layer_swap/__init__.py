@@ -1,1 +1,0 @@
-"""What a `layer_swap` recipe means: parameters, roles, placements, measured weights, report."""

@@ -1,0 +1,165 @@
+"""A recipe merged from the files of its models to a folder, from file to file.
+
+`layerswap merge` and `mergekit-yaml` end here; neither mergekit nor transformers is imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from layerswap_method.checkpoint.lora import is_lora, read_adapter_config, unsupported_kind
+from layerswap_method.errors import InputError
+from layerswap_method.output import (
+    PLAN_FILE,
+    REVERT_PLAN_FILE,
+    check_output,
+    output_folder,
+    sync_folder,
+    temporary_output,
+)
+from layerswap_method.recipe.document import Merge, Recipe
+from layerswap_method.recipe.references import ModelFiles
+from layerswap_method.tensors import mixes_to_json
+from layerswap_method.write.card import write_card
+from layerswap_method.write.donor_files import copy_donor_files, needs_remote_code
+from layerswap_method.write.files import Bar, verify_files, write_files, write_text
+from layerswap_method.write.layout import SHARD_BYTES, lay_out
+
+LOG = logging.getLogger("layerswap")
+
+Find = Callable[[str], ModelFiles]
+"""Returns where the model of a reference is; raises `InputError` where it is nowhere."""
+
+_PLAN_FILES = {"layer_swap": PLAN_FILE, "delta_revert": REVERT_PLAN_FILE}
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """How a merge is written. On the processor no value changes a tensor."""
+
+    shard_bytes: int = SHARD_BYTES
+    """Bytes of the tensors in one file, at most."""
+
+    threads: int = 1
+    """Number of tensors that are written at once."""
+
+    verify: bool = False
+    """Whether what is written is read again and compared with its sources."""
+
+    device: str = "cpu"
+    """Where tensors are computed: "cpu", or a GPU as torch calls it."""
+
+    resume: bool = False
+    """Whether finished files of an interrupted merge are used, and kept for another."""
+
+    with_tokenizer: bool = True
+    """Whether the donor's tokenizer is copied."""
+
+    with_card: bool = True
+    """Whether README.md and mergekit_config.yml are written."""
+
+
+def find_models(recipe: Recipe, find: Find) -> dict[str, ModelFiles] | str:
+    """Return reference -> where each model of a recipe is, or why only mergekit can merge it.
+
+    Raises:
+        InputError: for a model that is not there.
+    """
+    models = {reference: find(reference) for reference in recipe.references}
+    for reference, model in models.items():
+        if model.adapter is not None and is_lora(model.adapter):
+            kind = unsupported_kind(read_adapter_config(model.adapter))
+            if kind is not None:
+                return f"the adapter of {reference} is more than low-rank changes: {kind}"
+    return models
+
+
+def write_merge(
+    recipe: Recipe,
+    models: Mapping[str, ModelFiles],
+    out_path: str,
+    *,
+    document: Mapping[str, Any],
+    text: str,
+    options: WriteOptions = WriteOptions(),
+    bar: Bar = lambda what, size: nullcontext(lambda count: None),
+    progress: Callable[[str, Sequence[str]], Iterable[str]] = lambda what, names: names,
+) -> Iterator[str]:
+    """Merge, and yield lines for the log; the output folder appears when it is whole.
+
+    Args:
+        recipe: the recipe.
+        models: reference, as the recipe writes it -> where the model is.
+        out_path: the output folder, as the user wrote it.
+        document: the recipe, as YAML gives it, for the card.
+        text: the recipe as its author wrote it.
+        options: how it is written.
+        bar: shows progress in bytes.
+        progress: wraps names of tensors that are measured.
+
+    Raises:
+        InputError: for an output folder that cannot be, a device that is not there, models that do
+            not fit each other, or files that change meanwhile.
+        LayerSwapError: where something cannot be written.
+    """
+    out = output_folder(out_path)
+    check_output(out, [path for m in models.values() for path in (m.folder, m.adapter) if path])
+    check_device(options.device)
+    merge = recipe.merge(models, progress)
+    for warning in merge.warnings:
+        LOG.warning("%s", warning)
+    yield from merge.lines
+    how: Any = {"threads": options.threads, "device": options.device}
+    with temporary_output(out, _key(out, merge, options), resume=options.resume) as folder:
+        layout = lay_out(merge, folder, options.shard_bytes, lambda text: LOG.warning("%s", text))
+        with bar("writing", layout.nbytes) as advance:
+            write_files(layout, resume=options.resume, advance=advance, **how)
+        if options.verify:
+            with bar("verifying", layout.nbytes) as advance:
+                verify_files(layout, advance=advance, **how)
+        copy_donor_files(
+            merge.donor, folder, recipe.written_dtype, with_tokenizer=options.with_tokenizer
+        )
+        if merge.record:
+            name = _PLAN_FILES[str(merge.record["merge_method"])]
+            write_text(folder / name, json.dumps(merge.record, indent=2) + "\n")
+        if options.with_card:
+            needs_code = needs_remote_code(merge.donor)
+            card = write_card(document, text, out.name, merge.lines, needs_code=needs_code)
+            write_text(folder / "README.md", card)
+            write_text(folder / "mergekit_config.yml", text)
+        sync_folder(folder)
+    sync_folder(out.parent)
+    checked = ", read again and compared" if options.verify else ""
+    yield f"{out}: {len(merge.tensors)} tensors in {layout.nbytes / 1e9:.2f} GB{checked}"
+
+
+def check_device(device: str) -> None:
+    """Check that tensors can be computed on a device.
+
+    Raises:
+        InputError: where torch has no such device.
+    """
+    if device == "cpu":
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        built = "sees none" if torch.version.cuda or torch.version.hip else "was built without GPUs"
+        raise InputError(
+            f"device {device}: there is no GPU here that torch can use (torch {torch.__version__} "
+            f"{built}); leave it out, and the merge is computed on the processor"
+        )
+
+
+def _key(out: Path, merge: Merge, options: WriteOptions) -> str:
+    """Return a hash of what is written where: the same merge goes through the same folder."""
+    content = f"{out}\0{options.shard_bytes}\0{options.device}\0{mixes_to_json(merge.tensors)}"
+    return hashlib.sha256(content.encode()).hexdigest()[:16]

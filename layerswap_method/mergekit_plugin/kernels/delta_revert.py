@@ -1,0 +1,100 @@
+"""The merge method `delta_revert`: one tensor from an expert and its base (section 3.3)."""
+
+from __future__ import annotations
+
+import torch
+from mergekit.merge_methods.base import InputContract, TensorGroup
+from mergekit.merge_methods.easy_define import merge_method
+
+from layerswap_method.deltas.features import feature_layout, input_axis, spread_features
+from layerswap_method.methods.delta_revert import RevertSpec
+from layerswap_method.tensor_names import decoder_layer
+
+
+@merge_method(  # type: ignore[untyped-decorator]
+    name="delta_revert",
+    pretty_name="Delta Revert",
+    reference_url="https://arxiv.org/abs/2410.01335",
+    contract=InputContract(max_inputs=2),
+)
+def delta_revert(
+    group: TensorGroup,
+    threshold: float | None = None,
+    keep_fraction: float | None = None,
+    revert_layers: str | None = None,
+    bottom_layers: int = 0,
+    top_layers: int = 0,
+    revert_modules: str | None = None,
+    num_layers: int | None = None,
+    model_type: str | None = None,
+) -> torch.Tensor:
+    """Return one output tensor, its layer read off its name.
+
+    Args:
+        group: the expert's tensor and the base's, of one shape.
+        threshold: features whose mean absolute change is below this go back.
+        keep_fraction: refused here; it goes by all features of the model.
+        revert_layers: layers that go back whole, such as ``"0-4,30,31"``.
+        bottom_layers: layers at the embedding side that go back whole.
+        top_layers: layers at the output side that go back whole.
+        revert_modules: modules that go back in every layer, such as ``"attention,mlp"``.
+        num_layers: decoder layers of the model; None asks the base's config where it is needed.
+        model_type: model type of the transformers config; None asks the base's config. It says
+            which weights are stored inputs x outputs.
+
+    Returns:
+        A side's own tensor, or features of both.
+
+    Raises:
+        ValueError: for parameters that do not fit, a missing side or name, an unknown depth, or a
+            change that is not finite.
+    """
+    name, base = group.metadata.name, group.base
+    if name is None:
+        raise ValueError("delta_revert needs the tensor's name; none was given")
+    if base is None or len(group.entries) != 2:
+        raise ValueError(f"{name}: delta_revert takes one expert and its base; name the base")
+    if keep_fraction is not None:
+        raise ValueError(
+            "keep_fraction needs all features of the model, which are measured before a merge of "
+            "whole checkpoints; for single tensors write threshold"
+        )
+    given = {
+        "threshold": threshold,
+        "revert_layers": revert_layers,
+        "bottom_layers": bottom_layers,
+        "top_layers": top_layers,
+        "revert_modules": revert_modules,
+    }
+    spec = RevertSpec(**{key: value for key, value in given.items() if value is not None})
+    config = _config(base.id)
+    layer, layers = decoder_layer(name), frozenset[int]()
+    if layer is not None and (bottom_layers or top_layers or revert_layers):
+        depth = num_layers or getattr(config, "num_hidden_layers", None)
+        if depth is None:
+            raise ValueError(
+                f"{name}: {base.id!r} has no config that says how many layers the model has; give "
+                "num_layers"
+            )
+        layers = spec.layers(int(depth))
+    rule = spec.rule(name, layer, layers)
+    (expert,) = (entry.tensor for entry in group.entries if not entry.is_base)
+    if rule != "features":
+        return expert if rule == "expert" else base.tensor
+    axis = input_axis(name, expert.ndim, model_type or str(getattr(config, "model_type", "")))
+    layout = feature_layout(expert.shape, axis)
+    delta = (expert.float() - base.tensor.float()).abs()
+    delta = delta.reshape(layout.matrices, layout.rows, layout.columns)
+    mav = delta.mean(1 if layout.across else 2).flatten()
+    if not bool(mav.isfinite().all()):
+        raise ValueError(f"{name}: a feature's mean change is not finite; a model is damaged")
+    stays = spread_features(~(mav.double() < (threshold or 0.0)), expert.shape, axis)
+    return torch.where(stays, expert, base.tensor)
+
+
+def _config(model: object) -> object:
+    """Return the text config of an input's model; None where its id names none."""
+    try:
+        return model.config().get_text_config()  # type: ignore[attr-defined]
+    except (AttributeError, OSError, TypeError, ValueError):
+        return None

@@ -1,0 +1,110 @@
+"""The command `mergekit-yaml` for recipes that need nothing of mergekit: no seconds of imports.
+
+Whatever this does not know (an option, another method, a recipe that needs mergekit) goes to
+mergekit's own command, which then does all of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+
+from layerswap_method.errors import LayerSwapError
+
+_SIZES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
+
+
+class _Size(click.ParamType):
+    """A number of bytes as mergekit writes it, such as 5B, 500M or 100000."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        text = str(value).upper()
+        number, unit = (text, "") if text.isnumeric() else (text[:-1], text[-1:])
+        if not number.isnumeric() or unit not in _SIZES:
+            self.fail(f"{value!r} is no size", param, ctx)
+        return int(number) * _SIZES[unit]
+
+
+@click.command(context_settings={"help_option_names": []})
+@click.argument("config_file", type=click.Path(path_type=Path))
+@click.argument("out_path")
+@click.option("--out-shard-size", type=_Size())
+@click.option("--copy-tokenizer/--no-copy-tokenizer", default=True)
+@click.option("--write-model-card/--no-write-model-card", default=True)
+@click.option("--lazy-unpickle/--no-lazy-unpickle")
+@click.option("--cuda/--no-cuda")
+@click.option("--device")
+@click.option("--quiet/--no-quiet")
+@click.option("-v", "verbosity", count=True)
+@click.option("--transformers-cache")
+@click.option("--lora-merge-cache")
+@click.option("--trust-remote-code/--no-trust-remote-code")
+@click.option("--random-seed", type=int)
+@click.option("--num-threads", "-j", type=int)
+def _arguments(**_: Any) -> None:
+    """Say which options this command and mergekit's have in common."""
+
+
+def lazy_main(module: ModuleType, load: Callable[[ModuleType], None]) -> Callable[[], None]:
+    """Return a `main` for the module of mergekit's command, which loads the module if it must.
+
+    Args:
+        module: `mergekit.scripts.run_yaml`, not executed yet.
+        load: executes it.
+    """
+
+    def main() -> None:
+        import sys
+
+        try:
+            if _merge(sys.argv[1:]):
+                return
+        except LayerSwapError as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo("Aborted!", err=True)
+            sys.exit(1)
+        load(module)
+        module.main()
+
+    return main
+
+
+def _merge(arguments: list[str]) -> bool:
+    """Merge by files and return True, or return False where mergekit's own command must."""
+    from layerswap_method.mergekit_plugin.run import merge_by_files, why_mergekit
+    from layerswap_method.methods.read import read_own_recipe, read_recipe_file
+
+    try:
+        context = _arguments.make_context("mergekit-yaml", list(arguments))
+    except (click.ClickException, click.exceptions.Exit):
+        return False
+    options = dict(context.params)
+    path, out = options.pop("config_file"), options.pop("out_path")
+    if options["device"] == "auto" or why_mergekit(options) is not None or not _is_own(path):
+        return False
+    file = read_recipe_file(path)
+    level = {0: logging.WARNING, 1: logging.INFO}.get(options["verbosity"], logging.DEBUG)
+    logging.basicConfig(level=level)
+    recipe = read_own_recipe(file.document)
+    if recipe is None:
+        return False
+    return merge_by_files(recipe, file.document, file.text, out, options) is None
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether a file looks like a recipe of this project's; others are mergekit's alone."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+    return re.search(r"^merge_method:\s*['\"]?(layer_swap|delta_revert)\b", text, re.M) is not None

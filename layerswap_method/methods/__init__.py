@@ -1,0 +1,1 @@
+"""The merge methods: what a recipe of each says, and the merge that it makes of its models."""

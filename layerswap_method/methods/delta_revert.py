@@ -1,0 +1,205 @@
+"""A `delta_revert` recipe: which parts of an expert go back to its base.
+
+What goes back is the union of three sets: features that hardly changed, layers, modules. Source:
+arXiv 2410.01335, section 3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
+
+from pydantic import (
+    Field,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    model_validator,
+)
+
+from layerswap_method.errors import nearest
+from layerswap_method.frozen import Described, Frozen
+from layerswap_method.layer_lists import parse_layers
+from layerswap_method.recipe.document import Block, Entry, Merge, Progress, Recipe
+from layerswap_method.recipe.references import ModelFiles, same_model_key
+from layerswap_method.tensor_names import layer_part
+
+NAME = "delta_revert"
+"""What a recipe writes as ``merge_method``."""
+
+Rule = Literal["expert", "base", "features"]
+"""Where one tensor comes from: the expert, the base, or feature by feature."""
+
+MODULES = ("attention", "mlp", "norm", "other", "non_layer")
+"""What `revert_modules` can name: the parts of a layer (`tensor_names`), and all that
+is in no decoder layer (embeddings, final norm, lm_head, vision towers)."""
+
+Count = Annotated[StrictInt, Field(ge=0)]
+
+
+class RevertSpec(Described):
+    """What stands under a recipe's top-level ``parameters:``."""
+
+    threshold: Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Input features (`layerswap_method.deltas.features`; the paper's rows) whose MAV is below this
+    go back to the base; in the unit of the weights."""
+
+    keep_fraction: Annotated[StrictFloat, Field(ge=0, le=1)] | None = None
+    """In place of `threshold`: the share of all weights that stays the expert's, the features with
+    the largest MAV first. Features of one MAV are kept together, so that more may stay."""
+
+    revert_layers: StrictStr | None = Field(default=None, examples=["0-4,30,31"])
+    """Layers that go back whole, as a string such as "0-4,30,31" (0-based, ends included)."""
+
+    bottom_layers: Count = 0
+    """Layers at the embedding side that go back whole; section 3.3: 5."""
+
+    top_layers: Count = 0
+    """Layers at the output side that go back whole; section 3.3: 2."""
+
+    revert_modules: StrictStr | None = Field(default=None, examples=["attention,mlp"])
+    """Modules that go back in every layer: names of `MODULES`, joined by commas."""
+
+    @model_validator(mode="after")
+    def _check_combinations(self) -> RevertSpec:
+        if self.threshold is not None and self.keep_fraction is not None:
+            raise ValueError("threshold and keep_fraction both say which features stay; drop one")
+        if not self.model_fields_set:
+            names = ", ".join(type(self).model_fields)
+            raise ValueError(f"nothing says what to revert; write one of {names}")
+        if self.revert_layers is not None:
+            parse_layers(self.revert_layers, name="revert_layers")
+        self.modules()
+        return self
+
+    @property
+    def by_feature(self) -> bool:
+        """Whether features are compared with the base's."""
+        return self.threshold is not None or self.keep_fraction is not None
+
+    def modules(self) -> tuple[str, ...]:
+        """Return the names in `revert_modules`.
+
+        Raises:
+            ValueError: for an unknown name, an empty one, or one that is named twice.
+        """
+        if self.revert_modules is None:
+            return ()
+        names = [name.strip() for name in self.revert_modules.split(",")]
+        for name in names:
+            if name not in MODULES:
+                raise ValueError(
+                    f"revert_modules {self.revert_modules!r}: {name!r} is none of "
+                    f"{', '.join(MODULES)}{nearest(name, MODULES)}"
+                )
+            if names.count(name) > 1:
+                raise ValueError(f"revert_modules {self.revert_modules!r}: {name} is named twice")
+        return tuple(names)
+
+    def layers(self, num_layers: int) -> frozenset[int]:
+        """Return the layers that go back whole in a model of `num_layers` layers.
+
+        Raises:
+            ValueError: with the numbers, where they do not fit.
+        """
+        if self.bottom_layers + self.top_layers > num_layers:
+            raise ValueError(
+                f"bottom_layers + top_layers = {self.bottom_layers} + {self.top_layers} = "
+                f"{self.bottom_layers + self.top_layers} is more than the model's {num_layers} "
+                "layers"
+            )
+        named: tuple[int, ...] = ()
+        if self.revert_layers is not None:
+            named = parse_layers(self.revert_layers, num_layers, "revert_layers")
+        top = range(num_layers - self.top_layers, num_layers)
+        return frozenset({*named, *range(self.bottom_layers), *top})
+
+    def rule(self, name: str, layer: int | None, layers: frozenset[int]) -> Rule:
+        """Return where the tensor `name` comes from.
+
+        Args:
+            name: the tensor's name.
+            layer: its decoder layer; None outside the decoder's layers.
+            layers: what `layers` returned.
+        """
+        part = "non_layer" if layer is None else layer_part(name)
+        if layer in layers or part in self.modules():
+            return "base"
+        return "features" if self.by_feature else "expert"
+
+
+class RevertEntry(Entry):
+    """One of the models of a recipe."""
+
+    parameters: Annotated[Frozen, Block] = Frozen()
+    """None: the base is named by base_model."""
+
+
+class DeltaRevertRecipe(Recipe):
+    """A `delta_revert` recipe as its author writes it."""
+
+    merge_method: Literal["delta_revert"]
+    models: tuple[RevertEntry, ...] = Field(default=(), json_schema_extra={"minItems": 1})
+    """The expert; the base may be listed too."""
+
+    parameters: Annotated[RevertSpec, Block] = Field(default=None, validate_default=True)
+    """What goes back to the base."""
+
+    @property
+    def expert(self) -> str:
+        """Return the reference of the fine-tuned model; base_model is what it was made from."""
+        return self._experts[0]
+
+    @property
+    def _experts(self) -> list[str]:
+        base = None if self.base_model is None else same_model_key(self.base_model)
+        return [entry.model for entry in self.models if same_model_key(entry.model) != base]
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """Return the expert and the base."""
+        return self.expert, str(self.base_model)
+
+    @property
+    def needs_deltas(self) -> bool:
+        """Whether the expert's change from the base must be measured: all weights are read."""
+        return self.parameters.by_feature
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield what is wrong beyond the form of single values."""
+        base, experts = self.base_model, self._experts
+        for key in ("tokenizer", "tokenizer_source"):
+            if getattr(self, key) is not None:
+                yield (
+                    f"{key} cannot be used here: features are compared one by one, so expert and "
+                    "base must share a vocabulary; drop the line"
+                )
+        for i, entry in enumerate(self.models):
+            if entry.model not in (*experts, base):
+                yield (
+                    f"models[{i}] ({entry.model}) is the base_model; write it in the same way "
+                    f"({base}), or leave it out"
+                )
+        if base is None:
+            yield (
+                "base_model is missing: write base_model: with the checkpoint that the expert was "
+                "fine-tuned from"
+            )
+        elif len(experts) != 1:
+            listed = ", ".join(experts) or "none"
+            yield (
+                f"models: lists {len(experts)} models besides the base_model ({listed}); "
+                "delta_revert takes one expert"
+            )
+
+    def merge(
+        self, models: Mapping[str, ModelFiles], progress: Progress = lambda what, names: names
+    ) -> Merge:
+        """Return the merge; see `Recipe.merge`.
+
+        Where features are compared both checkpoints are read here, once in a process for all
+        thresholds and fractions. The base is the donor of config and tokenizer.
+        """
+        from layerswap_method.methods.delta_revert_merge import merge
+
+        return merge(self, models)

@@ -1,0 +1,160 @@
+"""What follows from how far the experts moved: sources of layers, and weights. Numbers only.
+
+`placement: delta_share` takes each layer or module from the expert that changed it most. Source: Shin and Hwang, "Layer-wise Swapping for Generalizable Multilingual Safety" (EACL 2026,
+arXiv 2601.22620), as its authors' public code has it (github.com/00HS/layer-wise_swapping, commit
+5a2a3ea, `layer_swap.py` and `module_swap.py`); their safety expert is the task expert here. The
+equations in the paper itself were not open to us. The rule with the base as a third choice follows
+the description of AraSwap on its model card (mariklolik228/AraSwap-Qwen3-8B-Adapters on the hub,
+which compares Frobenius norms and asks for 15 %); its code was not open to us.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from layerswap_method.plan import ROLES, Source
+
+DeltaUnit = Literal["layer", "module"]
+"""What goes to one expert as a whole: a layer, or the attention or the MLP of a layer."""
+
+THRESHOLD = 0.001
+"""tau, as published."""
+
+BLEND = 0.5
+"""alpha, the task expert's share of a blend, as published."""
+
+
+def unit_norm(relative_norms: Sequence[float], unit: DeltaUnit) -> float:
+    """Return how far one unit moved, from ``r = ||W_delta|| / ||W_base||`` of each of its tensors.
+
+    Frobenius norms; a tensor that is all zero in the base counts with ``||W_delta||``. For
+    `layer` it is the sum of the r, for `module` the root of the sum of their squares: the
+    authors' two programs differ in that, and both are followed.
+    """
+    return math.hypot(*relative_norms) if unit == "module" else math.fsum(relative_norms)
+
+
+def delta_shares(norms: Sequence[float]) -> tuple[float, ...]:
+    """Return each unit's share of one expert's whole change: ``norms[i] / sum(norms)``.
+
+    The shares sum to one (the authors' code adds 1e-8 to the divisor; this does not).
+
+    Args:
+        norms: from `unit_norm`, one a unit; 0 or more.
+
+    Raises:
+        ValueError: for no unit, a negative or not finite norm, or norms that are all 0.
+    """
+    if not norms:
+        raise ValueError("there is no unit to share a change among")
+    for norm in norms:
+        if not math.isfinite(norm) or norm < 0:
+            raise ValueError(f"norm {norm} must be a finite number, 0 or more")
+    total = math.fsum(norms)
+    if total == 0:
+        raise ValueError("every norm is 0: an expert that changed nothing has no shares")
+    return tuple(norm / total for norm in norms)
+
+
+def choose_sources(
+    task_shares: Sequence[float], language_shares: Sequence[float], threshold: float = THRESHOLD
+) -> tuple[Source, ...]:
+    """Return the source of every unit, from the two experts' `delta_shares` of it.
+
+    With d = task share - language share and tau = `threshold`::
+
+        task       if d >  tau
+        language   if d < -tau
+        average    otherwise (a blend of alpha task and 1-alpha language)
+
+    Raises:
+        ValueError: for a negative or not finite threshold, or sides of different lengths.
+    """
+    if not math.isfinite(threshold) or threshold < 0:
+        raise ValueError(f"threshold {threshold} must be a finite number, 0 or more")
+    differences = [t - o for t, o in zip(task_shares, language_shares, strict=True)]
+    return tuple(
+        "task" if d > threshold else "language" if d < -threshold else "average"
+        for d in differences
+    )
+
+
+def dominant_sources(
+    task_shares: Sequence[float], language_shares: Sequence[float], dominance: float
+) -> tuple[Source, ...]:
+    """Return the source of every unit where neither expert is to have what both changed alike.
+
+    With t and l the two experts' `delta_shares` of a unit and D = `dominance`::
+
+        task       if t > (1 + D) l
+        language   if l > (1 + D) t
+        base       otherwise
+
+    Shares take the place of AraSwap's norms, so that the expert that was trained longer does not
+    get every unit.
+
+    Raises:
+        ValueError: for a negative or not finite dominance, or sides of different lengths.
+    """
+    if not math.isfinite(dominance) or dominance < 0:
+        raise ValueError(f"dominance {dominance} must be a finite number, 0 or more")
+    factor = 1 + dominance
+    return tuple(
+        "task" if t > factor * o else "language" if o > factor * t else "base"
+        for t, o in zip(task_shares, language_shares, strict=True)
+    )
+
+
+def inverse_mav(mav: float) -> float:
+    """Return ``1 / mav`` to six significant digits: what is printed is what is used.
+
+    Args:
+        mav: the mean of the MAV of all features of one expert's change; same unit as the weights.
+
+    Raises:
+        ValueError: where `mav` is 0, so small that its inverse passes all floats, or not finite.
+    """
+    if not math.isfinite(mav) or mav <= 0 or not math.isfinite(1 / mav):
+        raise ValueError(f"the mean change is {mav}, which has no inverse")
+    return float(f"{1 / mav:.5e}")
+
+
+def magnitude_weights(
+    roles: Sequence[str],
+    weights: Sequence[float],
+    mavs: Sequence[float | None],
+    side_weights: tuple[float, float] = (1.0, 1.0),
+) -> tuple[tuple[float, ...], tuple[float, float]]:
+    """Return (weights of the inputs within their roles, weights of task and language).
+
+    "The resulting weight of each expert is the inverse of the average MAV for all rows in all
+    W_delta for that expert" (arXiv 2410.01335, section 5.1; offered for transition zones in section
+    4.2). With a_i the weights of a role, A their sum, w the role's weight and v_i = 1/MAV_i::
+
+        a_i -> a_i v_i,    w -> w sum_i(a_i v_i) / A
+
+    so that in an average of both roles expert i counts ``w (a_i/A) v_i``, and in a soup of its
+    role ``a_i v_i``: a role's own weight becomes the mean of its experts', and twelve language
+    experts do not outvote one task expert by their number.
+
+    Args:
+        roles: `task` or `language`, one an input.
+        weights: one an input, within its role; 0 or more.
+        mavs: mean change of each input; None is read only for inputs of weight 0.
+        side_weights: w of task and language experts.
+
+    Raises:
+        ValueError: for an input that is needed and changed nothing.
+    """
+    scaled = [
+        weight * inverse_mav(mav or 0.0) if weight else 0.0
+        for weight, mav in zip(weights, mavs, strict=True)
+    ]
+    sides = []
+    for role, side in zip(ROLES, side_weights, strict=True):
+        members = [i for i, name in enumerate(roles) if name == role]
+        whole = math.fsum(weights[i] for i in members)
+        sides.append(side * math.fsum(scaled[i] for i in members) / whole if whole else 0.0)
+    return tuple(scaled), (sides[0], sides[1])

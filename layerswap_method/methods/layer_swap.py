@@ -1,0 +1,330 @@
+"""A `layer_swap` recipe: its models, roles and parameters, with every problem at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    Field,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    field_validator,
+    model_validator,
+)
+
+from layerswap_method.average import Input, weighted_inputs
+from layerswap_method.frozen import Described
+from layerswap_method.layer_lists import parse_layers
+from layerswap_method.methods.delta_share import BLEND, THRESHOLD, DeltaUnit
+from layerswap_method.plan import ROLES, LayerPlan, Placement, Source, build_plan, tensor_source
+from layerswap_method.recipe.document import Block, Entry, Merge, Progress, Recipe
+from layerswap_method.recipe.references import ModelFiles, same_model_key
+from layerswap_method.tensor_names import decoder_layer
+
+NAME = "layer_swap"
+"""What a recipe writes as ``merge_method``."""
+
+Count = Annotated[StrictInt, Field(ge=0)]
+Weight = Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[StrictFloat, Field(ge=0, le=1)]
+
+_COUNTS = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
+
+
+class LayerSwapSpec(Described):
+    """What stands under a recipe's top-level ``parameters:``; defaults are the paper's.
+
+    Source: arXiv 2410.01335, section 4.2 (underlined defaults) and Algorithm 1.
+    """
+
+    bottom_layers: Count = 5
+    """b, the layers at the embedding side taken from the language expert; 0 to L."""
+
+    top_layers: Count = 2
+    """u, the layers at the output side taken from the language expert; 0 to L."""
+
+    bottom_transition: Count = 0
+    """t_b, the averaged layers on the output side of the bottom (or of any swapped) run."""
+
+    top_transition: Count = 0
+    """t_u, the averaged layers on the input side of the top (or of any swapped) run."""
+
+    task_weight: Weight = 1.0
+    """w_task in every average of the two experts; a finite number, 0 or more."""
+
+    language_weight: Weight = 1.0
+    """w_lang in every average of the two experts; a finite number, 0 or more."""
+
+    weighting: Literal["uniform", "magnitude"] = "uniform"
+    """`uniform` averages by the weights above. `magnitude` (sections 4.2 item 5 and 5.1)
+    multiplies each expert's weight by the inverse of its mean change from `base_model`: see
+    `layerswap_method.methods.delta_share.magnitude_weights`."""
+
+    placement: Placement = "outer"
+    """Where the swapped layers sit; see `layerswap_method.plan.build_plan`. `soup`: nowhere, every
+    layer is averaged. `delta_share`: see `layerswap_method.methods.delta_share`."""
+
+    language_layers: StrictStr | None = Field(default=None, examples=["0-4,30,31"])
+    """For `placement: layers`: the swapped layers as a string such as "0-4,30,31"."""
+
+    seed: StrictInt = 0
+    """For `placement: random`: seed of the draw."""
+
+    delta_unit: DeltaUnit = "layer"
+    """For `placement: delta_share`: what goes to one expert as a whole. With `module`, in-layer
+    norms are the language expert's, as published."""
+
+    delta_threshold: Weight = THRESHOLD
+    """For `placement: delta_share`: tau, the difference of shares up to which a unit is blended."""
+
+    delta_dominance: Weight | None = Field(default=None, examples=[0.15])
+    """For `placement: delta_share`, in place of `delta_threshold`: a unit comes from the expert
+    whose share is larger than the other's by more than this fraction of it, else from the base
+    (AraSwap asks for 0.15)."""
+
+    delta_blend: Share = BLEND
+    """For `placement: delta_share`: alpha, the task expert's share (0 to 1) of every average, the
+    non-layer parameters among them; 1-alpha is the language expert's. Weights multiply it."""
+
+    non_layer: Literal["average", "task", "language", "base"] = "average"
+    """Source of embeddings, final norm, lm_head and modules other than the text decoder
+    (section 4.2 item 6)."""
+
+    layer_norms: Literal["block", "average"] = "block"
+    """`block`: in-layer norms go with their layer (section 7, "unified blocks"); `average`: they
+    are averaged in every layer (Algorithm 1 read literally)."""
+
+    swap_modules: Literal["all", "attention", "mlp"] = "all"
+    """The part of a layer that the plan moves; everything else in the layer stays with the task
+    expert (module-level swapping, arXiv 2601.22620)."""
+
+    @model_validator(mode="after")
+    def _check_combinations(self) -> LayerSwapSpec:
+        if self.task_weight == 0 and self.language_weight == 0:
+            raise ValueError("task_weight and language_weight are both 0: nothing to average")
+        if sum(self.side_weights) == 0:
+            raise ValueError(
+                f"delta_blend is {self.delta_blend} and the weight of the other expert 0: nothing "
+                "to average"
+            )
+        if self.placement == "layers":
+            if self.language_layers is None:
+                raise ValueError("placement: layers needs language_layers, such as '0-4,30,31'")
+            parse_layers(self.language_layers)
+            self._refuse(_COUNTS[:2], "language_layers names the layers: drop one of the two")
+        elif self.language_layers is not None:
+            raise ValueError(
+                f"language_layers has no effect with placement: {self.placement}; "
+                "write placement: layers"
+            )
+        if self.placement == "soup":
+            self._refuse(_COUNTS, "every layer is averaged: drop it")
+        if self.placement == "delta_share":
+            self._refuse(_COUNTS, "the experts' changes decide: drop it")
+        else:
+            self._refuse(
+                ("delta_unit", "delta_threshold", "delta_dominance", "delta_blend"),
+                "write placement: delta_share",
+            )
+        if self.delta_dominance is not None and "delta_threshold" in self.model_fields_set:
+            raise ValueError(
+                "delta_threshold and delta_dominance are two rules for the same choice: drop one"
+            )
+        if self.placement in ("soup", "delta_share") and self.swap_modules != "all":
+            raise ValueError(
+                f"swap_modules: {self.swap_modules} has no effect with placement: "
+                f"{self.placement}; drop it"
+                + (" (delta_unit: module)" if self.placement == "delta_share" else "")
+            )
+        return self
+
+    def _refuse(self, names: tuple[str, ...], advice: str) -> None:
+        """Raise for parameters that were written and have no effect with this placement."""
+        idle = [name for name in names if name in self.model_fields_set]
+        if idle:
+            verb = "has" if len(idle) == 1 else "have"
+            raise ValueError(
+                f"{' and '.join(sorted(idle))} {verb} no effect with placement: {self.placement}; "
+                f"{advice}"
+            )
+
+    @property
+    def side_weights(self) -> tuple[float, float]:
+        """The weights of (task, language) in every average of the two."""
+        if self.placement != "delta_share":
+            return self.task_weight, self.language_weight
+        # 12 digits: 1 - 0.9 is meant as 0.1, not as the float next to it.
+        rest = round(1 - self.delta_blend, 12)
+        return self.delta_blend * self.task_weight, rest * self.language_weight
+
+    @property
+    def needs_deltas(self) -> bool:
+        """Whether the experts' changes from the base must be measured before a merge."""
+        return self.weighting == "magnitude" or self.placement == "delta_share"
+
+    @property
+    def delta_setting(self) -> str:
+        """The setting that asks for the experts' changes, as a recipe writes it."""
+        is_placed = self.placement == "delta_share"
+        return "placement: delta_share" if is_placed else "weighting: magnitude"
+
+    def plan(self, num_layers: int) -> LayerPlan:
+        """Return the layer plan for a model of `num_layers` layers.
+
+        Raises:
+            ValueError: with the numbers, where the counts do not fit.
+        """
+        return build_plan(
+            num_layers,
+            **self.model_dump(include={*_COUNTS, "placement", "language_layers", "seed"}),
+        )
+
+    def tensor_source(self, name: str, layer: int | None, plan: LayerPlan) -> Source:
+        """Return the source of the tensor `name` in decoder layer `layer` (None: outside).
+
+        Raises:
+            ValueError: if `layer` is not in the plan.
+        """
+        return tensor_source(
+            name,
+            layer,
+            plan,
+            **self.model_dump(include={"non_layer", "layer_norms", "swap_modules"}),
+        )
+
+    def embedding_sources(self, inputs: Sequence[Input]) -> tuple[int, ...]:
+        """Return which of the inputs give embeddings and head: positions, one or more.
+
+        Raises:
+            ValueError: as `weighted_inputs`.
+        """
+        return weighted_inputs("embeddings", self.non_layer, inputs, self.side_weights).inputs
+
+    def named_source(self, name: str, plan: LayerPlan) -> Source:
+        """Return `tensor_source` with the layer read off the tensor's name.
+
+        Layers behind the plan's, which predict further tokens, are outside of the decoder.
+        """
+        layer = decoder_layer(name)
+        is_inside = layer is not None and layer < plan.num_layers
+        return self.tensor_source(name, layer if is_inside else None, plan)
+
+
+class ExpertParameters(Described):
+    """What stands under one model's ``parameters:``."""
+
+    role: Literal["task", "language"] | None = None
+    """Which expert the model is; none for a base that is listed among the models."""
+
+    weight: Weight = 1.0
+    """Weight within the soup of its role; a finite number, 0 or more."""
+
+    @field_validator("role", mode="before")
+    @classmethod
+    def _refuse_base(cls, value: Any) -> Any:
+        if value == "base":
+            raise ValueError(
+                "role is 'base'; the base is named by base_model: at the recipe's top and needs no "
+                "role: drop this line"
+            )
+        return value
+
+
+class ExpertEntry(Entry):
+    """One of the models of a recipe."""
+
+    parameters: Annotated[ExpertParameters, Block] = ExpertParameters()
+    """Role and weight."""
+
+
+class LayerSwapRecipe(Recipe):
+    """A `layer_swap` recipe as its author writes it."""
+
+    merge_method: Literal["layer_swap"]
+    models: tuple[ExpertEntry, ...] = Field(default=(), json_schema_extra={"minItems": 2})
+    """The experts, one or more of each role; the base need not be listed."""
+
+    parameters: Annotated[LayerSwapSpec, Block] = LayerSwapSpec()
+    """Which layers are swapped, and how the rest is averaged."""
+
+    @property
+    def experts(self) -> tuple[ExpertEntry, ...]:
+        """Return every model with a role, in the recipe's order."""
+        return tuple(entry for entry in self.models if entry.parameters.role is not None)
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """Return every model that is read, each once, task experts first."""
+        ordered = sorted(self.experts, key=lambda entry: entry.parameters.role != "task")
+        return tuple(dict.fromkeys([*(entry.model for entry in ordered), str(self.base_model)]))
+
+    @property
+    def inputs(self) -> list[Input]:
+        """Return the experts in the recipe's order, and the base."""
+        given = [entry.parameters for entry in self.experts]
+        return [*(Input(own.role, own.weight) for own in given), Input(is_base=True)]
+
+    @property
+    def embedding_givers(self) -> tuple[str, ...]:
+        """Return the models whose embeddings and head the merge has, one or more."""
+        models = [*(entry.model for entry in self.experts), str(self.base_model)]
+        return tuple(models[i] for i in self.parameters.embedding_sources(self.inputs))
+
+    @property
+    def needs_deltas(self) -> bool:
+        """Whether the experts' changes from the base must be measured: all weights are read."""
+        return self.parameters.needs_deltas
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield what is wrong beyond the form of single values."""
+        base, seen = self.base_model, dict[str, str]()
+        for i, entry in enumerate(self.models):
+            where, key, own = f"models[{i}] ({entry.model})", same_model_key(entry.model), entry
+            if own.parameters.role is None:
+                if own.model == base:
+                    if "weight" in own.parameters.model_fields_set:
+                        yield f"{where}: weight has no effect on the base, which has no role"
+                elif base is not None and key == same_model_key(base):
+                    same = f"write it in the same way ({base}), or leave it out"
+                    yield f"{where} is the base_model; {same}"
+                else:
+                    yield f"{where} has no role; write role: task or role: language"
+            if key in seen:
+                other = "" if seen[key] == own.model else f" (first as {seen[key]})"
+                yield f"{where} is listed twice{other}; a model has one role"
+            seen.setdefault(key, own.model)
+        for role in ROLES:
+            weights = [e.parameters.weight for e in self.models if e.parameters.role == role]
+            if not weights:
+                yield f"models has no model with role: {role}; one or more is needed"
+            elif sum(weights) == 0:
+                yield f"models: the weights of role {role} sum to 0"
+        if base is None:
+            tasks = (entry.model for entry in self.experts if entry.parameters.role == "task")
+            yield (
+                "base_model is missing: mergekit would copy config and tokenizer from a model "
+                f"drawn at random; write base_model: {next(tasks, '...')} (or the pretrained "
+                "parent of the experts)"
+            )
+            return
+        for entry in self.experts if self.needs_deltas else ():
+            if same_model_key(entry.model) == same_model_key(base):
+                yield (
+                    f"base_model {base} is also the {entry.parameters.role} expert; "
+                    f"{self.parameters.delta_setting} measures how far each expert moved from the "
+                    "base: write the pretrained parent of the experts"
+                )
+
+    def merge(
+        self, models: Mapping[str, ModelFiles], progress: Progress = lambda what, names: names
+    ) -> Merge:
+        """Return the merge; see `Recipe.merge`. Where changes are measured, all weights are read.
+
+        The base is the donor of config and tokenizer, unless it has another vocabulary than the
+        model whose rows are taken: then that one is.
+        """
+        from layerswap_method.methods.layer_swap_merge import merge
+
+        return merge(self, models, progress)

@@ -1,0 +1,265 @@
+"""The merge of a `layer_swap` recipe: its plan, what is measured for it, and every tensor."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from layerswap_method import __version__
+from layerswap_method.average import Input, weighted_inputs
+from layerswap_method.checkpoint.checkpoint import Checkpoint
+from layerswap_method.checkpoint.compatible import (
+    merge_problems,
+    merge_warnings,
+    same_vocabulary,
+)
+from layerswap_method.drawing import describe_plan, draw_plan
+from layerswap_method.errors import InputError
+from layerswap_method.methods.layer_swap import NAME, LayerSwapRecipe, LayerSwapSpec
+from layerswap_method.methods.layer_swap_measure import Measured, measure
+from layerswap_method.output import PLAN_FILE
+from layerswap_method.plan import ROLES, LayerPlan
+from layerswap_method.recipe.document import Merge, Progress
+from layerswap_method.recipe.references import ModelFiles
+from layerswap_method.tensor_names import decoder_layer, layer_part
+from layerswap_method.tensors import LazyModel, TensorMix, weight_names, without_tied_head
+
+POOLED = "the mean over all input features of all tensors of the model, each one once"
+"""What is averaged; see `layerswap_method.deltas.features`."""
+
+
+def merge(recipe: LayerSwapRecipe, models: Mapping[str, ModelFiles], progress: Progress) -> Merge:
+    """Return the merge of a recipe; see `LayerSwapRecipe.merge`."""
+    spec, base = recipe.parameters, str(recipe.base_model)
+    read = {reference: LazyModel.read(models[reference]) for reference in recipe.references}
+    checkpoints = [model.checkpoint for model in read.values()]
+    givers = set(recipe.embedding_givers)
+    problems = list(merge_problems(checkpoints, rows_from=givers))
+    if problems:
+        raise InputError.from_problems("layer_swap recipe", problems)
+    giver = next(model for reference, model in read.items() if reference in givers)
+    others = [c for c in checkpoints if not same_vocabulary(giver.checkpoint, c)]
+    donor = giver if read[base].checkpoint in others else read[base]
+    plan, measured = lay_out(recipe, checkpoints[0], models, progress)
+    side_weights = spec.side_weights if measured is None else measured.side_weights
+    inputs = recipe.inputs
+    if measured is not None:
+        inputs = [
+            *(
+                Input(given.role, weight)
+                for given, weight in zip(inputs[:-1], measured.weights, strict=True)
+            ),
+            inputs[-1],
+        ]
+    given = [*(read[entry.model] for entry in recipe.experts), read[base]]
+
+    def mix(name: str) -> TensorMix:
+        made_of = weighted_inputs(name, spec.named_source(name, plan), inputs, side_weights)
+        if len(made_of.inputs) == 1:
+            return given[made_of.inputs[0]].copy(name, recipe.dtype, recipe.out_dtype)
+        return TensorMix(
+            terms=tuple(
+                given[i].term(name, coefficient)
+                for i, coefficient in zip(made_of.inputs, made_of.coefficients, strict=True)
+            ),
+            dtype=recipe.written_dtype,
+        )
+
+    try:
+        tensors = without_tied_head({name: mix(name) for name in weight_names([*read.values()])})
+    except ValueError as error:
+        raise InputError(f"layer_swap recipe: {error}") from error
+    record = plan_record(recipe, plan, measured, donor.name if others else None)
+    return Merge(
+        tensors,
+        donor=donor.checkpoint.path,
+        dtype=recipe.written_dtype or donor.checkpoint.dtype,
+        record=record,
+        lines=tuple(log_lines(record)),
+        warnings=(
+            *merge_warnings(checkpoints, dtype=recipe.written_dtype, rows_from=givers),
+            *(warning for model in read.values() for warning in model.warnings),
+            *large_swap_warning(spec, plan),
+        ),
+        plan=plan,
+    )
+
+
+def lay_out(
+    recipe: LayerSwapRecipe,
+    first: Checkpoint,
+    models: Mapping[str, ModelFiles],
+    progress: Progress = lambda what, names: names,
+) -> tuple[LayerPlan, Measured | None]:
+    """Return the layer plan, and what was measured where the recipe goes by the experts' changes.
+
+    Args:
+        recipe: the recipe.
+        first: one of its checkpoints.
+        models: reference, as the recipe writes it -> where the model is.
+        progress: wraps what is gone through.
+
+    Raises:
+        InputError: for layers that do not fit the model, a ``swap_modules`` that its layers lack,
+            or an expert that is not of the base or changed nothing.
+    """
+    spec = recipe.parameters
+    check_swap_modules(spec, first.name, first.tensors)
+    try:
+        plan = None if spec.placement == "delta_share" else spec.plan(first.depth())
+    except ValueError as error:
+        raise InputError(f"layer_swap recipe: {error}") from error
+    if not spec.needs_deltas:
+        assert plan is not None
+        return plan, None
+    measured = measure(recipe, models, first.depth(), progress)
+    plan = plan or measured.plan
+    assert plan is not None
+    return plan, measured
+
+
+def check_swap_modules(spec: LayerSwapSpec, model: str, names: Iterable[str]) -> None:
+    """Check that the layers of a model have what ``swap_modules`` names.
+
+    Raises:
+        InputError: with what its layers have.
+    """
+    parts = {layer_part(name) for name in names if decoder_layer(name) is not None}
+    if spec.swap_modules not in ("all", *parts):
+        raise InputError(
+            f"layer_swap recipe: swap_modules is {spec.swap_modules}, but the layers of {model} "
+            f"have no such tensors (found: {', '.join(sorted(parts)) or 'no layers'})"
+        )
+
+
+def large_swap_warning(spec: LayerSwapSpec, plan: LayerPlan) -> Iterator[str]:
+    """Yield a warning where the swap takes more than half of the layers.
+
+    The merge is then the language expert with layers of the task expert, and not the other way
+    round. The paper swaps 7 of 32 at most (22 %).
+    """
+    swapped = len(plan.layers_from("language"))
+    if spec.swap_modules != "all" or plan.modules or 2 * swapped <= plan.num_layers:
+        return
+    text = (
+        f"{swapped} of the {plan.num_layers} layers come from the language expert, more than half "
+        "of the model (the paper swaps 7 of 32)"
+    )
+    if spec.placement in ("layers", "delta_share"):
+        yield text
+        return
+    counts = {"bottom_layers": spec.bottom_layers, "top_layers": spec.top_layers}
+    unset = [f"{name} {n}" for name, n in counts.items() if name not in spec.model_fields_set]
+    default = f"; the default is {' and '.join(unset)} at any depth" if unset else ""
+    yield f"{text}{default}; to swap less, write smaller bottom_layers and top_layers"
+
+
+def plan_record(
+    recipe: LayerSwapRecipe,
+    plan: LayerPlan,
+    measured: Measured | None = None,
+    tokenizer_from: str | None = None,
+) -> dict[str, Any]:
+    """Return what `layer_swap_plan.json` holds: layers, parameters, models, what was measured.
+
+    Args:
+        recipe: the recipe.
+        plan: source of each layer.
+        measured: None where nothing had to be.
+        tokenizer_from: the model that gives tokenizer and config, where vocabularies differ.
+    """
+    modules = {name: list(sources) for name, sources in plan.modules.items()}
+    deltas = {} if measured is None else _measured_record(recipe, measured)
+    return {
+        "schema_version": 1,
+        "merge_method": NAME,
+        "layerswap_version": __version__,
+        "num_layers": plan.num_layers,
+        "layers": list(plan.sources),
+        **({"modules": modules} if modules else {}),
+        "parameters": recipe.parameters.model_dump(),
+        "models": [
+            {"model": entry.model, **entry.parameters.model_dump()} for entry in recipe.experts
+        ],
+        "base_model": str(recipe.base_model),
+        **({"tokenizer_from": tokenizer_from} if tokenizer_from is not None else {}),
+        **({"deltas": deltas} if deltas else {}),
+    }
+
+
+def _measured_record(recipe: LayerSwapRecipe, measured: Measured) -> dict[str, Any]:
+    found: dict[str, Any] = {"base_model": str(recipe.base_model)}
+    if measured.mavs:
+        inputs = [
+            Input(entry.parameters.role, weight)
+            for entry, weight in zip(recipe.experts, measured.weights, strict=True)
+        ]
+        average = weighted_inputs("an average", "average", inputs, measured.side_weights)
+        total = math.fsum(average.coefficients)
+        parts = dict(zip(average.inputs, average.coefficients, strict=True))
+        found["pooled"] = POOLED
+        found["weights"] = [
+            {
+                "model": entry.model,
+                "role": entry.parameters.role,
+                "mean_change": mav,
+                "merge_weight": measured.weights[i],
+                "share_of_average": parts.get(i, 0.0) / total,
+            }
+            for i, (entry, mav) in enumerate(zip(recipe.experts, measured.mavs, strict=True))
+            if mav is not None
+        ]
+    if measured.plan is not None:
+        found["units"] = [unit._asdict() for unit in measured.units]
+    return found
+
+
+def log_lines(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the plan in a few lines for log and card, and what was measured for it."""
+    for role in ROLES:
+        soup = ", ".join(
+            m["model"] + (f" (weight {m['weight']:g})" if m["weight"] != 1 else "")
+            for m in record["models"]
+            if m["role"] == role
+        )
+        yield f"{role} expert: {soup}"
+    plan, parameters = plan_of_record(record), record["parameters"]
+    yield describe_plan(plan)
+    yield (
+        f"embeddings, final norm, lm_head: {parameters['non_layer']}; swapped modules: "
+        f"{parameters['swap_modules']}; in-layer norms: {parameters['layer_norms']}"
+    )
+    if "tokenizer_from" in record:
+        yield (
+            "the models have different vocabularies: the merge has the one of "
+            f"{record['tokenizer_from']}, with its tokenizer and config"
+        )
+    deltas = record.get("deltas", {})
+    if "weights" in deltas:
+        yield f"weighting: magnitude. Change from {deltas['base_model']}: {POOLED}"
+        for row in deltas["weights"]:
+            yield (
+                f"  {row['role']} expert {row['model']}: mean |change| {row['mean_change']:.6g}, "
+                f"weight {row['merge_weight']:.6g}, {row['share_of_average']:.1%} of an average"
+            )
+    if "units" in deltas:
+        yield (
+            f"placement: delta_share. Shares of the change from {deltas['base_model']}, by "
+            f"{parameters['delta_unit']}"
+        )
+        yield from draw_plan(plan).splitlines()
+
+
+def read_plan(merged: Path) -> LayerPlan | None:
+    """Return the layer plan that `layer_swap` left in a merged folder; None if it left none."""
+    path = merged / PLAN_FILE
+    return plan_of_record(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+
+
+def plan_of_record(record: Mapping[str, Any]) -> LayerPlan:
+    """Return the layer plan of a plan file's content."""
+    modules = {name: tuple(sources) for name, sources in record.get("modules", {}).items()}
+    return LayerPlan(tuple(record["layers"]), modules)

@@ -1,0 +1,92 @@
+"""A recipe's file read into the type of its method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from layerswap_method.errors import InputError
+from layerswap_method.methods.delta_revert import DeltaRevertRecipe
+from layerswap_method.methods.layer_swap import LayerSwapRecipe
+from layerswap_method.methods.linear import LinearRecipe, PassthroughRecipe
+from layerswap_method.recipe.document import Recipe
+from layerswap_method.recipe.strict_yaml import read_text_and_yaml
+
+OWN: Mapping[str, type[Recipe]] = {
+    recipe.method(): recipe for recipe in (LayerSwapRecipe, DeltaRevertRecipe)
+}
+"""Merge methods of this project -> the type of their recipes."""
+
+_MERGEKITS: Mapping[str, type[Recipe]] = {
+    recipe.method(): recipe for recipe in (LinearRecipe, PassthroughRecipe)
+}
+"""Merge methods of mergekit for which files are enough -> the type of such recipes."""
+
+
+class RecipeFile(NamedTuple):
+    """A recipe as a file has it."""
+
+    text: str
+    """Content of the file."""
+
+    document: Mapping[str, Any]
+    """The recipe, as YAML gives it."""
+
+
+def read_recipe_file(path: Path) -> RecipeFile:
+    """Return a recipe's file, every key of it once.
+
+    Raises:
+        InputError: for a file that cannot be read or is not a recipe.
+    """
+    text, document = read_text_and_yaml(path)
+    if not isinstance(document, dict) or not isinstance(document.get("merge_method"), str):
+        raise InputError(f"{path}: is not a recipe; write merge_method:, models: and base_model:")
+    return RecipeFile(text, document)
+
+
+def read_recipe(document: Mapping[str, Any]) -> Recipe | str:
+    """Return a recipe as a typed value, or why only mergekit can read and merge it.
+
+    Raises:
+        InputError: for a recipe of this project's methods that is wrong, with every problem; for
+            one of mergekit's whose models could be merged from file to file and contradict.
+    """
+    method = str(document.get("merge_method"))
+    if method in OWN:
+        recipe = OWN[method].read(document)
+    elif method in _MERGEKITS:
+        kind = _MERGEKITS[method]
+        try:
+            recipe = kind.model_validate(document)
+        except ValueError:
+            return f"what it says of {method} is more than models and weights"
+        found = list(recipe.contradictions())
+        if found:
+            raise InputError.from_problems(f"{method} recipe", found)
+    else:
+        return f"its method is {method}"
+    return recipe
+
+
+def read_own_recipe(document: Mapping[str, Any]) -> Recipe | None:
+    """Return a recipe of this project's methods; None for any other.
+
+    Raises:
+        InputError: as `read_recipe`.
+    """
+    kind = OWN.get(str(document.get("merge_method")))
+    return None if kind is None else kind.read(document)
+
+
+def recipe_by_files(document: Mapping[str, Any]) -> Recipe | None:
+    """Return a recipe that can be merged from its models' files; None where mergekit must.
+
+    Raises:
+        InputError: as `read_recipe`.
+    """
+    recipe = read_recipe(document)
+    if isinstance(recipe, str) or recipe.why_mergekit() is not None:
+        return None
+    return recipe

@@ -1,0 +1,162 @@
+"""Problems of a document that a pydantic model refuses, as text: where, what, the nearest name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from layerswap_method.errors import nearest
+
+Location = tuple[Any, ...]
+"""Keys and indices from the top of a document down."""
+
+
+def problems(model: type[BaseModel], document: Any, error: ValidationError) -> list[str]:
+    """Return what is wrong with a document, one text a place.
+
+    Args:
+        model: what the document was to be read as.
+        document: the document.
+        error: what pydantic raised.
+    """
+    found: dict[Location, str] = {}
+    for item in error.errors(include_url=False):
+        location, value, rest = _locate(document, item["loc"])
+        kind = item["type"]
+        if kind == "extra_forbidden":
+            location = (*location, *rest)
+            text = f"{show_location(location)}: unknown key{_hint(model, document, location)}"
+        elif kind == "missing":
+            location = (*location, *rest[-1:])
+            text = f"{show_location(location)} is missing"
+        elif kind == "value_error":
+            reason = str(item["ctx"]["error"])
+            text = f"{show_location(location)}: {reason}" if location else reason
+        else:
+            reason = item["msg"].replace("Input should be", "must be").replace("Input", "it")
+            if value is None and not rest:
+                reason += " (or drop the line)"
+            choices = item.get("ctx", {}).get("expected", "").replace("'", "").replace(" or ", ", ")
+            hint = nearest(str(value), choices.split(", ")) if kind == "literal_error" else ""
+            text = f"{show_location(location)}: {reason}, not {_short(value)}{hint}"
+            text += _number_hint(kind, value)
+        # Of a union every member says why it is not meant; the first one is enough.
+        found.setdefault(location, text)
+    holders = {location[:end] for location in found for end in range(len(location))}
+    texts = [text for location, text in found.items() if location not in holders or not location]
+    return list(dict.fromkeys(texts))
+
+
+def show_location(location: Location) -> str:
+    """Return a place in a document as text, such as ``models[0].parameters.role``."""
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text or "the file"
+
+
+def _locate(document: Any, loc: Location) -> tuple[Location, Any, Location]:
+    """Return (place in the document, value there, what of `loc` is not in the document)."""
+    place: Location = ()
+    value = document
+    for i, part in enumerate(loc):
+        is_key = isinstance(value, Mapping) and part in value
+        is_index = isinstance(value, list | tuple) and isinstance(part, int) and part < len(value)
+        if loc[i + 1 : i + 2] == ("[key]",):
+            return (*place, part), part, ()
+        if is_key or is_index:
+            place, value = (*place, part), value[part]
+        elif not (isinstance(value, Mapping) and part == value.get("kind")):
+            return place, value, loc[i:]
+    return place, value, ()
+
+
+def _hint(model: type[BaseModel], document: Any, location: Location) -> str:
+    """Return the nearest key of the same block, the block of that very key, or the valid keys."""
+    key = str(location[-1])
+    block = _block_at(model, document, location[:-1])
+    fields = list(block.model_fields) if block is not None else []
+    elsewhere = sorted({at for name, at in _all_fields(model) if name == key and at})
+    if elsewhere:
+        return f"; it belongs under {' or '.join(elsewhere)}"
+    if hint := nearest(key, fields):
+        return hint
+    return f"; valid keys: {', '.join(fields)}" if fields else "; nothing is read here"
+
+
+def _block_at(model: type[BaseModel], document: Any, location: Location) -> type[BaseModel] | None:
+    """Return the model of the block at a place; None where there is none."""
+    annotation: Any = model
+    value = document
+    for part in location:
+        block = _block_of(annotation, value)
+        if block is not None and part in block.model_fields:
+            annotation = block.model_fields[part].annotation
+        else:
+            annotation = next(iter(_items(annotation)), None)
+        value = value[part]
+    return _block_of(annotation, value)
+
+
+def _block_of(annotation: Any, value: Any) -> type[BaseModel] | None:
+    """Return the model among the members of a type: the one of the `kind` of `value`, or any."""
+    blocks = [m for m in _members(annotation) if isinstance(m, type) and issubclass(m, BaseModel)]
+    kind = value.get("kind") if isinstance(value, Mapping) else None
+    for block in blocks:
+        named = block.model_fields.get("kind")
+        if named is not None and kind in get_args(named.annotation):
+            return block
+    return next(iter(blocks), None)
+
+
+def _all_fields(model: type[BaseModel], at: str = "", depth: int = 4) -> Iterator[tuple[str, str]]:
+    """Yield (name, block that has it) of every field of a model and of the models in it."""
+    for name, field in model.model_fields.items():
+        yield name, at
+        is_list = any(get_origin(member) in (list, tuple) for member in _members(field.annotation))
+        below = f"{at}.{name}" if at else name
+        types = [*_members(field.annotation), *_items(field.annotation)]
+        for member in types if depth else ():
+            if isinstance(member, type) and issubclass(member, BaseModel):
+                yield from _all_fields(member, f"{below}[]" if is_list else below, depth - 1)
+
+
+def _items(annotation: Any) -> Iterator[Any]:
+    """Yield the types of the items of a list, or of the values of a mapping."""
+    for member in _members(annotation):
+        origin = get_origin(member)
+        if isinstance(origin, type) and get_args(member):
+            yield from _members(get_args(member)[1 if issubclass(origin, Mapping) else 0])
+
+
+def _members(annotation: Any) -> Iterator[Any]:
+    origin = get_origin(annotation)
+    if origin in (Union, UnionType):
+        for member in get_args(annotation):
+            yield from _members(member)
+    elif origin is Annotated:
+        yield from _members(get_args(annotation)[0])
+    elif origin is not Literal:
+        yield annotation
+
+
+def _number_hint(kind: str, value: Any) -> str:
+    """Return how to write a number that YAML took for text, such as 1e-6 or "1"."""
+    if kind in ("string_type", "string_sub_type") and isinstance(value, int | float):
+        return f'; write it in quotes: "{value}"'
+    if kind not in ("int_type", "float_type") or not isinstance(value, str):
+        return ""
+    try:
+        number = repr(float(value))
+    except ValueError:
+        return ""
+    number = number if "." in number or "n" in number else number.replace("e", ".0e")
+    return f" (YAML reads 1e-6 and quoted numbers as text: write {number.removesuffix('.0')})"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

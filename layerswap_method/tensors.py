@@ -1,0 +1,325 @@
+"""One output tensor as coefficients over stored tensors: its identity, and its content.
+
+A `TensorMix` is hashable and goes through JSON, so a process that loads a model is handed a
+description and reads the tensors itself. Nothing is mapped and no tensor is held whole (but for an
+adapter's change): content is read and computed a block of rows at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter
+
+from layerswap_method.average import weighted_average
+from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, read_checkpoint
+from layerswap_method.checkpoint.compatible import ties
+from layerswap_method.checkpoint.lora import LowRankChange, other_base, read_changes
+from layerswap_method.checkpoint.stored import (
+    FLOATS,
+    StoredTensor,
+    read_rows,
+    row_blocks,
+    torch_dtype,
+)
+from layerswap_method.deltas.features import feature_layout, spread_features
+from layerswap_method.frozen import Frozen
+from layerswap_method.recipe.references import ModelFiles
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Term(Frozen):
+    """One stored tensor, as it enters a mix."""
+
+    stored: StoredTensor
+    coefficient: float = 1.0
+    cast: str | None = None
+    """torch dtype it is cast to on loading; None keeps the stored one."""
+
+    change: LowRankChange | None = None
+    """What an adapter adds, after the cast."""
+
+    @property
+    def all_stored(self) -> tuple[StoredTensor, ...]:
+        """Return every stored tensor that is read for the term."""
+        change = self.change
+        return (self.stored,) if change is None else (self.stored, change.down, change.up)
+
+    @property
+    def dtype(self) -> str:
+        """Return the torch dtype of the tensor as it enters the mix."""
+        return self.cast or self.stored.torch_name
+
+
+class FeatureMask(Frozen):
+    """Which features of a tensor are the first term's; the others are the second's."""
+
+    first: str
+    """One bit a feature (`deltas.features.FeatureLayout`'s order), packed, in hexadecimal."""
+
+    axis: int | None
+    """Axis of the input features; see `deltas.features.input_axis`."""
+
+
+class TensorMix(Frozen):
+    """The content of one output tensor: ``sum_k(coefficient_k * term_k) / sum_k(coefficient_k)``.
+
+    Equal mixes are equal bytes.
+    """
+
+    terms: tuple[Term, ...]
+    """Stored tensors in the order of the sum, at least one."""
+
+    load_dtype: str | None = None
+    """torch dtype that every term is rounded to before the sum; None keeps theirs."""
+
+    dtype: str | None = None
+    """torch dtype of the result; None keeps that of the (promoted) terms."""
+
+    factor: float = 1.0
+    """What the sum is multiplied by; with another factor than 1 a live engine is proved."""
+
+    mask: FeatureMask | None = None
+    """None for a sum. Else there are two terms, and every feature is the one's or the other's."""
+
+    @property
+    def copy_of(self) -> StoredTensor | None:
+        """Return the stored tensor whose bytes these are; None where something is computed."""
+        term = self.terms[0]
+        is_plain = len(self.terms) == 1 and term.cast is None and term.change is None
+        is_plain = is_plain and self.load_dtype is None and self.dtype is None and self.factor == 1
+        return term.stored if is_plain else None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of the result."""
+        return self.terms[0].stored.shape
+
+
+_MIXES = TypeAdapter(dict[str, TensorMix])
+
+
+def mixes_to_json(mixes: Mapping[str, TensorMix]) -> str:
+    """Return tensor name -> mix as JSON text."""
+    return _MIXES.dump_json(dict(mixes)).decode()
+
+
+def mixes_from_json(text: str) -> dict[str, TensorMix]:
+    """Return what `mixes_to_json` wrote."""
+    return _MIXES.validate_json(text)
+
+
+class MixReader:
+    """The content of one `TensorMix`, in blocks of rows (numbers of the first dimension)."""
+
+    def __init__(self, mix: TensorMix, device: str = "cpu") -> None:
+        """Prepare to read; nothing is read yet.
+
+        Args:
+            mix: the content.
+            device: where sums are computed; what is returned is on the CPU again.
+        """
+        self._mix, self._device = mix, device
+        self._deltas: dict[int, torch.Tensor] = {}
+        self.shape = mix.shape
+        """Shape of the result."""
+        self._first = None if mix.mask is None else _spread_mask(mix.mask, self.shape)
+        self.dtype = torch_dtype(mix.dtype) if mix.dtype is not None else self._loaded_dtype()
+        """torch dtype of the result."""
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the result."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def read(self) -> torch.Tensor:
+        """Return the tensor on CPU; it is the caller's.
+
+        Raises:
+            InputError: if a file is gone, cut short, or was written anew since its header was read.
+        """
+        return self._rows(0, self._mix.terms[0].stored.rows).view(self.shape)
+
+    def blocks(self, rows: slice = slice(None)) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield first row and content of each block of `rows`, which together are that of `read`.
+
+        Args:
+            rows: a range in steps of 1.
+
+        Raises:
+            InputError: as `read`.
+        """
+        for block in row_blocks(self.shape, rows):
+            yield block.start, self._rows(block.start, block.stop)
+
+    def copy_to(self, target: torch.Tensor, window: Sequence[slice] = ()) -> None:
+        """Write the tensor, or a window of it, over `target`, cast to that one's dtype.
+
+        Args:
+            target: on any device; of the window's shape.
+            window: a range in steps of 1 for each of the first dimensions; all of the others.
+
+        Raises:
+            InputError: as `read`; a part may then be written.
+        """
+        rows, *others = window or (slice(None),)
+        place = target if self.shape else target.view(1)
+        begin = rows.indices(self._mix.terms[0].stored.rows)[0]
+        for first, block in self.blocks(rows):
+            start = first - begin
+            place[start : start + len(block)].copy_(block[(slice(None), *others)])
+
+    def _loaded_dtype(self) -> torch.dtype:
+        import torch
+
+        names = [self._mix.load_dtype or term.dtype for term in self._mix.terms]
+        dtype, *others = (torch_dtype(name) for name in names)
+        for other in others:
+            dtype = torch.promote_types(dtype, other)
+        return dtype
+
+    def _rows(self, start: int, stop: int) -> torch.Tensor:
+        import torch
+
+        mix, loaded = self._mix, self._loaded_dtype()
+        tensors = []
+        for position in range(len(mix.terms)):
+            # An adapter's change is added on the CPU: a GPU would round its product otherwise.
+            tensor = self._term_rows(position, start, stop).to(self._device)
+            if mix.load_dtype is not None:
+                tensor = tensor.to(torch_dtype(mix.load_dtype))
+            tensors.append(tensor.to(loaded))
+        if self._first is not None:
+            first = self._first if len(self._first) == 1 else self._first[start:stop]
+            chosen = torch.where(first.to(self._device), *tensors)
+            return chosen.to(self.dtype).cpu()
+        coefficients = [term.coefficient for term in mix.terms]
+        average = weighted_average(tensors, coefficients, self.dtype)
+        return (average if mix.factor == 1 else average * mix.factor).cpu()
+
+    def _term_rows(self, position: int, start: int, stop: int) -> torch.Tensor:
+        """Return rows of one term: cast, and with an adapter's change."""
+        import torch
+
+        term = self._mix.terms[position]
+        dtype = torch_dtype(term.dtype)
+        tensor = read_rows(term.stored, slice(start, stop)).to(dtype)
+        if term.change is None:
+            return tensor
+        if position not in self._deltas:  # whole: of a part of the rows, a product may round apart
+            compute = torch.promote_types(dtype, torch.float32)
+            self._deltas[position] = term.change.read(compute)
+        return tensor.add_(self._deltas[position][start:stop])
+
+
+def read_mix(mix: TensorMix) -> torch.Tensor:
+    """Return the tensor on CPU; it is the caller's.
+
+    Raises:
+        InputError: if a file is gone, cut short, or was written anew since its header was read.
+    """
+    return MixReader(mix).read()
+
+
+def _spread_mask(mask: FeatureMask, shape: Sequence[int]) -> torch.Tensor:
+    """Return whether the values are the first term's, in a shape that broadcasts to `shape`."""
+    import numpy as np
+    import torch
+
+    packed = np.frombuffer(bytes.fromhex(mask.first), dtype=np.uint8)
+    count = feature_layout(shape, mask.axis).features
+    first = torch.from_numpy(np.unpackbits(packed, count=count).astype(bool))
+    return spread_features(first, shape or (1,), mask.axis)
+
+
+class LazyModel(Frozen):
+    """A checkpoint with its adapter, whose tensors are computed when they are read."""
+
+    name: str
+    checkpoint: Checkpoint
+    """The checkpoint; where an adapter is added, without a tied output embedding."""
+
+    adapter: Path | None = None
+    """Folder of the adapter."""
+
+    changes: Mapping[str, LowRankChange] = {}
+    """Tensor name -> what the adapter adds."""
+
+    @classmethod
+    def read(cls, model: ModelFiles) -> LazyModel:
+        """Return the headers of a model on this machine.
+
+        Raises:
+            InputError: for a checkpoint or an adapter that cannot be read.
+        """
+        checkpoint = read_checkpoint(model.name, model.folder)
+        if model.adapter is None:
+            return cls(name=model.name, checkpoint=checkpoint)
+        changes = read_changes(model.adapter, checkpoint)
+        if ties(checkpoint) and checkpoint.head is not None:
+            # peft saves the copy that an adapter is merged into without a tied head.
+            left = {name: at for name, at in checkpoint.tensors.items() if not is_head(name)}
+            checkpoint = Checkpoint(checkpoint.name, checkpoint.path, checkpoint.config, left)
+        return cls(name=model.name, checkpoint=checkpoint, adapter=model.adapter, changes=changes)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Return what a user should know of the model alone."""
+        found = None if self.adapter is None else other_base(self.adapter, self.checkpoint)
+        return [] if found is None else [found]
+
+    def stored(self, name: str) -> StoredTensor:
+        """Return the place of a tensor; of a tied output embedding, that of what it is tied to."""
+        checkpoint = self.checkpoint
+        is_tied = is_head(name) and name not in checkpoint.tensors
+        tied_to = checkpoint.embedding if is_tied else None
+        return checkpoint.tensors[tied_to or name]
+
+    def term(self, name: str, coefficient: float = 1.0) -> Term:
+        """Return the tensor `name` as a term of a mix.
+
+        peft adds an adapter to a model that transformers loaded in one dtype: that of the first
+        stored tensor, whatever the config says.
+        """
+        stored, cast = self.stored(name), None
+        if self.adapter is not None and stored.dtype in FLOATS:
+            cast = self.checkpoint.first_float
+        return Term(
+            stored=stored,
+            coefficient=coefficient,
+            cast=cast if cast != stored.torch_name else None,
+            change=self.changes.get(stored.name),
+        )
+
+    def copy(self, name: str, dtype: str | None, out_dtype: str | None = None) -> TensorMix:
+        """Return the tensor `name` as it is, cast; a cast to its own dtype is none."""
+        term = self.term(name)
+        load = dtype if dtype is not None and dtype != term.dtype else None
+        result = out_dtype or dtype
+        return TensorMix(
+            terms=(term,),
+            load_dtype=load,
+            dtype=result if result is not None and result != (load or term.dtype) else None,
+        )
+
+
+def weight_names(models: Sequence[LazyModel]) -> tuple[str, ...]:
+    """Return the tensors that any of the models stores, in the order of the first one's files."""
+    names = dict.fromkeys(models[0].checkpoint.tensors)
+    heads = [model.checkpoint.head for model in models]
+    names |= dict.fromkeys(head for head in heads if head is not None)
+    return tuple(name for name in names if not is_buffer(name))
+
+
+def without_tied_head(mixes: Mapping[str, TensorMix]) -> dict[str, TensorMix]:
+    """Return the mixes without an output embedding that none of its models stores by that name."""
+    return {
+        name: mix
+        for name, mix in mixes.items()
+        if any(term.stored.name == name for term in mix.terms)
+    }

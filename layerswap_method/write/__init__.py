@@ -1,0 +1,1 @@
+"""A merge written as a checkpoint: its weights, its donor's files, its card."""

@@ -1,0 +1,115 @@
+"""The model card of a merge, in the words of mergekit 0.1.5's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from layerswap_method.recipe.references import is_there, named_models
+
+_METHODS = {
+    "layer_swap": "[Layer Swapping](https://arxiv.org/abs/2410.01335)",
+    "delta_revert": "[Delta Revert](https://arxiv.org/abs/2410.01335)",
+    "linear": "[Linear](https://arxiv.org/abs/2203.05482)",
+    "passthrough": "Passthrough",
+}
+"""Merge method -> how a card names it."""
+
+_CARD = """---
+{metadata}
+---
+# {name}
+
+This is a merge of pre-trained language models created using [mergekit](https://github.com/cg123/mergekit).
+
+## Merge Details
+### Merge Method
+
+This model was merged using the {method} merge method{base}.
+
+### Models Merged
+
+The following models were included in the merge:
+{models}
+
+### Configuration
+
+The following YAML configuration was used to produce this model:
+
+{fence}yaml
+{text}
+{fence}
+"""
+
+_CODE = """
+### Loading
+
+The model's own code is in this folder. transformers runs it only with `trust_remote_code=True`;
+read it first.
+"""
+
+
+def write_card(
+    document: Mapping[str, Any],
+    text: str,
+    name: str,
+    lines: Sequence[str] = (),
+    *,
+    needs_code: bool = False,
+) -> str:
+    """Return the text of a model card.
+
+    mergekit lists the models in a random order; here it is the recipe's.
+
+    Args:
+        document: the recipe.
+        text: the recipe as its author wrote it.
+        name: name of the merged model.
+        lines: what the merge says of itself.
+        needs_code: whether loading the model needs ``trust_remote_code``.
+    """
+    base = document.get("base_model")
+    models = dict.fromkeys(named_models(document))
+    ids = dict.fromkeys(part for model in models for part in _hub_ids(model))
+    metadata = {
+        "base_model": list(ids),
+        "tags": ["mergekit", "merge"],
+        "library_name": "transformers",
+    }
+    longest = max((len(run) for run in re.findall(r"`+", "\n".join([text, *lines]))), default=0)
+    fence = "`" * max(3, longest + 1)  # a fence in the recipe ends no block of the card
+    card = _CARD.format(
+        metadata=yaml.dump(metadata),
+        name=name,
+        method=_METHODS[document["merge_method"]],
+        base=f" using {_linked(base)} as a base" if base else "",
+        models="\n".join(f"* {_linked(model)}" for model in models if model != base),
+        text=text,
+        fence=fence,
+    )
+    if lines:
+        card += "\n### What was merged\n\n" + "\n".join([fence, *lines, fence]) + "\n"
+    return card + (_CODE if needs_code else "")
+
+
+def _parts(reference: str) -> list[str]:
+    """Return the path of a model, and that of its adapter, without revisions."""
+    return [part.partition("@")[0] for part in reference.split("+")]
+
+
+def _hub_ids(reference: str) -> Iterator[str]:
+    return (part for part in _parts(reference) if not _is_local(part))
+
+
+def _is_local(path: str) -> bool:
+    return path.startswith(("/", "~")) or path.count("/") > 1 or is_there(path)
+
+
+def _linked(reference: str) -> str:
+    return " + ".join(
+        path if _is_local(path) else f"[{path}](https://huggingface.co/{path})"
+        for path in _parts(reference)
+    )

@@ -1,0 +1,79 @@
+"""What a merged model has besides its weights: its donor's config, tokenizer, code and settings."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+from layerswap_method.checkpoint.checkpoint import own_file
+from layerswap_method.errors import InputError
+from layerswap_method.write.files import write_text
+
+_MODEL = (
+    *("*.json", "*.jinja", "*.py", "*.model", "*.tiktoken", "*.spm", "*.bpe", "*.vocab"),
+    *("merges.txt", "vocab*", "spiece*"),
+)
+"""Files that a model is loaded by, besides its weights."""
+
+_OWN = (
+    *("config.json", "*.index.json", "*_plan.json", "adapter_config.json", "harmonize.json"),
+    *("layerswap_*", "optimizer*", "train*", "trainer_state.json", "all_results.json", ".*"),
+)
+"""Those of them that say how the donor itself is stored or was made."""
+
+_TOKENIZER = (
+    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "merges.txt", "vocab*"),
+    *("*.model", "*.tiktoken", "tekken.json", "chat_template*", "tokenization_*.py"),
+)
+
+
+def copy_donor_files(
+    donor: Path, out: Path, dtype: str | None, *, with_tokenizer: bool = True
+) -> None:
+    """Write the donor's config and the other files that it is loaded by, but for its weights.
+
+    The config is the donor's own, not what transformers makes of it. Python files that it names
+    (``auto_map``) are copied and never run.
+
+    Args:
+        donor: a checkpoint.
+        out: where to; must exist.
+        dtype: torch dtype that the config is to state; None leaves what it says.
+        with_tokenizer: whether the tokenizer's files are copied.
+
+    Raises:
+        InputError: where the config cannot be read, or a file leads out of the donor's folder.
+    """
+    try:
+        config = json.loads((donor / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{donor}: no readable config: {error}") from error
+    if dtype is not None:
+        config["torch_dtype" if "torch_dtype" in config else "dtype"] = dtype
+    write_text(out / "config.json", json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+    for file in donor_files(donor, with_tokenizer=with_tokenizer):
+        shutil.copyfile(file, out / file.name)
+
+
+def donor_files(donor: Path, *, with_tokenizer: bool = True) -> Iterator[Path]:
+    """Yield the files that a merge takes from its donor as they are, besides the config.
+
+    Raises:
+        InputError: for a link that leads out of the donor's folder.
+    """
+    left_out = _OWN if with_tokenizer else (*_OWN, *_TOKENIZER)
+    for file in sorted(donor.iterdir()):
+        if not any(fnmatch(file.name, pattern) for pattern in _MODEL) or not file.is_file():
+            continue
+        if not any(fnmatch(file.name, pattern) for pattern in left_out):
+            yield own_file(str(donor), donor, file)
+
+
+def needs_remote_code(donor: Path) -> bool:
+    """Return whether transformers runs code of the model's folder to load it (``auto_map``)."""
+    files = [donor / name for name in ("config.json", "tokenizer_config.json")]
+    texts = (file.read_text(encoding="utf-8") for file in files if file.is_file())
+    return any('"auto_map"' in text for text in texts)

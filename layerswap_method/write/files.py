@@ -1,0 +1,297 @@
+"""Planned files written, and read back, in the memory of a few blocks.
+
+A tensor that is one stored tensor goes from file to file inside the kernel, without torch; the
+others are computed block by block. A file has its name only when it is whole and on the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from layerswap_method.checkpoint.stored import (
+    StoredTensor,
+    check_unchanged,
+    open_stored,
+    read_into,
+)
+from layerswap_method.errors import LayerSwapError
+from layerswap_method.write.layout import INDEX, Layout, PlannedFile, PlannedTensor
+
+_PIECE = 1 << 20
+"""Bytes that are read at a time where the kernel does not copy."""
+
+_IN_KERNEL = 1 << 26
+"""Bytes that the kernel copies at a time: an interrupt waits for no more."""
+
+_PART = ".part"
+"""What the name of an unfinished file ends with."""
+
+Advance = Callable[[int], object]
+"""Called with the bytes that are done since the last call, from any thread."""
+
+Bar = Callable[[str, int], AbstractContextManager[Advance]]
+"""(what is done, bytes of it) -> a context that shows the progress it is called with."""
+
+Job = Callable[[Advance], None]
+"""One tensor's work; it reports its progress, and ends where that raises."""
+
+
+def write_files(
+    layout: Layout,
+    *,
+    threads: int = 1,
+    resume: bool = False,
+    device: str = "cpu",
+    advance: Advance = lambda count: None,
+) -> None:
+    """Write planned files of one folder, and their index where there are several.
+
+    They are on the disk, not in a cache, when this returns.
+
+    Args:
+        layout: what to write; its folder must exist, and files in it are replaced.
+        threads: number of tensors that are written at once.
+        resume: leave files alone that an earlier call finished in this folder.
+        device: where what is not a copy is computed, as torch calls it.
+        advance: called with every count of bytes that is written, or was.
+
+    Raises:
+        InputError: if an input is gone, cut short, or was written anew.
+        LayerSwapError: if a file cannot be written; some are then left in the folder.
+    """
+    files = layout.files
+    folder = files[0].path.parent
+    waiting = [file for file in files if not (resume and is_finished(file))]
+    advance(layout.nbytes - sum(file.nbytes for file in waiting))
+    for left in folder.glob(f"*{_PART}"):
+        left.unlink()
+    _check_space(folder, sum(file.nbytes for file in waiting))
+    with ExitStack() as outputs:
+        jobs = [
+            job
+            for file in waiting
+            for job in outputs.enter_context(closing(_Output(file, device))).jobs()
+        ]
+        _run_jobs(jobs, threads, advance)
+    for path, stamp in layout.inputs.items():
+        check_unchanged(path, stamp)
+    if len(files) > 1:
+        with _in_one_message(folder / INDEX):
+            write_text(folder / INDEX, layout.index)
+
+
+def verify_files(
+    layout: Layout,
+    *,
+    threads: int = 1,
+    device: str = "cpu",
+    advance: Advance = lambda count: None,
+) -> None:
+    """Read written files back from the disk, and check that every byte is what the layout says.
+
+    Args:
+        layout: written by `write_files`.
+        threads: number of tensors that are read at once.
+        device: as it was for `write_files`.
+        advance: called with every count of bytes that is right.
+
+    Raises:
+        LayerSwapError: naming the first tensor that is not.
+        InputError: if an input is gone, cut short, or was written anew.
+    """
+    for file in layout.files:
+        with file.path.open("rb") as opened:
+            if hasattr(os, "posix_fadvise"):  # what is compared is the disk, not the cache
+                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            if opened.read(len(file.head)) != file.head:
+                raise LayerSwapError(f"{file.path}: its header is not what was written")
+            advance(len(file.head))
+    jobs = [
+        partial(_verify, file.path, place, tensor, device)
+        for file in layout.files
+        for place, tensor in file.tensors
+    ]
+    _run_jobs(jobs, threads, advance)
+
+
+def is_finished(file: PlannedFile) -> bool:
+    """Return whether a file of this layout stands at its place: it got its name when whole."""
+    try:
+        with file.path.open("rb") as opened:
+            return (
+                os.fstat(opened.fileno()).st_size == file.nbytes
+                and opened.read(len(file.head)) == file.head
+            )
+    except OSError:
+        return False
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a text in UTF-8 and wait until it is on the disk."""
+    with file.open("w", encoding="utf-8") as opened:
+        opened.write(text)
+        opened.flush()
+        os.fsync(opened.fileno())
+
+
+def _run_jobs(jobs: Sequence[Job], threads: int, advance: Advance) -> None:
+    """Do all jobs; where one fails, or on an interrupt, the others end at their next piece."""
+    stopped = threading.Event()
+
+    def counted(count: int) -> None:
+        if stopped.is_set():
+            raise InterruptedError
+        advance(count)
+
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            futures = [pool.submit(job, counted) for job in jobs]
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            failed = [error for job in done if (error := job.exception()) is not None]
+            if failed:
+                raise next((e for e in failed if not isinstance(e, InterruptedError)), failed[0])
+        finally:
+            stopped.set()
+            pool.shutdown(cancel_futures=True)
+
+
+class _Output:
+    """One file while it is written: the first tensor opens it, the last one finishes it."""
+
+    def __init__(self, file: PlannedFile, device: str) -> None:
+        self._file, self._device = file, device
+        self._part = file.path.with_name(file.path.name + _PART)
+        self._lock = threading.Lock()
+        self._opened: IO[bytes] | None = None
+        self._left = len(file.tensors)
+
+    def jobs(self) -> list[Job]:
+        """Return what there is to do, in the order of the bytes."""
+        return [partial(self._write, place, tensor) for place, tensor in self._file.tensors]
+
+    def _write(self, place: int, tensor: PlannedTensor, advance: Advance) -> None:
+        with _in_one_message(self._file.path):
+            with self._lock:
+                out = self._opened or self._open(advance)
+            for count in _write_tensor(tensor, out.fileno(), place, self._device):
+                advance(count)
+            with self._lock:
+                self._left -= 1
+                if self._left:
+                    return
+            with out:
+                os.fsync(out.fileno())
+            self._part.rename(self._file.path)
+
+    def close(self) -> None:
+        """Close the file where a failure left it open."""
+        if self._opened is not None:
+            self._opened.close()
+
+    def _open(self, advance: Advance) -> IO[bytes]:
+        out = self._opened = self._part.open("wb", buffering=0)
+        out.truncate(self._file.nbytes)
+        _write_at(out.fileno(), self._file.head, 0)
+        advance(len(self._file.head))
+        return out
+
+
+def _write_tensor(tensor: PlannedTensor, out: int, place: int, device: str) -> Iterator[int]:
+    """Write a tensor's bytes at `place`; yield how many each step wrote."""
+    if tensor.source is not None:
+        done = 0
+        with open_stored(tensor.source) as opened:
+            for count in _copy_in_kernel(opened, out, tensor.source, place):
+                done += count
+                yield count
+        place += done
+    else:
+        done = 0
+    for piece in _pieces(tensor, device, done):
+        _write_at(out, piece, place)
+        place += len(piece)
+        yield len(piece)
+
+
+def _pieces(tensor: PlannedTensor, device: str, start: int = 0) -> Iterator[memoryview]:
+    """Yield a tensor's bytes from byte `start` on; each piece is good until the next one."""
+    if tensor.content is not None:
+        yield from tensor.content(device)
+    elif tensor.source is not None and start < tensor.nbytes:
+        buffer = memoryview(bytearray(min(_PIECE, tensor.nbytes - start)))
+        with open_stored(tensor.source) as opened:
+            while start < tensor.nbytes:
+                piece = buffer[: tensor.nbytes - start]
+                read_into(opened, tensor.source, start, piece)
+                yield piece
+                start += len(piece)
+
+
+def _copy_in_kernel(opened: IO[bytes], out: int, tensor: StoredTensor, place: int) -> Iterator[int]:
+    """Yield bytes that the kernel copied; it ends early where the kernel cannot."""
+    done = 0
+    while done < tensor.nbytes:
+        left = min(_IN_KERNEL, tensor.nbytes - done)
+        try:
+            count = os.copy_file_range(
+                opened.fileno(), out, left, tensor.offset + done, place + done
+            )
+        except (OSError, AttributeError):  # two file systems, or a system that has no such call
+            return
+        if count == 0:
+            return
+        done += count
+        yield count
+
+
+def _verify(path: Path, place: int, tensor: PlannedTensor, device: str, advance: Advance) -> None:
+    with path.open("rb", buffering=0) as opened:
+        for piece in _pieces(tensor, device):
+            if os.pread(opened.fileno(), len(piece), place) != piece:
+                raise LayerSwapError(
+                    f"{path}: {tensor.name} is not what was written; the disk or the memory may "
+                    "be faulty: merge again"
+                )
+            place += len(piece)
+            advance(len(piece))
+
+
+def _write_at(out: int, content: bytes | memoryview, place: int) -> None:
+    left = memoryview(content)
+    while left:
+        done = os.pwrite(out, left, place)
+        left, place = left[done:], place + done
+
+
+@contextmanager
+def _in_one_message(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except InterruptedError:
+        raise
+    except OSError as error:
+        raise LayerSwapError(f"{file}: cannot be written: {error.strerror}") from error
+
+
+def _check_space(folder: Path, needed: int) -> None:
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return  # writing says what is wrong
+    if needed > free:
+        raise LayerSwapError(
+            f"{folder}: the merge needs {_megabytes(needed)} and the disk has {_megabytes(free)} "
+            "free; make room, or give an output folder on another disk"
+        )
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.2f} MB"

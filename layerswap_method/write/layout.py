@@ -1,0 +1,193 @@
+"""Where every tensor of a checkpoint will stand in its files, in safetensors' layout."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from layerswap_method.checkpoint.stored import STORED_NAMES, Stamp, StoredTensor
+from layerswap_method.recipe.document import Merge
+from layerswap_method.tensors import TensorMix
+
+SHARD_BYTES = 5_000_000_000
+"""Bytes of the tensors in one file, at most, but for a tensor that alone is larger."""
+
+INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class PlannedTensor:
+    """One tensor as it will be written."""
+
+    name: str
+    dtype: str
+    """Its dtype as safetensors writes it."""
+
+    shape: tuple[int, ...]
+    nbytes: int
+    content: Callable[[str], Iterator[memoryview]] | None = field(default=None, repr=False)
+    """(device) -> its bytes, piece by piece, each good until the next one; None for a copy."""
+
+    source: StoredTensor | None = None
+    """What it is a copy of; None where it is computed."""
+
+    @property
+    def itemsize(self) -> int:
+        """Return the bytes of one value."""
+        return self.nbytes // (math.prod(self.shape) or 1)
+
+
+@dataclass(frozen=True)
+class PlannedFile:
+    """One file as it will be written."""
+
+    path: Path
+    head: bytes
+    """Its first bytes, up to the first tensor."""
+
+    tensors: tuple[tuple[int, PlannedTensor], ...]
+    """First byte in the file, and the tensor, without gaps."""
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size of the file."""
+        return len(self.head) + sum(tensor.nbytes for _, tensor in self.tensors)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The files of a checkpoint as they will be written."""
+
+    files: tuple[PlannedFile, ...]
+    inputs: Mapping[Path, Stamp]
+    """Every file that is read -> its state when its header was read."""
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all files."""
+        return sum(file.nbytes for file in self.files)
+
+    @property
+    def index(self) -> str:
+        """Return the text of the index of the files."""
+        tensors = [(file.path.name, tensor) for file in self.files for _, tensor in file.tensors]
+        listed = {tensor.name: name for name, tensor in tensors}
+        size = sum(tensor.nbytes for _, tensor in tensors)
+        document = {"metadata": {"total_size": size}, "weight_map": listed}
+        return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def lay_out(
+    merge: Merge,
+    folder: Path,
+    shard_bytes: int = SHARD_BYTES,
+    warn: Callable[[str], object] = lambda text: None,
+) -> Layout:
+    """Return the files of a merge; one is ``model.safetensors``, several are numbered.
+
+    Args:
+        merge: what to write.
+        folder: where to.
+        shard_bytes: bytes of the tensors in one file, at most.
+        warn: called with what is wrong with values that are computed.
+    """
+    planned = [plan_tensor(name, mix, warn) for name, mix in merge.tensors.items()]
+    return lay_out_tensors(planned, folder, shard_bytes, merge.files)
+
+
+def lay_out_tensors(
+    planned: Sequence[PlannedTensor],
+    folder: Path,
+    shard_bytes: int = SHARD_BYTES,
+    inputs: Mapping[Path, Stamp] | None = None,
+) -> Layout:
+    """Return the files of tensors, as `lay_out` does for those of a merge."""
+    shards: list[list[PlannedTensor]] = [[]]
+    size = 0
+    for tensor in planned:
+        if shards[-1] and size + tensor.nbytes > shard_bytes:
+            shards.append([])
+            size = 0
+        shards[-1].append(tensor)
+        size += tensor.nbytes
+    count = len(shards)
+    names = [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
+    paths = [folder / name for name in (names if count > 1 else ["model.safetensors"])]
+    files = [_file(path, tensors) for path, tensors in zip(paths, shards, strict=True)]
+    return Layout(tuple(files), inputs or {})
+
+
+def plan_tensor(
+    name: str, mix: TensorMix, warn: Callable[[str], object] = lambda text: None
+) -> PlannedTensor:
+    """Return one tensor of a merge as it will be written."""
+    if (stored := mix.copy_of) is not None:
+        return copy_of(name, stored)
+    dtype = STORED_NAMES[_result_dtype(mix)]
+    itemsize = {"F64": 8, "F32": 4}.get(dtype, 2)
+    return PlannedTensor(
+        name=name,
+        dtype=dtype,
+        shape=mix.shape,
+        nbytes=math.prod(mix.shape) * itemsize,
+        content=partial(_computed, name, mix, warn),
+    )
+
+
+def copy_of(name: str, stored: StoredTensor) -> PlannedTensor:
+    """Return a stored tensor as it is, under a name of its own."""
+    return PlannedTensor(name, stored.dtype, stored.shape, stored.nbytes, source=stored)
+
+
+def _result_dtype(mix: TensorMix) -> str:
+    """Return the torch dtype of a mix; torch is asked only where dtypes must be promoted."""
+    names = {mix.load_dtype or term.dtype for term in mix.terms}
+    if mix.dtype is not None or len(names) == 1:
+        return mix.dtype or names.pop()
+    from layerswap_method.tensors import MixReader
+
+    return str(MixReader(mix).dtype).removeprefix("torch.")
+
+
+def _computed(
+    name: str, mix: TensorMix, warn: Callable[[str], object], device: str
+) -> Iterator[memoryview]:
+    """Yield the bytes of a mix, block by block; warn once of values that are not finite."""
+    import torch
+
+    from layerswap_method.tensors import MixReader
+
+    is_finite = True
+    for _, block in MixReader(mix, device).blocks():
+        if is_finite and not bool(block.isfinite().all()):
+            is_finite = False
+            warn(
+                f"{name}: values of the merge are NaN or infinite; an expert is damaged, or they "
+                f"leave the range of {str(block.dtype).removeprefix('torch.')}"
+            )
+        yield memoryview(block.contiguous().view(-1).view(torch.uint8).numpy().data)
+
+
+def _file(path: Path, tensors: Sequence[PlannedTensor]) -> PlannedFile:
+    """Return a file with its tensors in the order of their bytes: wide values before narrow."""
+    entries: dict[str, Mapping[str, object]] = {"__metadata__": {"format": "pt"}}
+    places = []
+    end = 0
+    ordered = sorted(tensors, key=lambda tensor: (-tensor.itemsize, tensor.name))
+    for tensor in ordered:
+        places.append(end)
+        end += tensor.nbytes
+        entries[tensor.name] = {
+            "dtype": tensor.dtype,
+            "shape": tensor.shape,
+            "data_offsets": [places[-1], end],
+        }
+    text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    head = len(text).to_bytes(8, "little") + text
+    placed = ((len(head) + place, t) for place, t in zip(places, ordered, strict=True))
+    return PlannedFile(path, head, tuple(placed))

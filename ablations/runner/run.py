@@ -203,7 +203,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
     executor = _executor(setup, options)
     provenance = {
         "study": plan.study.name,
-        "experts": {name: expert.reference for name, expert in plan.experts.items()},
+        "experts": {name: expert.source for name, expert in plan.experts.items()},
         "plan_versions": dict(plan.versions),
         "dtype": plan.options.dtype,
         "num_weights": plan.num_weights,
@@ -347,7 +347,7 @@ def _write_run_file(out: Path, plan: StudyPlan) -> records.RunFile:
     head = records.RunFile(
         study=plan.study,
         question=plan.study.question,
-        experts={name: expert.reference for name, expert in plan.experts.items()},
+        experts={name: expert.source for name, expert in plan.experts.items()},
         cells=tuple(records.PlannedCell.of(cell) for cell in plan.cells),
         num_layers=plan.num_layers,
         protocol=plan.protocol,
@@ -389,7 +389,7 @@ def _changed(out: Path, known: records.RunFile, plan: StudyPlan) -> str | None:
         for role, name in cell.experts.items()
     ]
     for said, old, new in places:
-        was, is_now = known.experts.get(old), plan.experts[new].reference
+        was, is_now = known.experts.get(old), plan.experts[new].source
         if was is not None and was != is_now:
             raise InputError(
                 f"{out}: holds a run of other experts ({said} was {was} and is now {is_now}); "

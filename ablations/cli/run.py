@@ -86,8 +86,9 @@ _KEYS = {
 def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) -> None:
     """Merge and evaluate all models of a study.
 
-    STUDY is a file or a shipped study such as layer_count (see ablations/studies/README.md). A cell is one model of the study, merged or not. Finished cells are reused, and a cell that
-    fails does not stop the others.
+    STUDY is a file or a shipped study such as layer_count (see ablations/studies/README.md). A cell
+    is one model of the study, merged or not. Finished cells are reused, and a cell that fails does
+    not stop the others.
     """
     with watched("loading the libraries"):
         with heeding_interrupts():

@@ -4,7 +4,7 @@ A study is a grid of merges, each to be evaluated: ``recipe × vary × experts``
 models of the same experts, all asked the same tasks. `vary` can choose the experts, too.
 
 The text below each field is what `ablations/studies/README.md` says of it; after a change run
-``python -m ablations.study.reference``.
+``python -m tools.study_page``.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import pytest
 
 from ablations.scoring.language_id import is_in_language, why_not_judged
 from ablations.scoring.records import Evaluation
+from ablations.tasks.catalog import SHIPPED_TASKS as TASKS
 from ablations.tasks.contents import TaskContents
-from ablations.tasks.generate import TASKS
 from ablations.tasks.numbers import answer_pattern
 from layerswap_method.errors import InputError
 from tests.standins.scripted import DATA, TABLE, ask, gold, perturbed, read_jsonl

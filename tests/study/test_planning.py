@@ -200,13 +200,11 @@ def test_every_problem_comes_in_one_error(tmp_path: Path, experts: Path) -> None
     message = problems(
         tmp_path,
         experts,
-        questoin="?",
         vary={"botom_layers": [1], "top_layers": []},
         experts={"task": ["mathh"], "language": ["swahili"]},
         evaluate={"tasks": ["wrods"]},
     )
-    assert "5 problems" in message
-    assert "the study has the unknown key 'questoin'; did you mean 'question'?" in message
+    assert "4 problems" in message
     assert "unknown parameter 'botom_layers'; did you mean 'bottom_layers'?" in message
     assert "vary.top_layers has no values: the grid is empty" in message
     assert "no expert 'mathh' in the experts file; did you mean 'math'?" in message

@@ -17,7 +17,7 @@ from layerswap_method.delta_revert.report import REVERT_MEASURED
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
 
-FINGERPRINT_FILE = "quickstart_fingerprint.txt"
+FINGERPRINT_FILE = "layerswap_merge.key"
 _TAIL_LINES = 15
 
 

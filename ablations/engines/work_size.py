@@ -16,9 +16,9 @@ from ablations.engines.task_loading import build_requests, raise_problems
 from ablations.engines.watched import answer_limit
 from ablations.machine.progress import Step, tell
 from ablations.models.context import context_of
-from ablations.sandbox.programs import NoIsolation
 from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.errors import DataAway
+from ablations.tasks.mbpp import NoIsolation
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 
 _COUNTED = 100

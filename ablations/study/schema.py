@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 from ablations.engines.options import EngineOptions
-from ablations.sandbox.programs import Isolation
+from ablations.sandbox import Isolation
 from ablations.scoring.protocol import Protocol
 from ablations.scoring.records import Seed
 from layerswap_method.frozen import Described

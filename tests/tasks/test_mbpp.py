@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ablations.sandbox import programs as sandbox
-from ablations.sandbox.watch import ProgramVerdict
+from ablations import sandbox
+from ablations.sandbox import ProgramVerdict
 from ablations.scoring.records import Evaluation
 from ablations.tasks import mbpp
 from ablations.tasks.catalog import SHIPPED_TASKS as TASKS

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import click
 
 from ablations.cli.log import show_log
-from ablations.cli.options import backend_option, folder_option, preset_option
+from ablations.cli.options import folder_option, preset_option
 
 
 @click.group()
@@ -52,42 +51,3 @@ def build(
     config = PocketConfig.preset(preset, seed=seed, **changes)  # type: ignore[arg-type]
     paths = build_pocket(out, config, force=force, retrain=retrain_base)
     click.echo(f"models: {paths.base}, {paths.task}, {paths.language}\ntasks: {paths.tasks_dir}")
-
-
-@pocket.command()
-@folder_option("--out", "Folder for the testbeds and runs of all bases.", "runs/claim")
-@preset_option
-@click.option(
-    "--bases", type=click.IntRange(min=1), default=5, show_default=True, help="Number of bases."
-)
-@click.option(
-    "--pairs",
-    type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    help="Pairs of experts for each base.",
-)
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=500, show_default=True, help="Items per task."
-)
-@backend_option
-def claim(
-    out: Path,
-    preset: Literal["quickstart", "full", "tiny"],
-    bases: int,
-    pairs: int,
-    limit: int,
-    backend: Literal["auto", "hf", "vllm"],
-) -> None:
-    """Test whether a swap beats both experts and the soup.
-
-    Several bases are trained, with several pairs of experts each. That takes hours the first time;
-    a stopped run continues with the same command. A base takes part if it solves English math,
-    translates, and finds the translations of words in its hidden states. Its score in
-    target-language math does not count.
-    """
-    show_log()
-    from ablations.evaluate.claim import RESULT, run_claim
-
-    found = run_claim(out, bases=bases, pairs=pairs, limit=limit, preset=preset, backend=backend)
-    click.echo(f"{found.report()}\n\n{out / RESULT}")

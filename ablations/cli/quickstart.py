@@ -1,4 +1,4 @@
-"""`layerswap quickstart`: options and what is shown of the run. Does no step itself."""
+"""`layerswap quickstart`: build the pocket experts, then run the shipped study `quickstart`."""
 
 from __future__ import annotations
 
@@ -10,38 +10,58 @@ from typing import Literal
 
 import click
 
-from ablations.cli.log import show_log
+from ablations.cli.log import show_log, watched
 from ablations.cli.options import backend_option, folder_option, preset_option
+
+_HOW_TO_READ = """\
+What this shows: experts were trained here, and all models were evaluated by lm-eval on the same
+items. The math expert learned in English only: what it gains in the target language (sw) was
+carried over. The language expert learned words, and no math.
+What it does not show: the paper's effect. The models have under a million weights and a templated
+world, so which one wins says nothing about real experts. The interval of a score is over items: a
+difference within it is no evidence.
+
+Next: layerswap report {out}                     # tables, figures and tests
+      layerswap run layer_count                  # other layer counts, with the same experts
+      mergekit-yaml recipes/pocket/layer_swap.yml ./merged    # this swap as a checkpoint
+"""
 
 
 @click.command()
-@folder_option("--out", "Folder for merges, records and results.json.", "runs/quickstart")
-@folder_option(
-    "--pocket",
-    "Folder of the pocket experts. They are trained if they are missing.",
-    "runs/pocket",
-)
+@folder_option("--out", "Folder of the run.", "runs/quickstart")
 @backend_option
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=300, show_default=True, help="Items per task."
+    "--limit",
+    type=click.IntRange(min=1),
+    help="Items per task, from the first.  [default: 300]",
 )
 @preset_option
 def quickstart(
     out: Path,
-    pocket: Path,
     backend: Literal["auto", "hf", "vllm"],
-    limit: int,
+    limit: int | None,
     preset: Literal["quickstart", "full", "tiny", "other_size"],
 ) -> None:
-    """Train pocket experts, merge and evaluate them.
+    """Train pocket experts (in runs/pocket), merge and evaluate them.
 
     Needs no GPU, no weights and no network. Finished work is reused.
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
     show_log(stream=sys.stdout, with_seconds=True)
-    from ablations.evaluate.quickstart import run_quickstart
+    from ablations.evaluate.table import render_run
+    from ablations.pocket_build.build import build_pocket
     from ablations.pocket_build.config import PocketConfig
+    from ablations.report.merged import cell_names
+    from ablations.runner.records import load_run
+    from ablations.runner.run import RunOptions, run_study
 
-    config = PocketConfig.preset(preset)
-    result = run_quickstart(out, pocket=pocket, backend=backend, limit=limit, config=config)
-    click.echo(f"\n{result.report(shutil.get_terminal_size((100, 24)).columns)}")
+    build_pocket(config=PocketConfig.preset(preset))
+    settings = {} if limit is None else {"evaluate.limit": limit}
+    with watched("evaluating"):
+        result = run_study("quickstart", RunOptions(out=out, backend=backend, settings=settings))
+    run = load_run(result.out)
+    click.echo(f"\n{result.report()}\n")
+    click.echo(render_run(run, cell_names(run.head), shutil.get_terminal_size((100, 24)).columns))
+    click.echo(f"\n{_HOW_TO_READ.format(out=out)}")
+    if result.summary.failed:
+        sys.exit(1)

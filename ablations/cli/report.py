@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -46,22 +45,23 @@ def report(
 ) -> None:
     """Write tables, figures and tests of a run, and print its bottom line.
 
-    RUN is a folder that `layerswap run` wrote, finished or not, or a bundle of `layerswap share`.
+    RUN is a folder that `layerswap run` wrote, finished or not.
     Cells without a result are marked as gaps. Further RUNs that asked the same, with several
     experts a role in their recipes, stand beside it in the layout of the paper's Table 6
     (souping). Figures need matplotlib: pip install 'layerswap[plot]'. Files of an earlier report
     that this one does not have are removed; other files in the folder stay.
     """
-    with watched("loading the libraries"), ExitStack() as opened:
+    with watched("loading the libraries"):
         from ablations.report.bottom_line import as_text
         from ablations.report.writer import build
         from ablations.runner.records import load_run
 
         _warn_without_figures(formats)
         tell(Step("reading the records"))
-        folders = [_folder(path, opened) for path in (run, *others)]
-        first, *more = (load_run(folder) for folder in folders)
-        folder = out or (run / "report" if run.is_dir() else run.with_name(f"{run.stem}-report"))
+        for path in (run, *others):
+            _check_place(path)
+        first, *more = (load_run(path) for path in (run, *others))
+        folder = out or run / "report"
         tell(Step("computing tables, tests and figures"))
         written = build(first, formats, folder, others=more, published=published)
     for path in written.files:
@@ -70,16 +70,6 @@ def report(
     click.echo()
     found = written.report
     say_answer(as_text(found.question, found.problems, [*found.bottom_line, *found.merges]))
-
-
-def _folder(path: Path, opened: ExitStack) -> Path:
-    """Return the folder of a run; of a bundle, a temporary one that `opened` closes."""
-    from ablations.hub.bundle import is_bundle, unpacked
-
-    if is_bundle(path):
-        return opened.enter_context(unpacked(path))
-    _check_place(path)
-    return path
 
 
 def _check_place(path: Path) -> None:

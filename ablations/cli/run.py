@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -87,25 +86,19 @@ _KEYS = {
 def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) -> None:
     """Merge and evaluate all models of a study.
 
-    STUDY is a file, a shipped study such as layer_count (see ablations/studies/README.md), or a
-    bundle of `layerswap share`, which is run again with its experts or those of --experts. Tasks of
-    a bundle that run generated programs need --allow-code-execution here.
-    A cell is one model of the study, merged or not. Finished cells are reused, and a cell that
-    fails does not stop the others.
+    STUDY is a file or a shipped study such as layer_count (see ablations/studies/README.md). A cell
+    is one model of the study, merged or not. Finished cells are reused, and a cell that fails does
+    not stop the others.
     """
-    from ablations.hub.bundle import OWN_CHOICE, STUDY, is_bundle, unpacked
-
-    with watched("loading the libraries"), ExitStack() as opened:
+    with watched("loading the libraries"):
         with heeding_interrupts():
             from ablations.report.merged import cell_names
             from ablations.runner import run as runner
 
         short = {key: options.pop(name) for name, key in _KEYS.items()}
-        given = _settings(settings, short)
-        if is_bundle(study):
-            given = {**OWN_CHOICE, **given}
-            study = str(opened.enter_context(unpacked(Path(study))) / STUDY)
-        chosen = runner.RunOptions(settings=given, cell_names=cell_names, **options)
+        chosen = runner.RunOptions(
+            settings=_settings(settings, short), cell_names=cell_names, **options
+        )
         if not dry_run:
             show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
         result = runner.dry_run(study, chosen) if dry_run else runner.run_study(study, chosen)

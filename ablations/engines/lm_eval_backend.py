@@ -25,12 +25,12 @@ from ablations.engines.task_loading import generates, load_tasks, task_manager
 from ablations.engines.watched import WatchedHf, WatchedVllm
 from ablations.machine.progress import Step, tell
 from ablations.models.context import Checkpoint, check_context
-from ablations.sandbox.programs import code_isolation
 from ablations.scoring import outcomes
 from ablations.scoring.observed import task_notes
 from ablations.scoring.read_lm_eval import read_samples, read_scores, what_was_asked
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from ablations.scoring.repeats import mean_scores
+from ablations.tasks.mbpp import code_isolation
 from layerswap_method.errors import InputError, LayerSwapError
 
 logger = logging.getLogger(__name__)

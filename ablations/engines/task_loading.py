@@ -17,8 +17,8 @@ from ablations.engines.task_choice import Choice, choose_tasks
 from ablations.engines.task_faults import check_config, told_faults
 from ablations.machine.interrupts import heeding_interrupts
 from ablations.machine.progress import Step, tell
-from ablations.sandbox.programs import find_isolation
 from ablations.scoring.records import EvaluationRequest
+from ablations.tasks.mbpp import find_isolation
 from ablations.tasks.own_data import with_placed_data
 from layerswap_method.errors import InputError, LayerSwapError, nearest, with_valid
 

@@ -1,4 +1,4 @@
-"""How much a task asks of an engine, before one is started: items, tokens, memory.
+"""How much a task asks of an engine, before one is started: items and tokens.
 
 Reads the data of tasks where it is on this machine, and a tokenizer; nothing is downloaded and no
 weights are read.
@@ -16,9 +16,9 @@ from ablations.engines.task_loading import build_requests, raise_problems
 from ablations.engines.watched import answer_limit
 from ablations.machine.progress import Step, tell
 from ablations.models.context import context_of
-from ablations.sandbox.programs import NoIsolation
 from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.errors import DataAway
+from ablations.tasks.mbpp import NoIsolation
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 
 _COUNTED = 100
@@ -40,9 +40,6 @@ class TaskSize:
 
     answer_tokens: int
     """Tokens that may be generated at most."""
-
-    longest: int
-    """Tokens of the longest sequence, prompt and answer, among those that were counted."""
 
 
 def measure_tasks(
@@ -85,24 +82,6 @@ def measure_tasks(
     return sizes
 
 
-def cache_bytes(model: Path, number_bytes: int) -> int | None:
-    """Return the bytes that a token takes in the key-value cache; None where that is not known.
-
-    Args:
-        model: folder with the config.
-        number_bytes: bytes of one number.
-    """
-    from transformers import AutoConfig
-
-    try:
-        config: Any = AutoConfig.from_pretrained(model).get_text_config()
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return int(2 * config.num_hidden_layers * heads * size * number_bytes)
-    except (OSError, ValueError, AttributeError):
-        return None
-
-
 def _size(request: EvaluationRequest, tokenizer: Any, context: int | None) -> TaskSize:
     items, asked = build_requests(request, _COUNTED)
     counted = len({each.doc_id for each in asked})
@@ -116,15 +95,15 @@ def _size(request: EvaluationRequest, tokenizer: Any, context: int | None) -> Ta
     ]
     # A limit that the user gives may take what the longest prompt leaves of the context.
     leaves = None if given.max_gen_toks is None else max(lengths)
-    prompts = answers = longest = 0
+    prompts = answers = 0
     for second, length in zip(seconds, lengths, strict=True):
         limit = 0
         if not isinstance(second, str):
             limit = answer_limit({**second, **given.as_lm_eval()}, context, longest=leaves)
         kept = length if context is None else min(length, context - limit)
-        prompts, answers, longest = prompts + kept, answers + limit, max(longest, kept + limit)
+        prompts, answers = prompts + kept, answers + limit
     items *= request.protocol.repeats if answers else 1
-    return TaskSize(items, prompts * items // counted, answers * items // counted, longest)
+    return TaskSize(items, prompts * items // counted, answers * items // counted)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from ablations.runner.records import load_run
 from ablations.runner.results import RESULTS_FILE
 from ablations.runner.run import RunOptions, check_folder, run_file
 from ablations.runner.trackers import TrackerName
-from ablations.sandbox.programs import Isolation
+from ablations.sandbox import Isolation
 from ablations.scoring.protocol import Protocol
 from ablations.scoring.records import Backend, Evaluation, Seed
 from ablations.study.experts import ExpertsFile

@@ -1,10 +1,11 @@
-"""Scores of several models side by side, as text. Knows layout; computes nothing."""
+"""Scores of several models side by side, as text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from ablations.drawing.text_table import text_table
+from ablations.runner.records import Run
 from ablations.scoring.records import Evaluation, TaskScore
 from ablations.statistics.as_text import with_interval
 
@@ -41,6 +42,20 @@ def render_table(
     ]
     rows = [[name, *map(format_score, row)] for name, row in zip(evaluations, scores, strict=True)]
     return text_table(["", *heads], rows, width=width)
+
+
+def render_run(run: Run, names: Mapping[str, str], width: int = 100) -> str:
+    """Return the table of a run, a row for every finished cell; percent where a metric is a share.
+
+    Args:
+        run: whose cells have the same tasks.
+        names: label of a cell -> its row name; cells without one are left out.
+        width: characters a line may have.
+    """
+    cells = {names[cell.label]: cell.evaluation() for cell in run.cells if cell.label in names}
+    tasks = list(dict.fromkeys(score.task for each in cells.values() for score in each.scores))
+    (first, *others) = {task.partition("_")[0] for task in tasks}
+    return render_table(cells, tasks, strip_prefix="" if others else f"{first}_", width=width)
 
 
 def _asked(scores: Sequence[TaskScore]) -> str:

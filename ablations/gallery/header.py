@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 FIELDS = ("What", "Run", "Needs", "Languages", "Source", "Expected", "To change")
 """What a header says, in this order."""
 
@@ -52,3 +55,9 @@ def languages(header: dict[str, str]) -> list[str]:
 
 def _listed(names: list[str] | tuple[str, ...]) -> str:
     return ", ".join(f"{name}:" for name in names)
+
+
+def measured(header: Mapping[str, str]) -> str:
+    """Return what a header says of measured scores, in a few words."""
+    found = re.search(r"[Mm]easured by us: ([^.;]*(?:\.\d[^.;]*)*)", header.get("Expected", ""))
+    return f"measured: {found[1].strip()}" if found else "not measured by us"

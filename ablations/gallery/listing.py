@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ablations.drawing.text_table import text_table
 from ablations.gallery.find import find_recipe, shipped_recipes
-from ablations.gallery.header import SCHEMA_LINE, read_header
-from ablations.gallery.index import measured, settings
+from ablations.gallery.header import SCHEMA_LINE, measured, read_header
 from ablations.gallery.schema import FILE, schema_text
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.strict_yaml import parse_yaml
+
+_SHORT = {
+    "bottom_layers": "b",
+    "top_layers": "u",
+    "bottom_transition": "t_b",
+    "top_transition": "t_u",
+}
 
 
 def list_recipes(language: str | None = None) -> list[dict[str, str]]:
@@ -41,6 +49,18 @@ def list_recipes(language: str | None = None) -> list[dict[str, str]]:
     if language is not None and language not in known:
         raise InputError(f"no recipe for {language!r}; there are recipes for {', '.join(known)}")
     return [row for row in rows if language is None or language in row["languages"].split(", ")]
+
+
+def settings(document: Mapping[str, Any]) -> str:
+    """Return what a recipe sets, in a few words: `b=5 u=2`, or other parameters by name."""
+    method = str(document["merge_method"])
+    given = document.get("parameters") or {}
+    counts = [f"{short}={given[name]}" for name, short in _SHORT.items() if given.get(name)]
+    others = [f"{name}: {value}" for name, value in given.items() if name not in _SHORT]
+    said = ", ".join([*([" ".join(counts)] if counts else []), *others])
+    if method == "layer_swap":
+        return said
+    return f"`{method}`" + (f", {said}" if said else "")
 
 
 def as_table(rows: list[dict[str, str]]) -> str:

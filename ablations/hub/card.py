@@ -130,12 +130,6 @@ def read_card(model: Path) -> ModelCard:
     return card
 
 
-def has_results(card: ModelCard) -> bool:
-    """Return whether a card has an evaluation, as huggingface_hub reads it."""
-    data: Any = card.data
-    return bool(data.to_dict().get("model-index"))
-
-
 def local_paths(model: Path) -> list[str]:
     """Return the folders of this machine that a merge's recipe names: others do not have them.
 

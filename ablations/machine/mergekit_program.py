@@ -16,7 +16,7 @@ from ablations.machine.whole_files import replaced_folder, write_text
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
 
-FINGERPRINT_FILE = "quickstart_fingerprint.txt"
+FINGERPRINT_FILE = "layerswap_merge.key"
 _TAIL_LINES = 15
 
 

@@ -235,7 +235,7 @@ class RunFile(Frozen):
     """The study's question."""
 
     experts: dict[str, str]
-    """Expert name -> where it was found (folder, or ``base+adapter``)."""
+    """Expert name -> folder, or hub id with its commit; ``base+adapter`` of either."""
 
     cells: tuple[PlannedCell, ...]
     """Every cell of the study, in order; not only the finished ones."""

@@ -23,14 +23,12 @@ from ablations.runner.cell_lines import CellLines, CellNames, named
 from ablations.runner.engines import EngineSetup
 from ablations.runner.loop import LOCKS, ShowCell, Summary, now, run_cells
 from ablations.runner.processes import ProcessExecutor
-from ablations.runner.rates import earlier_rates
 from ablations.runner.results import RESULTS_FILE, write_results
 from ablations.runner.trackers import Tracker, TrackerName
 from ablations.runner.unfinished import answers_path
 from ablations.runner.versioned_files import RUN_FILE, other_schema
 from ablations.runner.work import Executor, WorkEvaluator
-from ablations.study.cost import counted
-from ablations.study.describe import describe_plan
+from ablations.study.describe import counted, describe_plan
 from ablations.study.experts import ExpertsFile, find_experts_file
 from ablations.study.files import StudyFile, find_study, read_study
 from ablations.study.overrides import folder_words
@@ -133,8 +131,7 @@ class RunResult:
 def dry_run(study: str, options: RunOptions) -> str:
     """Return the cells of a study with their layers, and what running them would cost.
 
-    Nothing is written or downloaded. Tokens are counted in data that is on this machine, and the
-    time is from earlier records beside the run folder.
+    Nothing is written or downloaded. Tokens are counted in data that is on this machine.
 
     Raises:
         InputError: with every problem of the study, or for a folder that is another's.
@@ -160,11 +157,9 @@ def dry_run(study: str, options: RunOptions) -> str:
     return describe_plan(
         plan,
         materialize=options.materialize,
-        jobs=options.jobs or 1,
         selected={cell.label for cell in chosen},
         finished=finished,
         sizes=measure_tasks(asked.values(), plan.base.folder, plan.options.max_model_len),
-        rates=earlier_rates(out.parent, plan),
     )
 
 
@@ -203,10 +198,9 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
     executor = _executor(setup, options)
     provenance = {
         "study": plan.study.name,
-        "experts": {name: expert.reference for name, expert in plan.experts.items()},
+        "experts": {name: expert.source for name, expert in plan.experts.items()},
         "plan_versions": dict(plan.versions),
         "dtype": plan.options.dtype,
-        "num_weights": plan.num_weights,
         "code": {package.name: fingerprint_code(package)[:12] for package in _CODE},
     }
     shows: list[ShowCell] = []
@@ -347,7 +341,7 @@ def _write_run_file(out: Path, plan: StudyPlan) -> records.RunFile:
     head = records.RunFile(
         study=plan.study,
         question=plan.study.question,
-        experts={name: expert.reference for name, expert in plan.experts.items()},
+        experts={name: expert.source for name, expert in plan.experts.items()},
         cells=tuple(records.PlannedCell.of(cell) for cell in plan.cells),
         num_layers=plan.num_layers,
         protocol=plan.protocol,
@@ -389,7 +383,7 @@ def _changed(out: Path, known: records.RunFile, plan: StudyPlan) -> str | None:
         for role, name in cell.experts.items()
     ]
     for said, old, new in places:
-        was, is_now = known.experts.get(old), plan.experts[new].reference
+        was, is_now = known.experts.get(old), plan.experts[new].source
         if was is not None and was != is_now:
             raise InputError(
                 f"{out}: holds a run of other experts ({said} was {was} and is now {is_now}); "

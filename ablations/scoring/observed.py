@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ablations.sandbox.programs import Isolation, describe_isolation
+from ablations.sandbox import Isolation
 from ablations.scoring.language_id import is_in_language, why_not_judged
 from ablations.scoring.outcomes import Key, Outcome
+from ablations.tasks.mbpp import describe_isolation
 
 LANGUAGE_FIDELITY = "language_fidelity"
 """1 where the answer is in the language of the task, by `ablations.scoring.language_id`."""

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ablations.machine.fingerprint import fingerprint_of
-from ablations.sandbox.programs import RunCode
 from ablations.scoring.observed import OBSERVED, Observer
 from ablations.scoring.outcomes import Key, Outcome
 from ablations.scoring.records import Sample, TaskScore
 from ablations.statistics.bootstrap import bootstrap
 from ablations.statistics.corpus import corpus_metric
 from ablations.statistics.intervals import Interval, mean_stderr, wilson_interval
+from ablations.tasks.mbpp import RunCode
 from layerswap_method.errors import LayerSwapError
 
 _PERCENT_METRICS = ("bleu", "chrf", "chrf++", "ter")

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from ablations.sandbox.programs import Isolation
-from ablations.sandbox.watch import ProgramVerdict
+from ablations.sandbox import Isolation, ProgramVerdict
 from ablations.scoring.protocol import Protocol
 from ablations.statistics.intervals import Interval
 from ablations.tasks.catalog import PREFIX, SHIPPED_TASKS

@@ -1,11 +1,7 @@
-"""Whose chat template a study needs, and who is asked in a way it was not trained for.
-
-Knows experts and their tokenizers; loads no weights.
-"""
+"""Whose tokenizer and chat template a study needs."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,17 +10,6 @@ from ablations.models.find import Expert
 from ablations.study.cells import Expansion
 from ablations.study.documents import unmerged
 from ablations.study.schema import Study
-
-_BASE_NAME = re.compile(r"(?:^|[-_./])(?:base|pt)(?:$|[-_./@+])", re.IGNORECASE)
-"""In the names of models that were only pretrained: ``Qwen3-8B-Base``, ``gemma-3-4b-pt``."""
-
-_BARE_NAME = re.compile(
-    r"(?:^|/)(?:(?:Meta-)?Llama-\d(?:\.\d)?|Qwen(?:1\.5|2|2\.5)|gemma(?:-2)?|SmolLM2?)"
-    r"-\d+(?:\.\d+)?[bm](?:-hf)?(?:@|$)|(?:^|/)Mistral-7B-v0\.\d(?:@|$)",
-    re.IGNORECASE,
-)
-"""Families whose pretrained model has the name without an ending: ``Llama-3.1-8B``,
-``Qwen2.5-7B``. (``Qwen3-8B`` was trained on chats.)"""
 
 _TOKENIZERS = ("tokenizer", "tokenizer_source", "chat_template")
 """Keys of a recipe that make a tokenizer of its own for the merge."""
@@ -62,28 +47,17 @@ def tokenizer_problems(expansion: Expansion, experts: Mapping[str, Expert]) -> I
             )
 
 
-def is_named_as_base(reference: str) -> bool:
-    """Return whether the name of a model says that it was only pretrained."""
-    is_bare = "+" not in reference and _BARE_NAME.search(reference)
-    return bool(is_bare or _BASE_NAME.search(reference))
-
-
 def chat_notes(study: Study, experts: Mapping[str, Expert]) -> Iterator[str]:
-    """Yield which models are asked otherwise than they were trained to be, as far as names tell."""
-    is_base = {
-        name: is_named_as_base(expert.source or expert.reference)
-        or (len(experts) > 1 and name == study.experts.base)
-        for name, expert in experts.items()
-    }
+    """Yield which models may be asked otherwise than they were trained to be."""
+    base = study.experts.base if len(experts) > 1 else None
     if study.evaluate.is_chat:
-        asked = [name for name, base in is_base.items() if base and "base" in study.baseline]
-        if asked:
+        if base is not None and "base" in study.baseline:
             yield (
-                f"{', '.join(asked)} is a base model that is asked with a chat template: unless it "
-                "was trained on chats, its scores say little about what it knows"
+                f"{base} is the base and is asked with a chat template: unless it was trained on "
+                "chats, its scores say little about what it knows"
             )
         return
-    chatty = [n for n, base in is_base.items() if not base and has_template(experts[n].folder)]
+    chatty = [n for n, each in experts.items() if n != base and has_template(each.folder)]
     if chatty:
         verb = "has" if len(chatty) == 1 else "have"
         yield (

@@ -1,39 +1,43 @@
-"""A study's plan as text: its cells with their layers. What it costs is in `cost`."""
+"""A study's plan as text: its cells with their layers, and what is left to do."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 
 from ablations.engines.work_size import TaskSize
 from ablations.study.cells import Cell
-from ablations.study.cost import Rates, Running, cost_lines, counted
+from ablations.study.documents import unmerged
 from ablations.study.planning import StudyPlan
-from layerswap_method.drawing import SYMBOLS, draw_line
-from layerswap_method.plan import Source
+from layerswap_method.algorithm.plan import Source
+from layerswap_method.checkpoints.spans import torch_dtype
+from layerswap_method.layer_swap.drawing import SYMBOLS, draw_line
+from layerswap_method.merge_stream import can_stream
+
+
+def counted(count: int, thing: str) -> str:
+    """Return ``1 cell`` or ``2 cells``."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def describe_plan(
     plan: StudyPlan,
     *,
     materialize: bool,
-    jobs: int,
     selected: Collection[str] | None = None,
     finished: Collection[str] = (),
     sizes: Mapping[str, TaskSize | str] | None = None,
-    rates: Rates | None = None,
 ) -> str:
     """Return the plan: experts, notes, cells with their layers drawn, cost.
 
     Args:
         plan: the plan.
         materialize: whether every merge is written to disk.
-        jobs: engines at once.
         selected: labels of the cells that ``--only`` leaves; None for all.
         finished: keys of the records that are there.
         sizes: task -> what it asks of a model; None says nothing of items and tokens.
-        rates: what earlier records took; None where there are none.
     """
-    study, run = plan.study, Running(materialize, jobs)
+    study = plan.study
     lines = [f"study {study.name}: {study.question}"]
     lines += [f"  source: {study.source}"] if study.source else []
     lines += [f"  {name}: {expert.reference}" for name, expert in plan.experts.items()]
@@ -55,9 +59,65 @@ def describe_plan(
     left = {
         key: task for cell in cells for task, key in cell.score_keys.items() if key not in finished
     }
+    if not left:
+        return "\n".join([*lines, "", "cost: none; every task of these cells is finished"])
     return "\n".join(
-        [*lines, "", *cost_lines(plan, [*todo.values()], left, len(cells), run, sizes, rates)]
+        [
+            *lines,
+            "",
+            f"cost: {counted(len(left), 'evaluation')} for {counted(len(cells), 'cell')}, on "
+            f"{plan.backend} in {plan.options.dtype}",
+            f"  tasks: {', '.join(dict.fromkeys(left.values()))}; "
+            f"items per task: {study.evaluate.limit or 'all'}",
+            f"  models to load: {len(todo)}",
+            _disk(plan, [*todo.values()], materialize=materialize),
+            *_work(plan, Counter(left.values()), sizes or {}),
+        ]
     )
+
+
+def _disk(plan: StudyPlan, todo: Sequence[Cell], *, materialize: bool) -> str:
+    """Return which merges become checkpoints: those that no running engine can take."""
+    adapted = {each.reference for each in plan.experts.values() if each.adapter is not None}
+    written = [
+        cell
+        for cell in todo
+        if (materialize or not can_stream(cell.merge)) and unmerged(cell.merge) in (None, *adapted)
+    ]
+    size = plan.num_weights * sum(_bytes_each(plan, cell) for cell in written)
+    return f"  checkpoints written to disk: {len(written)} ({_size(size)} in all, one at a time)"
+
+
+def _work(
+    plan: StudyPlan, times: Mapping[str, int], sizes: Mapping[str, TaskSize | str]
+) -> list[str]:
+    known = {task: each for task, each in sizes.items() if isinstance(each, TaskSize)}
+    lines = []
+    if known:
+        items = sum(times[task] * size.items for task, size in known.items())
+        prompts = sum(times[task] * size.prompt_tokens for task, size in known.items())
+        answers = sum(times[task] * size.answer_tokens for task, size in known.items())
+        what = "items with repeats" if plan.study.evaluate.repeats > 1 else "items"
+        lines += [
+            f"  {what}: {items:,}; tokens: about {prompts:,} in prompts and at most {answers:,} "
+            "in answers"
+        ]
+    uncounted = {task: why for task, why in sizes.items() if isinstance(why, str)}
+    return [*lines, *(f"  {task}: not counted: {why}" for task, why in uncounted.items())]
+
+
+def _bytes_each(plan: StudyPlan, cell: Cell) -> int:
+    """Return the bytes of one number in the checkpoint of a merge."""
+    stated = cell.merge.get("out_dtype") or cell.merge.get("dtype") or plan.options.dtype
+    return 4 if stated == "auto" else torch_dtype(str(stated).removeprefix("torch.")).itemsize
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
 
 
 def _drawn(cell: Cell) -> str:

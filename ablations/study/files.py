@@ -1,13 +1,8 @@
-"""Reads study files. Knows YAML and what the schema says of it; opens no expert.
-
-A file with a fault is read as far as it goes, so that what is wrong with the rest of it can be
-reported along with the fault.
-"""
+"""Read study files: every fault of form is reported at once."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,8 +16,8 @@ from ablations.study.overrides import with_settings
 from ablations.study.recipe_experts import with_recipe_experts
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.recipe.problems import problems
-from layerswap_method.recipe.references import is_there, named_models, resolve_from
+from layerswap_method.recipe.parameters import Words, problems
+from layerswap_method.recipe.references import beside, is_there, named_models
 from layerswap_method.recipe.strict_yaml import read_yaml
 
 STUDIES = Path(__file__).parent.parent / "studies"
@@ -36,16 +31,16 @@ _GRIDS = {
 
 @dataclass(frozen=True)
 class StudyFile:
-    """A study file as far as it could be read."""
+    """A study file, or what is wrong with its form."""
 
     path: Path
     """The file."""
 
     study: Study | None
-    """The study without its faulty parts; None where too little is left."""
+    """The study; None where the file has a fault."""
 
     problems: tuple[str, ...]
-    """What is wrong so far; none of it may be passed over before anything is run."""
+    """What is wrong with its form."""
 
     settings: tuple[str, ...] = ()
     """Keys that the command line has set; they count before the experts file's."""
@@ -83,21 +78,11 @@ def find_shipped(text: str, folder: Path, what: str) -> Path:
     above = (each for each in Path.cwd().parents if is_there(each / path))
     place = next(above, None) if path.suffix in (".yml", ".yaml") else None
     found = f" (it is in {place}: run the command there)" if place is not None else ""
-    guess = _neighbour(path) or nearest(path.stem, shipped)
+    guess = nearest(path.stem, shipped)
     raise InputError(
         f"{text}: no such {what} file{found}, and no shipped one has that name{guess}"
         f"{'' if guess else '.'} Shipped are {', '.join(shipped)}"
     )
-
-
-def _neighbour(path: Path) -> str:
-    """Return the hint at a file beside `path` that has nearly its name; "" for none."""
-    with contextlib.suppress(OSError):  # a name too long for a file
-        files = {each.stem: str(each) for each in path.parent.glob("*.y*ml")}
-        hint = nearest(path.stem, files)
-        near = [file for stem, file in files.items() if repr(stem) in hint]
-        return f"; did you mean {near[0]!r}?" if near else ""
-    return ""
 
 
 def _another_kind(path: Path, document: Mapping[str, Any]) -> str | None:
@@ -123,8 +108,8 @@ def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFi
         settings: what the command line sets in it; see `ablations.study.overrides`.
 
     Raises:
-        InputError: when the file cannot be read as YAML at all, or for an unknown key in
-            `settings`.
+        InputError: when the file cannot be read as YAML at all, or for a place in `settings`
+            that cannot be.
     """
     settings = settings or {}
     document = read_yaml(path)
@@ -144,15 +129,18 @@ def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFi
     others = {key: value for key, value in settings.items() if key != "recipe"}
     document = with_recipe_experts(with_settings(document, others))
     try:
-        study: Study | None = _placed(Study.model_validate(document), own_folder(path))
+        study = _placed(Study.model_validate(document), own_folder(path))
     except ValidationError as error:
         found = form_problems(Study, document, error, "the study")
-        set_here = tuple(f"{key} " for key in settings)
+        set_here = tuple(start for key in settings for start in _starts(key))
         problems += tuple(f"--set {p}" if p.startswith(set_here) else p for p in found)
-        study = _salvaged(document, error)
-    # Without its recipe there is too little left: what is varied would be asked about in vain.
-    is_whole = not any(problem.startswith("recipe") for problem in problems)
-    return StudyFile(path, study if is_whole else None, problems, tuple(settings))
+    return StudyFile(path, None if problems else study, problems, tuple(settings))
+
+
+def _starts(key: str) -> tuple[str, str]:
+    """Return how messages begin that are about a key, or say that there is none of its name."""
+    above, _, name = key.rpartition(".")
+    return f"{key} ", f"{above or 'the study'} has the unknown key {name!r}"
 
 
 def own_folder(file: Path) -> Path | None:
@@ -166,7 +154,7 @@ def own_folder(file: Path) -> Path | None:
 
 def near(path: str | None, folder: Path | None) -> str | None:
     """Return a path of a file in `folder` as the working directory means it; see `beside`."""
-    return None if path is None else str(resolve_from(path, folder))
+    return None if path is None else str(beside(path, folder))
 
 
 def _placed(study: Study, folder: Path | None) -> Study:
@@ -182,15 +170,10 @@ def _read_recipe(text: str, folder: Path) -> dict[str, Any]:
     Raises:
         InputError: where there is none.
     """
-    path = resolve_from(text, folder)
+    path = beside(text, folder)
     if not is_there(path):
-        above = (folder / text).parent
-        # By their stems: the same ending is no weight_cosine.
-        like = (each for each in above.glob("*.y*ml") if nearest(Path(text).stem, [each.stem]))
-        near = nearest(Path(text).name, [each.name for each in like])
-        start = f"{near} W" if near else "; w"
         raise InputError(
-            f"{folder / text}: no such file{start}rite a path from the folder of the study file "
+            f"{folder / text}: no such file; write a path from the folder of the study file "
             "(or from the working directory), or the recipe itself (merge_method:, models: ...)"
         )
     document = read_yaml(path)
@@ -212,22 +195,6 @@ def _moved(part: str, recipe: Path, study: Path) -> str:
     return found if "/" in found else f"./{found}"
 
 
-def _salvaged(document: dict[str, Any], error: ValidationError) -> Study | None:
-    """Return the study without the parts that `error` is about, if that is still a study."""
-    rest = copy.deepcopy(document)
-    for item in error.errors():
-        holder: Any = rest
-        *above, last = item["loc"] if item["type"] == "extra_forbidden" else item["loc"][:1]
-        for part in above:
-            holder = holder.get(part) if isinstance(holder, dict) else None
-        if isinstance(holder, dict):
-            holder.pop(last, None)
-    try:
-        return Study.model_validate(rest)
-    except ValidationError:
-        return None
-
-
 def form_problems(
     model: type[BaseModel], document: Any, error: ValidationError, whole: str
 ) -> tuple[str, ...]:
@@ -239,4 +206,4 @@ def form_problems(
         error: what pydantic raised.
         whole: what `model` stands for, where an error is about all of it.
     """
-    return tuple(problems(model, document, error))
+    return tuple(problems(model, document, error, Words(whole, grids=_GRIDS, lists_keys=True)))

@@ -1,4 +1,4 @@
-"""What the command line sets in a study: ``--set evaluate.limit=50``. Knows the schema's keys.
+"""What the command line sets in a study: ``--set evaluate.limit=50``.
 
 A setting goes into the document before it is validated, so it counts exactly as if it stood in the
 study file, in the checks and in the key of a record.
@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
-
-from pydantic import BaseModel
 
 from ablations.engines.options import MEMORY_OPTIONS
 from ablations.machine.fingerprint import fingerprint_of
-from ablations.study.schema import Study
-from layerswap_method.errors import InputError, nearest
-from layerswap_method.recipe.problems import Place, block_of, type_at
+from layerswap_method.errors import InputError
 from layerswap_method.recipe.strict_yaml import parse_yaml
 
 _LONGEST = 40
@@ -43,25 +39,39 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 
 def with_settings(document: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a study's document with every setting in its place.
+    """Return a study's document with every setting in its place; the schema checks it afterwards.
 
     Args:
         document: the content of the study file.
         settings: key, such as ``evaluate.limit`` -> value.
 
     Raises:
-        InputError: for every key that the schema does not have, with the nearest valid name.
+        InputError: for a key below a value that has no keys, or past the end of a list.
     """
-    changed, problems = copy.deepcopy(document), list[str]()
+    changed = copy.deepcopy(document)
     for key, value in settings.items():
-        problem = _set(changed, key, value)
-        if problem is not None:
-            problems.append(f"--set {key}: {problem}")
-    if len(problems) == 1:
-        raise InputError(problems[0])
-    if problems:
-        raise InputError.from_problems("--set", problems)
+        holder, rest = changed, key
+        while rest:
+            name, rest = _first_name(holder, rest)
+            if isinstance(holder, list) and not (name.isdigit() and int(name) < len(holder)):
+                raise InputError(f"--set {key}: no {name!r} in a list of {len(holder)}, from 0")
+            if not isinstance(holder, dict | list):
+                raise InputError(f"--set {key}: {holder!r} has no keys")
+            place: Any = int(name) if isinstance(holder, list) else name
+            if not rest:
+                holder[place] = value
+            elif isinstance(holder, dict) and holder.get(place) is None:
+                holder[place] = {}
+            holder = holder[place]
     return changed
+
+
+def _first_name(holder: Any, key: str) -> tuple[str, str]:
+    """Return the longest beginning of `key` that is there, and the rest: a name may have dots."""
+    parts = key.split(".")
+    splits = [(".".join(parts[:n]), ".".join(parts[n:])) for n in range(len(parts), 0, -1)]
+    there = (each for each in splits if isinstance(holder, dict) and each[0] in holder)
+    return next(there, splits[-1])
 
 
 def is_set(settings: Collection[str], key: str) -> bool:
@@ -84,63 +94,3 @@ def folder_words(settings: Mapping[str, Any]) -> list[str]:
         hashed = f"{parts[-1]}-{fingerprint_of(value=value)[:8]}"
         words.append((text if len(text) <= _LONGEST else hashed).replace("_", "-"))
     return words
-
-
-def _set(document: dict[str, Any], key: str, value: Any) -> str | None:
-    """Set one value in place; return why it cannot be."""
-    place: Place = ()
-    holder: Any = document
-    rest = key.split(".")
-    while True:
-        block = block_of(type_at(Study, place))
-        if block is not None and rest[0] not in block.model_fields:
-            return _unknown(place, rest, block)
-        part = _next_part(holder, rest)
-        rest = rest[part.count(".") + 1 :]
-        name: Any = part
-        if isinstance(holder, list):
-            if not part.isdigit() or int(part) >= len(holder):
-                key = _written(place)
-                return (
-                    f"{key} is a list of {len(holder)}; write {key}.NUMBER, from 0, for one of "
-                    f"them, or {key}=[...] for all of it"
-                )
-            name = int(part)
-        if not rest:
-            holder[name] = value
-            return None
-        place = (*place, name)
-        below = holder[name] if isinstance(holder, list) else holder.get(name)
-        if below is None:
-            below = holder[name] = {}
-        if not isinstance(below, dict | list):
-            return f"{_written(place)} is {below!r}, which has no keys"
-        holder = below
-
-
-def _next_part(holder: Any, rest: list[str]) -> str:
-    """Return the longest beginning of `rest` that is a key; names in `vary` may have dots."""
-    joined = (".".join(rest[:end]) for end in range(len(rest), 0, -1))
-    return next((each for each in joined if isinstance(holder, dict) and each in holder), rest[0])
-
-
-def _unknown(place: Place, rest: list[str], block: type[BaseModel]) -> str:
-    written = ".".join([*map(str, place), *rest])
-    known = list(_keys(Study))
-    same = [each for each in known if each.split(".")[-1] == rest[-1]]
-    hint = f"; did you mean {same[0]!r}?" if same else nearest(written, known)
-    listed = ", ".join(block.model_fields)
-    return f"{_written(place)} has no key {rest[0]!r}{hint}; its keys are {listed}"
-
-
-def _keys(model: type[BaseModel], above: str = "") -> Iterator[str]:
-    """Yield every key of a model and of the blocks in it, with dots between them."""
-    for name, field in model.model_fields.items():
-        yield f"{above}{name}"
-        below = block_of(field.annotation)
-        if below is not None:
-            yield from _keys(below, f"{above}{name}.")
-
-
-def _written(place: Place) -> str:
-    return ".".join(map(str, place)) or "the study"

@@ -139,9 +139,9 @@ def plan_study(
         InputError: listing every problem.
         LayerSwapError: for data on a hub that cannot be asked.
     """
-    problems = list(file.problems)
     if file.study is None:
-        raise InputError.from_problems(str(file.path), problems)
+        raise InputError.from_problems(str(file.path), list(file.problems))
+    problems: list[str] = []
     study, named, folder = _with_experts(file, file.study, experts_file, problems)
     with _collected(problems):
         study = with_benchmarks(_with_stated_dtype(study))

@@ -4,7 +4,7 @@ A study is a grid of merges, each to be evaluated: ``recipe × vary × experts``
 models of the same experts, all asked the same tasks. `vary` can choose the experts, too.
 
 The text below each field is what `ablations/studies/README.md` says of it; after a change run
-``python -m ablations.study.reference``.
+``python -m tools.study_page``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 from ablations.engines.options import EngineOptions
-from ablations.sandbox.programs import Isolation
+from ablations.sandbox import Isolation
 from ablations.scoring.protocol import Protocol
 from ablations.scoring.records import Seed
 from layerswap_method.frozen import Described

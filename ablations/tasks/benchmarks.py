@@ -40,16 +40,17 @@ def mgsm_tasks(benchmark: str, languages: Languages) -> Iterator[dict[str, Any]]
 
     MGSM-Rev2 has other questions; its exemplars are those of MGSM.
     """
-    loader = {"custom_dataset": FunctionName("ablations.tasks.mgsm_rev2.load_mgsm_rev2")}
     for code, language in languages.items():
         if (words := language.mgsm) is None:
             continue
         strict = {"function": "regex", "regex_pattern": answer_pattern(*words.phrases)}
         flexible = {"function": "regex", "regex_pattern": f"({NUMBER})", "group_select": -1}
+        data = _data(benchmark, {code: words.config})
+        if benchmark == "mgsm_rev2":
+            data["dataset_kwargs"]["exemplars"] = HUB_IDS["mgsm"]
         yield {
             **_head(benchmark, code, language, template="mgsm"),
-            **(loader if benchmark == "mgsm_rev2" else {}),
-            **_data(benchmark, {code: words.config}),
+            **data,
             "doc_to_text": f"{words.question}{{{{question}}}}\n{words.answer}",
             "generation_kwargs": _greedy([words.question.strip(), *SPECIAL_STOPS]),
             "filter_list": [

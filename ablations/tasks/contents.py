@@ -80,14 +80,12 @@ class TaskContents:
         if not isinstance(codes, dict) or not isinstance(benchmark, str):
             return fingerprint_folder(self._data_dir)
         places = [self._data_dir / benchmark, self._data_dir]
-        patterns = ["{}_*"]
+        pattern = "{}_*"
         if benchmark == "mgsm_rev2":  # tables of its own, and MGSM's exemplars
-            places.append(self._data_dir / "mgsm")
-            patterns = ["*{}.tsv", "{}_train*"]
+            places[1], pattern = self._data_dir / "mgsm", "*{}[._]t*"
         return [
             fingerprint_files(
-                place,
-                {f for code in codes for each in patterns for f in place.glob(each.format(code))},
+                place, {f for code in codes for f in place.glob(pattern.format(code))}
             )
             for place in places
         ]

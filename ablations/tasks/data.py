@@ -42,6 +42,9 @@ class Source(Frozen):
     optional: tuple[str, ...] = ()
     """Columns that a translation may lack."""
 
+    file: str = "{language}_{split}.jsonl"
+    """Name of a local file; a ``.tsv`` has a question, a tab and its number on every line."""
+
     access: str = ""
     """How to get the data where that takes more than a download."""
 
@@ -50,6 +53,13 @@ MGSM = Source(
     benchmark="mgsm",
     columns=("question", "answer", "answer_number", "equation_solution"),
     texts=("question",),
+)
+MGSM_REV2 = Source(
+    benchmark="mgsm_rev2",
+    columns=("question",),
+    texts=("question",),
+    optional=("answer_number", "answer", "number"),  # the hub's columns could not be looked up
+    file="mgsm_{language}.tsv",  # as github.com/google-research-datasets/MGSM-Rev2 has them
 )
 BELEBELE = Source(
     benchmark="belebele",
@@ -80,29 +90,43 @@ MMLU = Source(
 
 
 def load_mgsm(
-    *, hub_id: str, configs: Mapping[str, str], data_dir: Path | str | None = None, **_metadata: Any
+    *,
+    hub_id: str,
+    configs: Mapping[str, str],
+    exemplars: str | None = None,
+    data_dir: Path | str | None = None,
+    **_metadata: Any,
 ) -> dict[str, Dataset]:
-    """Return MGSM's splits ``train`` (whole exemplars) and ``test``.
+    """Return the splits ``train`` (whole exemplars) and ``test`` of MGSM or MGSM-Rev2.
+
+    Args:
+        hub_id: of the questions.
+        configs: language -> its config.
+        exemplars: hub id of MGSM for MGSM-Rev2, which has corrected questions and no exemplars;
+            None for MGSM itself.
+        data_dir: folder of local files; None for the hub.
 
     Raises:
         InputError: when the data is not there, or not MGSM's.
     """
     ((language, config),) = configs.items()
+    place: dict[str, Any] = {"config": config, "data_dir": data_dir}
+    questions = MGSM if exemplars is None else MGSM_REV2
     return {
-        split: load_mgsm_split(language, split, hub_id=hub_id, config=config, data_dir=data_dir)
-        for split in ("train", "test")
+        "train": _mgsm_split(MGSM, language, "train", hub_id=exemplars or hub_id, **place),
+        "test": _mgsm_split(questions, language, "test", hub_id=hub_id, **place),
     }
 
 
-def load_mgsm_split(
-    language: str, split: str, *, hub_id: str, config: str, data_dir: Path | str | None
-) -> Dataset:
-    """Return ``train`` (whole exemplars) or ``test`` of MGSM in one language.
-
-    Raises:
-        InputError: when the data is not there, or not MGSM's.
-    """
-    rows = read_rows(MGSM, language, split, hub_id=hub_id, config=config, data_dir=data_dir)
+def _mgsm_split(source: Source, language: str, split: str, **place: Any) -> Dataset:
+    rows = read_rows(source, language, split, **place)
+    if source is MGSM_REV2:
+        numbers = [next((r[name] for name in source.optional if name in r), None) for r in rows]
+        rows = [
+            dict.fromkeys(MGSM.columns)
+            | {"question": row["question"].strip(), "answer_number": number}
+            for row, number in zip(rows, numbers, strict=True)
+        ]
     problems = []
     for index, row in enumerate(rows):
         if (number := read_number(str(row["answer_number"]))) is None:
@@ -113,8 +137,9 @@ def load_mgsm_split(
             row["answer_number"] = f"{number:f}"
     if split == "train" and len(rows) < MGSM_EXEMPLARS:
         problems.append(f"{len(rows)} exemplars; needed are {MGSM_EXEMPLARS}")
-    refuse(f"mgsm {language} ({split})", problems)
-    return make_dataset(f"mgsm {language} ({split})", rows)
+    where = f"{source.benchmark} {language} ({split})"
+    refuse(where, problems)
+    return make_dataset(where, rows)
 
 
 def load_belebele(
@@ -233,7 +258,7 @@ def read_rows(
         rows, where = _from_hub(source, hub_id, config, split), f"{hub_id} ({config}, {split})"
     else:
         path = _find_file(source, language, split, Path(data_dir))
-        rows, where = _from_file(path), str(path)
+        rows, where = (_from_table if path.suffix == ".tsv" else _from_file)(path), str(path)
     if not rows:
         raise InputError(f"{where}: no rows")
     problems = [
@@ -257,17 +282,18 @@ def _find_file(source: Source, language: str, split: str, data_dir: Path) -> Pat
     if not data_dir.is_dir():
         raise InputError(f"{data_dir}: no such data folder")
     folder = data_dir / source.benchmark
+    file = source.file.format(language=language, split=split)
     if not folder.is_dir():
         # A folder of one benchmark, as MGSM's files are handed around.
-        bare = data_dir / f"{language}_{split}.jsonl"
+        bare = data_dir / file
         if source is MGSM and bare.is_file():
             return bare
         names = [each.name for each in data_dir.iterdir()]
         raise InputError(
             f"{data_dir}: no folder {source.benchmark!r} in it{nearest(source.benchmark, names)}; "
-            f"expected is {source.benchmark}/{language}_{split}.jsonl"
+            f"expected is {source.benchmark}/{file}"
         )
-    path = folder / f"{language}_{split}.jsonl"
+    path = folder / file
     if not path.is_file():
         names = [each.name for each in folder.iterdir() if each.is_file()]
         raise InputError(f"{path}: no such file{nearest(path.name, names)}")
@@ -288,6 +314,19 @@ def _from_file(path: Path) -> list[Row]:
     return rows
 
 
+def _from_table(path: Path) -> list[Row]:
+    rows = []
+    try:
+        for number, line in read_lines(path):
+            question, tab, answer = line.lstrip("\ufeff").rpartition("\t")
+            if not tab:
+                raise InputError(f"{path}, line {number}: no tab between a question and its number")
+            rows.append({"question": question, "answer_number": answer.strip()})
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {describe_error(error)}") from error
+    return rows
+
+
 def _from_hub(source: Source, hub_id: str, config: str, split: str) -> list[Row]:
     from datasets import load_dataset
 
@@ -298,7 +337,8 @@ def _from_hub(source: Source, hub_id: str, config: str, split: str) -> list[Row]
         hint = f" {source.access}." if source.access else ""
         raise DataAway(
             f"{hub_id} ({config}, {split}): cannot be loaded: {describe_error(error)}.{hint} "
-            f"Offline: --data-dir DIR with DIR/{source.benchmark}/{{language}}_{split}.jsonl"
+            f"Offline: --data-dir DIR with DIR/{source.benchmark}/"
+            + source.file.format(language="{language}", split=split)
         ) from error
 
 

@@ -6,18 +6,21 @@ at once and so can run several at a time; the metric then reads what came of the
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import platform
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablations.sandbox.programs import Isolation, RunCode, find_isolation, run_program
-from ablations.sandbox.watch import ProgramVerdict
+from ablations.sandbox import Isolation, ProgramVerdict, probe, run_program
 from ablations.tasks.code import extract_code, tested_names
 from ablations.tasks.data import Source, make_dataset, read_rows, refuse
+from layerswap_method.errors import InputError
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -34,6 +37,58 @@ _TEST_IDS = range(11, 511)
 """MBPP's test split (its README); the Japanese dataset has all splits in one."""
 
 _MAX_AT_ONCE = 8
+_isolation: ContextVar[Isolation] = ContextVar("isolation", default="bwrap")
+
+
+class NoIsolation(InputError):
+    """Nothing on this machine can hold a generated program."""
+
+
+class RunCode(str):
+    """The text of a program that was run; lm-eval passes on nothing but text."""
+
+    verdict: ProgramVerdict
+
+    def __new__(cls, code: str, verdict: ProgramVerdict) -> RunCode:
+        """Return `code` with its `verdict`."""
+        made = super().__new__(cls, code)
+        made.verdict = verdict
+        return made
+
+
+@contextlib.contextmanager
+def code_isolation(isolation: Isolation) -> Iterator[None]:
+    """Have programs held by `isolation` while the body runs (in this thread)."""
+    token = _isolation.set(isolation)
+    try:
+        yield
+    finally:
+        _isolation.reset(token)
+
+
+def find_isolation(isolation: Isolation | None = None) -> Isolation:
+    """Return what holds programs, proven to work; None takes that of `code_isolation`.
+
+    Raises:
+        NoIsolation: when it is bwrap and that does not work here.
+    """
+    isolation = isolation or _isolation.get()
+    if isolation == "bwrap" and (failure := probe()) is not None:
+        raise NoIsolation(
+            f"generated code cannot be isolated on this machine ({failure}), so it is not run; "
+            "install bubblewrap (bwrap 0.8 or newer) where Linux allows user namespaces, or use "
+            "--code-isolation none if this container is the sandbox"
+        )
+    return isolation
+
+
+def describe_isolation(isolation: Isolation) -> str:
+    """Return the Python of the programs and what holds them, in one line."""
+    words = {
+        "bwrap": "generated code runs under bwrap: no network, no files, no processes",
+        "none": "generated code runs WITHOUT ISOLATION, only with limits (--code-isolation none)",
+    }
+    return f"Python {platform.python_version()}: {words[isolation]}"
 
 
 def load_mbpp(
@@ -104,7 +159,7 @@ def run_answers(
         items: as `load_mbpp` made them.
 
     Raises:
-        InputError: when this machine can hold no program (see `ablations.sandbox.programs`).
+        InputError: when this machine can hold no program (see `find_isolation`).
     """
     from tqdm import tqdm
 

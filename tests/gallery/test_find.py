@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 import layerswap_method
-from ablations.gallery.find import find_recipe, redirect_recipe
+from ablations.gallery.find import find_recipe
 from layerswap_method.errors import InputError
 
 
@@ -34,21 +33,3 @@ def test_a_wheel_holds_them_inside_the_package(
 def test_an_unknown_recipe_is_answered_with_the_nearest() -> None:
     with pytest.raises(InputError, match=r"no recipe .* in .*; did you mean 'pocket/layer_"):
         find_recipe("pocket/layerswap.yml")
-
-
-@pytest.mark.parametrize("name", ["pocket/layer_swap.yml", "pocket/soup.yml"])
-def test_a_redirected_recipe_differs_in_its_folders_only(tmp_path: Path, name: str) -> None:
-    recipe, out = find_recipe(name), tmp_path / "adjusted.yml"
-    redirect_recipe(recipe, "runs/pocket", tmp_path / "experts", out)
-    named = [line for line in recipe.read_text().splitlines() if ": runs/pocket/" in line]
-    assert out.read_text().count(f": {tmp_path}/experts/") == len(named) >= 3
-    before = yaml.safe_load(recipe.read_text())
-    back = out.read_text().replace(str(tmp_path / "experts"), "runs/pocket")
-    assert yaml.safe_load(back) == before
-
-
-def test_only_whole_path_parts_are_replaced(tmp_path: Path) -> None:
-    recipe = tmp_path / "recipe.yml"
-    recipe.write_text("models: [{model: runs/pocket2/task}, {model: a/runs/pocket/task}]\n")
-    with pytest.raises(InputError, match="names no model below runs/pocket"):
-        redirect_recipe(recipe, "runs/pocket", tmp_path / "x", tmp_path / "out.yml")

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from ablations.gallery.index import outdated
 from ablations.gallery.schema import FILE
 from ablations.paper.published import published_tables
 from tests.recipes.documents import FIELDS, RECIPES, ROOT, command, header, is_hub_id, load
 from tests.recipes.documents import references as references_of
+from tools.gallery_tables import outdated
 
 PUBLISHED = published_tables()["tables"].values()
 
@@ -93,7 +93,7 @@ def test_community_recipes_say_that_the_experts_are_not_verified(recipe: str) ->
 
 
 def test_the_gallery_is_up_to_date() -> None:
-    """Else: python -m ablations.gallery.index --write."""
+    """Else: python -m tools.gallery_tables --write."""
     assert outdated(ROOT / "recipes") == {}
 
 

@@ -148,6 +148,24 @@ def test_other_experts_have_a_folder_of_their_own(
     assert said in caplog.text
 
 
+def test_a_run_names_experts_of_the_hub_by_their_commit(
+    tmp_path: Path, models: Path, experts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "hub" / "models--org--swahili"
+    shutil.copytree(models / "swahili", folder / "snapshots" / "0123abc")
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("0123abc")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    setting = yaml.safe_load(experts.read_text())
+    setting["experts"]["swahili"] = "org/swahili"
+    file = write_yaml(tmp_path / "hub.yml", setting)
+    study = write_yaml(tmp_path / "study.yml", study_document())
+    plan = plan_study(read_study(study), file, backend="hf")
+    for _ in range(2):  # the second call finds the first one's run
+        head = _write_run_file(tmp_path / "run", plan)
+    assert head.experts["swahili"] == "org/swahili@0123abc"
+
+
 def test_experts_that_the_study_names_by_their_place_are_refused_as_well(
     tmp_path: Path, models: Path
 ) -> None:

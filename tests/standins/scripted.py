@@ -11,7 +11,7 @@ import pytest
 
 from ablations.engines.lm_eval_backend import run_tasks
 from ablations.scoring.records import Evaluation, EvaluationRequest
-from ablations.tasks.generate import TASKS
+from ablations.tasks.catalog import SHIPPED_TASKS as TASKS
 from ablations.tasks.languages import load_languages
 
 DATA = Path(__file__).parents[1] / "tasks" / "data"

@@ -61,14 +61,6 @@ def test_every_fault_of_form_is_named_at_once(tmp_path: Path) -> None:
     assert "name is 'Not OK'; write lower-case letters" in message
 
 
-def test_what_is_sound_in_a_faulty_file_is_kept_for_further_checks(tmp_path: Path) -> None:
-    path = write_yaml(tmp_path / "study.yml", study_document(questoin="?"))
-    found = read_study(path)
-    assert len(found.problems) == 1
-    assert found.study is not None
-    assert found.study.name == "small"
-
-
 FORMS = [
     ({"experts": None}, "experts is empty; write a block of names and values"),
     ({"experts": {"task": [1], "language": ["x"]}}, "experts.task.0 is 1; write text"),
@@ -129,12 +121,6 @@ def test_a_recipe_file_that_is_none_is_named_with_the_other_faults(
     assert "unknown key 'questoin'" in told
 
 
-def test_a_misspelt_recipe_file_names_the_one_that_is_there(tmp_path: Path) -> None:
-    (tmp_path / "swap.yml").write_text("merge_method: layer_swap")
-    told = problems_of(tmp_path, recipe="swpa.yml")
-    assert f"{tmp_path}/swpa.yml: no such file; did you mean 'swap.yml'? Write a path from" in told
-
-
 @pytest.mark.parametrize("text", ["[1, 2]", "a: [", "\0", "", "name: a\nname: b", "a: 2024-99-99"])
 def test_a_file_that_is_no_study_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "study.yml"
@@ -146,21 +132,6 @@ def test_a_file_that_is_no_study_is_named(tmp_path: Path, text: str) -> None:
 def test_an_unknown_shipped_study_names_the_nearest() -> None:
     with pytest.raises(InputError, match="did you mean 'layer_count'"):
         find_study("layer_counts")
-
-
-def test_a_misspelt_file_names_the_one_that_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "sub").mkdir()
-    for name in ("mine.yml", "sub/layer_counts.yml"):
-        (tmp_path / name).touch()
-    for wrong, right in (("mine.ym", "mine.yml"), ("sub/layer_count.yml", "sub/layer_counts.yml")):
-        with pytest.raises(InputError, match=f"did you mean '{right}'"):
-            find_study(wrong)
-    with pytest.raises(InputError) as caught:  # the same ending makes no name alike
-        find_study("zzz.yml")
-    assert "did you mean" not in caught.value.message
 
 
 def test_a_file_of_another_kind_is_told_what_it_is(tmp_path: Path) -> None:

@@ -12,12 +12,9 @@ import yaml
 from ablations.engines import vllm_engine
 from ablations.engines.backends import check_devices
 from ablations.engines.options import EngineOptions
-from ablations.models.find import Expert
-from ablations.study.chat_notes import chat_notes, is_named_as_base
 from ablations.study.experts import ExpertsFile
 from ablations.study.files import read_study
 from ablations.study.planning import StudyPlan, plan_study
-from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.standins.talkers import write_model
 from tests.standins.tasks import write_tasks
@@ -94,42 +91,11 @@ def test_who_is_asked_against_the_grain_is_said(models: Path, tmp_path: Path) ->
     templated = shutil.copytree(models, tmp_path / "models")
     (templated / "plain" / "chat_template.jinja").write_text(TEMPLATE)
     with_template = _plan(templated, tmp_path, apply_chat_template=True).notes
-    assert any(note.startswith("plain is a base model that is asked") for note in with_template)
+    assert any(
+        note.startswith("plain is the base and is asked with a chat template")
+        for note in with_template
+    )
     assert not any("no prompt is written with it" in note for note in with_template)
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        *((name, True) for name in ("Qwen/Qwen3-8B-Base", "google/gemma-3-4b-pt")),
-        *((name, True) for name in ("meta-llama/Llama-3.1-8B", "meta-llama/Meta-Llama-3-8B")),
-        *((name, True) for name in ("Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-0.5B@main")),
-        *((name, True) for name in ("mistralai/Mistral-7B-v0.1", "meta-llama/Llama-2-7b-hf")),
-        *((name, False) for name in ("meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-8B")),
-        *((name, False) for name in ("MergeBench/Llama-3.1-8B_math", "google/gemma-2-9b-it")),
-        *((name, False) for name in ("meta-llama/Llama-3.1-8B+me/adapter", "runs/pocket/task")),
-    ],
-)
-def test_a_base_model_is_known_by_its_name(name: str, expected: bool) -> None:
-    assert is_named_as_base(name) is expected
-
-
-def test_a_single_base_model_of_the_hub_is_told(tmp_path: Path) -> None:
-    """Its folder is one of the hub's cache, whose last name is a commit."""
-    name = "Qwen/Qwen2.5-7B"
-    folder = tmp_path / "models--Qwen--Qwen2.5-7B" / "snapshots" / "0a1b"
-    document = {
-        "name": "evaluate",
-        "question": "What does it score?",
-        "baseline": ["base"],
-        "experts": {"base": name, "task": [name], "language": [name]},
-        "evaluate": {"tasks": ["words"], "apply_chat_template": True},
-    }
-    experts = {name: Expert(name, folder, source=f"{name}@0a1b")}
-    (note,) = chat_notes(Study.model_validate(document), experts)
-    assert note.startswith("Qwen/Qwen2.5-7B is a base model that is asked with a chat template")
-    tuned = {name: Expert(name, folder, source="Qwen/Qwen2.5-7B-Instruct@0a1b")}
-    assert not list(chat_notes(Study.model_validate(document), tuned))
 
 
 def test_lm_evals_own_tasks_are_known_by_name(models: Path, tmp_path: Path) -> None:

@@ -50,8 +50,8 @@ def test_parameters_need_not_stand_in_the_template(work: Path) -> None:
     cells = [line for line in result.output.splitlines() if line.endswith("(delta_revert)")]
     assert len(cells) == 4
     assert all("keep_fraction=0.5" in line or "keep_fraction=0.7" in line for line in cells)
-    assert "loads into a live engine: 4" in result.output
-    assert "checkpoints written by mergekit: 0 (0 B in all" in result.output
+    assert "models to load: 4" in result.output
+    assert "checkpoints written to disk: 0 (0 B in all" in result.output
     assert "cannot be streamed" not in result.output
 
 

@@ -11,10 +11,12 @@ from ablations.cli import main
 from ablations.engines.task_loading import load_tasks
 from ablations.runner.records import load_run
 from ablations.scoring.records import EvaluationRequest
-from ablations.study import reference
-from ablations.study.reference import BLOCKS, PAGE
+from ablations.study.experts import ExpertsFile
+from ablations.study.schema import Study
 from tests.standins.scripted import DATA
 from tests.standins.studies import write_expert, write_tasks
+from tools import study_page
+from tools.study_page import PAGE
 
 TASKS = ("pocket_math_sw", "pocket_math_en", "pocket_translate_en_sw")
 
@@ -115,9 +117,9 @@ def test_init_keeps_what_is_there(pocket: Path) -> None:
 
 
 def test_the_page_says_what_the_schema_says() -> None:
-    assert CliRunner().invoke(reference.main, ["--check"]).exit_code == 0
+    assert CliRunner().invoke(study_page.main, ["--check"]).exit_code == 0
     text = PAGE.read_text()
-    for model in BLOCKS.values():
+    for model in (Study, *Study.model_fields["evaluate"].annotation.__mro__[:2], ExpertsFile):
         for name, field in model.model_fields.items():
             assert field.description, f"{model.__name__}.{name} has no text"
             assert f"| `{name}` |" in text
@@ -125,10 +127,10 @@ def test_the_page_says_what_the_schema_says() -> None:
 
 def test_check_finds_a_page_that_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "a" / "b" / "README.md"
-    monkeypatch.setattr(reference, "PAGE", page)
-    assert CliRunner().invoke(reference.main, []).exit_code == 0
+    monkeypatch.setattr(study_page, "PAGE", page)
+    assert CliRunner().invoke(study_page.main, []).exit_code == 0
     page.write_text(page.read_text() + "mine")
-    result = CliRunner().invoke(reference.main, ["--check"])
+    result = CliRunner().invoke(study_page.main, ["--check"])
     assert result.exit_code == 1
-    assert "b/README.md differs from the schema: run python -m" in result.output
+    assert "python -m tools.study_page" in result.output
     assert page.read_text().endswith("mine")

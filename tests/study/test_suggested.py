@@ -63,7 +63,7 @@ def test_a_dry_run_reads_no_weights(
 
     monkeypatch.setattr(measure, "open_pair", refuse)
     plan = planned(tmp_path, tuned, dry=True, vary=[{"suggest": True}, {"bottom_layers": 2}])
-    text = describe_plan(plan, materialize=False, jobs=1)
+    text = describe_plan(plan, materialize=False)
     assert "the suggestion is found from the experts before the first cell" in text
     assert "suggest=True" in text
 

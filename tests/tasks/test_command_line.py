@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ablations.tasks.generate import TASKS
+from ablations.tasks.catalog import SHIPPED_TASKS as TASKS
 from tests.standins.scripted import DATA, LANGUAGES, OURS, TABLE, task_names
 
 pytestmark = pytest.mark.slow

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from ablations.sandbox import programs as sandbox
-from ablations.sandbox.watch import ProgramVerdict
+from ablations import sandbox
+from ablations.sandbox import ProgramVerdict
 from ablations.scoring.records import Evaluation
 from ablations.tasks import mbpp
-from ablations.tasks.generate import TASKS
+from ablations.tasks.catalog import SHIPPED_TASKS as TASKS
 from layerswap_method.errors import InputError
 from tests.standins.scripted import DATA, ask, read_jsonl, task_names, write_jsonl
 

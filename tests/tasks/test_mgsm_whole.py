@@ -12,8 +12,8 @@ import pytest
 
 from ablations.scoring.language_id import is_in_language, why_not_judged
 from ablations.scoring.records import Evaluation
+from ablations.tasks.catalog import SHIPPED_TASKS as TASKS
 from ablations.tasks.contents import TaskContents
-from ablations.tasks.generate import TASKS
 from ablations.tasks.numbers import answer_pattern
 from layerswap_method.errors import InputError
 from tests.standins.scripted import DATA, TABLE, ask, gold, perturbed, read_jsonl
@@ -105,14 +105,6 @@ def test_rev2_keeps_a_question_with_a_break_that_ends_no_line(data: Path) -> Non
     assert "Ngapi ni 3 +\u2028 4?\n" in asked[0].prompts[0]
 
 
-def test_rev2_reads_a_folder_of_tables_alone(data: Path) -> None:
-    for path in (*(data / "mgsm_rev2").iterdir(), *(data / "mgsm").glob("*_train.jsonl")):
-        path.rename(data / path.name)
-    shutil.rmtree(data / "mgsm_rev2")
-    shutil.rmtree(data / "mgsm")
-    assert _scores(ask(gold, ("layerswap_mgsm_rev2_sw",), data_dir=data)) == {1.0}
-
-
 def test_what_is_wrong_with_tables_is_said(data: Path) -> None:
     def fails(code: str) -> str:
         with pytest.raises(InputError) as caught:
@@ -121,13 +113,11 @@ def test_what_is_wrong_with_tables_is_said(data: Path) -> None:
 
     assert "mgsm_rev2/mgsm_th.tsv: no such file" in fails("th")
     _rev2(data / "mgsm_rev2", "fr", "Combien font 3 + 4 ?\tsept")
-    assert "mgsm_fr.tsv: item 0: 'sept' is not the number of a question" in fails("fr")
+    assert "item 0: answer_number 'sept'" in fails("fr")
     _rev2(data / "mgsm_rev2", "es", "Cuanto es 3 + 4? 7")
     assert "mgsm_es.tsv, line 1: no tab between a question and its number" in fails("es")
-    shutil.copy(data / "mgsm_rev2/mgsm_de.tsv", data / "mgsm_rev2/other_de.tsv")
-    assert "several tables for 'de' (mgsm_de.tsv, other_de.tsv)" in fails("de")
     shutil.rmtree(data / "mgsm")
-    assert "takes the exemplars of MGSM, and mgsm/sw_train.jsonl is not there" in fails("sw")
+    assert "expected is mgsm/sw_train.jsonl" in fails("sw")
 
 
 def test_a_changed_table_is_another_task(data: Path) -> None:

@@ -8,8 +8,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from ablations.tasks import generate
-from ablations.tasks.generate import TASKS, find_differences, task_files, write_files
+from ablations.tasks.catalog import SHIPPED_TASKS as TASKS
 from ablations.tasks.languages import load_languages
 from layerswap_method.errors import InputError
 from tests.standins.scripted import (
@@ -19,6 +18,8 @@ from tests.standins.scripted import (
     read_jsonl,
     write_jsonl,
 )
+from tools import task_files as generate
+from tools.task_files import find_differences, task_files, write_files
 
 GENERATED = TASKS / "generated"
 TEMPLATES = ("mgsm", "belebele", "flores", "mmlu")
@@ -47,7 +48,7 @@ def test_the_files_are_in_step_with_the_table() -> None:
 def test_check_says_what_differs_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generate, "TASKS", tmp_path)
+    monkeypatch.setattr(generate, "SHIPPED_TASKS", tmp_path)
     runner = CliRunner()
     assert runner.invoke(generate.main, []).exit_code == 0
     assert runner.invoke(generate.main, ["--check"]).exit_code == 0
@@ -61,7 +62,7 @@ def test_check_says_what_differs_and_writes_nothing(
         "layerswap_sw.yaml is missing",
         "layerswap_mgsm_xx.yaml is not from the table",
         "layerswap_mgsm_te.yaml differs",
-        "python -m ablations.tasks.generate",
+        "python -m tools.task_files",
     ):
         assert line in found.output
     assert not (folder / "layerswap_sw.yaml").exists()

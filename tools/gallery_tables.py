@@ -1,6 +1,6 @@
-"""The gallery's index: one row a recipe, made of its header and its settings.
+"""Write the tables of `recipes/README.md`: one row a recipe, made of its header and its settings.
 
-    python -m ablations.gallery.index [--write]
+    python -m tools.gallery_tables [--write]
 
 Without --write it only says what is not up to date, with exit code 1: the tables in
 `recipes/README.md`, the JSON schema, and the line of each recipe that names the schema.
@@ -11,21 +11,20 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from layerswap_method.methods.read import recipe_by_files
 
 from ablations.gallery.find import recipe_files
-from ablations.gallery.header import SCHEMA_LINE, read_header
+from ablations.gallery.header import SCHEMA_LINE, measured, read_header
+from ablations.gallery.listing import settings
 from ablations.gallery.schema import FILE, schema_text
 from ablations.machine.whole_files import write_text
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.recipe.references import named_models
 from layerswap_method.recipe.strict_yaml import parse_yaml
 
-BEGIN = "<!-- The tables below are made by: python -m ablations.gallery.index --write -->\n"
+BEGIN = "<!-- The tables below are made by: python -m tools.gallery_tables --write -->\n"
 
 _SECTIONS = {
     "": "The paper's recipes",
@@ -39,13 +38,6 @@ _SECTIONS = {
     "pocket": "Pocket testbed",
 }
 """Folder -> title, in this order; other folders come after these under their own names."""
-
-_SHORT = {
-    "bottom_layers": "b",
-    "top_layers": "u",
-    "bottom_transition": "t_b",
-    "top_transition": "t_u",
-}
 
 
 def index_text(root: Path) -> str:
@@ -100,24 +92,6 @@ def with_schema_line(path: Path, root: Path) -> str:
     return "".join([*lines[:end], f"{SCHEMA_LINE}{schema}\n", *lines[end:]])
 
 
-def measured(header: Mapping[str, str]) -> str:
-    """Return what a header says of measured scores, in a few words."""
-    found = re.search(r"[Mm]easured by us: ([^.;]*(?:\.\d[^.;]*)*)", header.get("Expected", ""))
-    return f"measured: {found[1].strip()}" if found else "not measured by us"
-
-
-def settings(document: Mapping[str, Any]) -> str:
-    """Return what a recipe sets, in a few words: `b=5 u=2`, or other parameters by name."""
-    method = str(document["merge_method"])
-    given = document.get("parameters") or {}
-    counts = [f"{short}={given[name]}" for name, short in _SHORT.items() if given.get(name)]
-    others = [f"{name}: {value}" for name, value in given.items() if name not in _SHORT]
-    said = ", ".join([*([" ".join(counts)] if counts else []), *others])
-    if method == "layer_swap":
-        return said
-    return f"`{method}`" + (f", {said}" if said else "")
-
-
 def _row(name: str, text: str) -> str:
     document, header = parse_yaml(text, name), read_header(text)
     needs = header.get("Needs", "")
@@ -150,7 +124,7 @@ def main(arguments: list[str]) -> int:
     """Write or name what is not up to date in ``./recipes``; return the exit code."""
     root = Path("recipes")
     if arguments not in ([], ["--write"]) or not root.is_dir():
-        sys.stderr.write("usage, in the repository: python -m ablations.gallery.index [--write]\n")
+        sys.stderr.write("usage, in the repository: python -m tools.gallery_tables [--write]\n")
         return 2
     found = outdated(root)
     for path, text in found.items():

@@ -1,7 +1,7 @@
-"""Writes the task files from the language table. Knows YAML; neither data nor models.
+"""Write `ablations/tasks/generated` from the language table.
 
-python -m ablations.tasks.generate           write `generated/` anew
-python -m ablations.tasks.generate --check   say what differs, and exit with 1 if anything does
+python -m tools.task_files           write `generated/` anew
+python -m tools.task_files --check   say what differs, and exit with 1 if anything does
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import yaml
 
 from ablations.machine.whole_files import write_text
 from ablations.tasks.benchmarks import BENCHMARKS, VERSION, FunctionName
+from ablations.tasks.catalog import SHIPPED_TASKS
 from ablations.tasks.languages import Language, load_languages
 from layerswap_method.errors import LayerSwapError
 
-TASKS = Path(__file__).parent
-_HEADER = "# Written by `python -m ablations.tasks.generate` from languages.yml: edit that.\n"
+_HEADER = "# Written by `python -m tools.task_files` from languages.yml: edit that.\n"
 
 
 def task_files(languages: dict[str, Language]) -> dict[str, str]:
@@ -86,9 +86,9 @@ def main(check: bool) -> None:
     """Write the task files of every benchmark and language."""
     files = task_files(load_languages())
     if not check:
-        write_files(TASKS / "generated", files)
-    elif differences := find_differences(TASKS / "generated", files):
-        hint = "run `python -m ablations.tasks.generate`"
+        write_files(SHIPPED_TASKS / "generated", files)
+    elif differences := find_differences(SHIPPED_TASKS / "generated", files):
+        hint = "run `python -m tools.task_files`"
         raise LayerSwapError("\n".join([*differences, hint]))
     click.echo(f"{len(files)} task files are in step with languages.yml")
 

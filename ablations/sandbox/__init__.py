@@ -1,1 +1,0 @@
-"""Generated programs, held by bwrap, and what came of them."""

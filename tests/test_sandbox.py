@@ -1,0 +1,460 @@
+"""Generated programs: what a verdict says, and that what is outside is out of reach."""
+
+import ctypes
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ablations import sandbox
+from ablations.sandbox import ProgramVerdict, judge, run_program
+from ablations.tasks.mbpp import NoIsolation, code_isolation, describe_isolation, find_isolation
+from layerswap_method.errors import LayerSwapError
+from tests.waiting import wait_until
+
+held = pytest.mark.skipif(
+    sandbox.probe() is not None, reason=f"no program can be held here: {sandbox.probe()}"
+)
+PASSED = ProgramVerdict(status="passed")
+
+
+def run(source, tests="", *, time_s=5, memory=512 << 20, output=1 << 16, isolation="bwrap"):
+    return run_program(textwrap.dedent(source), tests, time_s, memory, output, isolation)
+
+
+@pytest.fixture
+def marked():
+    """The start of a program that names itself; afterwards no process of that name may be left."""
+    name = f"lsw-{secrets.token_hex(4)}"
+    yield f"import ctypes; ctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0)\n"
+    wait_until(lambda: not processes_of(name))
+
+
+def processes_of(marked):
+    name = marked.split("'")[1] if "'" in marked else marked
+    return [each.pid for each in psutil.process_iter(["name"]) if each.info["name"] == name]
+
+
+@contextmanager
+def another_process(environment=None):
+    command = [sys.executable, "-c", "import time; time.sleep(3600)"]
+    with subprocess.Popen(command, env=environment) as other:
+        try:
+            yield other
+        finally:
+            other.kill()
+
+
+TOKEN = b"t" * 32
+TRACE = b'File "<tests>", line 2, in <module>\nAssertionError\n'
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "printed", "status", "detail"),
+    [
+        (0, b"." + TOKEN, b"", "passed", ""),
+        (0, b"." + TOKEN, b"hello", "passed", ""),
+        (3, b"." + TOKEN, b"", "failed", "left with exit code 3 before its end"),
+        (-9, b"." + TOKEN, b"", "timeout", "used up its time, or was killed"),
+        (None, b"." + TOKEN, b"", "timeout", "used up its time, or was killed"),
+        (0, b"." + TOKEN, b"x" * 101, "output", "wrote more than 100 bytes"),
+        (0, b".", b"", "failed", "left with exit code 0 before its end"),
+        (0, b"." + b"u" * 32, b"", "failed", "left with exit code 0 before its end"),
+        (1, b".", TRACE, "failed", "AssertionError at `assert b`"),
+        (1, b".", b"NameError: x\x1b[31m\n", "failed", "NameError: x [31m"),
+        (1, b".", b"MemoryError\n", "memory", "MemoryError"),
+        (1, b".", b"OSError: [Errno 27] File too large\n", "output", "wrote more than 100 bytes"),
+        (128 + signal.SIGXFSZ, b".", b"", "output", "wrote more than 100 bytes"),
+        (128 + signal.SIGXCPU, b".", b"", "timeout", "used up its time, or was killed"),
+        (128 + signal.SIGSEGV, b".", b"", "failed", "ended by SIGSEGV"),
+        (-signal.SIGABRT, b".", b"", "failed", "ended by SIGABRT"),
+    ],
+)
+def test_a_verdict(code, said, printed, status, detail):
+    found = judge(code, said, TOKEN, printed, 100, "assert a\nassert b")
+    assert (found.status, found.detail) == (status, detail)
+
+
+@pytest.mark.parametrize(
+    ("code", "printed", "message"),
+    [(1, b"bwrap: no permission\n", "bwrap: no permission"), (2, b"", "2"), (None, b"", "fewer")],
+)
+def test_what_never_began_is_no_verdict(code, printed, message):
+    with pytest.raises(LayerSwapError, match=message):
+        judge(code, b"", TOKEN, printed, 100, "")
+
+
+@held
+def test_code_that_meets_its_tests_passes():
+    source = """
+        from dataclasses import dataclass
+        @dataclass
+        class Pair:
+            left: "int"
+        if __name__ == "__main__":
+            print(input("a word: "))
+    """
+    assert run(source, "assert Pair(3) == Pair(3)") == PASSED
+
+
+@held
+@pytest.mark.parametrize(
+    ("source", "detail"),
+    [
+        ("def double(x): return x - x", "AssertionError at `assert double(2) == 4`"),
+        ("def f(:", "SyntaxError: invalid syntax"),
+        ("import numpy", "ModuleNotFoundError: No module named 'numpy'"),
+        ("x = input()", "EOFError: EOF when reading a line"),
+        ("import ctypes; ctypes.string_at(0)", "ended by SIGSEGV"),
+        ("def f(): return f()\nf()", "RecursionError: maximum recursion depth exceeded"),
+        ("raise ValueError(object())", "ValueError: <object object at 0x...>"),
+    ],
+)
+def test_a_failure_says_why(source, detail):
+    found = run(source, "assert double(2) == 4")
+    assert (found.status, found.detail) == ("failed", detail)
+
+
+@held
+@pytest.mark.parametrize("source", ["x = '\0'", "x = '\ud800'", "(" * 5000, "-" * 100_000 + "1"])
+def test_text_that_is_no_source_is_a_failure(source):
+    assert run(source, "assert True").status in ("failed", "memory")
+
+
+@held
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os; os._exit(0)",
+        "import sys; sys.exit(0)",
+        "import os\ndef f(): os._exit(0)",
+        "import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'passed')\n"
+        "    except OSError: pass\nos._exit(0)",
+        "import atexit, os; atexit.register(os._exit, 0); raise KeyError",
+        "import sys, os; sys.excepthook = lambda *a: os._exit(0); raise KeyError",
+        "import builtins; builtins.AssertionError = type('E', (BaseException,), {})",
+        "import builtins; builtins.exec = builtins.compile = lambda *a, **k: None",
+        "def __import__(*a): pass\n__builtins__ = {}",
+        "import os; os.write = lambda *a: 0; os._exit = lambda code: None",
+        "import os\nif os.fork(): os.wait(); os._exit(0)",
+        "import os; os.closerange(3, 64)",
+        "import sys\nsys.settrace(lambda f, e, a: None)\ndef jump(frame, event, arg):\n"
+        "    if event == 'line' and frame.f_code.co_filename == '<tests>': frame.f_lineno = 2\n"
+        "    return jump\nsys._getframe(1).f_trace = jump\nsys.settrace(jump)",
+        "import threading, os; threading.Thread(target=os._exit, args=(0,)).start()",
+        "import sys; sys.modules['program'].__dict__.clear()",
+        "x = '''",
+    ],
+)
+def test_no_way_around_the_tests_is_a_pass(source):
+    assert run(source, "f = globals().get('f')\nassert f and f() == 2\nx = 3").status == "failed"
+
+
+@held
+def test_the_proof_is_in_no_variable_while_the_program_runs():
+    source = """
+        import gc, sys
+        frame, values = sys._getframe(), gc.get_objects()
+        while frame := frame.f_back:
+            values += frame.f_locals.values()
+        found = [each for each in values if isinstance(each, bytes) and len(each) == 32]
+    """
+    assert run(source, "assert found == []") == PASSED
+
+
+@held
+def test_no_secret_and_no_process_is_seen(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/somewhere")
+    with another_process({"HF_TOKEN": "hf_secret"}):
+        source = """
+            import os, pathlib
+            assert dict(os.environ) == {}
+            assert list(pathlib.Path("/proc").glob("[0-9]*")) == []
+            assert os.uname().nodename == "sandbox"
+        """
+        assert run(source) == PASSED
+
+
+@held
+def test_no_socket_is_reached_or_made():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+        socket.socket(socket.AF_UNIX) as unix,
+        socket.socket(socket.AF_UNIX) as abstract,
+    ):
+        where, name = f"/tmp/{secrets.token_hex(8)}", f"\0{secrets.token_hex(8)}"
+        for listener, address in ((unix, where), (abstract, name)):
+            listener.bind(address)
+            listener.listen()
+        Path(where).chmod(0o777)
+        source = f"""
+            import socket
+            made, reached = [], []
+            for family in range(50):
+                try:
+                    socket.socket(family, socket.SOCK_DGRAM)
+                    made.append(family)
+                except OSError:
+                    pass
+            for family, address in (
+                (socket.AF_INET, ("127.0.0.1", {tcp.getsockname()[1]})),
+                (socket.AF_UNIX, {where!r}),
+                (socket.AF_UNIX, {name!r}),
+            ):
+                try:
+                    socket.socket(family).connect(address)
+                    reached.append(address)
+                except OSError:
+                    pass
+        """
+        found = run(source, f"assert (made, reached) == ([{int(socket.AF_UNIX)}], []), made")
+        Path(where).unlink()
+    assert found == PASSED
+
+
+@held
+def test_no_file_outside_is_read_or_written():
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o777)
+    (folder / "secret").write_text("secret")
+    (folder / "secret").chmod(0o666)
+    source = f"""
+        import os
+        done = []
+        def attempt(what, *arguments):
+            try:
+                what(*arguments)
+                done.append((what.__name__, arguments))
+            except OSError:
+                pass
+        attempt(open, "{folder}/secret")
+        attempt(open, "{folder}/new", "w")
+        attempt(os.listdir, "{Path(__file__).parent}")
+        attempt(open, "{__file__}")
+        attempt(open, "/etc/passwd")
+        attempt(open, os.__file__, "a")
+        attempt(os.remove, os.__file__)
+        attempt(open, "/new", "w")
+        attempt(open, "/tmp/new", "w")
+        open("mine", "w").write("x")
+        os.mkdir("folder")
+    """
+    assert run(source, "assert done == [], done") == PASSED
+    assert [each.name for each in folder.iterdir()] == ["secret"]
+
+
+@held
+def test_nobody_is_signalled():
+    with another_process() as other:
+        source = f"""
+            import os, signal
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            for process in (0, os.getppid(), {os.getpid()}, {other.pid}, 1):
+                try:
+                    os.kill(process, signal.SIGTERM)
+                except OSError:
+                    pass
+        """
+        found = run(source)
+        assert other.poll() is None
+    assert found == PASSED
+
+
+SYSTEM_CALLS = {
+    "unshare": (0x10000000 | 0x40000000,),
+    "setuid": (0,),
+    "mount": (b"tmpfs", b".", b"tmpfs", 0, None),
+    "chroot": (b".",),
+    "shmget": (0, 128 << 20, 0o1600),
+    "semget": (0, 1, 0o1600),
+    "msgget": (0, 0o1600),
+}
+
+
+@held
+@pytest.mark.parametrize("name", SYSTEM_CALLS)
+def test_what_would_lead_out_or_past_the_limits_is_refused(name):
+    source = f"""
+        import ctypes
+        done = getattr(ctypes.CDLL(None), "{name}")(*{SYSTEM_CALLS[name]!r})
+    """
+    assert run(source, "assert done == -1, done") == PASSED
+
+
+@held
+@pytest.mark.parametrize("name", list(sandbox._REFUSED))
+def test_refused_by_number(name):
+    index = 0 if os.uname().machine == "x86_64" else 1
+    source = f"""
+        import ctypes
+        libc = ctypes.CDLL(None, use_errno=True)
+        done = libc.syscall({sandbox._REFUSED[name][index]}, 0, 0, 0, 0, 0)
+        error = ctypes.get_errno()
+    """
+    assert run(source, "assert (done, error) == (-1, 1), (done, error)") == PASSED
+
+
+@held
+def test_no_key_of_the_evaluation_is_read():
+    """The kernel's session keyring is no namespace's: a program would find what is in it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    add, keyctl = (
+        sandbox._REFUSED[n][os.uname().machine != "x86_64"] for n in ("add_key", "keyctl")
+    )
+    if libc.syscall(add, b"user", b"layerswap-test", b"hf_secret", 9, -3) < 0:
+        pytest.skip("the kernel keeps no keys here")
+    source = f"""
+        import ctypes
+        found = ctypes.CDLL(None).syscall({keyctl}, 10, -3, b"user", b"layerswap-test", 0)
+    """
+    assert run(source, "assert found == -1") == PASSED
+
+
+@held
+@pytest.mark.skipif(os.geteuid() != 0, reason="the other tests run as such a user")
+def test_the_filter_leaves_an_ordinary_user_what_python_needs():
+    """The filter alone, as nobody: threads, forks and pipes work, namespaces do not."""
+    source = """
+        import ctypes, os, subprocess, threading
+        assert os.getuid() > 60000
+        threads = [threading.Thread(target=lambda: None) for _ in range(3)]
+        for each in threads: each.start()
+        for each in threads: each.join()
+        if os.fork() == 0: os._exit(0)
+        os.wait()
+    """
+    assert run(source) == PASSED
+
+
+@held
+@pytest.mark.parametrize(
+    "source",
+    [
+        "while True: pass",
+        "import signal; signal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass",
+        "import time; time.sleep(1000)",
+        "import signal; signal.raise_signal(signal.SIGSTOP)",
+        "import os, time; os.closerange(0, 64); time.sleep(1000)",
+    ],
+)
+def test_a_program_that_does_not_end_is_ended(source):
+    assert run(source, time_s=0.5).status == "timeout"
+
+
+@held
+@pytest.mark.parametrize(
+    "source",
+    [
+        "while True: print('x' * 1000)",
+        "open('large', 'wb').write(bytes(2 << 20))",
+        "import os\nif os.fork() == 0: os.system('')\nwhile True: os.write(2, b'x' * 1000)",
+    ],
+)
+def test_endless_output_ends(source):
+    assert run(source, output=1 << 20).status == "output"
+
+
+@held
+def test_memory_processes_and_files_are_limited():
+    assert run("x = bytearray(1 << 30)").status == "memory"
+    source = """
+        import threading, time
+        started = 0
+        try:
+            for _ in range(100):
+                threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+                started += 1
+        except RuntimeError:
+            pass
+    """
+    assert run(source, "assert 2 <= started < 50", memory=4 << 30) == PASSED
+    assert "Too many open files" in run("x = [open('/dev/null') for _ in range(80)]").detail
+
+
+@held
+def test_daemons_end_with_the_program(marked):
+    source = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(1000)
+    os._exit(0)
+time.sleep(0.1)
+"""
+    assert run(marked + source) == PASSED
+
+
+@held
+def test_an_evaluation_that_is_killed_leaves_no_program(marked):
+    source = marked + "import time; time.sleep(1000)"
+    call = f"run_program({source!r}, '', 600, 1 << 29, 1000, 'bwrap')"
+    script = f"from ablations.sandbox import run_program\n{call}"
+    with subprocess.Popen([sys.executable, "-c", script]) as evaluation:
+        try:
+            wait_until(lambda: processes_of(marked), running=evaluation)
+        finally:
+            evaluation.kill()
+    wait_until(lambda: not processes_of(marked))
+
+
+@held
+def test_programs_at_once_do_not_meet():
+    def square(number):
+        source = f"import os\nassert os.listdir() == []\nopen('mine', 'w').write('{number}')"
+        tests = f"assert open('mine').read() == '{number}'\nassert {number} % 3"
+        return run(source, tests).status
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(square, range(18))) == ["failed", "passed", "passed"] * 6
+
+
+@pytest.fixture
+def fresh_probe():
+    sandbox.probe.cache_clear()
+    yield
+    sandbox.probe.cache_clear()
+
+
+def test_nothing_runs_where_nothing_holds_it(monkeypatch, fresh_probe):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(NoIsolation, match="there is no bwrap"):
+        find_isolation()
+    with code_isolation("none"):
+        assert find_isolation() == "none"
+
+
+def test_a_machine_without_a_filter_holds_nothing(monkeypatch, fresh_probe):
+    monkeypatch.setattr(sandbox.platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: f"/usr/bin/{name}")
+    with pytest.raises(NoIsolation, match="not riscv64"):
+        find_isolation("bwrap")
+
+
+def test_a_bwrap_that_fails_is_the_reason(tmp_path, monkeypatch, fresh_probe):
+    (tmp_path / "bwrap").write_text("#!/bin/sh\necho No permissions to create it >&2\nexit 1\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(NoIsolation, match=r"machine \(No permissions to create it\), so it is not"):
+        find_isolation()
+
+
+def test_without_isolation_the_limits_stay(marked):
+    assert "WITHOUT ISOLATION" in describe_isolation("none")
+    source = marked + "import os\nos.fork()\nassert not os.environ\nwhile True: pass"
+    assert run(source, time_s=0.5, isolation="none").status == "timeout"
+    source = "import os\nassert os.listdir() == []\nos._exit(0)"
+    assert run(source, isolation="none").status == "failed"
+    assert run("x = 0", "assert x", isolation="none").status == "failed"
+    assert run("x = 1", "assert x", isolation="none") == PASSED

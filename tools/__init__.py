@@ -1,0 +1,1 @@
+"""Programs that only maintainers run: they write tables and pages from the code."""

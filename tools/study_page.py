@@ -1,0 +1,109 @@
+"""Write the page on study files: `study_page.md`, and a table of keys from the schema.
+
+python -m tools.study_page           write `ablations/studies/README.md` anew
+python -m tools.study_page --check   exit with 1 if the page differs; write nothing
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ablations.machine.whole_files import write_text
+from ablations.study.experts import ExpertsFile
+from ablations.study.files import STUDIES
+from ablations.study.schema import Study
+from ablations.study.starts import read_start
+from layerswap_method.errors import LayerSwapError
+
+PAGE = STUDIES / "README.md"
+_PROSE = Path(__file__).with_suffix(".md")
+_BLOCKS = {
+    "Study": "A study file",
+    "Pools": "`experts`",
+    "Evaluate": "`evaluate`",
+    "GenKwargs": "`evaluate: gen_kwargs`",
+    "EngineOptions": "`evaluate: options`",
+    "ReportBlock": "`report`",
+    "PrimaryBlock": "`report: primary`",
+    "ExpertsFile": "An experts file",
+    "ExpertEntry": "One expert of an experts file",
+}
+"""Type -> heading of its table."""
+_WORDS = {"string": "text", "boolean": "true or false", "integer": "number", "number": "number"}
+_SCALAR = {"boolean", "integer", "number", "string"}
+
+
+def page() -> str:
+    """Return the page."""
+    prose = _PROSE.read_text(encoding="utf-8")
+    for kind in ("study", "experts"):
+        prose = prose.replace(f"{{{kind}}}", read_start(kind))
+    schemas: dict[str, Any] = {}
+    for model in (Study, ExpertsFile):
+        schema = model.model_json_schema()
+        schemas |= {**schema.pop("$defs"), model.__name__: schema}
+    return "\n".join([prose, *(_table(head, schemas[name]) for name, head in _BLOCKS.items())])
+
+
+def _table(heading: str, schema: dict[str, Any]) -> str:
+    required = schema.get("required", ())
+    rows = [_row(name, key, name in required) for name, key in schema["properties"].items()]
+    text = schema["description"].replace("``", "`")
+    head = "| key | write | meaning |\n|---|---|---|"
+    return f"### {heading}\n\n{text}\n\n{head}\n" + "\n".join(rows) + "\n"
+
+
+def _row(name: str, key: dict[str, Any], required: bool) -> str:
+    default = key.get("default")
+    shown = " (required)" if required else ""
+    if default is not None and default != "" and not isinstance(default, (list, dict)):
+        shown = f" (default `{json.dumps(default).strip(chr(34))}`)"
+    meaning = " ".join(key["description"].split()).replace("``", "`").replace("|", "\\|")
+    return f"| `{name}` | {_form(key)}{shown} | {meaning} |"
+
+
+def _form(key: dict[str, Any]) -> str:
+    """Return what a user writes for a key."""
+    kinds = key.get("anyOf", [key])
+    if {kind.get("type") for kind in kinds} >= _SCALAR:
+        lists = [kind for kind in kinds if kind.get("type") == "array"]
+        return " or ".join(["value", *map(_form, lists)])
+    if len(kinds) > 1:
+        return " or ".join(dict.fromkeys(_form(k) for k in kinds if k.get("type") != "null"))
+    if "enum" in key or "const" in key:
+        return ", ".join(f"`{value}`" for value in key.get("enum", [key.get("const")]))
+    if key.get("type") == "array":
+        items = key.get("items") or {"anyOf": key["prefixItems"]}
+        return f"list of {_plural(_form(items))}"
+    named = key.get("additionalProperties")
+    if key.get("type") == "object" and isinstance(named, dict):
+        return f"name: {_form(named)}"
+    if "$ref" in key or key.get("type") == "object":
+        return "block"
+    return _WORDS[key.get("type", "string")]
+
+
+def _plural(text: str) -> str:
+    if text == "text":
+        return "names"
+    return "settings" if text.startswith("name: ") else text.replace("value", "values", 1)
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if the page differs.")
+def main(check: bool) -> None:
+    """Write the page on study files."""
+    text = page()
+    if not check:
+        write_text(PAGE, text)
+    elif not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != text:
+        raise LayerSwapError(f"{PAGE}: differs from the schema: run python -m tools.study_page")
+    click.echo(f"{PAGE}: as the schema")
+
+
+if __name__ == "__main__":
+    main()

@@ -225,7 +225,7 @@ class TrainConfig(Frozen):
         if self.select is not None and isinstance(self.regime, ADAPTERS) and not is_lora:
             raise ValueError(
                 "select: the live engine takes whole checkpoints and plain LoRA, no fusion, no "
-                "Arrow, no prefix and no DoRA; drop it, and evaluate the checkpoints one by one"
+                "prefix and no DoRA; drop it, and evaluate the checkpoints one by one"
             )
         if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
             raise ValueError(

@@ -12,7 +12,6 @@ from typing import Any
 from ablations.models.find import find_model
 from ablations.train.regime import (
     AdapterFusion,
-    Arrow,
     Disjoint,
     FrozenLayers,
     Full,
@@ -74,7 +73,6 @@ def prepare(model: Any, regime: Regime) -> Any:
     """
     if isinstance(regime, Full):
         return model
-    assert not isinstance(regime, Arrow)  # which trains nothing
     if isinstance(regime, Lora):
         return _with_lora(model, regime)
     if isinstance(regime, Prefix):
@@ -94,18 +92,14 @@ def with_adapter(model: Any, adapter: Path) -> Any:
     Raises:
         InputError: where it does not fit the model.
     """
-    from ablations.train import arrow, fusion
+    from ablations.train import fusion
 
     if fusion.is_fusion(adapter):
         fusion.load(model, adapter)
         return model
-    from peft import ArrowConfig, PeftModel, create_arrow_model
+    from peft import PeftModel
 
     try:
-        if arrow.is_arrow(adapter):
-            with arrow.unpacked(adapter) as experts:
-                create_arrow_model(model, experts, ArrowConfig(top_k=len(experts), rng_seed=0))
-            return model
         return PeftModel.from_pretrained(model, str(adapter), local_files_only=True)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise InputError(
@@ -115,13 +109,13 @@ def with_adapter(model: Any, adapter: Path) -> Any:
 
 
 def is_ours(adapter: Path) -> bool:
-    """Return whether an adapter is a fusion or an Arrow, which peft cannot load from its folder."""
-    from ablations.train import arrow, fusion
+    """Return whether an adapter is a fusion, which peft cannot load from its folder."""
+    from ablations.train import fusion
 
-    return fusion.is_fusion(adapter) or arrow.is_arrow(adapter)
+    return fusion.is_fusion(adapter)
 
 
-def lora_experts(regime: AdapterFusion | Arrow, base: Path) -> dict[str, Path]:
+def lora_experts(regime: AdapterFusion, base: Path) -> dict[str, Path]:
     """Return name -> folder of the LoRA experts that a regime combines.
 
     Raises:

@@ -65,19 +65,6 @@ class AdapterFusion(Frozen):
     """Weight of the squared distance of every V from the identity."""
 
 
-class Arrow(Frozen):
-    """Frozen LoRA experts, routed by their own matrices (arXiv 2405.11157); see `arrow`.
-
-    Nothing is trained: rates and steps have no meaning, and the data gives held-out text only.
-    """
-
-    kind: Literal["arrow"]
-
-    experts: dict[StrictStr, StrictStr] = Field(min_length=1)
-    """Name -> LoRA adapter of the base, a folder or hub id; all of one rank and one choice of
-    matrices."""
-
-
 class FrozenLayers(Frozen):
     """Some layers stay as in the base, or what is outside of the layers; the rest is trained."""
 
@@ -131,11 +118,11 @@ class Disjoint(Frozen):
         return self
 
 
-ADAPTERS = (Lora, Prefix, AdapterFusion, Arrow)
+ADAPTERS = (Lora, Prefix, AdapterFusion)
 """Regimes whose checkpoints are adapters."""
 
 Regime = Annotated[
-    Full | Lora | Prefix | AdapterFusion | Arrow | FrozenLayers | Disjoint,
+    Full | Lora | Prefix | AdapterFusion | FrozenLayers | Disjoint,
     Field(discriminator="kind"),
 ]
 

@@ -20,7 +20,7 @@ from ablations.models.find import find_model
 from ablations.train.config import TrainConfig, identity_of
 from ablations.train.finish import finish
 from ablations.train.folder import SavedCheckpoint, TrainingFolder
-from ablations.train.regime import ADAPTERS, Arrow
+from ablations.train.regime import ADAPTERS
 from ablations.train.rows import Mix, mix_rows
 from ablations.train.select import check_select
 from layerswap_method.errors import InputError
@@ -139,23 +139,15 @@ def _train(
     """Train unless the last checkpoint is there."""
     from transformers import set_seed
 
-    from ablations.train import arrow
     from ablations.train.model import (
         check_separation,
         load_base,
         load_tokenizer,
-        lora_experts,
         prepare,
     )
     from ablations.train.sequences import Sequences, encode
-    from ablations.train.trainer import plan_steps, processes, train
+    from ablations.train.trainer import plan_steps, train
 
-    if isinstance(config.regime, Arrow):
-        if processes().is_main_process and not folder.checkpoints():
-            experts = lora_experts(config.regime, base)
-            arrow.write(experts, base, folder.checkpoints_dir / "checkpoint-0")
-            folder.mark(0, 0)
-        return
     tokenizer = load_tokenizer(base)
     encoded = encode(
         mix.train,

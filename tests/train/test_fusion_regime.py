@@ -85,7 +85,7 @@ def test_what_is_refused(tmp_path: Path, base: Path, rows: Path, regime: dict[st
     experts = {"math": str(tmp_path / "gone")}
     with pytest.raises(InputError, match="no such folder"):
         run(tmp_path, base, rows, regime={**regime, "experts": experts})
-    with pytest.raises(InputError, match="no fusion, no Arrow, no prefix and no DoRA"):
+    with pytest.raises(InputError, match="no fusion, no prefix and no DoRA"):
         run(tmp_path, base, rows, "select", regime=regime, select={"tasks": ["words"]})
     with pytest.raises(InputError, match="experts"):
         run(tmp_path, base, rows, "none", regime={**regime, "experts": {}})

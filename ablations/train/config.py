@@ -158,9 +158,6 @@ class TrainConfig(Frozen):
     max_length: int = Field(2048, ge=8)
     """Longest sequence in tokens; longer rows are cut at the end."""
 
-    packing: StrictBool = False
-    """Whether a sequence holds several rows. No row sees another one: positions start again."""
-
     learning_rate: float = Field(1e-7, gt=0, allow_inf_nan=False)
     """Peak rate of AdamW."""
 
@@ -214,13 +211,10 @@ class TrainConfig(Frozen):
 
     @model_validator(mode="after")
     def _fits(self) -> TrainConfig:
-        if isinstance(self.regime, Prefix):
-            if self.packing:
-                raise ValueError("packing: rows cannot be packed behind a prefix; set it to false")
-            if self.gradient_checkpointing:
-                raise ValueError(
-                    "gradient_checkpointing: peft's prefix tuning cannot do it; set it to false"
-                )
+        if isinstance(self.regime, Prefix) and self.gradient_checkpointing:
+            raise ValueError(
+                "gradient_checkpointing: peft's prefix tuning cannot do it; set it to false"
+            )
         is_lora = isinstance(self.regime, Lora) and not self.regime.dora
         if self.select is not None and isinstance(self.regime, ADAPTERS) and not is_lora:
             raise ValueError(

@@ -5,7 +5,7 @@ The only importer of peft here. Knows regimes and modules; not data, nor the tra
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from ablations.train.regime import (
     Regime,
     trained_layers,
 )
-from ablations.train.sequences import Tokens
 from layerswap_method.algorithm.tensor_names import decoder_layer
 from layerswap_method.errors import InputError, describe_error, nearest
 
@@ -128,35 +127,6 @@ def lora_experts(regime: AdapterFusion, base: Path) -> dict[str, Path]:
 def merge_adapter(base: Path, adapter: Path) -> Any:
     """Return the base in float32 with the change of a LoRA adapter in its weights."""
     return with_adapter(load_base(base), adapter).merge_and_unload()
-
-
-def check_separation(model: Any, rows: Sequence[Tokens]) -> None:
-    """Check that a row sees nothing of the row before it in the same sequence.
-
-    Args:
-        model: the model to train.
-        rows: two rows; with one there is nothing to check.
-
-    Raises:
-        InputError: for a model that does not go by the positions, whose rows cannot be packed.
-    """
-    import torch
-
-    if len(rows) < 2:
-        return
-    first, second = (torch.tensor(row.ids.tolist()) for row in rows[:2])
-    positions = torch.cat([torch.arange(len(first)), torch.arange(len(second))])
-    model.eval()
-    with torch.no_grad():
-        both = torch.cat([first, second])[None]
-        packed = model(input_ids=both, position_ids=positions[None], use_cache=False).logits[0]
-        alone = model(input_ids=second[None], use_cache=False).logits[0]
-    packed = packed[len(first) :]
-    if not torch.allclose(packed, alone, rtol=1e-3, atol=1e-3 * float(alone.abs().max())):
-        raise InputError(
-            f"{model.config.model_type}: rows packed into one sequence see each other in this "
-            "model; set packing to false"
-        )
 
 
 def _freeze(model: Any, regime: FrozenLayers | Disjoint) -> None:

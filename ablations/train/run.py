@@ -140,7 +140,6 @@ def _train(
     from transformers import set_seed
 
     from ablations.train.model import (
-        check_separation,
         load_base,
         load_tokenizer,
         prepare,
@@ -164,7 +163,7 @@ def _train(
         )
     if not encoded.rows:
         raise InputError("no row is left to train on; set max_length higher")
-    sequences = Sequences(encoded.rows, max_length=config.max_length, packing=config.packing)
+    sequences = Sequences(encoded.rows)
     plan = plan_steps(sequences, config.batch_size, config.save_every)
     if any(each.step == plan.steps for each in folder.checkpoints()):
         return
@@ -177,11 +176,9 @@ def _train(
         (i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0
     )
     logger.info(
-        "%d rows in %d sequences, %d steps of %d",
-        *(len(encoded.rows), len(sequences), plan.steps, config.batch_size),
+        "%d rows, %d steps of %d",
+        *(len(encoded.rows), plan.steps, config.batch_size),
     )
-    if config.packing:
-        check_separation(model, encoded.rows[:2])
     train(
         model,
         sequences,

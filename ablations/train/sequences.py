@@ -1,15 +1,9 @@
-"""From rows to sequences of tokens: templates, loss on the answers only, packing.
-
-Knows a tokenizer; no model. A packed sequence holds whole rows one after another, whose positions
-start again at 0. transformers keeps such rows apart in every attention implementation, as long as
-no attention mask is given (`tests/train/test_packing.py` compares them with rows on their own).
-"""
+"""From rows to sequences of tokens: templates, and loss on the answers only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -161,50 +155,24 @@ def _joined(
 
 
 class Sequences:
-    """What the model sees, one item a sequence: a dataset that a `DataLoader` can index."""
+    """What the model sees, one row an item: a dataset that a `DataLoader` can index."""
 
-    def __init__(self, rows: Sequence[Tokens], *, max_length: int, packing: bool) -> None:
-        """Lay rows into sequences, in their order.
-
-        Args:
-            rows: none longer than `max_length`.
-            max_length: tokens of a sequence.
-            packing: whether the next row joins a sequence as long as it fits.
-        """
+    def __init__(self, rows: Sequence[Tokens]) -> None:
+        """Take rows in the order of training."""
         self._rows = rows
-        self._packing = packing
-        self._groups: list[list[int]] = []
-        room = 0
-        for number, row in enumerate(rows):
-            if packing and self._groups and len(row.ids) <= room:
-                self._groups[-1].append(number)
-                room -= len(row.ids)
-            else:
-                self._groups.append([number])
-                room = max_length - len(row.ids)
-        self.rows_before = [0, *accumulate(len(group) for group in self._groups)]
 
     def __len__(self) -> int:
-        """Return the number of sequences."""
-        return len(self._groups)
+        """Return the number of rows."""
+        return len(self._rows)
 
     def __getitem__(self, number: int) -> dict[str, list[int]]:
-        """Return ids and labels of a sequence; positions too where it is packed."""
-        group = [self._rows[row] for row in self._groups[number]]
-        item = {
-            "input_ids": np.concatenate([row.ids for row in group]).tolist(),
-            "labels": np.concatenate([row.labels for row in group]).tolist(),
-        }
-        if self._packing:
-            item["position_ids"] = [at for row in group for at in range(len(row.ids))]
-        return item
+        """Return ids and labels of a row."""
+        row = self._rows[number]
+        return {"input_ids": row.ids.tolist(), "labels": row.labels.tolist()}
 
 
 def collate(items: Sequence[dict[str, list[int]]], padding: int) -> dict[str, Any]:
-    """Return a batch of tensors [sequences, longest], padded on the right.
-
-    Padding of packed sequences is one more row of its own; that of others is masked.
-    """
+    """Return a batch of tensors [sequences, longest], padded on the right."""
     import torch
 
     longest = max(len(item["input_ids"]) for item in items)
@@ -213,14 +181,6 @@ def collate(items: Sequence[dict[str, list[int]]], padding: int) -> dict[str, An
         return torch.tensor([item[name] + [filler] * (longest - len(item[name])) for item in items])
 
     batch = {"input_ids": padded("input_ids", padding), "labels": padded("labels", IGNORED)}
-    if "position_ids" in items[0]:
-        batch["position_ids"] = torch.tensor(
-            [
-                item["position_ids"] + list(range(longest - len(item["position_ids"])))
-                for item in items
-            ]
-        )
-    else:
-        ones = [[1] * len(i["input_ids"]) + [0] * (longest - len(i["input_ids"])) for i in items]
-        batch["attention_mask"] = torch.tensor(ones)
+    ones = [[1] * len(i["input_ids"]) + [0] * (longest - len(i["input_ids"])) for i in items]
+    batch["attention_mask"] = torch.tensor(ones)
     return batch

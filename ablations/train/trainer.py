@@ -1,9 +1,8 @@
 """The training itself, by transformers' Trainer. Knows steps and checkpoints; not what is learned.
 
 Why the Trainer and not trl: the Trainer has checkpoints, resuming, accelerate, trackers and mixed
-precision, and trl's `SFTTrainer` is built on it. What trl adds, a mask for the answers and packing,
-is 60 lines in `sequences`, which keep packed rows apart on every attention implementation; trl does
-so with flash attention only, and would be one more package to follow.
+precision, and trl's `SFTTrainer` is built on it. What trl adds, a mask for the answers, is 60 lines
+in `sequences`; it would be one more package to follow.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def plan_steps(sequences: Sequences, batch_size: int, save_every: int | None) ->
     """
     steps = math.ceil(len(sequences) / batch_size)
     last = len(sequences)
-    seen = tuple(sequences.rows_before[min(step * batch_size, last)] for step in range(steps + 1))
+    seen = tuple(min(step * batch_size, last) for step in range(steps + 1))
     saved = {steps}
     if save_every is not None:
         saved |= {

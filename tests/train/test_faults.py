@@ -169,7 +169,7 @@ def test_a_base_with_an_adapter_is_refused(tmp_path: Path, base: Path, rows: Pat
         (["regime={rank: 3}"], "regime.kind is missing"),
         (["regime={kind: disjoint}"], "regime.role is missing"),
         (["regime={kind: lora, rank: 0}"], "regime.rank"),
-        (["regime={kind: prefix}", "packing=true"], "cannot be packed behind a prefix"),
+        (["packing=true"], "unknown key 'packing'"),
         (["data=[{prompt: '{a}'}]"], "data.0: name one of path, hub, pocket, config"),
         (["data=[{path: nowhere.jsonl}]"], "nowhere.jsonl: no such file"),
         (["samples"], "write NAME=VALUE"),

@@ -1,4 +1,4 @@
-"""Tokens, losses, packing: checked on a real model, not on masks."""
+"""Tokens and losses: checked with a real tokenizer and model."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ablations.train.files import read_config
-from ablations.train.model import check_separation, load_base, load_tokenizer
+from ablations.train.model import load_tokenizer
 from ablations.train.rows import mix_rows, split_by_weight
 from ablations.train.run import train_expert
-from ablations.train.sequences import IGNORED, Sequences, Tokens, collate, encode
+from ablations.train.sequences import IGNORED, Sequences, Tokens, encode
 from ablations.train.trainer import plan_steps
 from layerswap_method.errors import InputError
 from tests.train.runs import weights, write_config
@@ -72,69 +71,18 @@ def test_long_rows_are_cut_and_rows_without_an_answer_left_out(base: Path) -> No
     assert len(found.rows[0].ids) == 10
 
 
-def _some_rows(base: Path) -> list[Tokens]:
-    rows = [_turns(f"w{i} w{i + 1}", f"w{i + 2} " * (1 + i % 3)) for i in range(7)]
-    found: list[Tokens] = _encode(base, rows)[1].rows
-    return found
-
-
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("gradient_checkpointing", [False, True])
-def test_packed_rows_have_the_loss_and_gradient_of_rows_on_their_own(
-    base: Path, attention: str, gradient_checkpointing: bool
-) -> None:
-    rows = _some_rows(base)
-    model = load_base(base)
-    model.set_attn_implementation(attention)
-    if gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    model.config.use_cache = False
-    model.train()
-    found = []
-    for packing in (False, True):
-        sequences = Sequences(rows, max_length=16, packing=packing)
-        batch = collate([sequences[i] for i in range(len(sequences))], padding=0)
-        model.zero_grad()
-        loss = model(**batch).loss
-        loss.backward()
-        gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
-        found.append((len(sequences), loss.item(), gradient))
-    (separate, loss, gradient), (packed, packed_loss, packed_gradient) = found
-    assert packed < separate == len(rows)
-    assert packed_loss == pytest.approx(loss, rel=1e-5)
-    assert torch.allclose(packed_gradient, gradient, rtol=1e-3, atol=1e-4 * gradient.abs().max())
-
-
-def test_a_model_that_does_not_keep_rows_apart_is_refused(base: Path) -> None:
-    model, rows = load_base(base), _some_rows(base)
-    check_separation(model, rows)
-
-    class Blind(torch.nn.Module):
-        """Forgets the positions, as a model does that has none."""
-
-        config = model.config
-
-        def forward(self, position_ids: Any = None, **given: Any) -> Any:
-            return model(**given)
-
-    with pytest.raises(InputError, match="see each other in this model; set packing to false"):
-        check_separation(Blind(), rows)
-
-
 @given(
     lengths=st.lists(st.integers(2, 12), min_size=1, max_size=40),
     batch=st.integers(1, 5),
     every=st.one_of(st.none(), st.integers(1, 20)),
-    packing=st.booleans(),
 )
 def test_every_row_is_seen_once_and_checkpoints_come_in_time(
-    lengths: list[int], batch: int, every: int | None, packing: bool
+    lengths: list[int], batch: int, every: int | None
 ) -> None:
     rows = [Tokens(np.full(n, i, np.int32), np.full(n, i, np.int32)) for i, n in enumerate(lengths)]
-    sequences = Sequences(rows, max_length=12, packing=packing)
+    sequences = Sequences(rows)
     seen = [i for number in range(len(sequences)) for i in sequences[number]["input_ids"]]
     assert seen == [i for i, n in enumerate(lengths) for _ in range(n)]
-    assert all(len(sequences[i]["input_ids"]) <= 12 for i in range(len(sequences)))
     plan = plan_steps(sequences, batch, every)
     assert plan.samples_after[0] == 0
     assert plan.samples_after[-1] == len(rows)
@@ -178,15 +126,14 @@ def test_where_leaves_rows_out(tmp_path: Path, base: Path, rows: Path) -> None:
         assert {row[0]["content"] for row in mix_rows(config).train} == found
 
 
-@pytest.mark.parametrize("packing", [False, True])
-def test_micro_batches_and_packing_do_not_change_what_is_learned(
-    tmp_path: Path, base: Path, rows: Path, packing: bool
+def test_micro_batches_do_not_change_what_is_learned(
+    tmp_path: Path, base: Path, rows: Path
 ) -> None:
     found = []
     for micro in (4, 1):
         config = write_config(
             *(tmp_path / "c.yml", base, rows),
-            **{"packing": packing, "micro_batch_size": micro, "measure": False, "max_length": 16},
+            **{"micro_batch_size": micro, "measure": False, "max_length": 16},
         )
         out = tmp_path / f"micro-{micro}"
         train_expert(read_config(str(config)), out)

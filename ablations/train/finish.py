@@ -105,7 +105,7 @@ def _measured(expert: Expert, base: Expert, texts: Sequence[str]) -> Divergence 
     deltas. Such a run is finished all the same.
     """
     try:
-        ((found,), _) = measure([expert], base, texts)
+        (found,) = measure([expert], base, texts)
     except InputError as error:
         logger.warning("the divergence cannot be measured: %s", error.message)
         return None

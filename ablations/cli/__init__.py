@@ -22,7 +22,7 @@ _GOES_ON = " Finished work is saved; the same command goes on with the rest."
 COMMANDS = (
     *("card", "check", "compare", "compat", "delta", "divergence", "evaluate", "harmonize"),
     *("init", "merge", "plan", "pocket", "push", "quickstart", "recipes", "report", "rescore"),
-    *("run", "share", "smol", "suggest", "swap-adapters", "tasks", "train", "verify", "version"),
+    *("run", "share", "smol", "swap-adapters", "tasks", "train", "verify", "version"),
 )
 
 

@@ -101,7 +101,8 @@ def _measure_one(
     if texts:
         states = hidden_states(expert.folder, expert.adapter, texts, base.folder)
         moved = drift(base_states, list(states))
-    norm, by_layer = None, ()
+    norm: float | None = None
+    by_layer: tuple[float | None, ...] = ()
     if _changes_weights(expert):
         pair = open_pair(expert, base)
         (change,) = read_changes([pair], pair.names)

@@ -18,7 +18,7 @@ from ablations.machine.json_lines import read_lines
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
 from ablations.models.find import Expert, find_model
 from ablations.train.drift import drift, hidden_states
-from ablations.train.folder import RECORD, TrainingFolder
+from ablations.train.folder import RECORD, read_record
 from layerswap_method.algorithm.tensor_names import decoder_layer
 from layerswap_method.deltas.open_pair import open_pair
 from layerswap_method.errors import InputError, describe_error
@@ -183,7 +183,7 @@ def _check_base(expert: Expert, base: Expert) -> None:
     record = None if expert.adapter is None else expert.adapter / RECORD
     if record is None or not record.is_file():
         return
-    stated = TrainingFolder(record.parent).read().get("identity", {}).get("base_weights")
+    stated = read_record(record.parent).get("identity", {}).get("base_weights")
     for folder in {expert.folder, base.folder}:
         if stated is not None and stated != fingerprint_checkpoint(folder):
             raise InputError(f"{expert.adapter}: was trained on another base than {folder}")

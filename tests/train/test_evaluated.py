@@ -82,7 +82,7 @@ def test_a_fusion(base: Path, tmp_path: Path) -> None:
         for seed, name in enumerate(("one", "two"), start=3)
     }
     model = load_base(base)
-    fusion.save(fusion.build(model, base, experts), tmp_path / "fused", str(base))
+    fusion.build(model, base, experts).write(tmp_path / "fused", str(base))
     result = evaluated(base, tmp_path / "fused", tmp_path / "out")
     check_answers(result, model, base)
     again = evaluated(base, tmp_path / "fused", tmp_path / "out")

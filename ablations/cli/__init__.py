@@ -22,7 +22,7 @@ _GOES_ON = " Finished work is saved; the same command goes on with the rest."
 COMMANDS = (
     *("card", "check", "compare", "compat", "delta", "divergence", "evaluate", "harmonize"),
     *("init", "merge", "plan", "pocket", "quickstart", "recipes", "report", "rescore"),
-    *("run", "smol", "suggest", "swap-adapters", "tasks", "train", "verify", "version"),
+    *("run", "smol", "swap-adapters", "tasks", "train", "verify", "version"),
 )
 
 

@@ -23,10 +23,10 @@ from ablations.cli.options import folder_option
 )
 @folder_option("--out", "Folder for the results.", "runs/divergence")
 def divergence(experts: tuple[str, ...], base: str, texts: Path | None, out: Path) -> None:
-    """Measure how far experts are from their base, and from each other.
+    """Measure how far experts are from their base.
 
-    An EXPERT is a folder, a hub id or base+adapter. Prints the mean change of the weights, its
-    relative norm, the drift of the hidden states, and the cosine between the experts' changes.
+    An EXPERT is a folder, a hub id or base+adapter. Prints the norm of the change of the weights,
+    relative to the base's, and the drift of the hidden states. layerswap delta compares experts.
     """
     show_log()
     with watched():

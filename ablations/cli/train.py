@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ablations.cli.log import show_log
-from ablations.cli.options import folder_option
+from ablations.cli.options import allow_code_option, code_isolation_option, folder_option
 
 
 @click.command(short_help="Train an expert from one configuration.")
@@ -20,7 +20,7 @@ from ablations.cli.options import folder_option
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A field of the file and its value, such as samples=1000 or regime.rank=8. "
+    help="A field of the file and its value, such as samples=1000 or lora.r=8. "
     "Can be given several times.",
 )
 @click.option("--base", metavar="MODEL", help="Short for --set base=MODEL.")
@@ -30,6 +30,8 @@ from ablations.cli.options import folder_option
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="Of the expert's file. 16 bits lose most of a light fine-tune.  [default: float32]",
 )
+@allow_code_option
+@code_isolation_option
 def train(
     config: str,
     out: Path | None,
@@ -37,6 +39,8 @@ def train(
     base: str | None,
     seed: int | None,
     save_dtype: str | None,
+    allow_code_execution: bool,
+    code_isolation: str | None,
 ) -> None:
     """Train the expert that CONFIG describes: a file, or a shipped one such as math_1.
 
@@ -45,12 +49,14 @@ def train(
     """
     from ablations.train.files import read_config
     from ablations.train.run import train_expert
+    from ablations.train.select import CodeExecution
 
     is_first = os.environ.get("RANK", "0") == "0"  # of several processes, one speaks
     show_log(logging.INFO if is_first else logging.ERROR)
     short = {"base": base, "seed": seed, "save_dtype": save_dtype}
     given = [f"{name}={value}" for name, value in short.items() if value is not None]
     out = out or Path("runs") / Path(config).stem
-    train_expert(read_config(config, (*settings, *given)), out)
+    code = CodeExecution(code_isolation or "bwrap") if allow_code_execution else None
+    train_expert(read_config(config, (*settings, *given)), out, code=code)
     if is_first:
         click.echo(f"expert: {out}\nfor studies: {out / 'experts.yml'}")

@@ -30,7 +30,7 @@ def resolve_backend(choice: BackendChoice, beside: Path | None = None) -> Backen
     """
     if beside is not None and choice == "vllm":
         raise InputError(
-            f"{beside}: this adapter (a prefix, a fusion, an Arrow) changes none of the base's "
+            f"{beside}: this adapter (a prefix or a fusion) changes none of the base's "
             "weights and runs on transformers only; use --backend hf"
         )
     if beside is not None:

@@ -128,7 +128,7 @@ _PRESETS: dict[Preset, dict[str, Any]] = {
         "base": PocketConfig().base.model_copy(
             update={"steps": 40, "warmup_steps": 5, "tokens_per_batch": 512}
         ),
-        "expert_settings": ("samples=60", "held_out=2", "batch_size=6", "warmup_steps=2"),
+        "expert_settings": ("samples=60", "held_out=2", "batch_size=6", "trainer.warmup_steps=2"),
         "evaluation": Evaluation(items=20),
     },
 }

@@ -29,7 +29,8 @@ def expert_config(role: str, seed: int, base: Path, settings: tuple[str, ...] = 
     """
     config = read_config(CONFIGURATIONS[role], (f"seed={seed}", *settings))
     # None of these changes a weight; measuring and more checkpoints would cost time.
-    aside = {"base": str(base), "measure": False, "save_every": None}
+    trainer = {**config.trainer, "save_strategy": "epoch"}
+    aside = {"base": str(base), "measure": False, "trainer": trainer}
     return config.model_copy(update=aside)
 
 
@@ -50,7 +51,7 @@ def fill_expert(
         InputError: for a base that cannot be loaded.
         LayerSwapError: where the loss is not finite, or something cannot be written.
     """
-    train_expert(config, folder, on_step=on_step, keep_checkpoints=False)
+    train_expert(config, folder, keep_checkpoints=False)
     for file in folder.iterdir():
         # The folder gets another name when it is whole, so a path in it would be wrong.
         if file.name in (EXPERTS, HELD_OUT) or file.name.startswith(LOCK):

@@ -26,7 +26,6 @@ from ablations.study.documents import (
 from ablations.study.schema import (
     BASELINE_ROLES,
     EXPERTS,
-    SUGGEST,
     Evaluate,
     Kind,
     Setting,
@@ -208,18 +207,12 @@ def _merge(
     num_layers: int,
 ) -> tuple[dict[str, Any], LayerPlan | None, LayerSwapRecipe | None]:
     parameters: dict[str, Any] = {
-        name: value
-        for name, value in setting.items()
-        if not name.startswith(EXPERTS) and name != SUGGEST
+        name: value for name, value in setting.items() if not name.startswith(EXPERTS)
     }
-    is_suggested = bool(setting.get(SUGGEST))
-    if is_suggested and "bottom_layers" not in setting:  # a dry run reads no weights
-        parameters["placement"] = "delta_share"
     document = with_values(study.recipe or {}, parameters)
     check_form(document)
     is_layer_swap = document.get("merge_method") == LAYER_SWAP
-    # A suggestion counts the layers of the model at hand.
-    if study.reference_layers is not None and not is_suggested:
+    if study.reference_layers is not None:
         reference = study.reference_layers
         document, counts = with_scaled_counts(document, reference, num_layers)
         if reference != num_layers:

@@ -11,8 +11,7 @@ from ablations.models.find import build_hint
 from ablations.study.documents import PLACEHOLDERS, place_problem
 from ablations.study.experts import ExpertsFile
 from ablations.study.overrides import is_set
-from ablations.study.schema import BASELINE_ROLES, EXPERTS, SUGGEST, Study
-from ablations.study.suggested import suggestion_problems
+from ablations.study.schema import BASELINE_ROLES, EXPERTS, Study
 from ablations.study.varied_experts import varied_expert_problems
 from ablations.tasks.catalog import SHIPPED_TASKS, choose, list_tasks
 from layerswap_method.errors import InputError, nearest
@@ -125,7 +124,6 @@ def study_problems(
     yield from _recipe_problems(study, known)
     yield from _pool_problems(study)
     yield from varied_expert_problems(study)
-    yield from suggestion_problems(study)
     yield from _primary_problems(study)
     evaluate = study.evaluate
     if not evaluate.tasks and not evaluate.languages:
@@ -173,7 +171,7 @@ def _recipe_problems(study: Study, known: Collection[str]) -> Iterator[str]:
             yield f"recipe has the unknown key {key!r}{nearest(key, known)}"
     varied = study.vary if isinstance(study.vary, dict) else [n for each in settings for n in each]
     for name in dict.fromkeys(varied):
-        if name.startswith(EXPERTS) or name == SUGGEST:  # checked by themselves
+        if name.startswith(EXPERTS):  # checked by themselves
             continue
         if problem is not None and not method:  # nobody knows the parameters of that method
             continue

@@ -47,7 +47,7 @@ class ExpertEntry(Described):
 
     facts: dict[StrictStr, Number] = Field(default_factory=dict)
     """Numbers that you know of it, such as ``{learning_rate: 1.0e-5}``; see `facts` of `report`.
-    What `layerswap train` measured (`relative_norm`, `drift`, `mean_change`) is read from the
+    What `layerswap train` measured (`relative_norm`, `drift`) is read from the
     expert's folder; facts written here win."""
 
     @model_validator(mode="before")

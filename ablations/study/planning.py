@@ -44,7 +44,6 @@ from ablations.study.scaling import describe_scaling
 from ablations.study.schema import Study
 from ablations.study.selection import selected
 from ablations.study.single_tasks import check_data_of, with_single_tasks
-from ablations.study.suggested import asks_suggestion, with_suggestions
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.lora import read_adapter_config, read_adapter_tensors
 from layerswap_method.errors import InputError, nearest
@@ -153,7 +152,7 @@ def plan_study(
             check_devices(chosen, study.evaluate.options)
     # After the checks that need no expert: where one of them finds something, none is downloaded.
     experts = _find_experts(study, named, places, problems, download=not dry)
-    expansion, checkpoints, suggested = Expansion(), list[Checkpoint](), tuple[str, ...]()
+    expansion, checkpoints = Expansion(), list[Checkpoint]()
     if set(experts) == set(expert_names(study)):
         if study.recipe or set(study.baseline) - {"base"}:
             checkpoints, unfit = compatibility_report(list(experts.values()), aligned=True)
@@ -165,13 +164,6 @@ def plan_study(
                     read_adapter_tensors(adapter)
         if not problems and checkpoints and checkpoints[0].num_layers is None:
             problems.append(f"the config of {checkpoints[0].name} does not say how many layers")
-        if not problems and asks_suggestion(study):
-            if dry:
-                suggested = ("the suggestion is found from the experts before the first cell",)
-            else:
-                tell(Step("reading the experts' changes for layerswap suggest"))
-                with _collected(problems):
-                    study, suggested = with_suggestions(study, experts, _depth(checkpoints))
         if not problems:
             tell(Step("planning the cells"))
             expansion = expand(
@@ -233,7 +225,6 @@ def plan_study(
         states=fingerprints.states(),
         notes=(
             *_scaling(study, expansion, checkpoints),
-            *suggested,
             *(
                 f"the same weights, evaluated once: {'; '.join(cell.label for cell in group)}"
                 for group in grouped(cells)

@@ -39,7 +39,7 @@ EXPERTS = "experts."
 """Begins the names in `vary` that choose experts: ``experts.task``, ``experts.base``."""
 
 SUGGEST = "suggest"
-"""In `vary`: the layer counts that `layerswap suggest` proposes for the experts at hand."""
+"""In `vary` of runs of earlier versions: the layer counts of a proposal, which stand beside it."""
 
 BaselineKind = Literal["base", "task_expert", "language_expert", "soup", "weighted_soup", "ties"]
 """What a recipe is compared with."""
@@ -236,7 +236,7 @@ class Study(Described):
     grid, such as ``bottom_layers: [1, 2]``, of which all combinations are made. A name is a key of
     the recipe, one of its `parameters`, a path such as ``models.0.parameters.weight``, or a role:
     ``experts.task``, ``experts.language`` (an expert or a list of experts) or ``experts.base``.
-    ``suggest: true`` takes the layer counts that `layerswap suggest` proposes for the experts."""
+    """
 
     reference_layers: int | None = Field(default=None, ge=1)
     """The number of layers for which layer counts and `revert_layers` are written, such as 32. They

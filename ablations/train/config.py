@@ -1,31 +1,47 @@
-"""What a training configuration may say. Knows types and ranges; opens no model and no data."""
+"""What a training file says: a dozen fields of ours, and options of transformers and of peft."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictBool, StrictStr, model_validator
+from pydantic import Field, StrictBool, StrictStr, field_validator, model_validator
 
 from ablations.engines.options import BackendChoice
-from ablations.train.regime import ADAPTERS, Full, Lora, Prefix, Regime
+from layerswap_method.algorithm.layer_lists import parse_layers
 from layerswap_method.frozen import Frozen
-
-Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-"""A share before all shares are made to sum to 1."""
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
 
-class Weighted(Frozen):
-    """A source of rows."""
+class Source(Frozen):
+    """Rows to train on: a file (`path`), a data set (`hub`), the `pocket` world or a `config`."""
 
-    weight: Weight = 1.0
+    path: StrictStr | None = None
+    """File of one JSON object a line, from the folder of the training file, else from the working
+    directory."""
+
+    hub: StrictStr | None = None
+    """Id, such as ``microsoft/orca-math-word-problems-200k``, or a folder ``datasets`` can read."""
+
+    pocket: Literal["task", "language"] | None = None
+    """English math, or translation and Swahili facts, drawn with the seed of the run."""
+
+    config: StrictStr | None = None
+    """Another training file, all of whose sources are taken. Two of them are joint training, the
+    baseline of the paper's Table 2."""
+
+    weight: float = Field(1.0, gt=0, allow_inf_nan=False)
     """Share of `TrainConfig.samples`, relative to the other sources."""
 
+    subset: StrictStr | None = None
+    """Name of the hub data set's configuration."""
 
-class Rows(Weighted):
-    """A source whose rows have fields."""
+    split: StrictStr = "train"
+    """Split of the hub data set; slices such as ``train[:1000]`` work."""
+
+    revision: StrictStr | None = None
+    """Commit, branch or tag of the hub data set; None for the newest."""
 
     prompt: StrictStr = "{prompt}"
     """Text without loss; ``{name}`` is a field of the row, ``{a.b}`` a field of a field."""
@@ -40,8 +56,27 @@ class Rows(Weighted):
     where: dict[StrictStr, tuple[StrictStr, ...] | StrictStr] = Field(default_factory=dict)
     """Field -> value or values; other rows are left out. A field that is missing is an error."""
 
+    @property
+    def name(self) -> str:
+        """Return the source in words."""
+        if self.hub is not None:
+            return ":".join(filter(None, (self.hub, self.subset, self.split)))
+        return self.path or self.config or f"pocket:{self.pocket}"
+
     @model_validator(mode="after")
-    def _one_form(self) -> Rows:
+    def _one_kind(self) -> Source:
+        kinds = ("path", "hub", "pocket", "config")
+        named = [kind for kind in kinds if getattr(self, kind) is not None]
+        if len(named) != 1:
+            given = f"{' and '.join(named)} are given" if named else "none is given"
+            raise ValueError(f"name one of {', '.join(kinds)}; {given}")
+        of_rows = ("prompt", "answer", "messages", "where")
+        of_hub = ("subset", "split", "revision")
+        foreign = {"path": of_hub, "hub": ()}.get(named[0], (*of_rows, *of_hub))
+        if useless := sorted(self.model_fields_set & set(foreign)):
+            raise ValueError(
+                f"{', '.join(useless)}: not for a source with {named[0]}; leave it out"
+            )
         texts = {"prompt", "answer"} & self.model_fields_set
         if self.messages is not None and texts:
             raise ValueError(f"messages and {' and '.join(sorted(texts))}: give one of the two")
@@ -50,61 +85,137 @@ class Rows(Weighted):
         return self
 
 
-class LocalRows(Rows):
-    """A file of one JSON value a line."""
+class Full(Frozen):
+    """Every weight is trained, as in the paper."""
 
-    kind: Literal["local"] = "local"
-    path: StrictStr
-    """The file, from the folder of the configuration, else from the working directory."""
+    kind: Literal["full"] = "full"
 
 
-class HubRows(Rows):
-    """A data set of the hub, read with ``datasets``."""
+class Lora(Frozen):
+    """A low-rank change of some matrices (arXiv 2106.09685); `TrainConfig.lora` says which."""
 
-    kind: Literal["hub"] = "hub"
-    hub: StrictStr
-    """Id, such as ``microsoft/orca-math-word-problems-200k``, or a folder ``datasets`` can read."""
+    kind: Literal["lora"]
 
-    subset: StrictStr | None = None
-    """Name of the data set's configuration."""
-
-    split: StrictStr = "train"
-    """Name of the split; slices such as ``train[:1000]`` work."""
-
-    revision: StrictStr | None = None
-    """Commit, branch or tag; None for the newest."""
+    merge: StrictBool = False
+    """Whether the expert is written as a whole checkpoint with the change in it. DoRA needs this
+    for merges and studies, which read plain low-rank changes only."""
 
 
-class PocketRows(Weighted):
-    """The exercises that the pocket experts learn from, drawn with the seed of the run."""
+class Prefix(Frozen):
+    """Trained keys and values before every layer's own (arXiv 2101.00190), with peft."""
 
-    kind: Literal["pocket"] = "pocket"
-    pocket: Literal["task", "language"]
-    """English math, or translation and Swahili facts."""
+    kind: Literal["prefix"]
+
+    tokens: int = Field(20, ge=1)
+    """Length of the prefix in each layer."""
 
 
-class ConfigRows(Weighted):
-    """All sources of another configuration, which divide its weight as they do there.
+class AdapterFusion(Frozen):
+    """Frozen LoRA experts, and a learned choice among them (arXiv 2005.00247); see `fusion`."""
 
-    Both data sets in one run are joint training, the baseline of the paper's Table 2.
+    kind: Literal["adapter_fusion"]
+
+    experts: dict[StrictStr, StrictStr] = Field(min_length=1)
+    """Name -> LoRA adapter of the base, a folder or hub id."""
+
+    value_penalty: float = Field(0.01, ge=0, allow_inf_nan=False)
+    """Weight of the squared distance of every V from the identity."""
+
+
+class FrozenLayers(Frozen):
+    """Some layers stay as in the base, or what is outside of the layers; the rest is trained."""
+
+    kind: Literal["frozen"]
+
+    layers: StrictStr = ""
+    """Layers that stay, such as ``0-4,30,31`` (0-based, ends included); empty for none."""
+
+    outside: StrictBool = True
+    """Whether embeddings, final norm and output matrix are trained."""
+
+    @field_validator("layers")
+    @classmethod
+    def _readable(cls, text: str) -> str:
+        if text:
+            parse_layers(text, name="layers")
+        return text
+
+    @model_validator(mode="after")
+    def _something_stays(self) -> FrozenLayers:
+        if not self.layers and self.outside:
+            raise ValueError("nothing is frozen: name layers, or set outside to false")
+        return self
+
+    def trained_layers(self, num_layers: int) -> set[int]:
+        """Return the 0-based layers that are trained.
+
+        Raises:
+            ValueError: for layers that the model does not have.
+        """
+        frozen = parse_layers(self.layers, num_layers, "layers") if self.layers else ()
+        return set(range(num_layers)) - set(frozen)
+
+
+class Disjoint(Frozen):
+    """A task expert in the middle layers only, or a language expert in the outer ones only.
+
+    No weight is changed by both, so a swap of such a pair loses nothing of either: the positive
+    control of every swap (arXiv 2505.18356).
     """
 
-    kind: Literal["config"] = "config"
-    config: StrictStr
-    """The file, found as `LocalRows.path` is."""
+    kind: Literal["disjoint"]
+
+    role: Literal["task", "language"]
+    """Which of the two this expert is."""
+
+    bottom_layers: int = Field(5, ge=0)
+    """Layers of the language expert at the input side."""
+
+    top_layers: int = Field(2, ge=0)
+    """Layers of the language expert at the output side."""
+
+    outside: StrictBool = False
+    """Whether embeddings, final norm and output matrix are trained; in one of the two at most."""
+
+    @model_validator(mode="after")
+    def _outer_layers(self) -> Disjoint:
+        if self.bottom_layers + self.top_layers == 0:
+            raise ValueError("bottom_layers and top_layers are both 0: no layer is the language's")
+        return self
+
+    def trained_layers(self, num_layers: int) -> set[int]:
+        """Return the 0-based layers that are trained.
+
+        Raises:
+            ValueError: where no layer is left in the middle.
+        """
+        b, u = self.bottom_layers, self.top_layers
+        if b + u >= num_layers:
+            raise ValueError(
+                f"bottom_layers {b} and top_layers {u} leave no middle in {num_layers} layers"
+            )
+        middle = set(range(b, num_layers - u))
+        return middle if self.role == "task" else set(range(num_layers)) - middle
 
 
-Source = Annotated[LocalRows | HubRows | PocketRows | ConfigRows, Field(discriminator="kind")]
+ADAPTERS = (Lora, Prefix, AdapterFusion)
+"""Regimes whose checkpoints are adapters."""
 
-_SOURCES: dict[str, str] = {"path": "local", "hub": "hub", "pocket": "pocket", "config": "config"}
+Regime = Annotated[
+    Full | Lora | Prefix | AdapterFusion | FrozenLayers | Disjoint, Field(discriminator="kind")
+]
 
 
 class Select(Frozen):
-    """Which checkpoints are kept: those with the best scores (paper, section 3.1)."""
+    """Which checkpoints stay: those with the best scores (paper, section 3.1)."""
 
-    tasks: tuple[StrictStr, ...] = Field(min_length=1)
-    """lm-eval tasks, groups or tags. A checkpoint's score is the mean of the tasks' first metric.
-    """
+    tasks: tuple[StrictStr | tuple[StrictStr, ...], ...] = Field(min_length=1)
+    """lm-eval tasks; a list of tasks counts as one, by its mean. A checkpoint's score is the mean
+    of them, each by its first metric."""
+
+    secondary: tuple[StrictStr | tuple[StrictStr, ...], ...] = ()
+    """Tasks on which a checkpoint should be above the base, by their mean; those that are come
+    first. The paper: "we also ensure slight improvement"."""
 
     include_path: StrictStr | None = None
     """Folder of task files, from the working directory; None for the shipped tasks."""
@@ -126,13 +237,13 @@ class Select(Frozen):
 
 
 class TrainConfig(Frozen):
-    """One training run. Defaults are the paper's where it says them (appendix A.2)."""
+    """One training run."""
 
     base: StrictStr
     """The model to start from: a folder or a hub id."""
 
     regime: Regime = Full()
-    """Which weights are trained, and how."""
+    """Which weights are trained, and how; a name alone stands for its defaults."""
 
     data: tuple[Source, ...] = Field(min_length=1)
     """Sources that are mixed by their weights."""
@@ -150,52 +261,14 @@ class TrainConfig(Frozen):
     """Rows that are never trained on; the drift of the hidden states is measured on them."""
 
     batch_size: int = Field(4, ge=1)
-    """Sequences of one optimiser step, over all processes."""
-
-    micro_batch_size: int | None = Field(None, ge=1)
-    """Sequences of one forward pass in one process; None for the whole share of the process."""
+    """Rows of one optimiser step, over all processes. ``trainer.per_device_train_batch_size`` of
+    them go through a process at once, all of its share by default."""
 
     max_length: int = Field(2048, ge=8)
-    """Longest sequence in tokens; longer rows are cut at the end."""
-
-    packing: StrictBool = False
-    """Whether a sequence holds several rows. No row sees another one: positions start again."""
-
-    learning_rate: float = Field(1e-7, gt=0, allow_inf_nan=False)
-    """Peak rate of AdamW."""
-
-    schedule: Literal["linear", "wsd", "cosine", "constant"] = "linear"
-    """Decay to 0 over the run, or, for ``wsd``, over the last `decay_share` of it (linear)."""
-
-    warmup_steps: int = Field(0, ge=0)
-    """Steps of linear warmup."""
-
-    decay_share: float = Field(0.1, ge=0, le=1)
-    """Share of the steps in which ``wsd`` decays; the paper does not say its own."""
-
-    weight_decay: float = Field(0.0, ge=0)
-    """AdamW's decoupled decay; norms and biases have none."""
-
-    max_grad_norm: float = Field(1.0, gt=0)
-    """Gradients are clipped to this norm."""
-
-    adam_beta1: float = Field(0.9, ge=0, lt=1)
-    """AdamW's first momentum."""
-
-    adam_beta2: float = Field(0.999, ge=0, lt=1)
-    """AdamW's second momentum."""
+    """Longest row in tokens; longer rows are cut at the end."""
 
     seed: int = Field(0, ge=0, lt=2**32)
     """Of the choice and order of rows, of new weights (adapters), and of dropout."""
-
-    compute: Literal["float32", "bfloat16"] = "bfloat16"
-    """Of the forward and backward pass. The weights that are trained are float32 in both cases."""
-
-    gradient_checkpointing: StrictBool = True
-    """Whether activations are computed again in the backward pass: less memory, more time."""
-
-    save_every: int | None = Field(5000, ge=1)
-    """Rows between two checkpoints; None saves at the end only."""
 
     save_dtype: Dtype = "float32"
     """Of the expert's file. A 16-bit format loses most of a light fine-tune."""
@@ -206,52 +279,56 @@ class TrainConfig(Frozen):
     measure: StrictBool = True
     """Whether the divergence from the base is measured at the end."""
 
-    log_every: int = Field(10, ge=1)
-    """Steps between two reported losses."""
+    trainer: dict[StrictStr, Any] = Field(default_factory=dict)
+    """Options of transformers' ``TrainingArguments``, by its names and with its defaults; without
+    those that fields here decide. The weights are float32 whatever ``bf16`` says."""
 
-    report_to: tuple[StrictStr, ...] = ()
-    """Trackers of transformers' Trainer, such as ``wandb``, ``trackio``, ``tensorboard``."""
+    lora: dict[StrictStr, Any] = Field(default_factory=dict)
+    """Options of peft's ``LoraConfig``, by its names and with its defaults, for the regime lora."""
+
+    @field_validator("regime", mode="before")
+    @classmethod
+    def _name_alone(cls, regime: Any) -> Any:
+        return {"kind": regime} if isinstance(regime, str) else regime
 
     @model_validator(mode="after")
     def _fits(self) -> TrainConfig:
-        if isinstance(self.regime, Prefix):
-            if self.packing:
-                raise ValueError("packing: rows cannot be packed behind a prefix; set it to false")
-            if self.gradient_checkpointing:
-                raise ValueError(
-                    "gradient_checkpointing: peft's prefix tuning cannot do it; set it to false"
-                )
-        is_lora = isinstance(self.regime, Lora) and not self.regime.dora
+        if isinstance(self.regime, Prefix) and self.trainer.get("gradient_checkpointing"):
+            raise ValueError(
+                "trainer.gradient_checkpointing: peft's prefix tuning cannot do it; set it to false"
+            )
+        if self.lora and not isinstance(self.regime, Lora):
+            raise ValueError(f"lora: is for regime: lora, and the regime is {self.regime.kind}")
+        is_lora = isinstance(self.regime, Lora) and not self.lora.get("use_dora")
         if self.select is not None and isinstance(self.regime, ADAPTERS) and not is_lora:
             raise ValueError(
                 "select: the live engine takes whole checkpoints and plain LoRA, no fusion, no "
-                "Arrow, no prefix and no DoRA; drop it, and evaluate the checkpoints one by one"
-            )
-        if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
-            raise ValueError(
-                f"batch_size {self.batch_size} is not a multiple of micro_batch_size "
-                f"{self.micro_batch_size}"
+                "prefix and no DoRA; drop it, and evaluate the checkpoints one by one"
             )
         return self
 
 
-_ASIDE = ("select", "measure", "log_every", "report_to", "micro_batch_size")
-"""Settings that may differ when a run goes on: they change no weight (but for rounding)."""
+_WITHOUT_EFFECT = ("logging_", "log_", "save_", "report_to", "run_name", "project", "trackio_")
+"""Beginnings of options of the Trainer that change no weight."""
 
 
 def identity_of(config: TrainConfig) -> dict[str, Any]:
-    """Return the settings that decide the weights, as JSON can hold them."""
-    return config.model_dump(mode="json", exclude=set(_ASIDE))
+    """Return the settings that decide the weights, but for rounding, as JSON can hold them."""
+    settings = config.model_dump(mode="json", exclude={"select", "measure", "base", "data"})
+    settings["trainer"] = {
+        name: value
+        for name, value in config.trainer.items()
+        if not name.startswith(_WITHOUT_EFFECT)
+        and name not in ("per_device_train_batch_size", "disable_tqdm")
+    }
+    return settings
 
 
-def source_kind(source: Mapping[str, Any]) -> str:
-    """Return which kind of source a block of a file is.
-
-    Raises:
-        ValueError: where it names none, or several.
-    """
-    named = [key for key in _SOURCES if key in source]
-    if len(named) != 1:
-        found = f"{' and '.join(named)} are given" if named else "none is given"
-        raise ValueError(f"name one of {', '.join(_SOURCES)}; {found}")
-    return _SOURCES[named[0]]
+def merged_blocks(parent: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a training file laid over the one it extends; `trainer` and `lora` name by name."""
+    merged = {**parent, **child}
+    for block in ("trainer", "lora"):
+        pair = parent.get(block), child.get(block)
+        if all(isinstance(part, Mapping) for part in pair):
+            merged[block] = {**parent[block], **child[block]}
+    return merged

@@ -11,19 +11,18 @@ from typing import Any
 
 import yaml
 
-from ablations.delta.analysis import label_all, tell_comparison
-from ablations.delta.compare import Comparison, compare
+from ablations.delta.analysis import label_all
 from ablations.delta.measure import Change, read_changes
 from ablations.machine.fingerprint import fingerprint_checkpoint
 from ablations.machine.json_lines import read_lines
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
 from ablations.models.find import Expert, find_model
 from ablations.train.drift import drift, hidden_states
-from ablations.train.folder import RECORD, TrainingFolder
-from layerswap_method.deltas.pair import open_pair
+from ablations.train.folder import RECORD, read_record
+from layerswap_method.algorithm.tensor_names import decoder_layer
+from layerswap_method.deltas.open_pair import open_pair
 from layerswap_method.errors import InputError, describe_error
 from layerswap_method.frozen import Frozen
-from layerswap_method.tensor_names import decoder_layer
 
 
 class Divergence(Frozen):
@@ -38,11 +37,9 @@ class Divergence(Frozen):
     base: str
     """As it was given."""
 
-    mean_change: float | None
-    """Mean over all weights of |expert - base|; None for a prefix or DoRA, which change none."""
-
     relative_norm: float | None
-    """||expert - base|| / ||base||, all weights as one vector."""
+    """||expert - base|| / ||base||, all weights as one vector; None for a prefix or DoRA, which
+    change no weight that can be read."""
 
     layer_relative_norm: tuple[float | None, ...]
     """The same for each layer, layer 0 first."""
@@ -62,20 +59,13 @@ class Divergence(Frozen):
 
     def facts(self) -> dict[str, float]:
         """Return what a study can plot scores over: the numbers that there are."""
-        found = {
-            "mean_change": self.mean_change,
-            "relative_norm": self.relative_norm,
-            "drift": self.drift,
-        }
+        found = {"relative_norm": self.relative_norm, "drift": self.drift}
         return {name: value for name, value in found.items() if value is not None}
 
     def tell(self) -> Iterator[str]:
         """Yield the numbers in words."""
-        if self.mean_change is not None and self.relative_norm is not None:
-            yield (
-                f"{self.expert}: mean |change| {self.mean_change:.3g}, ||change|| / ||base|| "
-                f"{self.relative_norm:.3g}"
-            )
+        if self.relative_norm is not None:
+            yield f"{self.expert}: ||change|| / ||base|| {self.relative_norm:.3g}"
         else:
             yield f"{self.expert}: this kind of adapter changes no weight of the base"
         if (mean := self.drift) is not None:
@@ -87,10 +77,8 @@ class Divergence(Frozen):
             )
 
 
-def measure(
-    experts: Sequence[Expert], base: Expert, texts: Sequence[str]
-) -> tuple[list[Divergence], Comparison | None]:
-    """Return how far each expert is from the base, and how alike their changes are.
+def measure(experts: Sequence[Expert], base: Expert, texts: Sequence[str]) -> list[Divergence]:
+    """Return how far each expert is from the base.
 
     Args:
         experts: one or more of one base.
@@ -102,33 +90,32 @@ def measure(
     """
     for expert in experts:
         _check_base(expert, base)
-    weighed = [expert for expert in experts if _changes_weights(expert)]
-    pairs = [open_pair(expert, base) for expert in weighed]
-    shared = [n for n in pairs[0].names if all(n in p.names for p in pairs)] if pairs else []
-    changes = read_changes(pairs, shared) if pairs else []
-    by_name = dict(zip((expert.name for expert in weighed), changes, strict=True))
-    depth = (pairs[0].num_layers or 0) if pairs else 0
-    kept = list(hidden_states(base.folder, None, texts)) if texts else []
-    found = []
-    for expert in experts:
-        moved: tuple[float, ...] = ()
-        if texts:
-            states = hidden_states(expert.folder, expert.adapter, texts, base.folder)
-            moved = drift(kept, list(states))
-        change = by_name.get(expert.name)
-        found.append(
-            Divergence(
-                expert=expert.name,
-                base=base.name,
-                mean_change=None if change is None else _mean_change(change),
-                relative_norm=None if change is None else _relative_norm(change, list(change.sums)),
-                layer_relative_norm=() if change is None else _by_layer(change, depth),
-                layer_drift=moved,
-                texts=len(texts),
-            )
-        )
-    labels = [expert.name for expert in weighed]
-    return found, compare(changes, labels, depth) if len(changes) > 1 else None
+    states = list(hidden_states(base.folder, None, texts)) if texts else []
+    return [_measure_one(expert, base, texts, states) for expert in experts]
+
+
+def _measure_one(
+    expert: Expert, base: Expert, texts: Sequence[str], base_states: Sequence[Any]
+) -> Divergence:
+    moved: tuple[float, ...] = ()
+    if texts:
+        states = hidden_states(expert.folder, expert.adapter, texts, base.folder)
+        moved = drift(base_states, list(states))
+    norm: float | None = None
+    by_layer: tuple[float | None, ...] = ()
+    if _changes_weights(expert):
+        pair = open_pair(expert, base)
+        (change,) = read_changes([pair], pair.names)
+        norm = _relative_norm(change, list(change.sums))
+        by_layer = _by_layer(change, pair.num_layers or 0)
+    return Divergence(
+        expert=expert.name,
+        base=base.name,
+        relative_norm=norm,
+        layer_relative_norm=by_layer,
+        layer_drift=moved,
+        texts=len(texts),
+    )
 
 
 def divergence(
@@ -149,19 +136,14 @@ def divergence(
     labels = label_all(experts)
     parent = find_model(base)
     models = [find_model(e, name=label) for e, label in zip(experts, labels, strict=True)]
-    found, comparison = measure(models, parent, [] if texts is None else read_texts(texts))
+    found = measure(models, parent, [] if texts is None else read_texts(texts))
     for each in found:
         yield from each.tell()
-    if comparison is not None:
-        yield from tell_comparison(comparison)
     entries = {
         model.name: {"path": model.source, "facts": each.facts()}
         for model, each in zip(models, found, strict=True)
     }
-    content = {
-        "experts": [each.model_dump(mode="json") for each in found],
-        "pairs": None if comparison is None else comparison.model_dump(mode="json")["pairs"],
-    }
+    content = {"experts": [each.model_dump(mode="json") for each in found]}
     document: dict[str, Any] = {"experts": {"base": parent.source, **entries}}
     with told_if_unwritable(out):
         write_text(out / "divergence.json", json.dumps(content, indent=1) + "\n")
@@ -201,7 +183,7 @@ def _check_base(expert: Expert, base: Expert) -> None:
     record = None if expert.adapter is None else expert.adapter / RECORD
     if record is None or not record.is_file():
         return
-    stated = TrainingFolder(record.parent).read().get("identity", {}).get("base_weights")
+    stated = read_record(record.parent).get("identity", {}).get("base_weights")
     for folder in {expert.folder, base.folder}:
         if stated is not None and stated != fingerprint_checkpoint(folder):
             raise InputError(f"{expert.adapter}: was trained on another base than {folder}")
@@ -218,12 +200,6 @@ def _changes_weights(expert: Expert) -> bool:
             f"{expert.adapter}: its adapter_config.json cannot be read: {describe_error(error)}"
         ) from error
     return config.get("peft_type") == "LORA" and not config.get("use_dora")
-
-
-def _mean_change(change: Change) -> float:
-    sizes = {name: sums.size for name, sums in change.sums.items()}
-    total = math.fsum(change.summaries[name][0] * size for name, size in sizes.items())
-    return total / sum(sizes.values())
 
 
 def _relative_norm(change: Change, names: Sequence[str]) -> float | None:

@@ -47,7 +47,10 @@ def hidden_states(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = model.to(device).eval()
     for text in counted(f"reading texts with {name}", texts, "texts"):
-        ids = torch.tensor(tokenizer(text)["input_ids"][:TOKENS], device=device)[None]
+        # A rendered chat begins with the token that the tokenizer would put in front by itself.
+        is_bare = not text.startswith(tokenizer.bos_token or "\0")
+        ids = tokenizer(text, add_special_tokens=is_bare)["input_ids"][:TOKENS]
+        ids = torch.tensor(ids, device=device)[None]
         with torch.no_grad():
             # peft hands the prefix to the model as a cache, which it must be allowed to have.
             states = model(input_ids=ids, output_hidden_states=True).hidden_states

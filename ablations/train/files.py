@@ -1,4 +1,4 @@
-"""Reads training configurations: `extends`, `--set`, sources of other files. Opens no data."""
+"""Reads training files: `extends`, `--set`, and sources of other files."""
 
 from __future__ import annotations
 
@@ -9,34 +9,36 @@ from typing import Any
 from pydantic import ValidationError
 
 from ablations.gallery.find import find_recipe
-from ablations.train.config import ConfigRows, LocalRows, Source, TrainConfig, source_kind
+from ablations.train.config import Source, TrainConfig, merged_blocks
 from layerswap_method.errors import InputError
-from layerswap_method.recipe.problems import problems
+from layerswap_method.recipe.parameters import Words, problems
 from layerswap_method.recipe.references import is_there
 from layerswap_method.recipe.strict_yaml import parse_yaml, read_yaml
 
 PRESETS = "experts"
-"""Folder of the shipped configurations among the recipes."""
+"""Folder of the shipped training files among the recipes."""
 
+_WORDS = Words("the training file")
 
 
 def read_config(text: str, settings: Sequence[str] = ()) -> TrainConfig:
     """Return the configuration that `text` names: a path, or a shipped one such as ``math_1``.
 
-    Sources of other configurations are taken in, and paths of local rows are made absolute.
+    Sources of other files are taken in, and paths of local rows are made absolute.
 
     Args:
         text: as the user writes it.
-        settings: ``NAME=VALUE`` in place of what the file says; ``regime.rank=8`` goes deeper.
+        settings: ``NAME=VALUE`` in place of what the file says; ``lora.r=8`` goes deeper.
 
     Raises:
         InputError: with every problem of the file.
     """
     path = _find(text)
-    document = _extended(path, ())
+    document = _read_extended(path, ())
     for setting in settings:
         _set(document, setting)
-    return _resolved(_validated(document, str(path)), (path.resolve(),))
+    config = _validate(document, path)
+    return config.model_copy(update={"data": tuple(_find_sources(config, path, ()))})
 
 
 def _find(text: str) -> Path:
@@ -48,7 +50,7 @@ def _find(text: str) -> Path:
     return find_recipe(f"{PRESETS}/{text}.yml")
 
 
-def _extended(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
+def _read_extended(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     """Return the document at `path`, laid over the one that it extends."""
     if path.resolve() in above:
         raise InputError(f"{path}: extends itself")
@@ -57,19 +59,19 @@ def _extended(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
         raise InputError(f"{path}: holds no mapping; write base:, data:, samples: ...")
     parent = document.pop("extends", None)
     if isinstance(sources := document.get("data"), list):
-        document["data"] = [_placed(source, path.parent) for source in sources]
+        document["data"] = [_place(source, path.parent) for source in sources]
     if parent is None:
         return document
     if not isinstance(parent, str):
-        raise InputError(f"{path}: extends is {parent!r}; write the path of one configuration")
+        raise InputError(f"{path}: extends is {parent!r}; write the path of one training file")
     file = path.parent / parent
     if not is_there(file):
         raise InputError(f"{path}: extends {parent}: there is no {file}")
-    return {**_extended(file, (*above, path.resolve())), **document}
+    return merged_blocks(_read_extended(file, (*above, path.resolve())), document)
 
 
-def _placed(source: Any, folder: Path) -> Any:
-    """Return a source whose file is found from the folder of its configuration."""
+def _place(source: Any, folder: Path) -> Any:
+    """Return a source whose file is looked for in the folder of its training file."""
     if not isinstance(source, Mapping):
         return source
     placed = dict(source)
@@ -92,49 +94,36 @@ def _set(document: dict[str, Any], setting: str) -> None:
     holder[last] = parse_yaml(text, f"--set {name}")
 
 
-def _validated(document: dict[str, Any], where: str) -> TrainConfig:
-    found = []
-    sources = document.get("data")
-    for number, source in enumerate(sources if isinstance(sources, list) else ()):
-        if isinstance(source, dict) and "kind" not in source:
-            try:
-                source["kind"] = source_kind(source)
-            except ValueError as error:
-                found.append(f"data.{number}: {error}")
-    if found:
-        raise InputError.from_problems(where, found)
+def _validate(document: dict[str, Any], path: Path) -> TrainConfig:
     try:
         return TrainConfig.model_validate(document)
     except ValidationError as error:
-        found = problems(TrainConfig, document, error)
-        raise InputError.from_problems(where, found) from error
+        listed = problems(TrainConfig, document, error, _WORDS)
+        raise InputError.from_problems(str(path), listed) from error
 
 
-def _resolved(config: TrainConfig, above: tuple[Path, ...]) -> TrainConfig:
-    """Return a configuration whose sources are rows, with the shares of other files' sources."""
+def _find_sources(config: TrainConfig, path: Path, above: tuple[Path, ...]) -> list[Source]:
+    """Return the sources of rows, those of other files with their part of that file's weight."""
+    above = (*above, path.resolve())
     sources: list[Source] = []
     for source in config.data:
-        if isinstance(source, LocalRows):
-            path = Path(source.path)
-            if not path.is_file():
-                raise InputError(f"{above[-1]}: data: {source.path}: no such file")
-            sources.append(source.model_copy(update={"path": str(path.resolve())}))
-        elif isinstance(source, ConfigRows):
-            sources += _taken_in(source, above)
+        if source.config is not None:
+            file = Path(source.config)
+            if not file.is_file():
+                raise InputError(f"{path}: data: {file}: no such training file")
+            if file.resolve() in above:
+                raise InputError(f"{file}: takes its data from itself")
+            below = _find_sources(_validate(_read_extended(file, ()), file), file, above)
+            whole = sum(part.weight for part in below)
+            sources += [
+                part.model_copy(update={"weight": source.weight * part.weight / whole})
+                for part in below
+            ]
+        elif source.path is not None:
+            if not Path(source.path).is_file():
+                raise InputError(f"{path}: data: {source.path}: no such file")
+            place = str(Path(source.path).resolve())
+            sources.append(source.model_copy(update={"path": place}))
         else:
             sources.append(source)
-    return config.model_copy(update={"data": tuple(sources)})
-
-
-def _taken_in(source: ConfigRows, above: tuple[Path, ...]) -> list[Source]:
-    path = Path(source.config)
-    if not path.is_file():
-        raise InputError(f"{above[-1]}: data: {source.config}: no such configuration")
-    if path.resolve() in above:
-        raise InputError(f"{path}: takes its data from itself")
-    other = _validated(_extended(path, ()), str(path))
-    rows = _resolved(other, (*above, path.resolve())).data
-    whole = sum(each.weight for each in rows)
-    return [
-        each.model_copy(update={"weight": source.weight * each.weight / whole}) for each in rows
-    ]
+    return sources

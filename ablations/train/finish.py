@@ -14,18 +14,21 @@ import yaml
 
 from ablations.machine.whole_files import write_text
 from ablations.models.find import Expert
-from ablations.train.config import Dtype, TrainConfig
+from ablations.train.config import ADAPTERS, Dtype, TrainConfig
 from ablations.train.divergence import Divergence, measure
 from ablations.train.folder import (
-    SavedCheckpoint,
-    TrainingFolder,
     link_or_copy,
+    one_message_if_full,
     publish,
-    told_if_full,
+    step_of,
+    strip_checkpoints,
+    whole_checkpoints,
+    write_record,
 )
-from ablations.train.regime import ADAPTERS, Lora
+from ablations.train.model import is_merged, merge_adapter
 from ablations.train.rows import Row
-from ablations.train.select import select
+from ablations.train.select import CodeExecution, select_checkpoint
+from ablations.train.tokens import split_row
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import is_folder
 from layerswap_method.write.donor_files import copy_donor_files
@@ -33,7 +36,7 @@ from layerswap_method.write.donor_files import copy_donor_files
 logger = logging.getLogger(__name__)
 
 HELD_OUT = "held_out.jsonl"
-"""Texts that were not trained on: what the drift of several experts can be measured on."""
+"""Texts that were not trained on, in the format that was: to measure drift on."""
 
 DIVERGENCE = "divergence.json"
 EXPERTS = "experts.yml"
@@ -45,91 +48,96 @@ _PARTIAL = ".expert.partial"
 def finish(
     config: TrainConfig,
     base: Expert,
+    tokenizer: Any,
     held_out: Sequence[Row],
-    folder: TrainingFolder,
+    out: Path,
     record: dict[str, Any],
+    code: CodeExecution | None,
 ) -> dict[str, Any]:
     """Choose a checkpoint, make the expert of it, measure it; return the completed record.
 
     Raises:
-        InputError: for tasks that cannot be asked.
+        InputError: for tasks that cannot be evaluated.
         LayerSwapError: where something cannot be written.
     """
     gc.collect()
-    checkpoints = folder.checkpoints()
+    checkpoints = whole_checkpoints(out)
     chosen = checkpoints[-1]
     if config.select is not None:
-        adapter_base = base.folder if isinstance(config.regime, ADAPTERS) else None
-        chosen, record["selection"] = select(checkpoints, config.select, adapter_base)
-    record |= {"step": chosen.step, "samples": chosen.samples}
-    texts = [config.separator.join(m["content"] for m in row) for row in held_out]
-    with told_if_full(folder.root, ". Make room and run the same command again"):
-        _write_expert(config, base.folder, chosen, folder.root)
+        chosen, record["selection"] = select_checkpoint(
+            checkpoints,
+            config.select,
+            base.folder,
+            are_adapters=isinstance(config.regime, ADAPTERS),
+            code=code,
+        )
+    step = step_of(chosen)
+    record |= {"step": step, "samples": min(step * config.batch_size, config.samples)}
+    texts = ["".join(text for text, _ in split_row(row, tokenizer, config)) for row in held_out]
+    with one_message_if_full(out, ". Make room and run the same command again"):
+        _write_expert(config, base.folder, chosen, out)
         lines = [json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts]
-        write_text(folder.root / HELD_OUT, "".join(lines))
-        expert = _found(config, base, folder.root.resolve())
+        write_text(out / HELD_OUT, "".join(lines))
+        expert = _find_expert(config, base, out.resolve())
         entry: dict[str, Any] = {"path": expert.source}
-        if config.measure and (found := _measured(expert, base, texts)) is not None:
-            write_text(folder.root / DIVERGENCE, found.model_dump_json(indent=1) + "\n")
-            record["facts"] = entry["facts"] = found.facts()
+        if config.measure and (divergence := _measure(expert, base, texts)) is not None:
+            write_text(out / DIVERGENCE, divergence.model_dump_json(indent=1) + "\n")
+            record["facts"] = entry["facts"] = divergence.facts()
         experts = {"experts": {"base": base.source, expert.name: entry}}
-        text = yaml.safe_dump(experts, sort_keys=False, allow_unicode=True)
-        write_text(folder.root / EXPERTS, text)
+        write_text(out / EXPERTS, yaml.safe_dump(experts, sort_keys=False, allow_unicode=True))
     record["finished"] = True
-    folder.write(record)
+    write_record(out, record)
     # Only now: a run that is stopped before this goes on from these.
-    folder.forget_states()
+    strip_checkpoints(out, keep_newest=False)
     kept = {row["step"] for row in record.get("selection", ()) if row["kept"]}
-    for each in checkpoints:
-        if kept and each.step not in kept:
-            shutil.rmtree(each.folder, ignore_errors=True)
+    for checkpoint in checkpoints:
+        if kept and step_of(checkpoint) not in kept:
+            shutil.rmtree(checkpoint, ignore_errors=True)
     return record
 
 
 def _is_adapter(config: TrainConfig) -> bool:
     """Return whether the expert is an adapter, to be named with its base."""
-    return isinstance(config.regime, ADAPTERS) and not getattr(config.regime, "merge", False)
+    return isinstance(config.regime, ADAPTERS) and not is_merged(config)
 
 
-def _found(config: TrainConfig, base: Expert, out: Path) -> Expert:
+def _find_expert(config: TrainConfig, base: Expert, out: Path) -> Expert:
     """Return the expert in `out` as a study finds it."""
     if _is_adapter(config):
         return Expert(out.name, base.folder, out, source=f"{base.source}+{out}")
     return Expert(out.name, out, source=str(out))
 
 
-def _measured(expert: Expert, base: Expert, texts: Sequence[str]) -> Divergence | None:
-    """Return the divergence; None, with a warning, where there is no reading it.
+def _measure(expert: Expert, base: Expert, texts: Sequence[str]) -> Divergence | None:
+    """Return the divergence; None, with a warning, where it cannot be measured.
 
     Weights that moved by more than 0.7 of the base's norm look like another model to what reads
     deltas. Such a run is finished all the same.
     """
     try:
-        ((found,), _) = measure([expert], base, texts)
+        (divergence,) = measure([expert], base, texts)
     except InputError as error:
         logger.warning("the divergence cannot be measured: %s", error.message)
         return None
-    for line in found.tell():
+    for line in divergence.tell():
         logger.info("%s", line)
-    return found
+    return divergence
 
 
-def _write_expert(config: TrainConfig, base: Path, chosen: SavedCheckpoint, out: Path) -> None:
+def _write_expert(config: TrainConfig, base: Path, chosen: Path, out: Path) -> None:
     """Write the checkpoint `chosen` to `out` as the expert; the file that names it comes last."""
     fresh = out / _PARTIAL
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir()
     try:
-        if isinstance(config.regime, Lora) and config.regime.merge:
-            from ablations.train.model import merge_adapter
-
-            merge_adapter(base, chosen.folder).save_pretrained(fresh)
+        if is_merged(config):
+            merge_adapter(base, chosen).save_pretrained(fresh)
         else:
-            for file in sorted(chosen.folder.glob("*.safetensors*")):
+            for file in sorted(chosen.glob("*.safetensors*")):
                 link_or_copy(file, fresh / file.name)
         if _is_adapter(config):
             name = "adapter_config.json"
-            document = json.loads((chosen.folder / name).read_text(encoding="utf-8"))
+            document = json.loads((chosen / name).read_text(encoding="utf-8"))
             if not is_folder(config.base):  # an id, which other machines have too
                 document["base_model_name_or_path"] = config.base.partition("@")[0]
             write_text(fresh / name, json.dumps(document, indent=2) + "\n")
@@ -148,8 +156,7 @@ def _cast(file: Path, dtype: Dtype) -> None:
     import torch
     from safetensors.torch import load_file, save_file
 
-    kind = getattr(torch, dtype)
-    tensors = {name: tensor.to(kind) for name, tensor in load_file(file).items()}
+    tensors = {name: tensor.to(getattr(torch, dtype)) for name, tensor in load_file(file).items()}
     other = file.with_suffix(".cast")
     save_file(tensors, other, metadata={"format": "pt"})
     other.replace(file)

@@ -1,10 +1,8 @@
-"""The folder of a run: settings, whole checkpoints, and the expert once it is done. Files only.
+"""The folder of a run: settings, checkpoints, and the expert once the run is finished.
 
-    OUT/training.json       settings, data, losses, what was measured
-    OUT/checkpoints/...     weights, and of the newest one the optimiser's state
-    OUT/                    the expert, when training.json says that it is finished
-
-A checkpoint is whole when it holds `MARK`, which is written last. Others are removed.
+OUT/training.json       settings, data, losses, what was measured
+OUT/checkpoints/...     of transformers' Trainer; only the newest has the optimiser's state
+OUT/                    the expert, when training.json says that it is finished
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,138 +19,118 @@ from ablations.machine.whole_files import check_place, write_text
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 
 RECORD = "training.json"
-MARK = "checkpoint.json"
 CHECKPOINTS = "checkpoints"
 SCHEMA_VERSION = 1
 
-_RESUME = ("optimizer.*", "scheduler.pt", "scaler.pt", "rng_state*", "trainer_state.json")
+_STATE = "trainer_state.json"
+"""What the Trainer writes last into a checkpoint: one without it is not whole."""
+
+_RESUME = ("optimizer.*", "scheduler.pt", "scaler.pt", "rng_state*")
 """What only a run that goes on needs. torch writes some of it as pickles, which transformers reads
 as plain tensors and numbers (``weights_only``)."""
 
 _USELESS = ("training_args.bin", "README.md")
 
 
-@dataclass(frozen=True)
-class SavedCheckpoint:
-    """A whole checkpoint."""
+def open_record(root: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Begin a run in `root` or go on with one; return its record.
 
-    folder: Path
-    """Weights, config and tokenizer, or an adapter."""
+    Args:
+        root: folder of the run; it belongs to one configuration.
+        identity: name -> what decides the weights.
 
-    step: int
-    """Optimiser steps done."""
+    Raises:
+        InputError: where the folder holds something else, or a run of other settings.
+    """
+    check_place(root / RECORD)
+    record = read_record(root)
+    if not record:
+        if root.is_dir() and any(not path.name.startswith(".") for path in root.iterdir()):
+            raise InputError(
+                f"{root} exists and is no training folder (it has no {RECORD}); choose another "
+                "--out or move it away"
+            )
+        record = {"schema_version": SCHEMA_VERSION, "identity": dict(identity)}
+        write_record(root, record)
+    _check_same(root, record.get("identity", {}), identity)
+    return record
 
-    samples: int
-    """Rows seen."""
+
+def read_record(root: Path) -> dict[str, Any]:
+    """Return the record of the run in `root`; empty where there is none.
+
+    Raises:
+        InputError: where it is damaged or of another version.
+    """
+    path = root / RECORD
+    if not path.is_file():
+        return {}
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {first_line(error)}") from error
+    if not isinstance(record, dict) or record.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(f"{path}: is of another version of this program; choose another --out")
+    return record
 
 
-class TrainingFolder:
-    """One run's folder. It belongs to one configuration."""
+def write_record(root: Path, record: Mapping[str, Any]) -> None:
+    """Write the record of the run in `root`.
 
-    def __init__(self, root: Path) -> None:
-        """Take the folder; it need not exist."""
-        self.root = root
-        self.checkpoints_dir = root / CHECKPOINTS
+    Raises:
+        LayerSwapError: where that fails.
+    """
+    with one_message_if_full(root):
+        write_text(root / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
-    def open(self, identity: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin a run or go on with one; return what `RECORD` says.
 
-        Args:
-            identity: name -> what decides the weights.
+def step_of(checkpoint: Path) -> int:
+    """Return the optimiser steps behind a checkpoint."""
+    return int(checkpoint.name.rpartition("-")[2])
 
-        Raises:
-            InputError: where the folder holds something else, or a run of other settings.
-        """
-        check_place(self.root / RECORD)
-        record = self.read()
-        if not record:
-            if self.root.is_dir() and any(not p.name.startswith(".") for p in self.root.iterdir()):
-                raise InputError(
-                    f"{self.root} exists and is no training folder (it has no {RECORD}); choose "
-                    "another --out or move it away"
-                )
-            record = {"schema_version": SCHEMA_VERSION, "identity": dict(identity)}
-            self.write(record)
-        _check_same(self.root, record.get("identity", {}), identity)
-        return record
 
-    def read(self) -> dict[str, Any]:
-        """Return what `RECORD` says; empty where there is none.
+def read_state(checkpoint: Path) -> dict[str, Any] | None:
+    """Return the Trainer's state beside a checkpoint; None where the checkpoint is not whole."""
+    try:
+        state: dict[str, Any] = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return state
 
-        Raises:
-            InputError: where it is damaged or of another version.
-        """
-        path = self.root / RECORD
-        if not path.is_file():
-            return {}
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path}: cannot be read: {first_line(error)}") from error
-        if not isinstance(record, dict) or record.get("schema_version") != SCHEMA_VERSION:
-            raise InputError(f"{path}: is of another version of this program; choose another --out")
-        return record
 
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Write `RECORD`.
+def whole_checkpoints(root: Path) -> list[Path]:
+    """Return the whole checkpoints of the run in `root`, the oldest first."""
+    return sorted(filter(read_state, (root / CHECKPOINTS).glob("checkpoint-*")), key=step_of)
 
-        Raises:
-            LayerSwapError: where that fails.
-        """
-        with told_if_full(self.root):
-            write_text(self.root / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
-    def checkpoints(self) -> list[SavedCheckpoint]:
-        """Return the whole checkpoints, the oldest first."""
-        found = []
-        for path in self.checkpoints_dir.glob(f"checkpoint-*/{MARK}"):
-            mark = json.loads(path.read_text(encoding="utf-8"))
-            found.append(SavedCheckpoint(path.parent, mark["step"], mark["samples"]))
-        return sorted(found, key=lambda each: each.step)
+def remove_partial_checkpoints(root: Path) -> list[Path]:
+    """Remove the checkpoints that were not written to the end; return which."""
+    partial = [path for path in (root / CHECKPOINTS).glob("checkpoint-*") if not read_state(path)]
+    for path in partial:
+        shutil.rmtree(path)
+    return partial
 
-    def resumable(self) -> SavedCheckpoint | None:
-        """Return the newest checkpoint that a run can go on from; remove what is not whole."""
-        whole = {each.folder for each in self.checkpoints()}
-        for folder in self.checkpoints_dir.glob("checkpoint-*"):
-            if folder not in whole:
-                shutil.rmtree(folder)
-        found = [c for c in self.checkpoints() if (c.folder / "trainer_state.json").is_file()]
-        return found[-1] if found else None
 
-    def mark(self, step: int, samples: int) -> None:
-        """Say that the checkpoint of `step` is whole; older ones keep their weights only."""
-        folder = self.checkpoints_dir / f"checkpoint-{step}"
-        _remove(folder, _USELESS)
-        write_text(folder / MARK, json.dumps({"step": step, "samples": samples}) + "\n")
-        for other in self.checkpoints():
-            if other.step < step:
-                _remove(other.folder, _RESUME)
+def strip_checkpoints(root: Path, *, keep_newest: bool) -> None:
+    """Remove from checkpoints what only a run that goes on needs, a multiple of the weights.
 
-    def losses(self) -> list[dict[str, float]]:
-        """Return step, loss (nats a learned token) and norm of the gradients as last reported."""
-        found = self.resumable()
-        if found is None:
-            return []
-        state = json.loads((found.folder / "trainer_state.json").read_text(encoding="utf-8"))
-        return [
-            {key: entry[key] for key in ("step", "loss", "grad_norm") if key in entry}
-            for entry in state["log_history"]
-            if "loss" in entry
-        ]
-
-    def forget_states(self) -> None:
-        """Remove what only a run that goes on needs."""
-        for each in self.checkpoints():
-            _remove(each.folder, _RESUME)
+    Args:
+        root: folder of the run.
+        keep_newest: whether the newest one is left as it is, to go on from.
+    """
+    checkpoints = whole_checkpoints(root)
+    for checkpoint in checkpoints:
+        names = _USELESS if keep_newest and checkpoint == checkpoints[-1] else _USELESS + _RESUME
+        before = checkpoint.stat()
+        for file in [file for name in names for file in checkpoint.glob(name)]:
+            file.unlink(missing_ok=True)
+        # The Trainer goes by the times of the folders where it counts checkpoints.
+        os.utime(checkpoint, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 @contextlib.contextmanager
-def told_if_full(path: Path, then: str = "") -> Iterator[None]:
+def one_message_if_full(path: Path, advice: str = "") -> Iterator[None]:
     """Turn an error of writing, such as a full disk, into one message about `path`.
-
-    Args:
-        path: what is written.
-        then: what to say besides.
 
     Raises:
         LayerSwapError: in its place.
@@ -163,13 +140,13 @@ def told_if_full(path: Path, then: str = "") -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        said = getattr(error, "strerror", None) or first_line(error)
-        raise LayerSwapError(f"{path}: cannot be written: {said}{then}") from error
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise LayerSwapError(f"{path}: cannot be written: {reason}{advice}") from error
 
 
 def publish(fresh: Path, out: Path, last: str) -> None:
     """Move the files in `fresh` to `out`, the one that makes it a model (`last`) at the end."""
-    for file in sorted(fresh.iterdir(), key=lambda each: each.name == last):
+    for file in sorted(fresh.iterdir(), key=lambda path: path.name == last):
         file.replace(out / file.name)
     fresh.rmdir()
 
@@ -182,17 +159,10 @@ def link_or_copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _remove(folder: Path, patterns: tuple[str, ...]) -> None:
-    for pattern in patterns:
-        for file in folder.glob(pattern):
-            file.unlink(missing_ok=True)
-
-
 def _check_same(root: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    # As JSON: what was written has no tuples.
-    mine = json.loads(json.dumps(here))
+    mine = json.loads(json.dumps(here))  # what was written has no tuples
     differing = [
-        f"{name} is {_short(there.get(name))} there and {_short(mine.get(name))} here"
+        f"{name} is {_shorten(there.get(name))} there and {_shorten(mine.get(name))} here"
         for name in dict.fromkeys((*there, *mine))
         if there.get(name) != mine.get(name)
     ]
@@ -202,6 +172,6 @@ def _check_same(root: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -
         )
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

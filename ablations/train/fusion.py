@@ -17,18 +17,16 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from ablations.machine.whole_files import replaced_folder, told_if_unwritable
-from layerswap_method.checkpoint.checkpoint import read_checkpoint
-from layerswap_method.checkpoint.stored import read_tensor
-from layerswap_method.checkpoint.lora import (
+from layerswap_method.algorithm.tensor_names import decoder_layer
+from layerswap_method.checkpoints.headers import read_checkpoint
+from layerswap_method.checkpoints.lora import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
     LowRankChange,
@@ -36,8 +34,9 @@ from layerswap_method.checkpoint.lora import (
     read_adapter_tensors,
     read_changes,
 )
+from layerswap_method.checkpoints.spans import read_rows
+from layerswap_method.checkpoints.stored import stored_tensor
 from layerswap_method.errors import InputError
-from layerswap_method.tensor_names import decoder_layer
 
 KIND = "ADAPTER_FUSION"
 """What a fusion's ``adapter_config.json`` says in the place of a kind of peft's."""
@@ -46,7 +45,7 @@ NAME = "adapter_fusion"
 """The module of a model that holds its fusion."""
 
 _DOWN, _UP = "lora_down.", "lora_up."
-"""What the names of the experts' matrices begin with, before the module's name."""
+"""Beginnings of the names of the experts' matrices in files, before the module's name."""
 
 
 class FusionLayer(nn.Module):
@@ -58,9 +57,9 @@ class FusionLayer(nn.Module):
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width)
         self.value = nn.Linear(width, width, bias=False)
-        for each in (self.query, self.key):
-            nn.init.normal_(each.weight, std=0.02)
-            nn.init.zeros_(each.bias)
+        for linear in (self.query, self.key):
+            nn.init.normal_(linear.weight, std=0.02)
+            nn.init.zeros_(linear.bias)
         nn.init.eye_(self.value.weight)
 
     def forward(self, hidden: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
@@ -70,7 +69,8 @@ class FusionLayer(nn.Module):
             hidden: [..., width], the layer's input.
             added: [experts, ..., width], what each expert adds to it.
         """
-        hidden, added = (each.to(self.value.weight.dtype) for each in (hidden, added))
+        dtype = self.value.weight.dtype
+        hidden, added = hidden.to(dtype), added.to(dtype)
         shares = (self.query(hidden) * self.key(added)).sum(-1).softmax(0)
         mixed: torch.Tensor = self.value((shares[..., None] * added).sum(0))
         return mixed
@@ -82,40 +82,75 @@ class FusionLayer(nn.Module):
 
 
 class Fusion(nn.Module):
-    """The fusion of one model: Q, K, V per layer, and the experts' frozen matrices."""
+    """The fusion of one model: Q, K, V per layer, and the experts' frozen matrices as buffers."""
 
     def __init__(self, experts: Sequence[str], layers: int, width: int) -> None:
-        """Take the initial values; `attach` brings it into a model."""
+        """Take the initial values; `attach` brings it into a model.
+
+        Args:
+            experts: names, in the order of the sum.
+            layers: decoder layers.
+            width: values of a hidden state.
+        """
         super().__init__()
         self.experts = tuple(experts)
-        """Names, in the order of the sum."""
         self.layers = nn.ModuleList(FusionLayer(width) for _ in range(layers))
-        """One per decoder layer."""
         self.width = width
-        """Values of a hidden state."""
-        self._matrices: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.modules_changed: list[str] = []
+        """Names of the modules of the model that the experts change."""
 
-    def set_matrices(self, module: str, down: torch.Tensor, up: torch.Tensor) -> None:
-        """Set the experts' changes of a module of the model.
+    def add_matrices(self, module: str, down: torch.Tensor, up: torch.Tensor) -> None:
+        """Add the experts' changes of a module of the model.
 
         Args:
             module: its name.
             down: [experts, rank, inputs].
             up: [experts, outputs, rank], with the scaling in it.
         """
-        self._matrices[module] = down, up
+        self.modules_changed.append(module)
+        self.register_buffer(_buffer(_DOWN + module), down)
+        self.register_buffer(_buffer(_UP + module), up)
 
-    @property
-    def matrices(self) -> Mapping[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Module -> what `set_matrices` was given."""
-        return self._matrices
+    def matrices(self, module: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what `add_matrices` was given for a module."""
+        down, up = (self.get_buffer(_buffer(side + module)) for side in (_DOWN, _UP))
+        return down, up
 
     def penalty(self) -> torch.Tensor:
         """Return the squared distance of all V from the identity."""
-        return torch.stack([layer.distance() for layer in self._each()]).sum()
+        return torch.stack([layer.distance() for layer in self._layers()]).sum()
+
+    def write(self, folder: Path, base: str) -> None:
+        """Write it as ``adapter_model.safetensors`` and a config; `base` names the model."""
+        from safetensors.torch import save_file
+
+        config = {
+            "peft_type": KIND,
+            "base_model_name_or_path": base,
+            "experts": list(self.experts),
+            "layers": len(self.layers),
+            "width": self.width,
+        }
+        tensors = {_stored_name(n): t.detach().cpu() for n, t in self.state_dict().items()}
+        folder.mkdir(parents=True, exist_ok=True)
+        contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        save_file(contiguous, folder / ADAPTER_WEIGHTS, {"format": "pt"})
+        text = json.dumps(config, indent=2) + "\n"
+        (folder / ADAPTER_CONFIG).write_text(text, encoding="utf-8")
+
+    def load(self, folder: Path) -> None:
+        """Set all values to those in `folder`.
+
+        Raises:
+            InputError: where they are damaged, or of other sizes.
+        """
+        try:
+            self.load_state_dict(_read(folder))
+        except RuntimeError as error:
+            raise InputError(f"{folder}: is no whole fusion: {error}") from error
 
     def attach(self, model: Any) -> None:
-        """Make `model` the fused one, in place; only the fusion is then trained.
+        """Make `model` the fused one, in place; only the fusion is then trained and saved.
 
         Raises:
             InputError: where the model is not of the fusion's sizes, or has one already.
@@ -124,27 +159,31 @@ class Fusion(nn.Module):
             raise InputError("the model has a fusion already")
         blocks = _decoder_layers(model)
         width = model.config.get_text_config().hidden_size
-        ours = (len(self.layers), self.width)
-        if (len(blocks), width) != ours:
+        if (len(blocks), width) != (len(self.layers), self.width):
             raise InputError(
-                f"the fusion is of {ours[0]} layers of width {ours[1]}, and the model has "
-                f"{len(blocks)} of width {width}; it was trained on another base"
+                f"the fusion is of {len(self.layers)} layers of width {self.width}, and the model "
+                f"has {len(blocks)} of width {width}; it was trained on another base"
             )
+        names = {name for name, _ in model.named_modules()}
+        for module in self.modules_changed:
+            if module not in names:
+                raise InputError(
+                    f"the experts change {module}, which the model does not have; they were "
+                    "trained on another base"
+                )
         model.requires_grad_(False)
-        with ExitStack() as undo:
-            for block, layer in zip(blocks, self._each(), strict=True):
-                undo.callback(setattr, block, "forward", block.forward)
-                self._wrap_layer(block, layer)
-            for name in self._matrices:
-                undo.callback(self._hook_module(model, name).remove)
-            undo.pop_all()
+        for block, layer in zip(blocks, self._layers(), strict=True):
+            self._wrap_layer(block, layer)
+        for module in self.modules_changed:
+            self._hook_module(model, module)
+        base = str(model.name_or_path)
+        # A checkpoint is the fusion, not the whole model.
+        model.save_pretrained = lambda folder, **_: self.write(Path(folder), base)
         model.add_module(NAME, self.to(next(model.parameters()).device))
         self.requires_grad_(True)
 
-    def _each(self) -> Iterator[FusionLayer]:
-        for layer in self.layers:
-            assert isinstance(layer, FusionLayer)
-            yield layer
+    def _layers(self) -> list[FusionLayer]:
+        return [layer for layer in self.layers if isinstance(layer, FusionLayer)]
 
     def _wrap_layer(self, block: Any, layer: FusionLayer) -> None:
         """Replace a decoder layer's forward: hooks of others then see one batch and its fusion."""
@@ -152,7 +191,7 @@ class Fusion(nn.Module):
 
         def forward(hidden_states: torch.Tensor, *others: Any, **named: Any) -> Any:
             size = len(hidden_states)
-            masks = (_repeated(each, size, count) for each in others)
+            masks = (_repeated(other, size, count) for other in others)
             for name in named.keys() & {"attention_mask", "position_ids", "position_embeddings"}:
                 named[name] = _repeated(named[name], size, count)
             output = run(_repeated(hidden_states, size, count), *masks, **named)
@@ -163,35 +202,16 @@ class Fusion(nn.Module):
 
         block.forward = forward
 
-    def _hook_module(self, model: Any, name: str) -> Any:
-        try:
-            module = model.get_submodule(name)
-        except AttributeError:
-            raise InputError(
-                f"the experts change {name}, which the model does not have; they were trained on "
-                "another base"
-            ) from None
-
+    def _hook_module(self, model: Any, name: str) -> None:
         def change(_: Any, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
-            given = args[0]
-            down, up = self._on(given)[name]
-            rows = given.to(down.dtype).reshape(len(down), -1, given.shape[-1])
+            inputs = args[0]
+            down, up = self.matrices(name)
+            rows = inputs.to(down.dtype).reshape(len(down), -1, inputs.shape[-1])
             added = rows @ down.mT @ up.mT
             total: torch.Tensor = output + added.view(output.shape).to(output.dtype)
             return total
 
-        return module.register_forward_hook(change)
-
-    def _on(self, given: torch.Tensor) -> Mapping[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Return the matrices on the device of `given`, in float32 or its own wider dtype."""
-        dtype = torch.promote_types(given.dtype, torch.float32)
-        some = next(iter(self._matrices.values()))[0]
-        if (some.device, some.dtype) != (given.device, dtype):
-            self._matrices = {
-                name: (down.to(given.device, dtype), up.to(given.device, dtype))
-                for name, (down, up) in self._matrices.items()
-            }
-        return self._matrices
+        model.get_submodule(name).register_forward_hook(change)
 
 
 def build(model: Any, base: Path, experts: Mapping[str, Path], seed: int = 0) -> Fusion:
@@ -211,8 +231,8 @@ def build(model: Any, base: Path, experts: Mapping[str, Path], seed: int = 0) ->
         raise InputError("adapter_fusion: no experts; give one adapter or more")
     checkpoint = read_checkpoint(str(base), base)
     changes = {name: read_changes(adapter, checkpoint) for name, adapter in experts.items()}
-    for name, found in changes.items():
-        outside = [tensor for tensor in found if decoder_layer(tensor) is None]
+    for name, changed in changes.items():
+        outside = [tensor for tensor in changed if decoder_layer(tensor) is None]
         if outside:
             raise InputError(
                 f"{experts[name]}: changes {outside[0]}, which is in no decoder layer; "
@@ -223,59 +243,10 @@ def build(model: Any, base: Path, experts: Mapping[str, Path], seed: int = 0) ->
         torch.manual_seed(seed)
         fusion = Fusion(tuple(experts), checkpoint.depth(), width)
     for tensor in dict.fromkeys(itertools.chain(*changes.values())):
-        down, up = _stacked([found.get(tensor) for found in changes.values()])
-        fusion.set_matrices(tensor.removesuffix(".weight"), down, up)
+        down, up = _stacked([changed.get(tensor) for changed in changes.values()])
+        fusion.add_matrices(tensor.removesuffix(".weight"), down, up)
     fusion.attach(model)
     return fusion
-
-
-def save(fusion: Fusion, folder: Path, base: str) -> None:
-    """Write a fusion to a folder of its own, whole or not at all; see `write`.
-
-    Args:
-        fusion: what to write.
-        folder: made, or replaced where it holds a fusion.
-        base: reference of the base, for the config.
-
-    Raises:
-        InputError: where `folder` holds something else.
-        LayerSwapError: where it cannot be written.
-    """
-    if folder.exists() and not is_fusion(folder):
-        raise InputError(f"{folder}: exists and is no fusion; give another folder")
-    with told_if_unwritable(folder), replaced_folder(folder) as fresh:
-        write(fusion, fresh, base)
-
-
-def write(fusion: Fusion, folder: Path, base: str) -> None:
-    """Write a fusion, with its experts' matrices, as ``adapter_model.safetensors`` and a config."""
-    from safetensors.torch import save_file
-
-    tensors = dict(fusion.state_dict())
-    for name, (down, up) in fusion.matrices.items():
-        tensors |= {f"{_DOWN}{name}": down, f"{_UP}{name}": up}
-    config = {
-        "peft_type": KIND,
-        "base_model_name_or_path": base,
-        "experts": list(fusion.experts),
-        "layers": len(fusion.layers),
-        "width": fusion.width,
-    }
-    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(kept, folder / ADAPTER_WEIGHTS, {"format": "pt"})
-    (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-
-
-def restore(fusion: Fusion, folder: Path) -> None:
-    """Set Q, K and V to those in `folder`.
-
-    Raises:
-        InputError: where they are damaged, or of other sizes.
-    """
-    try:
-        fusion.load_state_dict(_own(_stored(folder)))
-    except RuntimeError as error:
-        raise InputError(f"{folder}: is no whole fusion: {error}") from error
 
 
 def is_fusion(folder: Path) -> bool:
@@ -286,11 +257,7 @@ def is_fusion(folder: Path) -> bool:
 
 
 def load(model: Any, folder: Path) -> Fusion:
-    """Return the fusion in `folder`, attached to `model`.
-
-    Args:
-        model: the base as transformers loads it; changed in place.
-        folder: what `save` wrote.
+    """Return the fusion in `folder`, attached to `model`, which is changed in place.
 
     Raises:
         InputError: where it is no fusion, damaged, or of another base.
@@ -298,26 +265,32 @@ def load(model: Any, folder: Path) -> Fusion:
     config = read_adapter_config(folder)
     if config.get("peft_type") != KIND:
         raise InputError(f"{folder}: is no fusion (peft_type is {config.get('peft_type')!r})")
-    stored = _stored(folder)
-    downs = {name.removeprefix(_DOWN): t for name, t in stored.items() if name.startswith(_DOWN)}
+    stored = _read(folder)
     try:
         fusion = Fusion(config["experts"], config["layers"], config["width"])
-        for name, down in downs.items():
-            fusion.set_matrices(name, down, stored[f"{_UP}{name}"])
-        fusion.load_state_dict(_own(stored))
-    except (KeyError, TypeError, RuntimeError) as error:
+        for name in filter(lambda name: name.startswith(_buffer(_DOWN)), stored):
+            module = name.removeprefix(_buffer(_DOWN))
+            fusion.add_matrices(_stored_name(module), stored[name], stored[_buffer(_UP) + module])
+    except (KeyError, TypeError) as error:
         raise InputError(f"{folder}: is no whole fusion: {error}") from error
+    fusion.load(folder)
     fusion.attach(model)
     return fusion
 
 
-def _stored(folder: Path) -> dict[str, torch.Tensor]:
-    return {name: read_rows(place) for name, place in read_adapter_tensors(folder).items()}
+def _buffer(name: str) -> str:
+    """Return the name of a buffer, which has no dots, for a name in a file."""
+    return name.replace(".", "/")
 
 
-def _own(stored: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the tensors that are no expert's."""
-    return {n: tensor for n, tensor in stored.items() if not n.startswith((_DOWN, _UP))}
+def _stored_name(name: str) -> str:
+    return name.replace("/", ".")
+
+
+def _read(folder: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors in `folder` by their names in `Fusion.state_dict`."""
+    stored = {name: read_rows(place) for name, place in read_adapter_tensors(folder).items()}
+    return {_buffer(n) if n.startswith((_DOWN, _UP)) else n: t for n, t in stored.items()}
 
 
 def _stacked(changes: Sequence[LowRankChange | None]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -326,26 +299,22 @@ def _stacked(changes: Sequence[LowRankChange | None]) -> tuple[torch.Tensor, tor
     Lower ranks are filled with zeros, and so is an expert without a change. float32, or float64
     where an expert has that.
     """
-    factors = {
-        i: tuple(
-            read_tensor(factor) for factor in (change.down, change.up)
-        )
-        for i, change in enumerate(changes)
-        if change is not None
-    }
-    rank = max(len(down) for down, _ in factors.values())
-    some_down, some_up = next(iter(factors.values()))
-    dtype = torch.float32
-    for pair in factors.values():
-        for each in pair:
-            dtype = torch.promote_types(dtype, each.dtype)
-    downs = torch.zeros(len(changes), rank, some_down.shape[1], dtype=dtype)
-    ups = torch.zeros(len(changes), len(some_up), rank, dtype=dtype)
-    for i, (down, up) in factors.items():
-        change = changes[i]
-        assert change is not None
-        downs[i, : len(down)] = down
-        ups[i, :, : len(down)] = up.to(dtype) * change.scaling
+    pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    for number, change in enumerate(changes):
+        if change is not None:
+            down, up = (
+                read_rows(stored_tensor(change.file, change.stamp, name))
+                for name in (change.down, change.up)
+            )
+            up = up.to(torch.promote_types(up.dtype, torch.float32)) * change.scaling
+            pairs[number] = down.to(up.dtype), up
+    rank = max(len(down) for down, _ in pairs.values())
+    first_down, first_up = max(pairs.values(), key=lambda pair: pair[1].dtype.itemsize)
+    downs = first_down.new_zeros(len(changes), rank, first_down.shape[1])
+    ups = first_up.new_zeros(len(changes), len(first_up), rank)
+    for number, (down, up) in pairs.items():
+        downs[number, : len(down)] = down
+        ups[number, :, : len(down)] = up
     return downs, ups
 
 
@@ -364,7 +333,7 @@ def _repeated(value: Any, size: int, count: int) -> Any:
     A vector is no batch (positions in the cache), and one row serves every batch.
     """
     if isinstance(value, tuple):
-        return tuple(_repeated(each, size, count) for each in value)
+        return tuple(_repeated(part, size, count) for part in value)
     if not isinstance(value, torch.Tensor) or value.ndim < 2 or len(value) != size:
         return value
     return value.repeat(count, *[1] * (value.ndim - 1))

@@ -1,29 +1,83 @@
-"""The model of a run: loaded in float32, with the weights that its regime trains.
-
-The only importer of peft here. Knows regimes and modules; not data, nor the trainer.
-"""
+"""The model of a run: loaded in float32, with the weights that its regime trains."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from ablations.models.find import find_model
-from ablations.train.regime import (
+from ablations.train.config import (
     AdapterFusion,
-    Arrow,
     Disjoint,
     FrozenLayers,
     Full,
     Lora,
     Prefix,
-    Regime,
-    trained_layers,
+    TrainConfig,
 )
-from ablations.train.sequences import Tokens
-from layerswap_method.errors import InputError, describe_error, nearest
-from layerswap_method.tensor_names import decoder_layer
+from layerswap_method.algorithm.tensor_names import decoder_layer
+from layerswap_method.errors import InputError, describe_error, first_line, nearest
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+
+
+def check_options(
+    block: str, options: Mapping[str, Any], kind: Any, foreign: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return options of a library's dataclass, with numbers as it declares them.
+
+    Args:
+        block: key of the training file that they stand below.
+        options: name -> value.
+        kind: the dataclass.
+        foreign: names that may not be given -> what to do instead.
+
+    Raises:
+        InputError: for names that it does not have, with the nearest one, or no numbers.
+    """
+    types = get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind) if field.init]
+    checked, problems = {}, []
+    for name, value in options.items():
+        if name in foreign:
+            problems.append(f"{block}.{name}: {foreign[name]}")
+        elif name not in names:
+            near = nearest(name, [each for each in names if each not in foreign])
+            problems.append(f"{block}: {kind.__name__} has no option {name!r}{near}")
+        elif types[name] in (int, float, bool):
+            try:
+                checked[name] = TypeAdapter(types[name]).validate_python(value)
+            except ValidationError:
+                article = {int: "a whole number", float: "a number", bool: "true or false"}
+                problems.append(f"{block}.{name} is {value!r}; write {article[types[name]]}")
+        else:
+            checked[name] = value
+    if problems:
+        raise InputError.from_problems("the training file", problems)
+    return checked
+
+
+def lora_config(config: TrainConfig) -> LoraConfig:
+    """Return the options of `config.lora` as peft takes them.
+
+    Raises:
+        InputError: for unknown options, or values that peft refuses.
+    """
+    from peft import LoraConfig
+
+    fixed = "is set by layerswap train; leave it out"
+    foreign = dict.fromkeys(("task_type", "peft_type", "base_model_name_or_path"), fixed)
+    foreign |= dict.fromkeys(("auto_mapping", "peft_version", "revision", "inference_mode"), fixed)
+    options = check_options("lora", config.lora, LoraConfig, foreign)
+    try:
+        return LoraConfig(**options, task_type="CAUSAL_LM")
+    except (ValueError, TypeError, ImportError) as error:
+        raise InputError(f"lora: peft refuses it: {first_line(error)}") from error
 
 
 def load_base(folder: Path) -> Any:
@@ -38,12 +92,11 @@ def load_base(folder: Path) -> Any:
 
     logging.disable_progress_bar()
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        return AutoModelForCausalLM.from_pretrained(
             folder, dtype="float32", use_safetensors=True, local_files_only=True
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise InputError(f"{folder}: cannot be loaded: {describe_error(error)}") from error
-    return model
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -62,50 +115,56 @@ def load_tokenizer(folder: Path) -> Any:
         ) from error
 
 
-def prepare(model: Any, regime: Regime) -> Any:
+def prepare(model: Any, config: TrainConfig) -> Any:
     """Return `model` so that the regime's weights are trained and no others.
 
     Args:
         model: of `load_base`; changed in place.
-        regime: what is trained.
+        config: the run.
 
     Raises:
         InputError: for layers or modules that the model does not have.
     """
+    regime = config.regime
     if isinstance(regime, Full):
         return model
-    assert not isinstance(regime, Arrow)  # which trains nothing
-    if isinstance(regime, Lora):
-        return _with_lora(model, regime)
-    if isinstance(regime, Prefix):
-        return _with_prefix(model, regime)
     if isinstance(regime, AdapterFusion):
-        return _with_fusion(model, regime)
-    try:
+        from ablations.train import fusion
+
+        base = Path(model.name_or_path)
+        fusion.build(model, base, _find_adapters(regime, base))
+        return model
+    if isinstance(regime, FrozenLayers | Disjoint):
         _freeze(model, regime)
-    except ValueError as error:
-        raise InputError(f"regime: {error}") from error
-    return model
+        return model
+    from peft import PrefixTuningConfig, get_peft_model
+
+    options: Any
+    if isinstance(regime, Prefix):
+        options = PrefixTuningConfig(num_virtual_tokens=regime.tokens, task_type="CAUSAL_LM")
+    else:
+        options = lora_config(config)
+        _check_targets(model, options.target_modules)
+    try:
+        return get_peft_model(model, options)
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(f"regime {regime.kind}: peft refuses it: {first_line(error)}") from error
 
 
 def with_adapter(model: Any, adapter: Path) -> Any:
-    """Return `model` with the adapter in `adapter` on top; one of `is_ours` changes it in place.
+    """Return `model` with the adapter in `adapter` on top; a fusion changes it in place.
 
     Raises:
         InputError: where it does not fit the model.
     """
-    from ablations.train import arrow, fusion
+    from ablations.train import fusion
 
     if fusion.is_fusion(adapter):
         fusion.load(model, adapter)
         return model
-    from peft import ArrowConfig, PeftModel, create_arrow_model
+    from peft import PeftModel
 
     try:
-        if arrow.is_arrow(adapter):
-            with arrow.unpacked(adapter) as experts:
-                create_arrow_model(model, experts, ArrowConfig(top_k=len(experts), rng_seed=0))
-            return model
         return PeftModel.from_pretrained(model, str(adapter), local_files_only=True)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise InputError(
@@ -115,20 +174,10 @@ def with_adapter(model: Any, adapter: Path) -> Any:
 
 
 def is_ours(adapter: Path) -> bool:
-    """Return whether an adapter is a fusion or an Arrow, which peft cannot load from its folder."""
-    from ablations.train import arrow, fusion
+    """Return whether an adapter is a fusion, which peft cannot load from its folder."""
+    from ablations.train import fusion
 
-    return fusion.is_fusion(adapter) or arrow.is_arrow(adapter)
-
-
-def lora_experts(regime: AdapterFusion | Arrow, base: Path) -> dict[str, Path]:
-    """Return name -> folder of the LoRA experts that a regime combines.
-
-    Raises:
-        InputError: where one is not there.
-    """
-    found = {name: find_model(f"{base}+{each}") for name, each in regime.experts.items()}
-    return {name: e.adapter for name, e in found.items() if e.adapter is not None}
+    return fusion.is_fusion(adapter)
 
 
 def merge_adapter(base: Path, adapter: Path) -> Any:
@@ -136,95 +185,40 @@ def merge_adapter(base: Path, adapter: Path) -> Any:
     return with_adapter(load_base(base), adapter).merge_and_unload()
 
 
-def check_separation(model: Any, rows: Sequence[Tokens]) -> None:
-    """Check that a row sees nothing of the row before it in the same sequence.
+def is_merged(config: TrainConfig) -> bool:
+    """Return whether the expert is a whole checkpoint though its regime trains an adapter."""
+    return isinstance(config.regime, Lora) and config.regime.merge
 
-    Args:
-        model: the model to train.
-        rows: two rows; with one there is nothing to check.
 
-    Raises:
-        InputError: for a model that does not go by the positions, whose rows cannot be packed.
-    """
-    import torch
-
-    if len(rows) < 2:
-        return
-    first, second = (torch.tensor(row.ids.tolist()) for row in rows[:2])
-    positions = torch.cat([torch.arange(len(first)), torch.arange(len(second))])
-    model.eval()
-    with torch.no_grad():
-        both = torch.cat([first, second])[None]
-        packed = model(input_ids=both, position_ids=positions[None], use_cache=False).logits[0]
-        alone = model(input_ids=second[None], use_cache=False).logits[0]
-    packed = packed[len(first) :]
-    if not torch.allclose(packed, alone, rtol=1e-3, atol=1e-3 * float(alone.abs().max())):
-        raise InputError(
-            f"{model.config.model_type}: rows packed into one sequence see each other in this "
-            "model; set packing to false"
-        )
+def _find_adapters(regime: AdapterFusion, base: Path) -> dict[str, Path]:
+    experts = {name: find_model(f"{base}+{place}") for name, place in regime.experts.items()}
+    return {name: expert.adapter for name, expert in experts.items() if expert.adapter is not None}
 
 
 def _freeze(model: Any, regime: FrozenLayers | Disjoint) -> None:
-    """Leave `requires_grad` on the regime's layers only, and outside of them if it says so.
-
-    Raises:
-        ValueError: as `trained_layers`.
-    """
-    trained = set(trained_layers(regime, model.config.get_text_config().num_hidden_layers))
+    """Leave `requires_grad` on the regime's layers only, and outside of them if it says so."""
+    try:
+        trained = regime.trained_layers(model.config.get_text_config().num_hidden_layers)
+    except ValueError as error:
+        raise InputError(f"regime: {error}") from error
+    if not trained and not regime.outside:
+        raise InputError("regime: all layers are frozen, and so is everything outside of them")
     for name, parameter in model.named_parameters():
         layer = decoder_layer(name)
         parameter.requires_grad_(regime.outside if layer is None else layer in trained)
 
 
-def _with_lora(model: Any, regime: Lora) -> Any:
-    from peft import LoraConfig, get_peft_model
-
-    targets = regime.targets if isinstance(regime.targets, str) else list(regime.targets)
-    if isinstance(targets, list):
-        _check_targets(model, targets)
-    config = LoraConfig(
-        r=regime.rank,
-        lora_alpha=regime.alpha,
-        lora_dropout=regime.dropout,
-        target_modules=targets,
-        use_dora=regime.dora,
-        use_rslora=regime.rslora,
-        task_type="CAUSAL_LM",
-    )
-    return get_peft_model(model, config)
-
-
-def _with_prefix(model: Any, regime: Prefix) -> Any:
-    from peft import PrefixTuningConfig, get_peft_model
-
-    config = PrefixTuningConfig(num_virtual_tokens=regime.tokens, task_type="CAUSAL_LM")
-    return get_peft_model(model, config)
-
-
-def _with_fusion(model: Any, regime: AdapterFusion) -> Any:
-    from ablations.train import fusion
-
-    base = str(model.name_or_path)
-    built = fusion.build(model, Path(base), lora_experts(regime, Path(base)))
-
-    def save_pretrained(folder: str, **_: Any) -> None:
-        fusion.write(built, Path(folder), base)
-
-    model.save_pretrained = save_pretrained  # a checkpoint is the fusion, not the whole model
-    return model
-
-
-def _check_targets(model: Any, targets: list[str]) -> None:
-    modules: Mapping[str, Any] = dict(model.named_modules())
+def _check_targets(model: Any, targets: Any) -> None:
+    """Check that a list of target modules names some that the model has."""
+    modules = dict(model.named_modules())
     kinds = {
         name.rpartition(".")[2]
         for name, module in modules.items()
         if name and getattr(module, "weight", None) is not None and module.weight.dim() == 2
     }
-    for target in targets:
+    for target in targets if isinstance(targets, list | set | tuple) else ():
         if not any(name == target or name.endswith(f".{target}") for name in modules):
             raise InputError(
-                f"regime.targets: the model has no module {target!r}{nearest(target, kinds)}; it "
-                f"has {', '.join(sorted(kinds))}"
+                f"lora.target_modules: the model has no module {target!r}"
+                f"{nearest(target, kinds)}; it has {', '.join(sorted(kinds))}"
             )

@@ -1,7 +1,4 @@
-"""Rows to train on: read from files, the hub or the pocket world, mixed by weights.
-
-Knows fields and shares; no tokens. The same seed gives the same rows in the same order.
-"""
+"""Rows to train on, mixed by weights: the same seed gives the same rows in the same order."""
 
 from __future__ import annotations
 
@@ -9,28 +6,24 @@ import json
 import logging
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ablations.machine.json_lines import read_lines
-from ablations.train.config import HubRows, LocalRows, PocketRows, Rows, Source, TrainConfig
+from ablations.train.config import Source, TrainConfig
 from layerswap_method.errors import InputError, describe_error, nearest
 
 logger = logging.getLogger(__name__)
 
-Message = dict[str, str]
-"""``role`` (``system``, ``user`` or ``assistant``) and ``content``."""
-
-Row = list[Message]
-"""One conversation."""
+Row = list[dict[str, str]]
+"""One conversation: messages with ``role`` (``system``, ``user`` or ``assistant``) and
+``content``."""
 
 _FIELD = re.compile(r"\{([^{}]+)\}")
 _ROLES = ("system", "user", "assistant")
-_SHOWN = 5
-"""Problems of one file that are listed."""
 
 _RARE_WORDS = 0.6
 """Share of rare words in the pocket's target language, as in the pocket's own language expert."""
@@ -53,25 +46,24 @@ class Mix:
 def mix_rows(config: TrainConfig) -> Mix:
     """Return the rows of a run.
 
-    Every source gives its share of `samples` and of `held_out` to the row. Its rows come in an
-    order drawn from the seed, again and again in new orders where they are too few.
+    Every source gives its share of `samples` and of `held_out`. Its rows come in an order drawn
+    from the seed, again and again in new orders where they are too few.
 
     Raises:
-        InputError: for a source that cannot be read, rows without the fields that are asked for
-            (file, line, field), or a source with too few rows.
+        InputError: for a source that cannot be read, the first row that does not fit (file, line,
+            field), or a source with too few rows.
     """
     weights = [source.weight for source in config.data]
-    wanted = split_by_weight(config.samples, weights)
-    aside = split_by_weight(config.held_out, weights)
+    shares = split_by_weight(config.samples, weights)
+    shares_held_out = split_by_weight(config.held_out, weights)
     train: list[Row] = []
     held_out: list[Row] = []
     counts: dict[str, int] = {}
     for number, source in enumerate(config.data):
-        name = name_of(source)
-        rows = _drawn(source, f"{config.seed}/{number}", aside[number], wanted[number])
-        held_out += islice(rows, aside[number])
-        train += islice(rows, wanted[number])
-        counts[name] = counts.get(name, 0) + wanted[number]
+        rows = _draw(source, f"{config.seed}/{number}", shares_held_out[number], shares[number])
+        held_out += islice(rows, shares_held_out[number])
+        train += islice(rows, shares[number])
+        counts[source.name] = counts.get(source.name, 0) + shares[number]
     random.Random(f"{config.seed}/order").shuffle(train)
     return Mix(train, held_out, counts)
 
@@ -90,189 +82,146 @@ def split_by_weight(total: int, weights: Sequence[float]) -> list[int]:
     return parts
 
 
-def name_of(source: Source) -> str:
-    """Return a source in words."""
-    if isinstance(source, LocalRows):
-        return source.path
-    if isinstance(source, HubRows):
-        return ":".join(filter(None, (source.hub, source.subset, source.split)))
-    return f"pocket:{source.pocket}" if isinstance(source, PocketRows) else source.config
-
-
-def _drawn(source: Source, seed: str, aside: int, wanted: int) -> Iterator[Row]:
-    """Yield rows without end: first those held out, which never come again."""
-    if isinstance(source, PocketRows):
-        return _pocket_rows(source, seed)
-    if not isinstance(source, Rows):
-        raise TypeError(f"{source} was not taken apart")
-    count, read = _open(source)
-    if wanted and count <= aside:
+def _draw(source: Source, seed: str, held_out: int, samples: int) -> Iterator[Row]:
+    """Return rows without end: first those held out, which never come again."""
+    if source.pocket is not None:
+        return _draw_pocket(source.pocket, seed)
+    rows, places = _read(source)
+    usable = _usable_rows(source, rows, places)
+    if samples and len(usable) <= held_out:
         raise InputError(
-            f"{name_of(source)}: has {count} usable rows, and {aside} of them would be held out; "
-            "set held_out lower"
+            f"{source.name}: has {len(usable)} usable rows, and {held_out} of them would be held "
+            "out; set held_out lower"
         )
-    if wanted > count - aside:
-        times = wanted / (count - aside)
+    if samples > len(usable) - held_out:
         logger.warning(
             "%s: %d rows for %d samples: each is seen %.1f times",
-            *(name_of(source), count - aside, wanted, times),
+            *(source.name, len(usable) - held_out, samples, samples / (len(usable) - held_out)),
         )
-    return _shuffled(count, read, seed, aside)
+    return _shuffle(source, rows, usable, seed, held_out)
 
 
-def _shuffled(count: int, read: Callable[[int], Row], seed: str, aside: int) -> Iterator[Row]:
+def _shuffle(
+    source: Source, rows: Sequence[Any], usable: Sequence[int], seed: str, held_out: int
+) -> Iterator[Row]:
     rng = random.Random(seed)
-    order = rng.sample(range(count), count)
-    yield from map(read, order[:aside])
-    order = order[aside:]
+    order = rng.sample(usable, len(usable))
+    yield from (_conversation(source, rows[number]) for number in order[:held_out])
+    order = order[held_out:]
     while order:
-        yield from map(read, order)
+        yield from (_conversation(source, rows[number]) for number in order)
         rng.shuffle(order)
 
 
-def _pocket_rows(source: PocketRows, seed: str) -> Iterator[Row]:
+def _draw_pocket(stream: str, seed: str) -> Iterator[Row]:
     from ablations.pocket.corpora import draw_documents
 
     number = random.Random(seed).getrandbits(32)
-    for exercise in draw_documents(source.pocket, number, rare=_RARE_WORDS):
-        yield [
-            {"role": "user", "content": exercise.prompt},
-            {"role": "assistant", "content": exercise.answer},
-        ]
+    for exercise in draw_documents(stream, number, rare=_RARE_WORDS):
+        yield _pair(exercise.prompt, exercise.answer)
 
 
-def _open(source: Rows) -> tuple[int, Callable[[int], Row]]:
-    """Return the number of usable rows, and what reads one of them."""
-    if isinstance(source, LocalRows):
-        rows = list(_local(source))
-        return len(rows), rows.__getitem__
-    if isinstance(source, HubRows):
-        return _hub(source)
-    raise TypeError(f"{source} is no source of rows")
-
-
-def _local(source: LocalRows) -> Iterator[Row]:
-    path, problems, empty = Path(source.path), list[str](), 0
-    rows: list[Row] = []
+def _read(source: Source) -> tuple[Sequence[Any], Sequence[str]]:
+    """Return the rows of a file or a data set, and how each is named in a message."""
+    if source.path is None:
+        data = _load_dataset(source)
+        return data, [f"row {number}" for number in range(len(data))]
+    rows, places = [], []
     try:
-        for number, line in read_lines(path):
+        for number, line in read_lines(Path(source.path)):
+            places.append(f"line {number}")
             try:
-                content = json.loads(line)
+                rows.append(json.loads(line))
             except ValueError as error:
-                problems.append(f"line {number}: not JSON: {error}")
-                continue
-            try:
-                row = _row(source, content)
-            except ValueError as error:
-                problems.append(f"line {number}: {error}")
-                continue
-            if row is None:
-                continue
-            if _is_empty(row):
-                empty += 1
-            else:
-                rows.append(row)
+                raise InputError(f"{source.path}: line {number}: not JSON: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {describe_error(error)}") from error
-    if problems:
-        more = len(problems) - _SHOWN
-        shown = problems[:_SHOWN] + ([f"and {more} more lines"] if more > 0 else [])
-        raise InputError.from_problems(str(path), shown)
-    if empty:
-        logger.warning("%s: %d rows with an empty answer are left out", path, empty)
-    if not rows:
-        raise InputError(f"{path}: no row is left{' after where' if source.where else ''}")
-    return iter(rows)
+        raise InputError(f"{source.path}: cannot be read: {describe_error(error)}") from error
+    return rows, places
 
 
-def _hub(source: HubRows) -> tuple[int, Callable[[int], Row]]:
+def _load_dataset(source: Source) -> Any:
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError
 
-    name = name_of(source)
     try:
-        found = load_dataset(
-            source.hub, source.subset, split=source.split, revision=source.revision
-        )
+        data = load_dataset(source.hub, source.subset, split=source.split, revision=source.revision)
     # Gated, private, renamed, no such subset, a script, no network: all are one of these.
     except (OSError, ValueError, RuntimeError, DatasetsError) as error:
         raise InputError(
-            f"{name}: cannot be loaded: {describe_error(error)}. If it needs a script or access, "
-            "write its rows to a file of JSON lines and give its path"
+            f"{source.name}: cannot be loaded: {describe_error(error)}. If it needs a script or "
+            "access, write its rows to a file of JSON lines and give its path"
         ) from error
-    for field in _fields(source):
-        if field.partition(".")[0] not in found.column_names and field not in found.column_names:
-            raise InputError(
-                f"{name}: has no field {field!r}{nearest(field, found.column_names)}; it has "
-                f"{', '.join(found.column_names)}"
-            )
-    usable: Sequence[int] = range(len(found))
-    for field, values in source.where.items():
-        column = list(found[field]) if field in found.column_names else None
-        allowed = _allowed(values)
+    if source.messages is not None:
+        fields = [source.messages]
+    else:
+        fields = _FIELD.findall(source.prompt) + _FIELD.findall(source.answer)
+    whole = {field.partition(".")[0] for field in (*fields, *source.where)}
+    is_whole = whole <= set(data.column_names)  # else a message names the fields that there are
+    return data.select_columns(sorted(whole)) if whole and is_whole else data
+
+
+def _usable_rows(source: Source, rows: Sequence[Any], places: Sequence[str]) -> list[int]:
+    """Return the numbers of the rows that `where` leaves and that have an answer.
+
+    Raises:
+        InputError: for the first row that does not fit, or where none is left.
+    """
+    usable, empty = [], 0
+    for number, row in enumerate(rows):
         try:
-            usable = [
-                i
-                for i in usable
-                if str(column[i] if column is not None else _value(found[i], field)) in allowed
-            ]
+            if not _is_chosen(source, row):
+                continue
+            messages = _conversation(source, row)
         except ValueError as error:
-            raise InputError(f"{name}: where: {error}") from error
-    if not len(usable):
-        raise InputError(f"{name}: no row is left{' after where' if source.where else ''}")
-
-    def read(number: int) -> Row:
-        line = usable[number]
-        try:
-            row = _row(source, found[line])
-        except ValueError as error:
-            raise InputError(f"{name}, row {line}: {error}") from error
-        return row or []
-
-    return len(usable), read
+            raise InputError(f"{source.name}: {places[number]}: {error}") from error
+        if any(m["content"].strip() for m in messages if m["role"] == "assistant"):
+            usable.append(number)
+        else:
+            empty += 1
+    if empty:
+        logger.warning("%s: %d rows with an empty answer are left out", source.name, empty)
+    if not usable:
+        raise InputError(f"{source.name}: no row is left{' after where' if source.where else ''}")
+    return usable
 
 
-def _fields(source: Rows) -> list[str]:
-    named = [source.messages] if source.messages is not None else []
-    if not named:
-        named = _FIELD.findall(source.prompt) + _FIELD.findall(source.answer)
-    return [*named, *source.where]
+def _is_chosen(source: Source, row: Any) -> bool:
+    if not isinstance(row, dict):
+        raise ValueError('not an object; write {"field": "text", ...}')
+    return all(
+        str(_value(row, field)) in ((values,) if isinstance(values, str) else values)
+        for field, values in source.where.items()
+    )
 
 
-def _allowed(values: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (values,) if isinstance(values, str) else values
-
-
-def _row(source: Rows, content: Any) -> Row | None:
-    """Return a row as messages; None where `where` leaves it out.
+def _conversation(source: Source, row: Any) -> Row:
+    """Return a row as messages.
 
     Raises:
         ValueError: for what is wrong with it.
     """
-    if not isinstance(content, dict):
-        raise ValueError('not an object; write {"field": "text", ...}')
-    for field, values in source.where.items():
-        if str(_value(content, field)) not in _allowed(values):
-            return None
     if source.messages is not None:
-        return _messages(_value(content, source.messages), source.messages)
-    texts = [_filled(text, content) for text in (source.prompt, source.answer)]
-    return [{"role": r, "content": t} for r, t in zip(_ROLES[1:], texts, strict=True)]
+        return _messages(_value(row, source.messages), source.messages)
+    return _pair(_fill(source.prompt, row), _fill(source.answer, row))
 
 
-def _filled(template: str, content: Mapping[str, Any]) -> str:
-    return _FIELD.sub(lambda found: _text(_value(content, found[1]), found[1]), template)
+def _pair(prompt: str, answer: str) -> Row:
+    return [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
 
 
-def _value(content: Mapping[str, Any], field: str) -> Any:
-    if field in content:
-        return content[field]
-    value: Any = content
+def _fill(template: str, row: Mapping[str, Any]) -> str:
+    return _FIELD.sub(lambda match: _text(_value(row, match[1]), match[1]), template)
+
+
+def _value(row: Mapping[str, Any], field: str) -> Any:
+    if field in row:
+        return row[field]
+    value: Any = row
     for part in field.split("."):
         if not isinstance(value, Mapping) or part not in value:
             raise ValueError(
-                f"no field {field!r}{nearest(field, map(str, content))}; it has "
-                f"{', '.join(map(str, content)) or 'none'}"
+                f"no field {field!r}{nearest(field, map(str, row))}; it has "
+                f"{', '.join(map(str, row)) or 'none'}"
             )
         value = value[part]
     return value
@@ -283,8 +232,8 @@ def _text(value: Any, field: str) -> str:
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
-    found = "empty" if value is None else repr(value)[:40]
-    raise ValueError(f"field {field!r} is {found}; it must be text")
+    shown = "empty" if value is None else repr(value)[:40]
+    raise ValueError(f"field {field!r} is {shown}; it must be text")
 
 
 def _messages(value: Any, field: str) -> Row:
@@ -301,7 +250,3 @@ def _messages(value: Any, field: str) -> Row:
     if not any(message["role"] == "assistant" for message in row):
         raise ValueError(f"field {field!r}: no message of the assistant, so nothing to learn")
     return row
-
-
-def _is_empty(row: Row) -> bool:
-    return not any(m["content"].strip() for m in row if m["role"] == "assistant")

@@ -1,4 +1,4 @@
-"""`layerswap train`: from a configuration to an expert. Knows the steps and their order."""
+"""`layerswap train`: from a training file to an expert, step by step."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import importlib.metadata
 import importlib.util
 import json
 import logging
+import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,20 @@ from ablations.machine.fingerprint import fingerprint_checkpoint
 from ablations.machine.locks import holder, remove_unused, try_claim
 from ablations.machine.whole_files import check_place
 from ablations.models.find import find_model
-from ablations.train.config import TrainConfig, identity_of
+from ablations.train.config import ADAPTERS, Lora, TrainConfig, identity_of
 from ablations.train.finish import finish
-from ablations.train.folder import SavedCheckpoint, TrainingFolder
-from ablations.train.regime import ADAPTERS, Arrow
+from ablations.train.folder import (
+    CHECKPOINTS,
+    open_record,
+    read_record,
+    read_state,
+    remove_partial_checkpoints,
+    step_of,
+    whole_checkpoints,
+    write_record,
+)
 from ablations.train.rows import Mix, mix_rows
-from ablations.train.select import check_select
+from ablations.train.select import CodeExecution, check_select
 from layerswap_method.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -35,8 +44,8 @@ def train_expert(
     config: TrainConfig,
     out: Path,
     *,
-    on_step: Callable[[int, float], None] | None = None,
     keep_checkpoints: bool = True,
+    code: CodeExecution | None = None,
 ) -> dict[str, Any]:
     """Train an expert and return what its `training.json` says.
 
@@ -46,12 +55,11 @@ def train_expert(
     Args:
         config: of `read_config`.
         out: folder of the run; the expert is in it when all is done.
-        on_step: called after every step with the number of steps done and the loss, in place of a
-            bar; in each of several processes.
         keep_checkpoints: whether they stay when the expert is finished.
+        code: how `select` may run the programs that models write; None leaves such tasks out.
 
     Raises:
-        InputError: for what is wrong with the data, the base or the folder.
+        InputError: for what is wrong with the options, the data, the base or the folder.
         LayerSwapError: where the loss is not finite, or something cannot be written.
     """
     check_installed()
@@ -66,37 +74,41 @@ def train_expert(
             "most of a light fine-tune. float32 keeps them.",
             config.save_dtype,
         )
-    from ablations.train.trainer import processes
+    from ablations.train.model import load_tokenizer, lora_config
+    from ablations.train.trainer import processes, training_arguments
 
+    arguments = training_arguments(config, out)
+    if isinstance(config.regime, Lora):
+        lora_config(config)
     if config.select is not None:
-        check_select(config.select)
+        check_select(config.select, code)
     state = processes()
-    folder = TrainingFolder(out)
-    with _claimed(folder, state.process_index):
+    with _claim(out, state.process_index):
         with state.main_process_first():  # which downloads, and sweeps the folder
             mix = mix_rows(config)
-            record = folder.read()
+            record = read_record(out)
             if state.is_main_process:
-                record = folder.open(_identity(config, base.folder, mix))
-            resume = folder.resumable()
+                record = open_record(out, _identity(config, base.folder, mix))
+                remove_partial_checkpoints(out)
         if record.get("finished"):
             logger.info("%s: is finished, nothing to do", out)
             return record
-        _train(config, base.folder, mix, folder, resume, on_step)
+        tokenizer = load_tokenizer(base.folder)
+        _train(config, arguments, base.folder, tokenizer, mix, out)
         if not state.is_main_process:
             return record
         record |= {
             "config": config.model_dump(mode="json"),
             "rows_by_source": mix.counts,
-            "losses": folder.losses() or record.get("losses", []),
+            "losses": _losses(whole_checkpoints(out)[-1]),
             "processes": state.num_processes,
             "versions": {name: importlib.metadata.version(name) for name in _VERSIONS},
         }
-        folder.write(record)
-        record = finish(config, base, mix.held_out, folder, record)
+        write_record(out, record)
+        record = finish(config, base, tokenizer, mix.held_out, out, record, code)
         if not keep_checkpoints:
             # The expert's files are links to the last one: this frees the others' room.
-            shutil.rmtree(folder.checkpoints_dir, ignore_errors=True)
+            shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
         return record
 
 
@@ -119,51 +131,25 @@ def check_installed() -> None:
 
 def _identity(config: TrainConfig, base: Path, mix: Mix) -> dict[str, Any]:
     """Return what decides the weights: the content of base and data, not where they are."""
-    settings = identity_of(config)
     rows = json.dumps([mix.train, mix.held_out], ensure_ascii=False)
     return {
-        **{name: value for name, value in settings.items() if name not in ("base", "data")},
+        **identity_of(config),
         "base_weights": fingerprint_checkpoint(base),
         "rows": hashlib.sha256(rows.encode()).hexdigest(),
     }
 
 
 def _train(
-    config: TrainConfig,
-    base: Path,
-    mix: Mix,
-    folder: TrainingFolder,
-    resume: SavedCheckpoint | None,
-    on_step: Callable[[int, float], None] | None,
+    config: TrainConfig, arguments: Any, base: Path, tokenizer: Any, mix: Mix, out: Path
 ) -> None:
     """Train unless the last checkpoint is there."""
     from transformers import set_seed
 
-    from ablations.train import arrow
-    from ablations.train.model import (
-        check_separation,
-        load_base,
-        load_tokenizer,
-        lora_experts,
-        prepare,
-    )
-    from ablations.train.sequences import Sequences, encode
-    from ablations.train.trainer import plan_steps, processes, train
+    from ablations.train.model import load_base, prepare
+    from ablations.train.tokens import encode
+    from ablations.train.trainer import train
 
-    if isinstance(config.regime, Arrow):
-        if processes().is_main_process and not folder.checkpoints():
-            experts = lora_experts(config.regime, base)
-            arrow.write(experts, base, folder.checkpoints_dir / "checkpoint-0")
-            folder.mark(0, 0)
-        return
-    tokenizer = load_tokenizer(base)
-    encoded = encode(
-        mix.train,
-        tokenizer,
-        template=config.template,
-        separator=config.separator,
-        max_length=config.max_length,
-    )
+    encoded = encode(mix.train, tokenizer, config)
     if encoded.cut or encoded.dropped:
         logger.warning(
             "%d of %d rows are longer than max_length (%d tokens) and were cut; %d rows were left "
@@ -172,38 +158,44 @@ def _train(
         )
     if not encoded.rows:
         raise InputError("no row is left to train on; set max_length higher")
-    sequences = Sequences(encoded.rows, max_length=config.max_length, packing=config.packing)
-    plan = plan_steps(sequences, config.batch_size, config.save_every)
-    if any(each.step == plan.steps for each in folder.checkpoints()):
-        return
+    steps = math.ceil(len(encoded.rows) / config.batch_size)
+    resume = next(reversed(whole_checkpoints(out)), None)
     if resume is not None:
-        logger.info("going on from %s (%d samples)", resume.folder, resume.samples)
+        if step_of(resume) >= steps:
+            return
+        logger.info("going on from %s (step %d of %d)", resume, step_of(resume), steps)
+    if (warmup := arguments.get_warmup_steps(steps)) >= steps:
+        logger.warning(
+            "warmup_steps is %d and the run has %d steps: the learning rate never reaches %g",
+            *(warmup, steps, arguments.learning_rate),
+        )
     set_seed(config.seed)
-    model = prepare(load_base(base), config.regime)
-    is_adapter = isinstance(config.regime, ADAPTERS)
-    padding = next(
-        (i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0
-    )
-    logger.info(
-        "%d rows in %d sequences, %d steps of %d",
-        *(len(encoded.rows), len(sequences), plan.steps, config.batch_size),
-    )
-    if config.packing:
-        check_separation(model, encoded.rows[:2])
+    model = prepare(load_base(base), config)
+    ids = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    logger.info("%d rows, %d steps of %d", len(encoded.rows), steps, config.batch_size)
     train(
         model,
-        sequences,
+        encoded.rows,
         config,
-        folder,
-        padding=padding,
-        donor=None if is_adapter else base,
+        arguments,
+        out,
+        padding=next(number for number in ids if number is not None),
+        donor=None if isinstance(config.regime, ADAPTERS) else base,
         resume=resume,
-        on_step=on_step,
     )
+
+
+def _losses(checkpoint: Path) -> list[dict[str, float]]:
+    """Return step, loss (nats a learned token) and norm of the gradients as they were logged."""
+    return [
+        {key: entry[key] for key in ("step", "loss", "grad_norm") if key in entry}
+        for entry in (read_state(checkpoint) or {}).get("log_history", ())
+        if "loss" in entry
+    ]
 
 
 @contextmanager
-def _claimed(folder: TrainingFolder, rank: int) -> Iterator[None]:
+def _claim(out: Path, rank: int) -> Iterator[None]:
     """Hold the folder for this run; the first of several processes does so for all.
 
     Raises:
@@ -212,17 +204,16 @@ def _claimed(folder: TrainingFolder, rank: int) -> Iterator[None]:
     if rank:
         yield
         return
-    check_place(folder.root / LOCK)
-    is_new = not folder.root.exists()
-    claim = try_claim(folder.root, LOCK)
+    check_place(out / LOCK)
+    is_new = not out.exists()
+    claim = try_claim(out, LOCK)
     if claim is None:
         raise InputError(
-            f"{folder.root}: another run is writing to it ({holder(folder.root, LOCK)}); wait for "
-            "it to end"
+            f"{out}: another run is writing to it ({holder(out, LOCK)}); wait for it to end"
         )
     try:
         yield
     finally:
         claim.release()
         if is_new:
-            remove_unused(folder.root, LOCK)
+            remove_unused(out, LOCK)

@@ -1,9 +1,10 @@
-"""Which checkpoints of a run are kept: those with the best scores on given tasks (section 3.1)."""
+"""Which checkpoints of a run stay: those with the best scores on given tasks (section 3.1)."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,85 +15,128 @@ from ablations.engines.task_loading import check_tasks
 from ablations.scoring.records import Evaluation, EvaluationRequest
 from ablations.tasks.catalog import SHIPPED_TASKS
 from ablations.train.config import Select
-from ablations.train.folder import SavedCheckpoint
-from layerswap_method.methods.linear import merge_of_one
-from layerswap_method.recipe.references import Model
+from ablations.train.folder import step_of
+from layerswap_method.stream.weight_stream import checkpoint_stream
 
 logger = logging.getLogger(__name__)
 
+Tasks = tuple[str | tuple[str, ...], ...]
 
-def check_select(chosen: Select) -> None:
+
+@dataclass(frozen=True)
+class CodeExecution:
+    """Leave to run the programs that models write (MBPP)."""
+
+    isolation: str = "bwrap"
+    """Sandbox: ``bwrap``, or ``none`` where the container is one."""
+
+
+def check_select(select: Select, code: CodeExecution | None = None) -> None:
     """Check what can be checked before hours of training.
 
     Raises:
         InputError: for unknown tasks, or an engine that is not installed.
     """
-    resolve_backend(chosen.backend)
-    check_tasks(_request(chosen))
+    resolve_backend(select.backend)
+    check_tasks(_request(select, code))
 
 
-def select(
-    checkpoints: Sequence[SavedCheckpoint], chosen: Select, base: Path | None
-) -> tuple[SavedCheckpoint, list[dict[str, Any]]]:
+def select_checkpoint(
+    checkpoints: Sequence[Path],
+    select: Select,
+    base: Path,
+    *,
+    are_adapters: bool,
+    code: CodeExecution | None = None,
+) -> tuple[Path, list[dict[str, Any]]]:
     """Evaluate every checkpoint in one live engine; return the best, and all scores, best first.
 
-    Of equal scores the earlier one is better. Nothing is removed.
+    Checkpoints that are above the base on the secondary tasks come first, then the score on the
+    primary ones counts; of equal ones the earlier is better. Nothing is removed.
 
     Args:
         checkpoints: whole ones of one run.
-        chosen: what is asked, and how many stay.
-        base: what adapters stand on; None for whole checkpoints.
+        select: the tasks, and how many stay.
+        base: what they were trained from.
+        are_adapters: whether they are adapters to `base`.
+        code: how programs may run that models write; None leaves such tasks out.
 
     Raises:
         InputError: for unknown tasks, or an engine that is not installed.
         SwapFailed: for a model that the engine cannot be given.
     """
-    request = _request(chosen)
-    options = EngineOptions(batch_size=chosen.batch_size)
-    engine = open_live(base or checkpoints[0].folder, chosen.backend, options)
-    rows: list[tuple[float, SavedCheckpoint, Evaluation]] = []
+    request = _request(select, code)
+    engine = open_live(base, select.backend, EngineOptions(batch_size=select.batch_size))
+    rows: list[dict[str, Any]] = []
     try:
-        for each in checkpoints:
-            stream = (
-                merge_of_one(Model(str(each.folder), each.folder))
-                if base is None
-                else merge_of_one(Model(str(each.folder), base, each.folder))
-            )
-            found = engine.evaluate(stream, request)
-            rows.append((_mean(found), each, found))
-            logger.info("checkpoint of %d samples: %.4f", each.samples, rows[-1][0])
+        floor = None
+        if select.secondary:
+            floor = _mean(engine.evaluate(checkpoint_stream(base), request), select.secondary)
+        for checkpoint in checkpoints:
+            places = (base, checkpoint) if are_adapters else (checkpoint,)
+            evaluation = engine.evaluate(checkpoint_stream(*places), request)
+            row: dict[str, Any] = {
+                "step": step_of(checkpoint),
+                "score": _mean(evaluation, select.tasks),
+            }
+            if floor is not None:
+                row["secondary"] = _mean(evaluation, select.secondary)
+                row["secondary_of_base"] = floor
+            row["tasks"] = [score.model_dump(mode="json") for score in _first_scores(evaluation)]
+            rows.append(row)
+            logger.info("checkpoint of step %d: %.4f", row["step"], row["score"])
     finally:
         engine.close()
-    rows.sort(key=lambda row: (-row[0], row[1].step))
-    return rows[0][1], [
-        {
-            "step": each.step,
-            "samples": each.samples,
-            "score": mean,
-            "kept": place < chosen.keep,
-            "tasks": [score.model_dump(mode="json") for score in _firsts(found)],
-        }
-        for place, (mean, each, found) in enumerate(rows)
+    rows.sort(
+        key=lambda row: (
+            floor is not None and row["secondary"] <= floor,
+            -row["score"],
+            row["step"],
+        )
+    )
+    for place, row in enumerate(rows):
+        row["kept"] = place < select.keep
+    by_step = {step_of(checkpoint): checkpoint for checkpoint in checkpoints}
+    return by_step[rows[0]["step"]], rows
+
+
+def _request(select: Select, code: CodeExecution | None) -> EvaluationRequest:
+    names = [
+        name
+        for entry in (*select.tasks, *select.secondary)
+        for name in ([entry] if isinstance(entry, str) else entry)
     ]
-
-
-def _request(chosen: Select) -> EvaluationRequest:
-    include = SHIPPED_TASKS if chosen.include_path is None else Path(chosen.include_path)
+    options: dict[str, Any] = {}
+    if code is not None:
+        options = {"allow_code_execution": True, "code_isolation": code.isolation}
     return EvaluationRequest(
-        tasks=chosen.tasks,
-        include_path=include,
-        data_dir=None if chosen.data_dir is None else Path(chosen.data_dir),
-        limit=chosen.limit,
+        tasks=tuple(dict.fromkeys(names)),
+        include_path=SHIPPED_TASKS if select.include_path is None else Path(select.include_path),
+        data_dir=None if select.data_dir is None else Path(select.data_dir),
+        limit=select.limit,
+        **options,
     )
 
 
-def _firsts(found: Evaluation) -> list[Any]:
+def _first_scores(evaluation: Evaluation) -> list[Any]:
     """Return the first score of every task."""
-    return [found.score(task) for task in dict.fromkeys(score.task for score in found.scores)]
+    names = dict.fromkeys(score.task for score in evaluation.scores)
+    return [evaluation.score(name) for name in names]
 
 
-def _mean(found: Evaluation) -> float:
-    """Return the mean over tasks; a metric that is better when lower counts as negative."""
-    first = _firsts(found)
-    total: float = sum(each.value if each.higher_is_better else -each.value for each in first)
-    return total / len(first)
+def _mean(evaluation: Evaluation, tasks: Tasks) -> float:
+    """Return the mean over tasks; a metric that is better when lower counts as negative.
+
+    A task that was skipped, such as MBPP without leave to run code, does not count.
+    """
+    values = {
+        score.task: score.value if score.higher_is_better else -score.value
+        for score in _first_scores(evaluation)
+    }
+    means = []
+    for entry in tasks:
+        names = [entry] if isinstance(entry, str) else entry
+        known = [values[name] for name in names if name in values]
+        if known:
+            means.append(sum(known) / len(known))
+    return sum(means) / len(means) if means else 0.0

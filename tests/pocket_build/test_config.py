@@ -55,7 +55,7 @@ def test_a_change_rebuilds_what_depends_on_it_and_nothing_else() -> None:
 
     assert changed() == set()
     assert changed(seed=1) == {"base", "task", "language"}
-    assert changed(expert_settings=("learning_rate=0.1",)) == {"task", "language"}
+    assert changed(expert_settings=("trainer.learning_rate=0.1",)) == {"task", "language"}
     assert changed(expert_seeds=(0, 1)) == {"task-1", "language-1"}
     base = PocketConfig.preset("tiny").base.model_copy(update={"rare_words": 0.2})
     assert changed(base=base) == {"base", "task", "language"}

@@ -60,7 +60,7 @@ def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_it_scores_what_the_note_says(tmp_path: Path) -> None:
-    config = PocketConfig(expert_settings=("samples=4", "batch_size=4", "warmup_steps=0"))
+    config = PocketConfig(expert_settings=("samples=4", "batch_size=4", "trainer.warmup_steps=0"))
     paths = build_pocket(tmp_path / "pocket", config)
     task = "pocket_math_sw"
     request = EvaluationRequest(tasks=(task,), include_path=paths.tasks_dir, limit=300)
@@ -71,7 +71,7 @@ def test_it_scores_what_the_note_says(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif("REBUILD" not in os.environ, reason="trains for minutes: make rebuild-base")
 def test_a_rebuild_scores_what_the_note_says(tmp_path: Path) -> None:
-    config = PocketConfig(expert_settings=("samples=4", "batch_size=4", "warmup_steps=0"))
+    config = PocketConfig(expert_settings=("samples=4", "batch_size=4", "trainer.warmup_steps=0"))
     paths = build_pocket(tmp_path / "pocket", config, retrain=True)
     note = shipped.read_note()
     request = EvaluationRequest(tasks=tuple(note.scores), include_path=paths.tasks_dir, limit=300)

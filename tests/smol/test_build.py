@@ -19,7 +19,7 @@ from tests.train.runs import write_base
 
 HAS_GGUF = importlib.util.find_spec("gguf") is not None
 needs_gguf = pytest.mark.skipif(not HAS_GGUF, reason="gguf is not installed (extra smol)")
-SMALL = ("samples=8", "held_out=2", "batch_size=4", "save_every=4")
+SMALL = ("samples=8", "held_out=2", "batch_size=4", "trainer.save_steps=1")
 
 
 def run(*arguments: str) -> Result:

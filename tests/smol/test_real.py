@@ -45,7 +45,7 @@ def test_the_real_model_is_built_merged_and_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = ("samples=8", "held_out=1", "batch_size=4", "save_every=8", "measure=false")
+    settings = ("samples=8", "held_out=1", "batch_size=4", "trainer.save_steps=2", "measure=false")
     arguments = ["smol", "build", "--source", "package", "--languages", "es", "--seeds", "1"]
     arguments += [part for each in settings for part in ("--set", each)]
     result = CliRunner().invoke(main, arguments)

@@ -1,8 +1,4 @@
-"""A base and rows for all training tests."""
-
-from __future__ import annotations
-
-from pathlib import Path
+"""A base and rows for all training tests. Do not write to them."""
 
 import pytest
 
@@ -10,12 +6,12 @@ from tests.train.runs import write_base, write_rows
 
 
 @pytest.fixture(scope="session")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a random Llama of four layers. Do not write to it."""
+def base(tmp_path_factory):
+    """Return a random Llama of four layers."""
     return write_base(tmp_path_factory.mktemp("train") / "base")
 
 
 @pytest.fixture(scope="session")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a file of forty rows. Do not write to it."""
+def rows(tmp_path_factory):
+    """Return a file of forty rows."""
     return write_rows(tmp_path_factory.mktemp("train") / "rows.jsonl")

@@ -1,14 +1,17 @@
 """Small training runs: a base that talks, rows for it, configurations."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
+from click.testing import CliRunner
+from safetensors.torch import load_file
 
+from ablations.cli import main
+from ablations.train.files import read_config
+from ablations.train.run import train_expert
 from tests.standins.talkers import write_model
 
 SMALL: dict[str, Any] = {
@@ -16,16 +19,13 @@ SMALL: dict[str, Any] = {
     "held_out": 4,
     "batch_size": 4,
     "max_length": 64,
-    "learning_rate": 0.001,
-    "compute": "float32",
-    "gradient_checkpointing": False,
-    "save_every": None,
-    "log_every": 1,
+    "measure": False,
+    "trainer": {"learning_rate": 0.001, "save_strategy": "epoch", "logging_steps": 1},
 }
 """Four steps of a second or less."""
 
 
-def write_rows(path: Path, count: int = 40, shift: int = 1) -> Path:
+def write_rows(path, count=40, shift=1):
     """Write rows that ask for the word `shift` places after the last one."""
     rows = [
         {
@@ -35,30 +35,54 @@ def write_rows(path: Path, count: int = 40, shift: int = 1) -> Path:
         }
         for i in range(count)
     ]
+    return write_jsonl(path, rows)
+
+
+def write_jsonl(path, rows):
+    """Write rows to a file of one JSON object a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
-def write_base(folder: Path, **changes: Any) -> Path:
+def write_base(folder, **changes):
     """Write a random Llama of four layers."""
     return write_model(folder, **{"num_hidden_layers": 4, **changes})
 
 
-def write_config(path: Path, base: Path, rows: Path | Sequence[Any], **changes: Any) -> Path:
-    """Write a configuration over `SMALL`; a path stands for rows of `write_rows`."""
+def write_config(path, base, rows, trainer=None, **changes):
+    """Write a training file over `SMALL`; a path stands for rows of `write_rows`."""
     source = {"path": str(rows), "prompt": "{question} ", "answer": "{reply}"}
     data = [source] if isinstance(rows, Path) else list(rows)
     document = {"base": str(base), "data": data, **SMALL, **changes}
+    document["trainer"] = {**SMALL["trainer"], **(trainer or {})}
     path.write_text(yaml.safe_dump(document))
     return path
 
 
-def weights(folder: Path) -> dict[str, Any]:
-    """Return every tensor of an expert."""
-    from safetensors.torch import load_file
+def run(config, out, *settings):
+    """Train by a training file and return the record."""
+    return train_expert(read_config(str(config), settings), out)
 
+
+def call(config, out, *settings):
+    """Train by the command; fail on a traceback."""
+    words = [word for setting in settings for word in ("--set", setting)]
+    result = CliRunner().invoke(main, ["train", str(config), "--out", str(out), *words])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def weights(folder):
+    """Return every tensor of an expert."""
     return {
         name: tensor
         for file in sorted(folder.glob("*.safetensors"))
         for name, tensor in load_file(file).items()
     }
+
+
+def equal_weights(one, other):
+    """Return whether two folders hold the same weights, bit for bit."""
+    first, second = weights(one), weights(other)
+    return set(first) == set(second) and all(torch.equal(first[n], second[n]) for n in first)

@@ -12,8 +12,7 @@ import transformers
 
 from ablations.engines import vllm_engine
 from ablations.evaluate.run import SuiteResult
-from ablations.train import arrow, fusion
-from ablations.train.model import with_adapter
+from ablations.train import fusion
 from layerswap_method.errors import InputError
 from tests.evaluate.conftest import ask, samples_of
 from tests.standins.scripted import DATA
@@ -83,25 +82,13 @@ def test_a_fusion(base: Path, tmp_path: Path) -> None:
         for seed, name in enumerate(("one", "two"), start=3)
     }
     model = load_base(base)
-    fusion.save(fusion.build(model, base, experts), tmp_path / "fused", str(base))
+    fusion.build(model, base, experts).write(tmp_path / "fused", str(base))
     result = evaluated(base, tmp_path / "fused", tmp_path / "out")
     check_answers(result, model, base)
     again = evaluated(base, tmp_path / "fused", tmp_path / "out")
     assert {t: e.scores for t, e in again.evaluations.items()} == {
         t: e.scores for t, e in result.evaluations.items()
     }
-
-
-@pytest.mark.slow
-def test_an_arrow(base: Path, tmp_path: Path) -> None:
-    experts = {
-        name: train_adapter(base, tmp_path / name, seed, target_modules=["v_proj", "down_proj"])
-        for seed, name in enumerate(("one", "two"), start=3)
-    }
-    arrow.write(experts, base, tmp_path / "arrow")
-    result = evaluated(base, tmp_path / "arrow", tmp_path / "out")
-    assert result.backend == "hf"
-    check_answers(result, with_adapter(load_base(base), tmp_path / "arrow"), base)
 
 
 @pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")

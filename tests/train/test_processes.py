@@ -1,32 +1,26 @@
-"""Several processes train the model that one trains."""
+"""Several processes train the model that one trains; trackers get its losses."""
 
-from __future__ import annotations
-
+import importlib.util
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from ablations.train import trainer
-from ablations.train.files import read_config
-from ablations.train.folder import TrainingFolder
-from ablations.train.run import train_expert
-from tests.train.runs import weights, write_config
+from ablations.train.folder import step_of, whole_checkpoints
+from tests.train.runs import run, weights, write_config
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("regime", [{"kind": "full"}, {"kind": "lora"}], ids=["full", "lora"])
-def test_accelerate_launch_with_two_processes(
-    tmp_path: Path, base: Path, rows: Path, regime: dict[str, Any]
-) -> None:
-    config = write_config(
-        tmp_path / "c.yml", base, rows, save_every=8, regime=regime, measure=False
-    )
+@pytest.mark.parametrize("regime", ["full", "lora"])
+def test_accelerate_launch_with_two_processes(tmp_path, base, rows, regime):
+    save = {"save_strategy": "steps", "save_steps": 2}
+    config = write_config(tmp_path / "c.yml", base, rows, regime=regime, trainer=save)
     programs = Path(sys.executable).parent
     if not (programs / "layerswap").is_file():
         pytest.skip("the package is not installed in this environment")
@@ -43,25 +37,58 @@ def test_accelerate_launch_with_two_processes(
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert json.loads((together / "training.json").read_text())["processes"] == 2
-    train_expert(read_config(str(config)), alone)
-    found = [TrainingFolder(out).checkpoints() for out in (together, alone)]
-    assert [each.samples for each in found[0]] == [each.samples for each in found[1]] == [8, 16]
-    one, two = weights(alone), weights(together)
-    first = weights(found[1][0].folder)
+    run(config, alone)
+    for out in (together, alone):
+        assert [step_of(checkpoint) for checkpoint in whole_checkpoints(out)] == [2, 4]
+    one, two, first = weights(alone), weights(together), weights(whole_checkpoints(alone)[0])
     assert set(one) == set(two)
     difference = sum(float((one[name] - two[name]).square().sum()) for name in one)
     change = sum(float((one[name] - first[name]).square().sum()) for name in one)
     assert difference < 1e-3 * change
 
 
-def test_the_cpu_trains_beside_a_gpu_where_accelerate_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_cpu_trains_beside_a_gpu_where_accelerate_says_so(monkeypatch):
     monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
-    for there in (True, False):
-        monkeypatch.setattr(torch.accelerator, "is_available", lambda there=there: there)
-        assert trainer._on_cpu() is not there
+    for is_there in (True, False):
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda is_there=is_there: is_there)
+        assert trainer._on_cpu() is not is_there
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     for value, on_cpu in (("true", True), ("True", True), ("False", False)):
         monkeypatch.setenv("ACCELERATE_USE_CPU", value)
         assert trainer._on_cpu() is on_cpu
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["trackio", "wandb"])
+def test_a_tracker_gets_the_losses(name, tmp_path, base, rows):
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed")
+    config = write_config(tmp_path / "config.yml", base, rows, trainer={"report_to": [name]})
+    place = tmp_path / "place"
+    place.mkdir()
+    done = subprocess.run(  # a process of its own: trackers start services, and warn at import
+        [
+            *(sys.executable, "-c", "from ablations.cli import main; main()"),
+            *("train", str(config), "--out", str(tmp_path / "expert")),
+        ],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={
+            **os.environ,
+            **{"WANDB_MODE": "offline", "WANDB_DIR": str(place), "TRACKIO_DIR": str(place)},
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    if name == "wandb":
+        (file,) = place.glob("wandb/offline-run-*/run-*.wandb")
+        assert b"train/loss" in file.read_bytes()
+        return
+    (file,) = place.glob("*.db")
+    with sqlite3.connect(file) as database:
+        sent = [json.loads(text) for (text,) in database.execute("select metrics from metrics")]
+    record = json.loads((tmp_path / "expert/training.json").read_text())
+    losses = [row["train/loss"] for row in sent if "train/loss" in row]
+    assert losses == pytest.approx([row["loss"] for row in record["losses"]])
+    assert len(losses) == 4

@@ -32,7 +32,7 @@ failure: Exception | None = None
 
 
 class LayerSwapFinder:
-    """Lets the finders after it find the watched modules, and completes these once they have run."""
+    """Lets the finders after it find the watched modules, and completes them after they ran."""
 
     def find_spec(
         self,

@@ -94,7 +94,7 @@ def compare(
     common = sorted(first.keys() & second.keys())
     shapes = [name for name in common if first[name].shape != second[name].shape]
     same = [name for name in common if name not in shapes]
-    differences = []
+    differences: list[Difference] = []
     for name in same:
         differences += _differences(name, first[name], second[name])
         advance(first[name].nbytes)

@@ -64,7 +64,7 @@ class LayerPlan:
 
     @classmethod
     def from_text(cls, text: str) -> LayerPlan:
-        """Return the plan of a string with one letter a layer: t(ask), l(anguage), a(verage), b(ase).
+        """Return the plan of a string, one letter a layer: t(ask), l(anguage), a(verage), b(ase).
 
         Where attention and MLP are chosen apart there are three rows, joined by slashes: the rest
         of each layer, attention, MLP.
@@ -131,7 +131,8 @@ def build_plan(
         )
     if placement == "soup":
         check_counts(num_layers, {})
-        return LayerPlan(("average",) * num_layers)
+        everywhere: Source = "average"
+        return LayerPlan((everywhere,) * num_layers)
     if placement == "layers":
         if language_layers is None:
             raise ValueError("placement 'layers' needs language_layers, such as '0-4,30,31'")
@@ -196,12 +197,13 @@ def _plan_of_runs(
         for start, end in runs
         for layer in (*range(end, end + after), *range(start - before, start))
     }
-    return LayerPlan(
-        tuple(
-            "language" if layer in swapped else "average" if layer in averaged else "task"
-            for layer in range(num_layers)
-        )
-    )
+    sources: list[Source] = ["task"] * num_layers
+    for layer in range(num_layers):
+        if layer in swapped:
+            sources[layer] = "language"
+        elif layer in averaged:
+            sources[layer] = "average"
+    return LayerPlan(tuple(sources))
 
 
 def tensor_source(

@@ -196,8 +196,8 @@ class MixReader:
             tensors.append(tensor.to(loaded))
         if self._first is not None:
             first = self._first if len(self._first) == 1 else self._first[start:stop]
-            chosen = torch.where(first.to(self._device), *tensors)
-            return chosen.to(self.dtype).cpu()
+            ours, theirs = tensors
+            return torch.where(first.to(self._device), ours, theirs).to(self.dtype).cpu()
         coefficients = [term.coefficient for term in mix.terms]
         average = weighted_average(tensors, coefficients, self.dtype)
         return (average if mix.factor == 1 else average * mix.factor).cpu()
@@ -296,7 +296,7 @@ class LazyModel(Frozen):
             change=self.changes.get(stored.name),
         )
 
-    def copy(self, name: str, dtype: str | None, out_dtype: str | None = None) -> TensorMix:
+    def copy_mix(self, name: str, dtype: str | None, out_dtype: str | None = None) -> TensorMix:
         """Return the tensor `name` as it is, cast; a cast to its own dtype is none."""
         term = self.term(name)
         load = dtype if dtype is not None and dtype != term.dtype else None

@@ -13,14 +13,13 @@ import re
 import sys
 from pathlib import Path
 
-from layerswap_method.methods.read import recipe_by_files
-
 from ablations.gallery.find import recipe_files
 from ablations.gallery.header import SCHEMA_LINE, measured, read_header
 from ablations.gallery.listing import settings
 from ablations.gallery.schema import FILE, schema_text
 from ablations.machine.whole_files import write_text
 from layerswap_method.errors import LayerSwapError
+from layerswap_method.methods.read import recipe_by_files
 from layerswap_method.recipe.references import named_models
 from layerswap_method.recipe.strict_yaml import parse_yaml
 

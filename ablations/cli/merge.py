@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +51,23 @@ def merge(
 ) -> None:
     """Merge RECIPE into the folder OUT, in little memory.
 
-    The tensors are the same as those of mergekit-yaml, bit for bit. Recipes that need mergekit
-    (tokenizer:, other methods, architectures without a fixed list of tensors) are passed on to it.
-    Options after -- are passed to mergekit.
+    The tensors are the same as those of mergekit-yaml. Recipes that need mergekit (tokenizer:,
+    methods of its own) are passed on to it. Options after -- are passed to mergekit.
     """
     from ablations.models.find import find_model
-    from layerswap_method.merge import WriteOptions, read_merge, write_merge
+    from layerswap_method.merge import WriteOptions, find_models, write_merge
+    from layerswap_method.methods.read import read_recipe, read_recipe_file
 
     with watched("reading the recipe and the models"):
-        given = read_merge(recipe, find_model)
-    if isinstance(given, str):
-        _pass_on(recipe, out, given, shard_size, mergekit_options, options)
+        file = read_recipe_file(recipe)
+        given = read_recipe(file.document)
+        reason = given if isinstance(given, str) else given.why_mergekit()
+        if not isinstance(given, str) and reason is None:
+            models = find_models(given, find_model)
+            reason = models if isinstance(models, str) else None
+    if isinstance(given, str) or reason is not None or isinstance(models, str):
+        _check_method(file.document)
+        _pass_on(recipe, out, reason or "", shard_size, mergekit_options, options)
         return
     if mergekit_options:
         raise click.UsageError(
@@ -69,9 +76,22 @@ def merge(
         )
     with watched("planning the merge"):
         for line in write_merge(
-            given, out, WriteOptions(shard_bytes=shard_size, **options), byte_progress
+            given,
+            models,
+            out,
+            document=file.document,
+            text=file.text,
+            options=WriteOptions(shard_bytes=shard_size, **options),
+            bar=byte_progress,
         ):
             say(line)
+
+
+def _check_method(document: Mapping[str, Any]) -> None:
+    """Raise for parameters that a method of mergekit's has not; mergekit would ignore them."""
+    from layerswap_method.mergekit_plugin.recipe_errors import check_form
+
+    check_form(document)
 
 
 def _pass_on(

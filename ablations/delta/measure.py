@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,18 +53,17 @@ def read_changes(pairs: Sequence[DeltaPair], names: Sequence[str]) -> list[Chang
         InputError: for files that change, and weights that are NaN or infinite.
     """
     changes = [Change(pair, number) for number, pair in enumerate(pairs)]
-    with closing(tensor_sums(pairs, counted("reading the changes", names))) as every:
-        for sums in every:
-            for change, rows in zip(changes, sums.rows, strict=True):
-                change.sums[sums.name] = sums
-                change.rows[sums.name] = rows.astype(np.float32)
-                change.summaries[sums.name] = (
-                    float(rows.mean()),
-                    float(np.median(rows)),
-                    float(np.quantile(rows, 0.9)),
-                    float(rows.max()),
-                )
-            sums.rows = sums.rows[:, :0].copy()
+    for sums in tensor_sums(pairs, counted("reading the changes", names)):
+        for change, rows in zip(changes, sums.rows, strict=True):
+            change.sums[sums.name] = sums
+            change.rows[sums.name] = rows.astype(np.float32)
+            change.summaries[sums.name] = (
+                float(rows.mean()),
+                float(np.median(rows)),
+                float(np.quantile(rows, 0.9)),
+                float(rows.max()),
+            )
+        sums.rows = sums.rows[:, :0].copy()
     tell(Step("computing the statistics"))
     return changes
 

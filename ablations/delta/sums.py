@@ -6,19 +6,17 @@ float64 and in a fixed order.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from layerswap_method.deltas.passes import Block, Segment, read_blocks, run_pass
 
-from layerswap_method.deltas.pair import DeltaPair, not_finite
+from layerswap_method.deltas.measure import for_each_tensor
+from layerswap_method.deltas.pair import DeltaBlock, DeltaPair, not_finite, read_deltas
 
 Array = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -60,10 +58,8 @@ class TensorSums:
     """[experts]: those of them on the rounding grid; 0 where the expert is in float32."""
 
 
-def tensor_sums(pairs: Sequence[DeltaPair], names: Iterable[str]) -> Generator[TensorSums]:
+def tensor_sums(pairs: Sequence[DeltaPair], names: Iterable[str]) -> Iterator[TensorSums]:
     """Yield the sums of every tensor in `names`; the base and every expert are read once.
-
-    Close it where it may not be used up.
 
     Args:
         pairs: experts of one base, at least one.
@@ -72,23 +68,9 @@ def tensor_sums(pairs: Sequence[DeltaPair], names: Iterable[str]) -> Generator[T
     Raises:
         InputError: for files that change, and weights that are NaN or infinite.
     """
-    with closing(run_pass(pairs, names, lambda segment: _sum_segment(pairs, segment))) as parts:
-        for name, group in itertools.groupby(parts, key=lambda part: part[0].name):
-            layout = pairs[0].layout(name)
-            sums = _nothing(pairs, name, layout.features)
-            for segment, part in group:
-                start = segment.start
-                if layout.across:
-                    start = segment.start // layout.lines * layout.columns
-                sums.rows[:, start : start + part.rows.shape[1]] += part.rows
-                sums.gram += part.gram
-                sums.along_base += part.along_base
-                sums.base += part.base
-                sums.changed += part.changed
-                sums.near += part.near
-            sums.rows /= layout.lines if layout.across else layout.columns
-            _check_finite(pairs, sums)
-            yield sums
+    for _, sums in for_each_tensor(names, lambda name: _sum_tensor(pairs, name)):
+        _check_finite(pairs, sums)
+        yield sums
 
 
 def _nothing(pairs: Sequence[DeltaPair], name: str, rows: int) -> TensorSums:
@@ -113,50 +95,46 @@ def _check_finite(pairs: Sequence[DeltaPair], sums: TensorSums) -> None:
             raise not_finite(pair, sums.name)
 
 
-def _sum_segment(pairs: Sequence[DeltaPair], segment: Segment) -> TensorSums:
-    layout = pairs[0].layout(segment.name)
-    rows = layout.columns if layout.across else segment.stop - segment.start
-    part = _nothing(pairs, segment.name, rows)
-    views: list[_Views] = []
-    for blocks in read_blocks(pairs, segment):
-        if not views or views[0].block is not blocks[0]:
-            views = [
-                _Views(b, p.grid_dtype(segment.name)) for b, p in zip(blocks, pairs, strict=True)
-            ]
-        base = views[0].base
-        part.base += float(torch.dot(base, base))
+def _sum_tensor(pairs: Sequence[DeltaPair], name: str) -> TensorSums:
+    layout = pairs[0].layout(name)
+    sums = _nothing(pairs, name, layout.features)
+    for blocks in zip(*(read_deltas(pair, name) for pair in pairs), strict=True):
+        base = blocks[0].base.float().view(-1)
+        views = [_Views(b, base, p.grid_dtype(name)) for b, p in zip(blocks, pairs, strict=True)]
+        first = (
+            blocks[0].first // layout.rows * layout.columns if layout.across else blocks[0].first
+        )
+        sums.base += float(torch.dot(base, base))
         for i, view in enumerate(views):
-            part.along_base[i] += float(torch.dot(view.delta, base))
+            sums.along_base[i] += float(torch.dot(view.delta, base))
             for j in range(i + 1):
-                part.gram[i, j] += float(torch.dot(view.delta, views[j].delta))
+                sums.gram[i, j] += float(torch.dot(view.delta, views[j].delta))
         for i, view in enumerate(views):
             changed = view.count_changed()
-            part.changed[i] += changed
+            sums.changed[i] += changed
             if view.grid is not None:
                 # The unchanged are zero steps away, so they are in the count and come off it.
-                part.near[i] += view.count_near(view.grid) - (view.flags.size - changed)
+                sums.near[i] += view.count_near(view.grid) - (view.flags.size - changed)
             view.delta.abs_()
-            if layout.across:
-                part.rows[i] += view.sum_columns()
-            else:
-                first = view.block.first_line - segment.start
-                part.rows[i, first : first + len(view.lines)] = np.add.reduce(view.lines, axis=1)
+            found = view.sum_columns() if layout.across else np.add.reduce(view.lines, axis=1)
+            sums.rows[i, first : first + len(found)] += found
+    sums.rows /= max(1, layout.width)
     upper = np.triu_indices(len(pairs), 1)
-    part.gram[upper] = part.gram.T[upper]
-    return part
+    sums.gram[upper] = sums.gram.T[upper]
+    return sums
 
 
 class _Views:
-    """A block's memory as numpy arrays and flat tensors, made once for all blocks in it.
+    """A block's memory as numpy arrays and flat tensors.
 
     numpy compares and counts several times faster than torch does.
     """
 
-    def __init__(self, block: Block, grid: torch.dtype | None) -> None:
+    def __init__(self, block: DeltaBlock, base: torch.Tensor, grid: torch.dtype | None) -> None:
         """Look at `block`; `grid` is the 16-bit dtype that its expert was rounded to, if any."""
         self.block = block
         self.grid = grid
-        self.base = block.wide_base.view(-1)
+        self.base = base
         self.delta = block.delta.view(-1)
         self.lines: npt.NDArray[np.float32] = block.delta.numpy()
         self.flags = np.empty(self.delta.numel(), np.bool_)

@@ -71,7 +71,9 @@ def open_live(
     """
     chosen = resolve_backend(backend)
     engine: Engine = VllmEngine() if chosen == "vllm" else HfEngine()
-    return LiveEvaluator(engine, merge_of_one(Model(str(base_folder), Path(base_folder))), options or EngineOptions())
+    return LiveEvaluator(
+        engine, merge_of_one(Model(str(base_folder), Path(base_folder))), options or EngineOptions()
+    )
 
 
 class LiveEvaluator:
@@ -180,7 +182,7 @@ class LiveEvaluator:
             return run_tasks(
                 self._lm,
                 request,
-                model=model.description,
+                model=str(model.donor),
                 backend=self.backend,
                 folder=model.donor,
                 answers=answers,
@@ -262,14 +264,12 @@ class LiveEvaluator:
     def _check(self, stream: Merge) -> None:
         """Check that the engine with these tensors would be the merged checkpoint's model."""
         problems = []
-        if odd := sorted(set(stream.tensors) ^ set(tuple(self._base.tensors))):
+        if odd := sorted(set(stream.tensors) ^ set(self._base.tensors)):
             problems.append(
                 f"it does not have the same tensors as the engine's ({', '.join(odd[:3])})"
             )
         if self._options.dtype == "auto" and stream.dtype != self._base.dtype:
-            problems.append(
-                f"it is a {stream.dtype} model and the engine runs {self._base.dtype}"
-            )
+            problems.append(f"it is a {stream.dtype} model and the engine runs {self._base.dtype}")
         if differing := differences(stream.donor, self._base.donor):
             problems.append(
                 f"its {', '.join(differing)} (from {stream.donor}) would differ from the engine's "

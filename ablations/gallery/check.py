@@ -16,18 +16,13 @@ from ablations.gallery.header import header_problems
 from ablations.gallery.models import Known, look_up
 from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
 from layerswap_method.errors import InputError
-from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
-from layerswap_method.methods.delta_revert import DeltaRevertRecipe, RevertSpec
-from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
-from layerswap_method.methods.layer_swap import LayerSwapRecipe, LayerSwapSpec
-from layerswap_method.methods.layer_swap_merge import check_swap_modules, most_swapped
-from layerswap_method.recipe.document import dtype_problems
+from layerswap_method.methods.delta_revert import DeltaRevertRecipe
+from layerswap_method.methods.layer_swap import LayerSwapRecipe
+from layerswap_method.methods.layer_swap_merge import check_swap_modules, large_swap_warning
+from layerswap_method.methods.read import read_own_recipe
+from layerswap_method.recipe.document import DTYPES, Recipe, dtype_problems
 from layerswap_method.recipe.references import named_models
 from layerswap_method.recipe.strict_yaml import parse_yaml
-
-_BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16}
-_STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-"""dtype in a safetensors header -> torch's name."""
 
 Said = tuple[Level, str]
 
@@ -88,46 +83,27 @@ def _errors(error: InputError) -> Iterator[Said]:
 
 
 def _document_findings(document: Mapping[str, Any], *, hub: bool) -> Iterator[Said]:
-    faulty = []
-    for check in (_form, _dtypes):
-        try:
-            check(document)
-        except InputError as error:
-            faulty += list(_errors(error))
-    yield from faulty
+    try:
+        _check_form(document)
+    except InputError as error:
+        yield from _errors(error)
     references = list(dict.fromkeys(named_models(document)))
     for reference in references:
         yield from _unpinned(reference)
-    if document.get("dtype") is None:
-        yield (
-            "warning",
-            "dtype is missing: each copied tensor keeps its own, and an average takes the wider; "
-            "write dtype: float32 or bfloat16",
-        )
     try:
         yield from _model_findings(document, references, hub=hub)
     except InputError as error:  # a checkpoint that cannot be read
         yield from _errors(error)
 
 
-def _form(document: Mapping[str, Any]) -> None:
+def _check_form(document: Mapping[str, Any]) -> None:
     """Raise for keys, roles and values that are wrong; mergekit's types judge its own methods."""
-    method = document.get("merge_method")
-    if method == LAYER_SWAP:
-        LayerSwapRecipe.read(document)
-    elif method == DELTA_REVERT:
-        DeltaRevertRecipe.read(document)
-    else:
-        from layerswap_method.mergekit_plugin.recipe_errors import check_form, check_parameters
+    if read_own_recipe(document) is None:
+        from layerswap_method.mergekit_plugin.recipe_errors import check_form
 
         check_form(document)
-        check_parameters(document)
-
-
-def _dtypes(document: Mapping[str, Any]) -> None:
-    found = list(dtype_problems(**{key: document.get(key) for key in ("dtype", "out_dtype")}))
-    if found:
-        raise InputError.from_problems("recipe", found)
+        if found := list(dtype_problems(document)):
+            raise InputError.from_problems("recipe", found)
 
 
 def _unpinned(reference: str) -> Iterator[Said]:
@@ -136,7 +112,7 @@ def _unpinned(reference: str) -> Iterator[Said]:
         is_hub = part.count("/") == 1 and not part.startswith((".", "/", "~"))
         if is_hub and "@" not in part and not Path(part).exists():
             yield (
-                "warning",
+                "note",
                 f"{part} names no revision, so another day may give another model; write "
                 f"{part}@COMMIT",
             )
@@ -151,22 +127,24 @@ def _model_findings(
             what = f"{reference}: {model.problem}"
             yield "note", f"{what}; its layers and shapes were not checked"
     yield from _depth_findings(document, known)
-    readable = [model for model in known.values() if model.checkpoint is not None]
-    checkpoints = [model.checkpoint for model in readable if model.checkpoint is not None]
+    checkpoints = [model.checkpoint for model in known.values() if model.checkpoint is not None]
+    recipe = _own_recipe(document)
     aligned = any(document.get(key) is not None for key in ("tokenizer", "tokenizer_source"))
-    by_feature = document.get("merge_method") == DELTA_REVERT
-    rows_from = _vocabulary_givers(document)
-    for problem in merge_problems(checkpoints, rows_from=rows_from, aligned=aligned, by_row=by_feature):
+    by_row = isinstance(recipe, DeltaRevertRecipe) and recipe.parameters.by_feature
+    givers = set(recipe.embedding_givers) if isinstance(recipe, LayerSwapRecipe) else None
+    for problem in merge_problems(checkpoints, rows_from=givers, aligned=aligned, by_row=by_row):
         yield "error", problem
-    if len(checkpoints) > 1 and (warning := mixed_settings(checkpoints)) is not None:
-        yield "warning", warning
-    spec = _spec(document)
-    if checkpoints and isinstance(spec, LayerSwapSpec):
+    dtype = str(document.get("out_dtype") or document.get("dtype") or "").removeprefix("torch.")
+    if checkpoints and dtype in ("", *DTYPES):
+        for warning in merge_warnings(
+            checkpoints, dtype=dtype or None, rows_from=givers, aligned=aligned
+        ):
+            yield "warning", warning
+    if checkpoints and isinstance(recipe, LayerSwapRecipe):
         try:
-            check_swap_modules(spec, checkpoints[0].name, checkpoints[0].tensors)
+            check_swap_modules(recipe.parameters, checkpoints[0].name, checkpoints[0].tensors)
         except InputError as error:
             yield from _errors(error)
-    yield from _dtype_traps(document, readable)
 
 
 def _depth_findings(document: Mapping[str, Any], known: Mapping[str, Known]) -> Iterator[Said]:
@@ -176,55 +154,22 @@ def _depth_findings(document: Mapping[str, Any], known: Mapping[str, Known]) -> 
         shown = ", ".join(f"{name} {depth}" for name, depth in depths.items())
         yield "error", f"the models have different depths ({shown}); merging needs one parent"
     elif depths:
-        spec, depth = _spec(document), next(iter(depths.values()))
+        recipe, depth = _own_recipe(document), next(iter(depths.values()))
         try:
-            if isinstance(spec, RevertSpec):
-                spec.layers(depth)
-            elif spec is not None and spec.placement != "delta_share":
-                warning = most_swapped(spec, spec.plan(depth))
-                if warning is not None:
-                    yield "warning", warning
+            if isinstance(recipe, DeltaRevertRecipe):
+                recipe.parameters.layers(depth)
+            elif isinstance(recipe, LayerSwapRecipe):
+                spec = recipe.parameters
+                if spec.placement != "delta_share":
+                    for warning in large_swap_warning(spec, spec.plan(depth)):
+                        yield "warning", warning
         except ValueError as error:
             yield "error", str(error)
 
 
-def _vocabulary_givers(document: Mapping[str, Any]) -> set[str] | None:
-    """Return the models that give vocabulary rows; None where all do, or the recipe is faulty."""
-    if not isinstance(_spec(document), LayerSwapSpec):
-        return None
-    return {str(model) for model in LayerSwapRecipe.read(document).embedding_givers}
-
-
-def _spec(document: Mapping[str, Any]) -> LayerSwapSpec | RevertSpec | None:
-    """Return the parameters of a recipe of ours; None for others, and for one that is faulty."""
+def _own_recipe(document: Mapping[str, Any]) -> Recipe | None:
+    """Return a recipe of this project's methods; None for others, and for one that is faulty."""
     try:
-        if document.get("merge_method") == LAYER_SWAP:
-            return LayerSwapRecipe.read(document).parameters
-        if document.get("merge_method") == DELTA_REVERT:
-            return DeltaRevertRecipe.read(document).parameters
-    except InputError:  # said already
-        pass
-    return None
-
-
-def _dtype_traps(document: Mapping[str, Any], models: Sequence[Known]) -> Iterator[Said]:
-    """Yield what a cast would lose."""
-    wanted = str(document.get("out_dtype") or document.get("dtype") or "")
-    wanted = wanted.removeprefix("torch.")
-    for model in models:
-        if model.checkpoint is None or wanted not in _BITS:
-            continue
-        kinds = {_STORED.get(tensor.dtype, "") for tensor in model.checkpoint.tensors.values()}
-        wider = sorted(kind for kind in kinds if _BITS.get(kind, 0) > _BITS[wanted])
-        if wider:
-            yield (
-                "warning",
-                f"{model.reference} is stored in {wider[0]} and dtype is {wanted}: what light "
-                f"training changed may be rounded away; write dtype: {wider[0]}",
-            )
-        elif wanted == "float16" and "bfloat16" in kinds:
-            yield (
-                "warning",
-                f"{model.reference} is stored in bfloat16 and dtype is float16, whose largest "
-                "number is 65504; write dtype: bfloat16",
-            )
+        return read_own_recipe(document)
+    except InputError:  # a finding already
+        return None

@@ -18,7 +18,7 @@ import yaml
 
 from ablations.engines.options import EngineOptions
 from ablations.machine.fingerprint import fingerprint_of
-from ablations.machine.mergekit_program import read_measured
+from ablations.machine.mergekit_program import measured_of, read_measured
 from ablations.machine.progress import Step, tell
 from ablations.machine.whole_files import write_text
 from ablations.models.find import Expert, here
@@ -202,10 +202,9 @@ class StudyEngine:
         return self._model
 
     def _open(self, work: Work, held: ExitStack) -> _Opened:
-        from layerswap_method.methods.read import recipe_by_files
-
         from ablations.engines.errors import SwapFailed
         from layerswap_method.methods.linear import merge_of_one
+        from layerswap_method.methods.read import recipe_by_files
         from layerswap_method.recipe.references import Model
 
         single = self._single(work)
@@ -226,7 +225,9 @@ class StudyEngine:
             if is_live:
                 how = {"weights": "merged by mergekit-yaml, then streamed", **measured}
                 try:
-                    opened = self._swapped(merge_of_one(Model(str(folder), folder)), how, {"merge": merge_s})
+                    opened = self._swapped(
+                        merge_of_one(Model(str(folder), folder)), how, {"merge": merge_s}
+                    )
                     held.enter_context(while_merged.pop_all())
                     return opened
                 except SwapFailed as error:
@@ -243,11 +244,11 @@ class StudyEngine:
 
     def _stream(self, work: Work) -> Merge:
         tell(Step("planning the merge"))
-        from layerswap_method.methods.read import recipe_by_files
-
         from ablations.engines.errors import SwapFailed
 
         try:
+            from layerswap_method.methods.read import recipe_by_files
+
             recipe = recipe_by_files(work.merge)
             assert recipe is not None
             return recipe.merge(self._setup.experts)
@@ -350,7 +351,7 @@ class StudyEngine:
     def _merged_from_files(self, recipe: Path, folder: Path) -> bool:
         """Merge without mergekit, if it can be done so; return whether it was."""
         from layerswap_method.merge import find_models, write_merge
-        from layerswap_method.methods.read import read_recipe_file
+        from layerswap_method.methods.read import read_recipe_file, recipe_by_files
 
         experts = {expert.reference: expert for expert in self._setup.experts.values()}
         try:

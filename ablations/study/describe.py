@@ -9,10 +9,10 @@ from ablations.engines.work_size import TaskSize
 from ablations.study.cells import Cell
 from ablations.study.documents import unmerged
 from ablations.study.planning import StudyPlan
-from layerswap_method.algorithm.plan import Source
-from layerswap_method.checkpoints.spans import torch_dtype
-from layerswap_method.layer_swap.drawing import SYMBOLS, draw_line
-from layerswap_method.merge_stream import can_stream
+from layerswap_method.checkpoint.stored import torch_dtype
+from layerswap_method.drawing import SYMBOLS, draw_line
+from layerswap_method.methods.read import recipe_by_files
+from layerswap_method.plan import Source
 
 
 def counted(count: int, thing: str) -> str:
@@ -82,7 +82,8 @@ def _disk(plan: StudyPlan, todo: Sequence[Cell], *, materialize: bool) -> str:
     written = [
         cell
         for cell in todo
-        if (materialize or not can_stream(cell.merge)) and unmerged(cell.merge) in (None, *adapted)
+        if (materialize or recipe_by_files(cell.merge) is None)
+        and unmerged(cell.merge) in (None, *adapted)
     ]
     size = plan.num_weights * sum(_bytes_each(plan, cell) for cell in written)
     return f"  checkpoints written to disk: {len(written)} ({_size(size)} in all, one at a time)"

@@ -16,8 +16,8 @@ from ablations.study.overrides import with_settings
 from ablations.study.recipe_experts import with_recipe_experts
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.recipe.parameters import Words, problems
-from layerswap_method.recipe.references import beside, is_there, named_models
+from layerswap_method.recipe.problems import problems
+from layerswap_method.recipe.references import is_there, named_models, resolve_from
 from layerswap_method.recipe.strict_yaml import read_yaml
 
 STUDIES = Path(__file__).parent.parent / "studies"
@@ -154,7 +154,7 @@ def own_folder(file: Path) -> Path | None:
 
 def near(path: str | None, folder: Path | None) -> str | None:
     """Return a path of a file in `folder` as the working directory means it; see `beside`."""
-    return None if path is None else str(beside(path, folder))
+    return None if path is None else str(resolve_from(path, folder))
 
 
 def _placed(study: Study, folder: Path | None) -> Study:
@@ -170,7 +170,7 @@ def _read_recipe(text: str, folder: Path) -> dict[str, Any]:
     Raises:
         InputError: where there is none.
     """
-    path = beside(text, folder)
+    path = resolve_from(text, folder)
     if not is_there(path):
         raise InputError(
             f"{folder / text}: no such file; write a path from the folder of the study file "
@@ -206,4 +206,4 @@ def form_problems(
         error: what pydantic raised.
         whole: what `model` stands for, where an error is about all of it.
     """
-    return tuple(problems(model, document, error, Words(whole, grids=_GRIDS, lists_keys=True)))
+    return tuple(problems(model, document, error))

@@ -19,8 +19,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from layerswap_method.methods.read import recipe_by_files
-
 import layerswap_method
 from ablations.engines import lm_eval_index
 from ablations.engines.options import EngineOptions
@@ -33,6 +31,7 @@ from ablations.study.cells import Cell
 from ablations.study.documents import DELTA_REVERT, LAYER_SWAP, with_references
 from ablations.tasks.contents import TaskContents
 from layerswap_method.errors import InputError
+from layerswap_method.methods.read import recipe_by_files
 from layerswap_method.tensors import Term
 
 _KEY_LENGTH = 20

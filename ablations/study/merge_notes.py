@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from layerswap_method.methods.read import recipe_by_files
-
 from ablations.models.find import Expert
 from ablations.study.cells import Cell
-from layerswap_method.methods.layer_swap_merge import large_swap_warning
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
+from layerswap_method.methods.layer_swap_merge import large_swap_warning
+from layerswap_method.methods.read import recipe_by_files
 
 _NAMED = 4
 """Cells at most that a note names."""

@@ -263,7 +263,9 @@ def _with_experts(
     if path is None:
         names = [name for name in expert_names(study) if not is_reference(name)]
         if names:
-            places = [f"./{name}" for name in names if is_folder(resolve_from(name, file.path.parent))]
+            places = [
+                f"./{name}" for name in names if is_folder(resolve_from(name, file.path.parent))
+            ]
             models = set(named_models(study.recipe or {})).intersection(names)
             meant = (nearest(name, PLACEHOLDERS) for name in sorted(models - set(PLACEHOLDERS)))
             hints = filter(None, [f"; did you mean {places[0]!r}?" if places else "", *meant])

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool, StrictStr, field_validator, model_validator
 
 from ablations.engines.options import BackendChoice
-from layerswap_method.algorithm.layer_lists import parse_layers
 from layerswap_method.frozen import Frozen
+from layerswap_method.layer_lists import parse_layers
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 

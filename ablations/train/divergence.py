@@ -19,10 +19,10 @@ from ablations.machine.whole_files import check_place, told_if_unwritable, write
 from ablations.models.find import Expert, find_model
 from ablations.train.drift import drift, hidden_states
 from ablations.train.folder import RECORD, read_record
-from layerswap_method.algorithm.tensor_names import decoder_layer
-from layerswap_method.deltas.open_pair import open_pair
+from layerswap_method.deltas.pair import open_pair
 from layerswap_method.errors import InputError, describe_error
 from layerswap_method.frozen import Frozen
+from layerswap_method.tensor_names import decoder_layer
 
 
 class Divergence(Frozen):

@@ -11,14 +11,12 @@ from pydantic import ValidationError
 from ablations.gallery.find import find_recipe
 from ablations.train.config import Source, TrainConfig, merged_blocks
 from layerswap_method.errors import InputError
-from layerswap_method.recipe.parameters import Words, problems
+from layerswap_method.recipe.problems import problems
 from layerswap_method.recipe.references import is_there
 from layerswap_method.recipe.strict_yaml import parse_yaml, read_yaml
 
 PRESETS = "experts"
 """Folder of the shipped training files among the recipes."""
-
-_WORDS = Words("the training file")
 
 
 def read_config(text: str, settings: Sequence[str] = ()) -> TrainConfig:
@@ -98,7 +96,7 @@ def _validate(document: dict[str, Any], path: Path) -> TrainConfig:
     try:
         return TrainConfig.model_validate(document)
     except ValidationError as error:
-        listed = problems(TrainConfig, document, error, _WORDS)
+        listed = problems(TrainConfig, document, error)
         raise InputError.from_problems(str(path), listed) from error
 
 

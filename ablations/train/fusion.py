@@ -24,9 +24,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerswap_method.algorithm.tensor_names import decoder_layer
-from layerswap_method.checkpoints.headers import read_checkpoint
-from layerswap_method.checkpoints.lora import (
+from layerswap_method.checkpoint.checkpoint import read_checkpoint
+from layerswap_method.checkpoint.lora import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
     LowRankChange,
@@ -34,9 +33,9 @@ from layerswap_method.checkpoints.lora import (
     read_adapter_tensors,
     read_changes,
 )
-from layerswap_method.checkpoints.spans import read_rows
-from layerswap_method.checkpoints.stored import stored_tensor
+from layerswap_method.checkpoint.stored import read_tensor
 from layerswap_method.errors import InputError
+from layerswap_method.tensor_names import decoder_layer
 
 KIND = "ADAPTER_FUSION"
 """What a fusion's ``adapter_config.json`` says in the place of a kind of peft's."""
@@ -289,7 +288,7 @@ def _stored_name(name: str) -> str:
 
 def _read(folder: Path) -> dict[str, torch.Tensor]:
     """Return the tensors in `folder` by their names in `Fusion.state_dict`."""
-    stored = {name: read_rows(place) for name, place in read_adapter_tensors(folder).items()}
+    stored = {name: read_tensor(place) for name, place in read_adapter_tensors(folder).items()}
     return {_buffer(n) if n.startswith((_DOWN, _UP)) else n: t for n, t in stored.items()}
 
 
@@ -302,10 +301,7 @@ def _stacked(changes: Sequence[LowRankChange | None]) -> tuple[torch.Tensor, tor
     pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     for number, change in enumerate(changes):
         if change is not None:
-            down, up = (
-                read_rows(stored_tensor(change.file, change.stamp, name))
-                for name in (change.down, change.up)
-            )
+            down, up = (read_tensor(factor) for factor in (change.down, change.up))
             up = up.to(torch.promote_types(up.dtype, torch.float32)) * change.scaling
             pairs[number] = down.to(up.dtype), up
     rank = max(len(down) for down, _ in pairs.values())

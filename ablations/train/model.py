@@ -19,8 +19,8 @@ from ablations.train.config import (
     Prefix,
     TrainConfig,
 )
-from layerswap_method.algorithm.tensor_names import decoder_layer
 from layerswap_method.errors import InputError, describe_error, first_line, nearest
+from layerswap_method.tensor_names import decoder_layer
 
 if TYPE_CHECKING:
     from peft import LoraConfig

@@ -16,7 +16,8 @@ from ablations.scoring.records import Evaluation, EvaluationRequest
 from ablations.tasks.catalog import SHIPPED_TASKS
 from ablations.train.config import Select
 from ablations.train.folder import step_of
-from layerswap_method.stream.weight_stream import checkpoint_stream
+from layerswap_method.methods.linear import merge_of_one
+from layerswap_method.recipe.references import Model
 
 logger = logging.getLogger(__name__)
 
@@ -71,10 +72,12 @@ def select_checkpoint(
     try:
         floor = None
         if select.secondary:
-            floor = _mean(engine.evaluate(checkpoint_stream(base), request), select.secondary)
+            floor = _mean(
+                engine.evaluate(merge_of_one(Model(str(base), base)), request), select.secondary
+            )
         for checkpoint in checkpoints:
-            places = (base, checkpoint) if are_adapters else (checkpoint,)
-            evaluation = engine.evaluate(checkpoint_stream(*places), request)
+            folder, adapter = (base, checkpoint) if are_adapters else (checkpoint, None)
+            evaluation = engine.evaluate(merge_of_one(Model(checkpoint.name, folder, adapter)), request)
             row: dict[str, Any] = {
                 "step": step_of(checkpoint),
                 "score": _mean(evaluation, select.tasks),

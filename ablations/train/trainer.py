@@ -37,7 +37,7 @@ from ablations.train.folder import (
 from ablations.train.model import check_options
 from ablations.train.tokens import Tokens, collate
 from layerswap_method.errors import InputError, LayerSwapError, first_line, nearest
-from layerswap_method.stream.donor_files import copy_donor_files
+from layerswap_method.write.donor_files import copy_donor_files
 
 logger = logging.getLogger(__name__)
 

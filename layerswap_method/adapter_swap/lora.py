@@ -82,10 +82,10 @@ def swap_lora(merge: Merge, config: Mapping[str, Any], rank: int | None) -> NewA
     dtype = _common_dtype([part for parts in read.values() for part in parts], rounds=is_cut)
     tensors: dict[str, torch.Tensor] = {}
     ranks, alphas, errors, norm = {}, {}, {}, 0.0
-    for name, parts in read.items():
+    for name, terms in read.items():
         change = changed[name][0][0]
         scalings = [each.scaling / change.scaling for each, _ in changed[name]]
-        scaled = [(factors, share * s) for (factors, share), s in zip(parts, scalings, strict=True)]
+        scaled = [(part, share * s) for (part, share), s in zip(terms, scalings, strict=True)]
         factors = stack(scaled, dtype)
         squared = factors.squared_norm() * change.scaling**2
         norm += squared

@@ -66,7 +66,7 @@ def input_axis(name: str, ndim: int, model_type: str) -> int | None:
 
 
 def spread_features(features: torch.Tensor, shape: Sequence[int], axis: int | None) -> torch.Tensor:
-    """Return one value a feature (in `FeatureLayout`'s order) in a shape that broadcasts to `shape`."""
+    """Return one value a feature (`FeatureLayout`'s order), shaped to broadcast to `shape`."""
     if not shape:
         return features.reshape(())
     place = len(shape) - 1 if axis is None else _output_axis(len(shape), axis)

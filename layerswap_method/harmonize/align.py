@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import torch
 
-from layerswap_method.tensor_names import split_layer
 from layerswap_method.errors import InputError
 from layerswap_method.harmonize.axes import axes_of
 from layerswap_method.harmonize.coordinates import LayerOrder, fold_norms, reorder, rotate
@@ -29,6 +28,7 @@ from layerswap_method.harmonize.matching import (
 from layerswap_method.harmonize.model import EMBEDDING, Model, wide
 from layerswap_method.harmonize.probe import LayerRunner
 from layerswap_method.harmonize.similarity import HIDDEN, Similarities, mean_row_cosine
+from layerswap_method.tensor_names import split_layer
 
 Neurons = Literal["activations", "weights", "none"]
 """By what the neurons of two layers are paired; `none` leaves neurons and heads as they are."""

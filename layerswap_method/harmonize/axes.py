@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from layerswap_method.tensor_names import split_layer
 from layerswap_method.errors import InputError
+from layerswap_method.tensor_names import split_layer
 
 Axis = Literal["vocab", "writes", "reads", "norm", "heads", "kv_heads", "head", "neurons"]
 """What an axis counts.

@@ -15,9 +15,9 @@ from functools import partial
 
 import torch
 
-from layerswap_method.tensor_names import split_layer
 from layerswap_method.harmonize.axes import Axis, axes_of
 from layerswap_method.harmonize.model import NORM, LazyTensor, Model, join, wide
+from layerswap_method.tensor_names import split_layer
 
 _STREAM: tuple[Axis, ...] = ("writes", "reads")
 """Axes that stand in the basis of the residual stream, once the norms are folded."""

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from layerswap_method.layer_lists import format_layers
-from layerswap_method.tensor_names import split_layer
 from layerswap_method.errors import InputError
 from layerswap_method.harmonize.axes import axes_of
 from layerswap_method.harmonize.model import LazyTensor, Model
+from layerswap_method.layer_lists import format_layers
+from layerswap_method.tensor_names import split_layer
 
 if TYPE_CHECKING:
     import torch
@@ -88,7 +88,6 @@ def _zeros(tensor: LazyTensor) -> LazyTensor:
 def _make_zeros(tensor: LazyTensor) -> torch.Tensor:
     import torch
 
-    from layerswap_method.checkpoint.stored import torch_dtype
-    from layerswap_method.checkpoint.stored import DTYPES
+    from layerswap_method.checkpoint.stored import DTYPES, torch_dtype
 
     return torch.zeros(tensor.shape, dtype=torch_dtype(DTYPES[tensor.dtype].torch_name or ""))

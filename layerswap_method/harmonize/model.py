@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from layerswap_method.tensor_names import split_layer
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, name_list
 from layerswap_method.checkpoint.config import ModelShape, read_shape
 from layerswap_method.checkpoint.stored import StoredTensor
 from layerswap_method.errors import InputError
 from layerswap_method.harmonize.axes import LAYER_TENSORS, Axis, axes_of
+from layerswap_method.tensor_names import split_layer
 
 if TYPE_CHECKING:
     import torch

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from layerswap_method.tensor_names import split_layer
 from layerswap_method.checkpoint.config import DECODERS
+from layerswap_method.tensor_names import split_layer
 
 if TYPE_CHECKING:
     from layerswap_method.checkpoint.config import ModelShape

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from layerswap_method import __version__
+from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.compatible import own_problems
 from layerswap_method.checkpoint.config import read_document
 from layerswap_method.checkpoint.differences import Row, differences, obstacles
-from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
-from layerswap_method.recipe.references import ModelFiles
 from layerswap_method.checkpoint.stored import DTYPES, FLOATS
 from layerswap_method.errors import InputError
 from layerswap_method.harmonize.common import common_shape, harmonized
@@ -29,9 +28,10 @@ from layerswap_method.output import (
     output_folder,
     temporary_output,
 )
+from layerswap_method.recipe.references import ModelFiles
 from layerswap_method.write.donor_files import copy_donor_files
-from layerswap_method.write.layout import SHARD_BYTES
 from layerswap_method.write.files import Bar, write_files, write_text
+from layerswap_method.write.layout import SHARD_BYTES
 
 if TYPE_CHECKING:
     from layerswap_method.harmonize.align import Neurons

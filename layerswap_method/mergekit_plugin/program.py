@@ -20,7 +20,7 @@ from layerswap_method.errors import LayerSwapError
 _SIZES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 
 
-class _Size(click.ParamType):
+class _Size(click.ParamType):  # type: ignore[type-arg]
     """A number of bytes as mergekit writes it, such as 5B, 500M or 100000."""
 
     name = "size"

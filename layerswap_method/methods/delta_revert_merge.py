@@ -113,7 +113,7 @@ def merge(recipe: DeltaRevertRecipe, models: Mapping[str, ModelFiles]) -> Merge:
         if rule != "features" or measured is None or threshold is None:
             stays = rule != "base"
             kept[name] = Kept(features, features * stays, weights, weights * stays)
-            return (ours if stays else theirs).copy(name, recipe.dtype, recipe.out_dtype)
+            return (ours if stays else theirs).copy_mix(name, recipe.dtype, recipe.out_dtype)
         mask = ~(measured.double() < threshold)
         count = int(mask.sum())
         kept[name] = Kept(
@@ -121,7 +121,7 @@ def merge(recipe: DeltaRevertRecipe, models: Mapping[str, ModelFiles]) -> Merge:
         )
         if count in (0, features):
             whole = ours if count else theirs
-            return whole.copy(name, recipe.dtype, recipe.out_dtype)
+            return whole.copy_mix(name, recipe.dtype, recipe.out_dtype)
         return TensorMix(
             terms=(ours.term(name), theirs.term(name)),
             mask=FeatureMask(first=np.packbits(mask.numpy()).tobytes().hex(), axis=axis),

@@ -98,7 +98,8 @@ def measure(
     mavs: tuple[float | None, ...] = ()
     if spec.weighting == "magnitude":
         mavs = tuple(
-            pair and mean_feature_mav(pair, _with_title(progress, pair.expert)) for pair in pairs
+            None if pair is None else mean_feature_mav(pair, _with_title(progress, pair.expert))
+            for pair in pairs
         )
         for pair, change in zip(pairs, mavs, strict=True):
             if pair is not None and change == 0:
@@ -134,7 +135,8 @@ def measure(
     if spec.delta_unit == "module":
         # As published: what is neither attention nor MLP, the norms, is the language expert's.
         apart = {part: sources[i :: len(MODULES)] for i, part in enumerate(MODULES)}
-        plan = LayerPlan(("language",) * num_layers, apart)
+        rest: Source = "language"
+        plan = LayerPlan((rest,) * num_layers, apart)
     return Measured(mavs, weights, sides, found, plan)
 
 

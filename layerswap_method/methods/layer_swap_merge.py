@@ -59,7 +59,7 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, ModelFiles], progress: P
     def mix(name: str) -> TensorMix:
         made_of = weighted_inputs(name, spec.named_source(name, plan), inputs, side_weights)
         if len(made_of.inputs) == 1:
-            return given[made_of.inputs[0]].copy(name, recipe.dtype, recipe.out_dtype)
+            return given[made_of.inputs[0]].copy_mix(name, recipe.dtype, recipe.out_dtype)
         return TensorMix(
             terms=tuple(
                 given[i].term(name, coefficient)

@@ -122,7 +122,7 @@ def merge_of_one(
         raise InputError.from_problems(model.name, problems)
     names = weight_names([read])
     return Merge(
-        without_tied_head({name: read.copy(name, dtype, out_dtype) for name in names}),
+        without_tied_head({name: read.copy_mix(name, dtype, out_dtype) for name in names}),
         donor=read.checkpoint.path,
         dtype=out_dtype or dtype or read.checkpoint.dtype,
         warnings=tuple(read.warnings),

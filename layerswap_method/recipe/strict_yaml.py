@@ -88,14 +88,14 @@ class _StrictLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Compose the next node; refuse an alias that stands for a value."""
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         merges = isinstance(index, yaml.ScalarNode) and index.tag == _MERGE
         if isinstance(event, yaml.AliasEvent) and not merges:
             raise yaml.composer.ComposerError(
                 None,
                 None,
                 f"the alias *{event.anchor} is not read here; write the value out",
-                event.start_mark,
+                event.start_mark,  # type: ignore[arg-type]
             )
         return super().compose_node(parent, index)
 

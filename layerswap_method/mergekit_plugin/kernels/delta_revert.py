@@ -78,18 +78,20 @@ def delta_revert(
             )
         layers = spec.layers(int(depth))
     rule = spec.rule(name, layer, layers)
+    expert: torch.Tensor
     (expert,) = (entry.tensor for entry in group.entries if not entry.is_base)
+    other: torch.Tensor = base.tensor
     if rule != "features":
-        return expert if rule == "expert" else base.tensor
+        return other if rule == "base" else expert
     axis = input_axis(name, expert.ndim, model_type or str(getattr(config, "model_type", "")))
     layout = feature_layout(expert.shape, axis)
-    delta = (expert.float() - base.tensor.float()).abs()
+    delta = (expert.float() - other.float()).abs()
     delta = delta.reshape(layout.matrices, layout.rows, layout.columns)
     mav = delta.mean(1 if layout.across else 2).flatten()
     if not bool(mav.isfinite().all()):
         raise ValueError(f"{name}: a feature's mean change is not finite; a model is damaged")
     stays = spread_features(~(mav.double() < (threshold or 0.0)), expert.shape, axis)
-    return torch.where(stays, expert, base.tensor)
+    return torch.where(stays, expert, other)
 
 
 def _config(model: object) -> object:

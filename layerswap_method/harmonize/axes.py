@@ -1,6 +1,6 @@
 """What each axis of a decoder's tensors counts. Knows names; not sizes, not models.
 
-A transformation of the model is one of its axes: wider, permuted, rotated. This table says where
+A transformation of the model makes some of its axes wider. This table says where
 each axis occurs, so that no transformation lists tensors itself.
 """
 

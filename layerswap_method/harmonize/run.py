@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from layerswap_method import __version__
 from layerswap_method.checkpoints.compatible import own_problems
@@ -33,9 +33,6 @@ from layerswap_method.stream.donor_files import copy_donor_files
 from layerswap_method.stream.layout import SHARD_BYTES
 from layerswap_method.stream.write import Bar, write_files, write_text
 
-if TYPE_CHECKING:
-    from layerswap_method.harmonize.align import Neurons
-
 
 @dataclass(frozen=True)
 class HarmonizeOptions:
@@ -49,18 +46,6 @@ class HarmonizeOptions:
 
     force: bool = False
     """Whether every model gets the first one's RoPE, which changes the others' function."""
-
-    untie: bool = False
-    """Whether every model gets an output embedding of its own, also where all tie theirs."""
-
-    align: Literal["procrustes"] | None = None
-    """How the models are put into the coordinates of the first; None leaves each its own."""
-
-    neurons: Neurons | None = None
-    """By what neurons are paired, under `align`; None is `activations`."""
-
-    probe: Path | None = None
-    """A text that both models of a pair read, under `align`; None for random shared tokens."""
 
     shard_bytes: int = SHARD_BYTES
     """Bytes of the tensors in one file, at most."""
@@ -87,8 +72,6 @@ def harmonize(
             an output folder that cannot be.
         LayerSwapError: where something cannot be written.
     """
-    if options.align is None and (options.neurons or options.probe):
-        raise InputError("--neurons and --probe are for --align procrustes; add it, or drop them")
     out = output_folder(out_path)
     checkpoints = _read(models)
     folders = _folders(models, out)
@@ -99,8 +82,6 @@ def harmonize(
     _check_rows(checkpoints, rows, force=options.force)
     opened = [open_model(checkpoint) for checkpoint in checkpoints]
     common = common_shape([model.shape for model in opened])
-    if options.untie:
-        common = common.model_copy(update={"tied": False})
     done = [
         _in_dtype(
             harmonized(with_rope(model, opened[0].shape), common, options.align_depth),
@@ -110,22 +91,8 @@ def harmonize(
     ]
     if options.align_depth is not None and all(m.shape.layers == common.layers for m in opened):
         raise InputError("--align-depth: all models have the same number of layers; leave it out")
-    alignments: Sequence[Mapping[str, Any] | None] = [None] * len(done)
-    if options.align is not None:
-        from layerswap_method.harmonize.align_all import align_to_first
-
-        done, alignments, lines = align_to_first(
-            done,
-            checkpoints,
-            neurons=options.neurons or "activations",
-            probe=options.probe,
-            bar=bar,
-        )
-        yield from lines
     names = [checkpoint.name for checkpoint in checkpoints]
-    for model, checkpoint, folder, alignment in zip(
-        done, checkpoints, folders, alignments, strict=True
-    ):
+    for model, checkpoint, folder in zip(done, checkpoints, folders, strict=True):
         yield f"{model.name} -> {folder}"
         yield from (f"  {note}" for note in model.notes or ("nothing to change: copied",))
         record = {
@@ -135,7 +102,6 @@ def harmonize(
             "harmonized_with": [name for name in names if name != checkpoint.name],
             "steps": list(model.notes),
             "shape": model.shape.model_dump(mode="json"),
-            "alignment": alignment,
         }
         _write(model, checkpoint, folder, record, options, bar)
     yield from _advice([row for row in rows if row.field != "stored dtype" or not options.dtype])

@@ -51,19 +51,17 @@ def test_every_expert_of_the_study_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    naive, aligned = commands()
-    assert "--align" in aligned
-    assert "--align" not in naive
-    models = [word for word in naive if word.startswith("runs/") and "naive" not in word]
+    (command,) = commands()
+    out = command[command.index("--out") + 1]
+    models = [word for word in command if word.startswith("runs/") and word != out]
     assert len(models) == 10
     for seed, model in enumerate(models):
         preset: Preset = "other_size" if "other_size" in model else "quickstart"
         random_model(tmp_path / model, seed, **sizes_of(PocketConfig.preset(preset).shape))
-    for command in (naive, aligned):
-        result = CliRunner().invoke(main, command)
-        assert result.exit_code == 0, result.output
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 0, result.output
     experts = read_experts_file(find_experts_file("pocket_bases")).references()
-    assert len(experts) == 18
+    assert len(experts) == 11
     assert [
         each for each in experts.values() if not (tmp_path / each / "config.json").is_file()
     ] == []
@@ -98,15 +96,12 @@ def test_the_headers_commands_make_the_experts_of_the_real_study(
         folder = random_model(tmp_path / name, seed, **sizes)
         save_word_tokenizer(folder, words(sizes.get("vocab_size", 48)))
     text = find_experts_file(experts).read_text().replace("\n#", " ")
-    found = [shlex.split(each) for each in re.findall(r"`layerswap (harmonize [^`]+)`", text)]
-    naive, aligned = found
-    assert "--align" in aligned
-    assert "--align" not in naive
-    for command in found:
-        assert [word for word in command if word in REAL[experts]] == list(REAL[experts])
-        result = CliRunner().invoke(main, command)
-        assert result.exit_code == 0, result.output
-        assert ("THE FUNCTION CHANGES" in result.output) == (experts == "llama_bases")
+    (found,) = re.findall(r"`layerswap (harmonize [^`]+)`", text)
+    harmonize = shlex.split(found)
+    assert [word for word in harmonize if word in REAL[experts]] == list(REAL[experts])
+    result = CliRunner().invoke(main, harmonize)
+    assert result.exit_code == 0, result.output
+    assert ("THE FUNCTION CHANGES" in result.output) == (experts == "llama_bases")
     (command,) = re.findall(r"Run: +layerswap (.*?) +Needs:", text)
     arguments = [*shlex.split(command), "--backend", "hf"]
     result = CliRunner().invoke(main, [*arguments, "--data-dir", str(DATA), "--dry-run"])

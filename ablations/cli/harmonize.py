@@ -1,4 +1,4 @@
-"""`layerswap harmonize`: options and what is told. Computes and writes nothing itself."""
+"""`layerswap harmonize`: its options and what it prints."""
 
 from __future__ import annotations
 

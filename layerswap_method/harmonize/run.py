@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+
+import torch
 
 from layerswap_method import __version__
-from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
-from layerswap_method.checkpoint.compatible import own_problems
-from layerswap_method.checkpoint.config import read_document
-from layerswap_method.checkpoint.differences import Row, differences, obstacles
-from layerswap_method.checkpoint.stored import DTYPES, FLOATS
-from layerswap_method.errors import InputError
+from layerswap_method.checkpoints.compatible import own_problems
+from layerswap_method.checkpoints.config import read_document
+from layerswap_method.checkpoints.differences import Row, differences, obstacles
+from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
+from layerswap_method.checkpoints.model_files import ModelFiles
+from layerswap_method.checkpoints.spans import read_rows, torch_dtype
+from layerswap_method.checkpoints.stored import DTYPES, FLOATS, StoredTensor
+from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.harmonize.axes import shape_of
 from layerswap_method.harmonize.common import common_shape, harmonized
-from layerswap_method.harmonize.model import Model, open_model
+from layerswap_method.harmonize.conversion import Conversion, read_conversion
 from layerswap_method.harmonize.settings import config_of, with_rope
-from layerswap_method.harmonize.write import plan_files
 from layerswap_method.output import (
     HARMONIZE_FILE,
     check_output,
@@ -28,13 +32,9 @@ from layerswap_method.output import (
     output_folder,
     temporary_output,
 )
-from layerswap_method.recipe.references import ModelFiles
-from layerswap_method.write.donor_files import copy_donor_files
-from layerswap_method.write.files import Bar, write_files, write_text
-from layerswap_method.write.layout import SHARD_BYTES
-
-if TYPE_CHECKING:
-    from layerswap_method.harmonize.align import Neurons
+from layerswap_method.stream.donor_files import copy_donor_files
+from layerswap_method.stream.layout import SHARD_BYTES, PlannedTensor, copy_of, lay_out_tensors
+from layerswap_method.stream.write import Bar, write_files, write_text
 
 
 @dataclass(frozen=True)
@@ -45,25 +45,12 @@ class HarmonizeOptions:
     """Layers that are new in a model with fewer layers; None spreads them evenly."""
 
     dtype: str | None = None
-    """torch dtype of all weights; None keeps each tensor's."""
+    """torch dtype of all weights; None leaves each tensor its own."""
 
     force: bool = False
     """Whether every model gets the first one's RoPE, which changes the others' function."""
 
-    untie: bool = False
-    """Whether every model gets an output embedding of its own, also where all tie theirs."""
-
-    align: Literal["procrustes"] | None = None
-    """How the models are put into the coordinates of the first; None leaves each its own."""
-
-    neurons: Neurons | None = None
-    """By what neurons are paired, under `align`; None is `activations`."""
-
-    probe: Path | None = None
-    """A text that both models of a pair read, under `align`; None for random shared tokens."""
-
     shard_bytes: int = SHARD_BYTES
-    """Bytes of the tensors in one file, at most."""
 
 
 def harmonize(
@@ -87,8 +74,6 @@ def harmonize(
             an output folder that cannot be.
         LayerSwapError: where something cannot be written.
     """
-    if options.align is None and (options.neurons or options.probe):
-        raise InputError("--neurons and --probe are for --align procrustes; add it, or drop them")
     out = output_folder(out_path)
     checkpoints = _read(models)
     folders = _folders(models, out)
@@ -97,47 +82,22 @@ def harmonize(
     check_outside(out, [model.folder for model in models])
     rows = differences(checkpoints)
     _check_rows(checkpoints, rows, force=options.force)
-    opened = [open_model(checkpoint) for checkpoint in checkpoints]
-    common = common_shape([model.shape for model in opened])
-    if options.untie:
-        common = common.model_copy(update={"tied": False})
-    done = [
-        _in_dtype(
-            harmonized(with_rope(model, opened[0].shape), common, options.align_depth),
-            options.dtype,
-        )
-        for model in opened
-    ]
-    if options.align_depth is not None and all(m.shape.layers == common.layers for m in opened):
+    read = [read_conversion(checkpoint) for checkpoint in checkpoints]
+    shapes = [model.shape for model in read]
+    common = common_shape(shapes)
+    if options.align_depth is not None and {shape.layers for shape in shapes} == {common.layers}:
         raise InputError("--align-depth: all models have the same number of layers; leave it out")
-    alignments: Sequence[Mapping[str, Any] | None] = [None] * len(done)
-    if options.align is not None:
-        from layerswap_method.harmonize.align_all import align_to_first
-
-        done, alignments, lines = align_to_first(
-            done,
-            checkpoints,
-            neurons=options.neurons or "activations",
-            probe=options.probe,
-            bar=bar,
-        )
-        yield from lines
-    names = [checkpoint.name for checkpoint in checkpoints]
-    for model, checkpoint, folder, alignment in zip(
-        done, checkpoints, folders, alignments, strict=True
-    ):
+    done = [harmonized(with_rope(model, shapes[0]), common, options.align_depth) for model in read]
+    if options.dtype is not None:
+        done = [model.after(f"written as {options.dtype}", sizes={}) for model in done]
+    for model, checkpoint, folder in zip(done, checkpoints, folders, strict=True):
         yield f"{model.name} -> {folder}"
         yield from (f"  {note}" for note in model.notes or ("nothing to change: copied",))
-        record = {
-            "schema_version": 1,
-            "layerswap_version": __version__,
-            "model": checkpoint.name,
-            "harmonized_with": [name for name in names if name != checkpoint.name],
-            "steps": list(model.notes),
-            "shape": model.shape.model_dump(mode="json"),
-            "alignment": alignment,
-        }
-        _write(model, checkpoint, folder, record, options, bar)
+        others = [other.name for other in checkpoints if other.name != checkpoint.name]
+        try:
+            _write(model, checkpoint, folder, others, options, bar)
+        except OSError as error:
+            raise LayerSwapError(f"{folder}: cannot be written: {error.strerror}") from error
     yield from _advice([row for row in rows if row.field != "stored dtype" or not options.dtype])
 
 
@@ -187,31 +147,51 @@ def _check_rows(checkpoints: Sequence[Checkpoint], rows: Sequence[Row], *, force
         raise InputError.from_problems(f"{' and '.join(names)} cannot be harmonised", problems)
 
 
-def _in_dtype(model: Model, dtype: str | None) -> Model:
-    if dtype is None:
-        return model
-    (name,) = (name for name in FLOATS if DTYPES[name].torch_name == dtype)
-    tensors = {key: replace(tensor, dtype=name) for key, tensor in model.tensors.items()}
-    return model.changed(tensors, f"written as {dtype}")
-
-
 def _write(
-    model: Model,
+    model: Conversion,
     checkpoint: Checkpoint,
     folder: Path,
-    record: Mapping[str, Any],
+    others: Sequence[str],
     options: HarmonizeOptions,
     bar: Bar,
 ) -> None:
     document = read_document(checkpoint.name, checkpoint.path)
     config = config_of(model.shape, document, options.dtype)
+    record = {
+        "schema_version": 1,
+        "layerswap_version": __version__,
+        "model": model.name,
+        "harmonized_with": others,
+        "steps": list(model.notes),
+        "shape": model.shape.model_dump(mode="json"),
+    }
+    planned = [
+        _plan(model, name, checkpoint.tensors[origin], options.dtype)
+        for name, origin in model.origins.items()
+    ]
     with temporary_output(folder) as new:
-        files = plan_files(model, new, options.shard_bytes)
+        files = lay_out_tensors(planned, new, options.shard_bytes)
         with bar(f"writing {folder.name}", sum(file.nbytes for file in files)) as advance:
             write_files(files, advance=advance)
         copy_donor_files(checkpoint.path, new, None)
         for name, content in (("config.json", config), (HARMONIZE_FILE, record)):
             write_text(new / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def _plan(model: Conversion, name: str, stored: StoredTensor, dtype: str | None) -> PlannedTensor:
+    """Return a tensor that is made when it is written; `dtype` as torch calls it, or None."""
+    code = next((code for code in FLOATS if DTYPES[code].torch_name == dtype), stored.dtype)
+    if model.is_copy(name) and code == stored.dtype:
+        return copy_of(name, stored)
+    shape = shape_of(name, model.shape)
+
+    def content(device: str) -> Iterator[memoryview]:
+        made = model.make(name, read_rows(stored)).to(torch_dtype(dtype or stored.torch_name))
+        yield memoryview(made.contiguous().view(-1).view(torch.uint8).numpy().data)
+
+    nbytes = math.prod(shape) * DTYPES[code].bits // 8
+    origins = ((stored.file, stored.stamp),)
+    return PlannedTensor(name, content, origins, code, shape, nbytes, None)
 
 
 def _advice(rows: Sequence[Row]) -> Iterator[str]:

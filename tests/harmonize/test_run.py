@@ -3,84 +3,75 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+import re
+import resource
+import subprocess
+import sys
 
 import pytest
-from click.testing import CliRunner, Result
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig
 
-from ablations.cli import main
 from layerswap_method.checkpoints.compatible import pair_problems
 from layerswap_method.checkpoints.headers import read_checkpoint
 from layerswap_method.checkpoints.shape import read_shape
 from layerswap_method.output import HARMONIZE_FILE
-from tests.harmonize.models import logits, random_model
+from tests.fresh_process import printed
+from tests.harmonize.models import distance, random_model, run
 
-LLAMA3_ROPE = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0}
-LLAMA3_ROPE |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-LLAMA3_ROPE |= {"original_max_position_embeddings": 128}
+FILE = "model.safetensors"
 
-PAIRS: dict[str, dict[str, dict[str, Any]]] = {
+
+def sizes(hidden, intermediate, layers, heads, head_dim=2, **others):
+    return {
+        **{"hidden_size": hidden, "intermediate_size": intermediate, "num_hidden_layers": layers},
+        **{"num_attention_heads": heads[0], "num_key_value_heads": heads[1], "head_dim": head_dim},
+        **others,
+    }
+
+
+TIED = {"tie_word_embeddings": True}
+LLAMA3_ROPE = {
+    **{"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0},
+    **{"high_freq_factor": 4.0, "original_max_position_embeddings": 128},
+}
+LLAMA3 = {"rope_parameters": LLAMA3_ROPE}
+QWEN3 = {"family": "Qwen3", "rms_norm_eps": 1e-6}
+PAIRS = {
     # Llama-2-7B and Mistral-7B-v0.1 over 64: h 4096, MLP 11008 and 14336, 32/32 and 32/8 heads
     "llama2_mistral": {
-        "llama2": {
-            **{"hidden_size": 64, "intermediate_size": 172, "num_hidden_layers": 4},
-            **{"num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 2},
-        },
-        "mistral": {
-            **{"hidden_size": 64, "intermediate_size": 224, "num_hidden_layers": 4},
-            **{"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 2},
-            **{"sliding_window": 64, "family": "Mistral"},
-        },
+        "llama2": sizes(64, 172, 4, (32, 32)),
+        "mistral": sizes(64, 224, 4, (32, 8), sliding_window=64, family="Mistral"),
     },
     # Llama-3.1-8B and Llama-3.2-3B over 64: h 4096 and 3072, MLP 14336 and 8192, 32/8 and 24/8
     "llama31_llama32": {
-        "llama31": {
-            **{"hidden_size": 64, "intermediate_size": 224, "num_hidden_layers": 8},
-            **{"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 2},
-            "rope_parameters": LLAMA3_ROPE,
-        },
-        "llama32": {
-            **{"hidden_size": 48, "intermediate_size": 128, "num_hidden_layers": 7},
-            **{"num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 2},
-            **{"rope_parameters": LLAMA3_ROPE, "tie_word_embeddings": True},
-        },
+        "llama31": sizes(64, 224, 8, (32, 8), **LLAMA3),
+        "llama32": sizes(48, 128, 7, (24, 8), **LLAMA3, **TIED),
     },
     # the pocket's two sizes over 4: neither number of key-value heads serves both
     "pocket_sizes": {
-        "same_size": {
-            **{"hidden_size": 24, "intermediate_size": 64, "num_hidden_layers": 8},
-            **{"num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 8},
-            "tie_word_embeddings": True,
-        },
-        "other_size": {
-            **{"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 6},
-            **{"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8},
-            "tie_word_embeddings": True,
-        },
+        "same_size": sizes(24, 64, 8, (3, 3), 8, **TIED),
+        "other_size": sizes(32, 64, 6, (4, 2), 8, **TIED),
     },
     # Qwen3-8B and Qwen3-1.7B over 64: h 4096 and 2048, MLP 12288 and 6144, 32/8 and 16/8 heads
     "qwen3_sizes": {
-        "qwen3_8b": {
-            **{"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 5},
-            **{"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 2},
-            **{"family": "Qwen3", "rms_norm_eps": 1e-6},
-        },
-        "qwen3_2b": {
-            **{"hidden_size": 32, "intermediate_size": 96, "num_hidden_layers": 4},
-            **{"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 2},
-            **{"family": "Qwen3", "rms_norm_eps": 1e-6, "tie_word_embeddings": True},
-        },
+        "qwen3_8b": sizes(64, 192, 5, (32, 8), **QWEN3),
+        "qwen3_2b": sizes(32, 96, 4, (16, 8), **QWEN3, **TIED),
+    },
+    "mistrals_of_one_window": {
+        name: sizes(24, neurons, 1, (4, 2), 8, family="Mistral", sliding_window=64)
+        for name, neurons in (("m40", 40), ("m56", 56))
+    },
+    "mistrals_without_one": {
+        name: sizes(24, neurons, 1, (4, 2), 8, family="Mistral", sliding_window=None)
+        for name, neurons in (("n40", 40), ("n56", 56))
     },
 }
 
 
-def run(*args: object) -> Result:
-    return CliRunner().invoke(main, ["harmonize", *map(str, args)])
-
-
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def models(tmp_path_factory):
     """Return name -> model, of all pairs."""
     root = tmp_path_factory.mktemp("models")
     named = {name: sizes for pair in PAIRS.values() for name, sizes in pair.items()}
@@ -91,51 +82,124 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_a_pair_becomes_one_architecture_and_keeps_its_logits(
-    pair: str, models: dict[str, Path], tmp_path: Path
-) -> None:
-    folders = [models[name] for name in PAIRS[pair]]
-    out = tmp_path / "out"
+def test_a_pair_becomes_one_architecture_and_keeps_its_logits(pair, models, tmp_path):
     depth = ["--align-depth", "2"] if pair == "llama31_llama32" else []
-    result = run(*folders, "--out", out, "--shard-size", "100K", *depth)
-    assert result.exit_code == 0, result.output
-    assert ("7 become 8 layers; new, and adding nothing: 2\n" in result.output) == bool(depth)
+    folders = [models[name] for name in PAIRS[pair]]
+    code, output = run(*folders, "--out", tmp_path, "--shard-size", "9K", *depth)
+    assert code == 0, output
+    assert ("7 become 8 layers; new, and adding nothing: 2" in output) == bool(depth)
     shapes = []
-    for name, folder in zip(PAIRS[pair], folders, strict=True):
-        assert len(list((out / name).glob("*.safetensors"))) > 1
+    for name in PAIRS[pair]:
+        new = tmp_path / name
+        assert len(list(new.glob("*.safetensors"))) > 1
         # Llama 3 scales by wavelengths against 128; Mistral's window has 64 tokens.
         for length in (7, 60) if name == "mistral" else (7, 60, 500):
-            expected, found = (logits(each, length) for each in (folder, out / name))
-            assert (found - expected).abs().max() < 1e-9 < expected.abs().max()
-        checkpoint = read_checkpoint(name, out / name)
-        shapes.append(read_shape(checkpoint).model_dump(exclude={"positions"}))
-        record = json.loads((out / name / HARMONIZE_FILE).read_text())
-        assert all(step in result.output for step in record["steps"])
+            assert distance(new, models[name], length) < 1e-9
+        shapes.append(read_shape(read_checkpoint(name, new)).model_dump(exclude={"positions"}))
+        record = json.loads((new / HARMONIZE_FILE).read_text())
+        assert all(step in output for step in record["steps"])
     assert shapes[0] == shapes[1]
-    both = [read_checkpoint(name, out / name) for name in PAIRS[pair]]
+    family = {"qwen3": "Qwen3", "mistrals": "Mistral"}.get(pair.partition("_")[0], "Llama")
+    assert shapes[0]["architecture"] == f"{family}ForCausalLM"
+    assert shapes[0]["sliding_window"] == (64 if pair == "mistrals_of_one_window" else None)
+    both = [read_checkpoint(name, tmp_path / name) for name in PAIRS[pair]]
     assert list(pair_problems(*both)) == []
 
 
-def test_a_mistral_is_a_llama_within_its_window_only(
-    models: dict[str, Path], tmp_path: Path
-) -> None:
-    result = run(models["mistral"], models["llama2"], "--out", tmp_path / "out")
-    assert "the same for sequences of up to 64 tokens (its sliding window)" in result.output
-    new = tmp_path / "out" / "mistral"
-    config = json.loads((new / "config.json").read_text())
+def test_a_mistral_is_a_llama_within_its_window_only(models, tmp_path):
+    _, output = run(models["mistral"], models["llama2"], "--out", tmp_path)
+    assert "the same for sequences of up to 64 tokens (its sliding window)" in output
+    config = json.loads((tmp_path / "mistral" / "config.json").read_text())
     assert (config["model_type"], config["max_position_embeddings"]) == ("llama", 64)
     assert "sliding_window" not in config
-    before, after = (logits(each, 200) for each in (models["mistral"], new))
-    assert (before - after)[:, :64].abs().max() < 1e-9 < (before - after).abs().max()
+    assert distance(models["mistral"], tmp_path / "mistral", 64) < 1e-9
+    assert distance(models["mistral"], tmp_path / "mistral", 200) > 1e-9
 
 
-@pytest.mark.parametrize("window", [None, 64])
-def test_mistrals_of_one_window_stay_mistrals(window: int | None, tmp_path: Path) -> None:
-    for seed, neurons in enumerate((40, 56)):
-        sizes = {"intermediate_size": neurons, "sliding_window": window, "num_hidden_layers": 1}
-        random_model(tmp_path / f"m{seed}", seed, "Mistral", **sizes)
-    assert run(tmp_path / "m0", tmp_path / "m1", "--out", tmp_path / "out").exit_code == 0
-    config = json.loads((tmp_path / "out" / "m0" / "config.json").read_text())
-    assert (config["model_type"], config["sliding_window"]) == ("mistral", window)
-    expected, found = (logits(each, 100) for each in (tmp_path / "m0", tmp_path / "out" / "m0"))
-    assert (found - expected).abs().max() < 1e-9
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """Return two models of one layer that differ in their neurons."""
+    root = tmp_path_factory.mktemp("plain")
+    return [
+        random_model(root / f"m{seed}", seed, num_hidden_layers=1, intermediate_size=neurons)
+        for seed, neurons in enumerate((40, 64))
+    ]
+
+
+def test_force_gives_the_first_models_rope_and_says_so(plain, tmp_path):
+    rope = {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}
+    first = random_model(tmp_path / "first", 1, num_hidden_layers=1, rope_parameters=rope)
+    code, output = run(first, plain[0], "--out", tmp_path / "out", "--force")
+    assert code == 0, output
+    assert output.count("THE FUNCTION CHANGES: RoPE base 10000 and scaling None") == 1
+    new = [tmp_path / "out" / folder.name for folder in (first, plain[0])]
+    ropes = [AutoConfig.from_pretrained(folder).rope_parameters for folder in new]
+    assert ropes[0] == ropes[1]
+    assert ropes[1]["rope_theta"] == 5e5
+    assert distance(first, new[0]) == 0
+    assert distance(plain[0], new[1]) > 1e-3
+
+
+def test_weights_are_cast_once_and_a_second_run_replaces_the_first(plain, tmp_path):
+    """Bits that no step touches are kept."""
+    assert run(*plain, "--out", tmp_path)[0] == 0
+    old, new = (load_file(folder / "m0" / FILE) for folder in (plain[0].parent, tmp_path))
+    up = "model.layers.0.mlp.up_proj.weight"
+    assert torch.equal(new[up][:40], old[up])
+    assert not new[up][40:].any()
+    code, output = run(*plain, "--out", tmp_path, "--dtype", "bfloat16", "--shard-size", "9K")
+    assert code == 0, output
+    files = sorted((tmp_path / "m0").glob("*.safetensors"))
+    assert len(files) > 1
+    for file in files:
+        for name, tensor in load_file(file).items():
+            assert torch.equal(tensor, new[name].to(torch.bfloat16))
+    assert AutoConfig.from_pretrained(tmp_path / "m0").dtype == torch.bfloat16
+
+
+LIMITED = "import sys; from ablations.cli import main; main(['harmonize', *sys.argv[1:]])"
+
+
+@pytest.mark.parametrize("most", [10_000, 500_000], ids=["weights", "template"])
+def test_a_file_that_cannot_be_written_is_one_error(most, tmp_path):
+    """A limit on the size of files stands for a full disk."""
+    models = [random_model(tmp_path / f"m{seed}", seed, num_hidden_layers=1) for seed in (0, 1)]
+    (models[0] / "chat_template.jinja").write_text("x" * 1_000_000)
+    assert 10_000 < (models[0] / FILE).stat().st_size < 500_000
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, *models, "--out", tmp_path / "out"],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert re.search(r"out/.*m0.*cannot be written: File too large", " ".join(done.stderr.split()))
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+GROWN = """
+import resource, sys
+from ablations.cli import main
+
+def harmonize(one, other, out):
+    main(["harmonize", one, other, "--out", out], standalone_mode=False)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+small, wide, large, *outs = sys.argv[1:]
+before = harmonize(small, wide, outs[0])
+print("grown", harmonize(large, wide, outs[1]) - before)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_model(tmp_path):
+    sizes = {"hidden_size": 192, "intermediate_size": 1024}
+    wide = random_model(tmp_path / "wide", 0, hidden_size=256, num_hidden_layers=1)
+    small = random_model(tmp_path / "small", 1, num_hidden_layers=1, **sizes)
+    large = random_model(tmp_path / "large", 2, num_hidden_layers=24, **sizes)
+    outs = [tmp_path / "out" / name for name in ("first", "second")]
+    text = printed(GROWN, *map(str, (small, wide, large, *outs)), seed=1)
+    written = (outs[1] / "large" / FILE).stat().st_size
+    assert written > 100_000_000
+    assert int(text.split("grown")[1]) < written / 4

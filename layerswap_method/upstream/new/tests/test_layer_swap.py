@@ -35,10 +35,9 @@ def load(path):
     return {name: loader.get_tensor(name) for name in loader.index.tensor_paths}
 
 
-def check_merge(experts, parameters, layers, non_layer):
-    """Merge, and compare every tensor with the source that is named."""
+def configuration(experts, parameters):
     task, language, base = experts
-    config = MergeConfiguration.model_validate(
+    return MergeConfiguration.model_validate(
         {
             "merge_method": "layer_swap",
             "models": [
@@ -50,6 +49,10 @@ def check_merge(experts, parameters, layers, non_layer):
             "dtype": "float32",
         }
     )
+
+
+def check_merge(experts, parameters, layers, non_layer):
+    """Merge, and compare every tensor with the source that is named."""
     given = dict(zip(("task", "language", "base"), map(load, experts)))
 
     def validate(out):
@@ -65,7 +68,7 @@ def check_merge(experts, parameters, layers, non_layer):
                 expected = given[source][name]
             assert torch.equal(tensor, expected), name
 
-    run_and_check_merge(config, validate=validate)
+    run_and_check_merge(configuration(experts, parameters), validate=validate)
 
 
 def test_outer_layers_are_swapped(experts):
@@ -98,6 +101,39 @@ def test_layers_can_be_named(experts):
         {"placement": "layers", "language_layers": "1,3-4", "non_layer": "task"},
         ["task", "language", "task", "language", "language", "task"],
         "task",
+    )
+
+
+def test_without_transitions_it_is_passthrough_slices_and_averaged_embeddings(experts):
+    """A stock recipe: `linear` of one model is `passthrough`."""
+    task, language, base = experts
+    parameters = {"weight": 1.0}
+    ranges = [
+        ((task, language), (0, 0)),  # gives the embeddings
+        ((language,), (0, 2)),
+        ((task,), (2, 5)),
+        ((language,), (5, 6)),
+        ((task, language), (6, 6)),  # gives the final norm and the head
+    ]
+    slices = [
+        {"sources": [{"model": m, "layer_range": span} for m in models]}
+        for models, span in ranges
+    ]
+    stock = {"merge_method": "linear", "slices": slices, "parameters": parameters}
+    expected = {}
+    run_and_check_merge(
+        MergeConfiguration.model_validate({**stock, "dtype": "float32"}),
+        validate=lambda out: expected.update(load(out)),
+    )
+
+    def validate(out):
+        merged = load(out)
+        assert merged.keys() == expected.keys()
+        for name, tensor in merged.items():
+            assert torch.equal(tensor, expected[name]), name
+
+    run_and_check_merge(
+        configuration(experts, {"bottom_layers": 2, "top_layers": 1}), validate=validate
     )
 
 
@@ -154,13 +190,37 @@ def test_modules_and_norms():
     assert torch.equal(merged[norm], (task[norm] + language[norm]) / 2)
 
 
+def test_unequal_weights_of_both_sides():
+    models = [state_dict(seed, torch.float32) for seed in range(3)]
+    weights = [0.25, 0.5, 3.0]
+    parameters = {"weight": weights, "task_weight": 0.3, "language_weight": 0.7}
+    merged = swap(models, ["task", "task", "language"], bottom_layers=1, **parameters)
+    x, y, z = (model["lm_head.weight"].double() for model in models)
+    expected = 0.3 * (0.25 * x + 0.5 * y) / 0.75 + 0.7 * z
+    assert torch.allclose(merged["lm_head.weight"].double(), expected, atol=1e-6)
+    name = "model.layers.3.mlp.up_proj.weight"  # of the task experts alone
+    expected = (models[0][name] + 2 * models[1][name]) / 3
+    assert torch.allclose(merged[name], expected)
+
+
 @pytest.mark.parametrize(
     ("roles", "parameters", "message"),
     [
-        (["task", "task"], {}, "no language expert holds this tensor"),
-        (["task", "language"], {"bottom_layers": 9}, "more than the model's 6 layers"),
-        (["task", "language"], {"num_layers": None}, "give num_layers"),
+        (["task", "task"], {}, "needs a language expert"),
+        (["task", None], {}, "Every model but the base needs a role"),
         (["task", "langauge"], {}, "Input should be 'task' or 'language'"),
+        (["task", "language"], {"weight": [1.0, 0.0]}, "expert of weight > 0"),
+        (["task", "language"], {"weight": [1.0, -1.0]}, "greater than or equal to 0"),
+        (["task", "language"], {"bottom_layers": 9}, "more than the model's 6 layers"),
+        (["task", "language"], {"num_layers": 3}, "not in the model's 3 layers"),
+        (["task", "language"], {"num_layers": None}, "give num_layers"),
+        (["task", "language"], {"placement": "layers"}, "need each other"),
+        (["task", "language"], {"placement": "delta_share"}, "'outer' or 'layers'"),
+        (
+            ["task", "language"],
+            {"placement": "layers", "language_layers": "4-6"},
+            "do not fit a model of 6 layers",
+        ),
     ],
 )
 def test_bad_input_is_refused(roles, parameters, message):

@@ -1,0 +1,146 @@
+"""The method in a copy of mergekit without our package: the same tensors; mergekit's own tests."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tarfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from layerswap_method import upstream as package
+from tests.standins import merging
+from tests.standins.oracle import assert_same, stored
+from tests.standins.zoo import make_model
+from tests.upstream.conftest import FOLDER, make_copy
+
+ZONES = {"bottom_layers": 1, "top_layers": 1, "bottom_transition": 1, "top_transition": 1}
+NAMED = {"placement": "layers", "language_layers": "1,3-4"}
+RECIPES = {
+    "the paper's": ("tl", {"bottom_layers": 2, "top_layers": 1}, {}),
+    "zones": ("tl", ZONES, {}),
+    "weights": ("tltl", {**ZONES, "task_weight": 4.0}, {0: 2.0, 3: 8.0}),
+    "norms": ("ttl", {**ZONES, "layer_norms": "average"}, {}),
+    "a side of weight 0": ("tlt", {**ZONES, "language_weight": 0.0}, {}),
+    "mlp": ("tl", {**NAMED, "swap_modules": "mlp", "non_layer": "base"}, {}),
+    "attention": ("tll", {**NAMED, "swap_modules": "attention", "bottom_transition": 1}, {}),
+    "outside the layers": ("tl", {"bottom_layers": 1, "non_layer": "language"}, {}),
+    "odd weights": ("tltl", {**ZONES, "task_weight": 0.3}, {0: 0.7, 1: 1.3}),
+}
+
+
+@pytest.fixture(scope="module")
+def mergekit_with_it(tmp_path_factory, packages):
+    made = make_copy(tmp_path_factory.mktemp("upstream") / "venv", packages)
+    assert made.code("import layerswap_method", check=False).returncode == 1
+    made.add_the_method("--include=mergekit/*")  # the installed package has no tests
+    return made
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Four random Llamas of six layers, in bfloat16."""
+    root = tmp_path_factory.mktemp("models")
+    sizes = {"num_hidden_layers": 6, "dtype": torch.bfloat16}
+    return [make_model("llama", root / str(seed), seed, **sizes) for seed in range(4)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", RECIPES)
+def test_every_tensor_is_ours(case, mergekit_with_it, models, tmp_path):
+    roles, parameters, weights = RECIPES[case]
+    letters = list(zip(roles, models, strict=False))
+    folders = {
+        role: [model for letter, model in letters if letter == role[0]]
+        for role in ("task", "language")
+    }
+    recipe = merging.recipe(folders, parameters, models[3], dtype="bfloat16")
+    for number, weight in weights.items():
+        recipe["models"][number]["parameters"]["weight"] = weight
+    ours = stored(merging.merge(recipe, tmp_path / "ours"))
+    path = tmp_path / "recipe.yml"
+    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+    mergekit_with_it.run("mergekit-yaml", path, tmp_path / "theirs", "--no-copy-tokenizer")
+    theirs = stored(tmp_path / "theirs")
+    if case != "odd weights":
+        assert_same(theirs, ours)
+    assert theirs.keys() == ours.keys()
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(tensor, ours[name], rtol=2**-7, atol=0)
+
+
+def test_the_file_is_in_mergekits_style():
+    files = [FOLDER / "layer_swap.py", FOLDER / "new" / "tests" / "test_layer_swap.py"]
+    ruff = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "format",
+        "--isolated",
+        "--no-cache",
+        "--check",
+        "--line-length",
+        "88",
+    ]
+    subprocess.run([*ruff, "--target-version", "py310", *files], check=True)
+    text = files[0].read_text()
+    assert text.startswith("# Copyright (C) 2026 Arcee AI\n# SPDX-License-Identifier: LGPL-3.0")
+    assert "layerswap" not in text
+    imported = {node.module for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)}
+    known = ("mergekit.", "typing", "pydantic")
+    assert all(module.startswith(known) for module in imported)
+
+
+@pytest.mark.slow
+def test_the_new_tests_pass_there(mergekit_with_it):
+    assert "passed" in mergekit_with_it.pytest("tests/test_layer_swap.py")
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_mergekits_own_tests_pass_there(copy, tmp_path):
+    """Its release has them all but `tests/common.py`; it comes from the package index."""
+    name = f"mergekit=={version('mergekit')}"
+    flags = ["--quiet", "--no-deps", "--no-binary", "mergekit", "--dest", str(tmp_path), name]
+    subprocess.run([sys.executable, "-m", "pip", "download", *flags], check=True)
+    (archive,) = tmp_path.glob("mergekit-*.tar.gz")
+    with tarfile.open(archive) as opened:
+        opened.extractall(tmp_path / "release", filter="data")
+    for test in (tmp_path / "release").glob("*/tests/test_*.py"):
+        (copy.site_packages / "tests" / test.name).write_text(test.read_text())
+    copy.add_the_method()
+    assert "passed" in copy.pytest("tests")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["entry_points", "select_inputs"])
+def test_a_proposal_applies_and_its_tests_pass(name, copy):
+    copy.apply(f"proposals/{name}.patch")
+    assert "passed" in copy.pytest(f"tests/test_{name}.py")
+
+
+@pytest.mark.slow
+def test_with_entry_points_mergekit_finds_our_methods(copy):
+    """As this package declares them, without its import hook."""
+    copy.apply("proposals/entry_points.patch")
+    folder = Path(package.__file__).parents[1]
+    (copy.site_packages / folder.name).symlink_to(folder)
+    metadata = copy.site_packages / "layerswap-0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: layerswap\nVersion: 0\n")
+    register = "layerswap_method.mergekit_plugin.register"
+    (metadata / "entry_points.txt").write_text(
+        f"[mergekit.merge_methods]\nlayer_swap = {register}:layer_swap_method\n"
+        f"delta_revert = {register}:delta_revert_method\n"
+    )
+    done = copy.code(
+        "from mergekit import merge_methods\n"
+        "for name in ('layer_swap', 'delta_revert'):\n"
+        "    print(merge_methods.get(name).spec.pretty_name)\n"
+    )
+    assert done.stdout.splitlines() == ["Layer Swapping", "Delta Revert"]

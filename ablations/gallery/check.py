@@ -130,9 +130,11 @@ def _model_findings(
     checkpoints = [model.checkpoint for model in known.values() if model.checkpoint is not None]
     recipe = _own_recipe(document)
     aligned = any(document.get(key) is not None for key in ("tokenizer", "tokenizer_source"))
-    by_row = isinstance(recipe, DeltaRevertRecipe) and recipe.parameters.by_feature
+    by_feature = isinstance(recipe, DeltaRevertRecipe) and recipe.parameters.by_feature
     givers = set(recipe.embedding_givers) if isinstance(recipe, LayerSwapRecipe) else None
-    for problem in merge_problems(checkpoints, rows_from=givers, aligned=aligned, by_row=by_row):
+    for problem in merge_problems(
+        checkpoints, rows_from=givers, aligned=aligned, by_row=by_feature
+    ):
         yield "error", problem
     dtype = str(document.get("out_dtype") or document.get("dtype") or "").removeprefix("torch.")
     if checkpoints and dtype in ("", *DTYPES):

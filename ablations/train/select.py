@@ -77,7 +77,9 @@ def select_checkpoint(
             )
         for checkpoint in checkpoints:
             folder, adapter = (base, checkpoint) if are_adapters else (checkpoint, None)
-            evaluation = engine.evaluate(merge_of_one(Model(checkpoint.name, folder, adapter)), request)
+            evaluation = engine.evaluate(
+                merge_of_one(Model(checkpoint.name, folder, adapter)), request
+            )
             row: dict[str, Any] = {
                 "step": step_of(checkpoint),
                 "score": _mean(evaluation, select.tasks),

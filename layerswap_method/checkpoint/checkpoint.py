@@ -166,8 +166,8 @@ def _shards(name: str, path: Path) -> list[tuple[Path, set[str] | None]]:
         shards.setdefault(file, set()).add(key)
     if (path / _SINGLE).is_file() and _SINGLE not in shards:
         raise InputError(
-            f"{name}: {path} has {_SINGLE} and also {_INDEX}, which names other files; transformers "
-            "loads the one, mergekit the others: remove what does not belong to the model"
+            f"{name}: {path} has {_SINGLE} and also {_INDEX}, which names other files; "
+            "transformers loads the one, mergekit the others: remove what is not the model's"
         )
     absent = [file for file in sorted(shards) if not (path / file).is_file()]
     if absent:

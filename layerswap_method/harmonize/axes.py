@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from layerswap_method.algorithm.tensor_names import split_layer
-from layerswap_method.checkpoints.shape import ModelShape
+from layerswap_method.checkpoint.config import ModelShape
 from layerswap_method.errors import InputError
+from layerswap_method.tensor_names import split_layer
 
 EMBEDDING, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 

@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 
-from layerswap_method.algorithm.tensor_names import split_layer
-from layerswap_method.checkpoints.headers import Checkpoint, is_buffer, is_head, name_list
-from layerswap_method.checkpoints.shape import ModelShape, read_shape
+from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, name_list
+from layerswap_method.checkpoint.config import ModelShape, read_shape
 from layerswap_method.errors import InputError
 from layerswap_method.harmonize.axes import (
     EMBEDDING,
@@ -26,6 +25,7 @@ from layerswap_method.harmonize.axes import (
     axes_of,
     shape_of,
 )
+from layerswap_method.tensor_names import split_layer
 
 ZEROS = -1
 """A place that holds zeros."""
@@ -106,7 +106,7 @@ def read_conversion(checkpoint: Checkpoint) -> Conversion:
         InputError: for an architecture that is not known, or files that disagree with their config:
             a tensor that is missing, unknown, or of another shape, in any layer.
     """
-    shape = read_shape(checkpoint)
+    shape = read_shape(checkpoint.name, checkpoint.path, checkpoint.shapes)
     names = [
         name
         for name in checkpoint.tensors

@@ -13,13 +13,11 @@ from pathlib import Path
 import torch
 
 from layerswap_method import __version__
-from layerswap_method.checkpoints.compatible import own_problems
-from layerswap_method.checkpoints.config import read_document
-from layerswap_method.checkpoints.differences import Row, differences, obstacles
-from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
-from layerswap_method.checkpoints.model_files import ModelFiles
-from layerswap_method.checkpoints.spans import read_rows, torch_dtype
-from layerswap_method.checkpoints.stored import DTYPES, FLOATS, StoredTensor
+from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
+from layerswap_method.checkpoint.compatible import own_problems
+from layerswap_method.checkpoint.config import read_document
+from layerswap_method.checkpoint.differences import Row, differences, obstacles
+from layerswap_method.checkpoint.stored import STORED_NAMES, StoredTensor, read_tensor, torch_dtype
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.harmonize.axes import shape_of
 from layerswap_method.harmonize.common import common_shape, harmonized
@@ -28,13 +26,13 @@ from layerswap_method.harmonize.settings import config_of, with_rope
 from layerswap_method.output import (
     HARMONIZE_FILE,
     check_output,
-    check_outside,
     output_folder,
     temporary_output,
 )
-from layerswap_method.stream.donor_files import copy_donor_files
-from layerswap_method.stream.layout import SHARD_BYTES, PlannedTensor, copy_of, lay_out_tensors
-from layerswap_method.stream.write import Bar, write_files, write_text
+from layerswap_method.recipe.references import ModelFiles
+from layerswap_method.write.donor_files import copy_donor_files
+from layerswap_method.write.files import Bar, write_files, write_text
+from layerswap_method.write.layout import SHARD_BYTES, PlannedTensor, copy_of, lay_out_tensors
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,6 @@ def harmonize(
     folders = _folders(models, out)
     for folder in folders:
         check_output(folder, [model.folder for model in models])
-    check_outside(out, [model.folder for model in models])
     rows = differences(checkpoints)
     _check_rows(checkpoints, rows, force=options.force)
     read = [read_conversion(checkpoint) for checkpoint in checkpoints]
@@ -170,9 +167,10 @@ def _write(
         for name, origin in model.origins.items()
     ]
     with temporary_output(folder) as new:
-        files = lay_out_tensors(planned, new, options.shard_bytes)
-        with bar(f"writing {folder.name}", sum(file.nbytes for file in files)) as advance:
-            write_files(files, advance=advance)
+        inputs = {stored.file: stored.stamp for stored in checkpoint.tensors.values()}
+        layout = lay_out_tensors(planned, new, options.shard_bytes, inputs)
+        with bar(f"writing {folder.name}", layout.nbytes) as advance:
+            write_files(layout, advance=advance)
         copy_donor_files(checkpoint.path, new, None)
         for name, content in (("config.json", config), (HARMONIZE_FILE, record)):
             write_text(new / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -180,18 +178,17 @@ def _write(
 
 def _plan(model: Conversion, name: str, stored: StoredTensor, dtype: str | None) -> PlannedTensor:
     """Return a tensor that is made when it is written; `dtype` as torch calls it, or None."""
-    code = next((code for code in FLOATS if DTYPES[code].torch_name == dtype), stored.dtype)
+    code = STORED_NAMES[dtype] if dtype is not None else stored.dtype
     if model.is_copy(name) and code == stored.dtype:
         return copy_of(name, stored)
     shape = shape_of(name, model.shape)
 
     def content(device: str) -> Iterator[memoryview]:
-        made = model.make(name, read_rows(stored)).to(torch_dtype(dtype or stored.torch_name))
+        made = model.make(name, read_tensor(stored)).to(torch_dtype(dtype or stored.torch_name))
         yield memoryview(made.contiguous().view(-1).view(torch.uint8).numpy().data)
 
-    nbytes = math.prod(shape) * DTYPES[code].bits // 8
-    origins = ((stored.file, stored.stamp),)
-    return PlannedTensor(name, content, origins, code, shape, nbytes, None)
+    nbytes = math.prod(shape) * torch_dtype(dtype or stored.torch_name).itemsize
+    return PlannedTensor(name, code, shape, nbytes, content)
 
 
 def _advice(rows: Sequence[Row]) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from layerswap_method.checkpoints.shape import DECODERS, ModelShape, stated
+from layerswap_method.checkpoint.config import DECODERS, ModelShape, stated_fields
 from layerswap_method.harmonize.conversion import Conversion
 
 LLAMA = "LlamaForCausalLM"
@@ -67,7 +67,7 @@ def config_of(
     if shape.architecture == LLAMA:
         new.pop("sliding_window", None)
     new.pop("layer_types", None)  # one a layer, all alike in these models
-    before = stated(document)
+    before = stated_fields(document)
     if (before["rope_base"], before["rope_scaling"]) != (shape.rope_base, shape.rope_scaling):
         new.pop("rope_parameters", None)
         new |= {"rope_theta": shape.rope_base, "rope_scaling": shape.rope_scaling}

@@ -2,8 +2,8 @@
 
 `placement: delta_share` takes each layer or module from the expert that changed it most. Source:
 Shin and Hwang, "Layer-wise Swapping for Generalizable Multilingual Safety" (EACL 2026, arXiv
-2601.22620), as its authors' public code has it (github.com/00HS/layer-wise_swapping, commit 5a2a3ea,
-`layer_swap.py` and `module_swap.py`); their safety expert is the task expert here. The
+2601.22620), as its authors' public code has it (github.com/00HS/layer-wise_swapping, commit
+5a2a3ea, `layer_swap.py` and `module_swap.py`); their safety expert is the task expert here. The
 equations in the paper itself were not open to us. The rule with the base as a third choice follows
 the description of AraSwap on its model card (mariklolik228/AraSwap-Qwen3-8B-Adapters on the hub,
 which compares Frobenius norms and asks for 15 %); its code was not open to us.

@@ -15,7 +15,7 @@ FLOORS = {
     " > layer_swap delta_revert harmonize > stream > deltas > checkpoints recipe output"
     " > errors frozen algorithm",
 }
-ALLOWED = ("layerswap_method.mergekit_plugin.register", "layerswap_method._hook")
+ALLOWED = ("layerswap_method.mergekit_plugin.registration", "layerswap_method.autoload")
 """What Python calls at start-up and the methods' registration call each other."""
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from safetensors.torch import load_file, save_file
 
 from ablations.cli import main
-from layerswap_method.checkpoints.stored import file_stamp
+from layerswap_method.checkpoint.stored import file_stamp
 from tests.standins.merging import recipe
 from tests.standins.tuned import train_adapter, tune
 

@@ -9,8 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerswap_method.algorithm.average import weighted_average
-from layerswap_method.algorithm.coefficients import mix_coefficients
+from layerswap_method.average import mix_coefficients, weighted_average
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 WEIGHTS = st.floats(0.01, 100).map(lambda w: round(w, 2))
@@ -140,7 +139,7 @@ def test_inputs_are_not_modified_and_layouts_do_not_matter() -> None:
 def test_chunks_join_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = [draw(torch.bfloat16, seed, 1001) for seed in range(2)]
     whole = weighted_average(tensors, [1.0, 3.0], 4.0)
-    monkeypatch.setattr("layerswap_method.algorithm.average._CHUNK", 7)
+    monkeypatch.setattr("layerswap_method.average._CHUNK", 7)
     assert torch.equal(weighted_average(tensors, [1.0, 3.0], 4.0), whole)
 
 

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerswap_method.algorithm.layer_lists import format_layers, parse_layers
-from layerswap_method.algorithm.plan import LayerPlan
-from layerswap_method.layer_swap.drawing import describe_plan, draw_plan
-from layerswap_method.layer_swap.placements import build_plan
+from layerswap_method.drawing import describe_plan, draw_plan
+from layerswap_method.layer_lists import format_layers, parse_layers
+from layerswap_method.plan import LayerPlan, build_plan
 
 
 @st.composite

@@ -143,9 +143,9 @@ def fresh_process(work: Path, folder: Path) -> dict[str, Any]:
 def serve_live(work: Path) -> None:
     """Keep one engine; evaluate a cell for every line on stdin, one line of figures each."""
     from ablations.engines.live import open_live
-    from layerswap_method.checkpoints.model_files import StreamInput
-    from layerswap_method.layer_swap.spec import LayerSwapSpec
-    from layerswap_method.layer_swap.stream import layer_swap_stream
+    from layerswap_method.methods.layer_swap import LayerSwapSpec
+    from layerswap_method.methods.layer_swap_merge import layer_swap_stream
+    from layerswap_method.recipe.references import StreamInput
 
     request, options = request_and_options(work)
     began = time.perf_counter()

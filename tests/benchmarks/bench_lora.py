@@ -69,7 +69,7 @@ def open_engine(work: Path, is_served: bool) -> tuple[Any, Any]:
     from ablations.engines.options import EngineOptions
     from ablations.models.find import find_model
     from layerswap_method.adapter_swap.run import swap_adapters
-    from layerswap_method.stream.weight_stream import checkpoint_stream
+    from layerswap_method.recipe.document import checkpoint_stream
     from tests.standins.streams import stream_of
 
     options = EngineOptions(kv_cache_gib=1)

@@ -29,7 +29,7 @@ import yaml
 from processes import forget, run
 from random_llama import SHAPES, sized_shape
 
-from layerswap_method.checkpoints.headers import read_checkpoint
+from layerswap_method.checkpoint.checkpoint import read_checkpoint
 
 B, U, TB, TU = 4, 2, 1, 1
 LAYERS = "num_hidden_layers"

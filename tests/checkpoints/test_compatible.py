@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from layerswap_method.checkpoints.compatible import pair_problems
-from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
-from layerswap_method.checkpoints.model_files import StreamInput
-from layerswap_method.deltas.open_pair import open_pair
+from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
+from layerswap_method.checkpoint.compatible import pair_problems
+from layerswap_method.deltas.pair import open_pair
 from layerswap_method.errors import InputError
-from layerswap_method.stream.weight_stream import read_models
+from layerswap_method.recipe.document import read_models
+from layerswap_method.recipe.references import StreamInput
 from tests.standins.merging import linear_recipe, merge, recipe, revert_recipe
 from tests.standins.streams import check_stream
 from tests.standins.tuned import edited, restored, tune, with_head
@@ -144,7 +144,7 @@ def test_what_to_do_about_another_vocabulary(plain: Path, tmp_path: Path) -> Non
     assert "add tokenizer: {source: base}" in problems()
     assert f"layerswap compat {plain} {tmp_path / 'other'}" in problems()
     assert problems(aligned=True) == ""
-    for how in ({"by_row": True}, {"by_row": True, "aligned": True}):
+    for how in ({"by_feature": True}, {"by_feature": True, "aligned": True}):
         assert "resize_token_embeddings" in problems(**how)
         assert "tokenizer:" not in problems(**how)
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from layerswap_method.checkpoints.compatible import ties
-from layerswap_method.checkpoints.config import read_config
-from layerswap_method.checkpoints.headers import read_checkpoint
+from layerswap_method.checkpoint.checkpoint import read_checkpoint
+from layerswap_method.checkpoint.compatible import ties
+from layerswap_method.checkpoint.config import read_config
 from layerswap_method.errors import InputError
 from tests.standins.tuned import edited
 from tests.standins.zoo import FAMILIES, make_config, make_model

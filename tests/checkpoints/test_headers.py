@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError, deserialize
 from safetensors.torch import save
 
-from layerswap_method.checkpoints.stored import DTYPES, read_header
+from layerswap_method.checkpoint.stored import DTYPES, read_header
 from layerswap_method.errors import InputError
 
 TENSORS = {

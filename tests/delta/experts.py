@@ -7,9 +7,8 @@ from pathlib import Path
 
 import torch
 
-from layerswap_method.checkpoints.model_files import StreamInput
-from layerswap_method.deltas.open_pair import open_pair
-from layerswap_method.deltas.pair import DeltaPair
+from layerswap_method.deltas.pair import DeltaPair, open_pair
+from layerswap_method.recipe.references import StreamInput
 from tests.standins.tuned import tune
 from tests.standins.zoo import make_model
 

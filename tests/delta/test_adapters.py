@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from layerswap_method.deltas.passes import blocks_of, segments_of
 
 from ablations.delta.analysis import analyse
-from layerswap_method.deltas.magnitudes import mean_row_mav
-from layerswap_method.deltas.passes import blocks_of, segments_of
+from layerswap_method.deltas.measure import mean_row_mav
 from tests.delta import by_hand
 from tests.delta.experts import fine_tuned, pair_of
 from tests.standins.zoo import make_model

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from ablations.cli import main
 from ablations.delta.measure import read_changes
-from layerswap_method.deltas.magnitudes import mean_row_mav
+from layerswap_method.deltas.measure import mean_row_mav
 from layerswap_method.errors import InputError
 from tests.delta.experts import fine_tuned, pair_of
 from tests.standins.zoo import make_model

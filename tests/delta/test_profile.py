@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from layerswap_method.deltas.passes import segments_of
 from safetensors.torch import load_file, save_file
 
 from ablations.delta.analysis import analyse
 from ablations.delta.profile import DeltaProfile
-from layerswap_method.deltas.magnitudes import mean_row_mav
-from layerswap_method.deltas.passes import segments_of
+from layerswap_method.deltas.measure import mean_row_mav
 from tests.delta import by_hand
 from tests.delta.experts import family_pair, fine_tuned, pair_of
 from tests.standins.oracle import READERS

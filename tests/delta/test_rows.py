@@ -11,8 +11,8 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerswap_method.deltas.magnitudes import row_mav
-from layerswap_method.deltas.rows import input_axis, row_layout, spread_rows
+from layerswap_method.deltas.features import input_axis, row_layout, spread_rows
+from layerswap_method.deltas.measure import row_mav
 from layerswap_method.errors import InputError
 from tests.standins.zoo import FAMILIES, make_config
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from layerswap_method.delta_revert.rows import Kept, keep_threshold, revert_rows
-from layerswap_method.delta_revert.spec import MODULES, RevertSpec
+from layerswap_method.methods.delta_revert import MODULES, RevertSpec
+from layerswap_method.methods.delta_revert_merge import Kept, keep_threshold, revert_rows
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 SHAPES = [((6, 5), 1), ((6, 5), 0), ((7,), None), ((3, 4, 5), 2), ((3, 4, 5), 1), ((6, 5, 2, 2), 1)]
@@ -151,10 +151,10 @@ def test_layers_are_the_union_of_every_way_to_name_them() -> None:
     assert RevertSpec(threshold=0.1).layers(8) == frozenset()
 
 
-@pytest.mark.parametrize("by_row", [{}, {"threshold": 0.1}, {"keep_fraction": 0.5}])
-def test_a_tensor_goes_back_if_any_set_names_it(by_row: dict[str, float]) -> None:
-    otherwise = "rows" if by_row else "expert"
-    spec = RevertSpec(bottom_layers=1, revert_modules="mlp, non_layer", **by_row)
+@pytest.mark.parametrize("by_feature", [{}, {"threshold": 0.1}, {"keep_fraction": 0.5}])
+def test_a_tensor_goes_back_if_any_set_names_it(by_feature: dict[str, float]) -> None:
+    otherwise = "rows" if by_feature else "expert"
+    spec = RevertSpec(bottom_layers=1, revert_modules="mlp, non_layer", **by_feature)
     layers = spec.layers(4)
     for name, part in LAYERS.items():
         full = f"model.layers.0.{name}"

@@ -11,11 +11,12 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from ablations.engines.live import open_live
-from layerswap_method.checkpoints.model_files import StreamInput
-from layerswap_method.delta_revert.spec import RevertSpec
 from layerswap_method.delta_revert.stream import revert_stream
-from layerswap_method.stream.weight_stream import WeightStream, linear_stream
+
+from ablations.engines.live import open_live
+from layerswap_method.methods.delta_revert import RevertSpec
+from layerswap_method.recipe.document import WeightStream, linear_stream
+from layerswap_method.recipe.references import StreamInput
 from tests.benchmarks.watch_memory import Watch
 from tests.standins.worlds import OPTIONS
 

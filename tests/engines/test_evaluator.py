@@ -20,8 +20,8 @@ from ablations.engines.options import EngineOptions
 from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.errors import TaskFault
 from layerswap_method.errors import InputError
-from layerswap_method.stream.read import read_mix
-from layerswap_method.stream.weight_stream import checkpoint_stream
+from layerswap_method.recipe.document import checkpoint_stream
+from layerswap_method.tensors import read_mix
 from tests.standins.streams import stream_of
 from tests.standins.worlds import World, make_world
 from tests.standins.zoo import make_model

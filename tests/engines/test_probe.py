@@ -12,7 +12,7 @@ from ablations.engines.in_place import HfEngine
 from ablations.engines.live import LiveEvaluator, open_live
 from ablations.engines.probe import Expected, Said
 from ablations.engines.vllm_worker import SwapExtension
-from layerswap_method.stream.weight_stream import checkpoint_stream
+from layerswap_method.recipe.document import checkpoint_stream
 from tests.standins.streams import stream_of
 from tests.standins.worlds import OPTIONS, World, make_world
 

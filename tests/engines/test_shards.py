@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from ablations.engines.lazy import LazyTensor
-from layerswap_method.stream.read import MixReader
-from layerswap_method.stream.weight_stream import checkpoint_stream
+from layerswap_method.recipe.document import checkpoint_stream
+from layerswap_method.tensors import MixReader
 
 
 @pytest.mark.parametrize("dim", [0, 1])

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from layerswap_method.mergekit_plugin.adapter_copies import RECORD
 from safetensors.torch import load_file, save_file
 
 from layerswap_method.errors import InputError
-from layerswap_method.mergekit_plugin.adapter_copies import RECORD
 from tests.standins.merging import merge, recipe
 from tests.standins.oracle import Swap, assert_same, average, round_once, stored
 from tests.standins.tuned import train_adapter

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from layerswap_method.mergekit_plugin.definitions import decoder_module
 from mergekit.architecture.json_definitions import NAME_TO_ARCH
 
-from layerswap_method.algorithm.tensor_names import layer_part, outside_decoder, split_layer
 from layerswap_method.errors import InputError
-from layerswap_method.mergekit_plugin.definitions import decoder_module
+from layerswap_method.tensor_names import layer_part, outside_decoder, split_layer
 
 ENCODER_DECODERS = {"T5ForConditionalGeneration", "WhisperForConditionalGeneration"}
 ENCODERS = ("bert", "roberta", "distilbert")

@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig
 
-from layerswap_method.checkpoints.compatible import pair_problems
-from layerswap_method.checkpoints.headers import read_checkpoint
-from layerswap_method.checkpoints.shape import read_shape
+from layerswap_method.checkpoint.checkpoint import read_checkpoint
+from layerswap_method.checkpoint.compatible import pair_problems
+from layerswap_method.checkpoint.config import read_shape
 from layerswap_method.output import HARMONIZE_FILE
 from tests.fresh_process import printed
 from tests.harmonize.models import distance, random_model, run

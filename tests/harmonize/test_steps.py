@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from layerswap_method.checkpoints.headers import read_checkpoint
+from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.errors import InputError
 from layerswap_method.harmonize.conversion import read_conversion
 from layerswap_method.harmonize.steps import (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerswap_method.layer_swap.delta_share import (
+from layerswap_method.methods.delta_share import (
     choose_sources,
     delta_shares,
     dominant_sources,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerswap_method.algorithm.coefficients import mix_coefficients
-from layerswap_method.layer_swap.magnitude import inverse_mav, magnitude_weights
-from layerswap_method.layer_swap.spec import LayerSwapSpec
+from layerswap_method.average import mix_coefficients
+from layerswap_method.methods.delta_share import inverse_mav, magnitude_weights
+from layerswap_method.methods.layer_swap import LayerSwapSpec
 
 MAVS = st.floats(1e-9, 1e-1)
 WEIGHTS = st.floats(0.01, 100)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from layerswap_method.algorithm.tensor_names import layer_part, outside_decoder, split_layer
-from layerswap_method.layer_swap.spec import LayerSwapSpec
+from layerswap_method.methods.layer_swap import LayerSwapSpec
+from layerswap_method.tensor_names import layer_part, outside_decoder, split_layer
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,12 @@ import pytest
 import torch
 import yaml
 
-from layerswap_method.checkpoints.model_files import StreamInput
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.merge.run import FileMerge, read_merge, write_merge
-from layerswap_method.stream.layout import SHARD_BYTES, lay_out
-from layerswap_method.stream.verify import verify_files
-from layerswap_method.stream.weight_stream import checkpoint_stream
-from layerswap_method.stream.write import write_files
+from layerswap_method.merge import FileMerge, read_merge, write_merge
+from layerswap_method.recipe.document import checkpoint_stream
+from layerswap_method.recipe.references import StreamInput
+from layerswap_method.write.files import verify_files, write_files
+from layerswap_method.write.layout import SHARD_BYTES, lay_out
 from tests.merge.conftest import content, run_merge
 from tests.standins.merging import recipe, roles
 from tests.standins.oracle import assert_same, stored

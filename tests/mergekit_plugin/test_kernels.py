@@ -13,11 +13,11 @@ import torch
 from mergekit.merge_methods import merge_state_dicts
 
 from layerswap_method import algorithm
-from layerswap_method.algorithm.coefficients import needed_roles
-from layerswap_method.delta_revert.spec import RevertSpec
-from layerswap_method.layer_swap.spec import LayerSwapSpec
+from layerswap_method.average import needed_roles
 from layerswap_method.mergekit_plugin import layer_swap_kernel
-from layerswap_method.mergekit_plugin.register import merge_method
+from layerswap_method.mergekit_plugin.registration import merge_method
+from layerswap_method.methods.delta_revert import RevertSpec
+from layerswap_method.methods.layer_swap import LayerSwapSpec
 from tests.standins.oracle import Swap, assert_same, expected
 
 SWAP = Swap(layers=8, b=2, u=1, t_b=1, t_u=0)

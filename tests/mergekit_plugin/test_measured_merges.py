@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from layerswap_method.layer_swap import measure
 
 from layerswap_method.deltas import known
-from layerswap_method.deltas.magnitudes import mean_row_mav
-from layerswap_method.layer_swap import measure
+from layerswap_method.deltas.measure import mean_row_mav
 from tests.mergekit_plugin.conftest import NUM_LAYERS, Refused, save_llama
 from tests.standins import merging
 from tests.standins.merging import merge

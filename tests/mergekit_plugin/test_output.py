@@ -193,10 +193,9 @@ def test_what_fails_inside_mergekit_is_one_message(
 
 
 def test_an_adapter_and_its_cache_are_inputs(experts: Experts, tmp_path: Path) -> None:
+    from layerswap_method.mergekit_plugin.checks import input_paths
     from mergekit.common import ModelReference
     from mergekit.options import MergeOptions
-
-    from layerswap_method.mergekit_plugin.checks import input_paths
 
     cache = tmp_path / "cache"
     cache.mkdir()

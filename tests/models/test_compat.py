@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from safetensors.torch import load_file, save_file
 
 from ablations.cli import main
-from layerswap_method.checkpoints.tokens import match_tokens, read_tokens
+from layerswap_method.checkpoint.tokens import match_tokens, read_vocabulary
 from layerswap_method.errors import InputError
 from tests.harmonize.models import random_model
 from tests.standins.tokenizers import save_word_tokenizer, words
@@ -195,7 +195,7 @@ def test_an_unrelated_base_of_the_same_shapes(root: Path, tmp_path: Path) -> Non
 
 
 def test_tokens_are_read_from_either_form(root: Path, tmp_path: Path) -> None:
-    tokens = read_tokens("base", root / "base")
+    tokens = read_vocabulary("base", root / "base")
     assert tokens is not None
     assert (len(tokens), tokens["<bos>"]) == (48, 1)
     assert match_tokens(tokens, tokens).same_id == 48
@@ -203,17 +203,17 @@ def test_tokens_are_read_from_either_form(root: Path, tmp_path: Path) -> None:
     document |= {"added_tokens": [{"id": 2, "content": "<x>"}]}
     file = tmp_path / "tokenizer.json"
     file.write_text(json.dumps(document))
-    assert read_tokens("model", tmp_path) == {"<pad>": 0, "a": 1, "<x>": 2}
+    assert read_vocabulary("model", tmp_path) == {"<pad>": 0, "a": 1, "<x>": 2}
     file.write_text("{}")
     with pytest.raises(InputError, match=r"model: .*tokenizer.json cannot be read as a tokenizer"):
-        read_tokens("model", tmp_path)
+        read_vocabulary("model", tmp_path)
     file.unlink()
-    assert read_tokens("model", tmp_path) is None
+    assert read_vocabulary("model", tmp_path) is None
 
 
 def test_only_headers_are_read(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without --base, weights of which every value is cut away are as good as whole ones."""
-    import layerswap_method.checkpoints.spans as spans
+    import layerswap_method.checkpoint.stored as spans
 
     def fail(*_: object) -> None:
         raise AssertionError("weights were read")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from layerswap_method.delta_revert.recipe import RevertDocument
 from layerswap_method.errors import InputError
-from layerswap_method.layer_swap.recipe import LayerSwapDocument
+from layerswap_method.methods.delta_revert import DeltaRevertRecipe
+from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.recipe import document as shared
 from tests.fresh_process import printed
 
@@ -34,7 +34,7 @@ REVERT: dict[str, Any] = {
 
 def problems(document: dict[str, Any]) -> list[str]:
     before = copy.deepcopy(document)
-    kind: Any = LayerSwapDocument if document["merge_method"] == "layer_swap" else RevertDocument
+    kind: Any = LayerSwapRecipe if document["merge_method"] == "layer_swap" else DeltaRevertRecipe
     with pytest.raises(InputError) as caught:
         kind.read(document)
     assert document == before
@@ -43,13 +43,13 @@ def problems(document: dict[str, Any]) -> list[str]:
 
 
 def test_a_recipe_is_read_as_it_stands() -> None:
-    recipe = LayerSwapDocument.read(SWAP)
+    recipe = LayerSwapRecipe.read(SWAP)
     assert [(m.model, m.parameters.role, m.parameters.weight) for m in recipe.experts] == [
         ("math", "task", 1.0),
         ("swahili", "language", 2.0),
     ]
     assert (recipe.base_model, recipe.parameters.bottom_layers) == ("base", 3)
-    revert = RevertDocument.read(REVERT)
+    revert = DeltaRevertRecipe.read(REVERT)
     assert (revert.expert, revert.base_model) == ("math", "base")
     assert revert.parameters.bottom_layers == 3
 
@@ -57,10 +57,10 @@ def test_a_recipe_is_read_as_it_stands() -> None:
 def test_reading_a_recipe_imports_neither_mergekit_nor_torch() -> None:
     code = f"""
 import sys
-from layerswap_method.delta_revert.recipe import RevertDocument
-from layerswap_method.layer_swap.recipe import LayerSwapDocument
-LayerSwapDocument.read({SWAP!r})
-RevertDocument.read({REVERT!r})
+from layerswap_method.methods.delta_revert import DeltaRevertRecipe
+from layerswap_method.methods.layer_swap import LayerSwapRecipe
+LayerSwapRecipe.read({SWAP!r})
+DeltaRevertRecipe.read({REVERT!r})
 print([name for name in ("mergekit", "torch", "transformers") if name in sys.modules])
 """
     assert printed(code, seed=1).strip() == "[]"
@@ -123,14 +123,14 @@ def test_every_problem_of_a_revert_recipe_is_named_at_once() -> None:
 
 
 def test_an_editor_gets_the_keys_and_values_from_the_same_types() -> None:
-    schema = LayerSwapDocument.model_json_schema()
+    schema = LayerSwapRecipe.model_json_schema()
     assert schema["required"] == ["merge_method", "base_model", "models"]
     assert schema["additionalProperties"] is False
     assert "slices" not in schema["properties"]
     spec = schema["$defs"]["LayerSwapSpec"]["properties"]
     assert spec["weighting"]["enum"] == ["uniform", "magnitude"]
     assert "embedding side" in spec["bottom_layers"]["description"]
-    revert = RevertDocument.model_json_schema()
+    revert = DeltaRevertRecipe.model_json_schema()
     assert revert["properties"]["merge_method"]["const"] == "delta_revert"
     assert set(revert["$defs"]["NoParameters"]["properties"]) == set()
 
@@ -140,11 +140,11 @@ def test_the_keys_are_those_of_mergekit() -> None:
     from mergekit.tokenizer.config import TokenEmbeddingConfig, TokenizerConfig
 
     for ours, theirs in (
-        (LayerSwapDocument, MergeConfiguration),
-        (RevertDocument, MergeConfiguration),
+        (LayerSwapRecipe, MergeConfiguration),
+        (DeltaRevertRecipe, MergeConfiguration),
         (shared.Tokenizer, TokenizerConfig),
         (shared.Token, TokenEmbeddingConfig),
     ):
         assert set(ours.model_fields) == set(theirs.model_fields)
-    entry = LayerSwapDocument.model_fields["models"].annotation.__args__[0]  # type: ignore[union-attr]
+    entry = LayerSwapRecipe.model_fields["models"].annotation.__args__[0]  # type: ignore[union-attr]
     assert set(entry.model_fields) == set(InputModelDefinition.model_fields)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from layerswap_method.algorithm.tensor_names import decoder_layer
+from layerswap_method.tensor_names import decoder_layer
 from tests.recipes.documents import Reference, is_hub_id
 from tests.standins.tokenizers import save_word_tokenizer, words
 

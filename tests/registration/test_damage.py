@@ -63,9 +63,9 @@ NOT_INSTALLED = "import a_library_that_is_not_installed"
     ("damage", "reason"),
     [
         (break_hook_syntax, "SyntaxError"),
-        (delete_hook, "No module named 'layerswap_method._hook'"),
+        (delete_hook, "No module named 'layerswap_method.autoload'"),
         (delete_package, "No module named 'layerswap_method'"),
-        (leave_only_bytecode_folder, "No module named 'layerswap_method._hook'"),
+        (leave_only_bytecode_folder, "No module named 'layerswap_method.autoload'"),
         (break_package_encoding, "SyntaxError"),
         (hook_of_another_version, "cannot import name 'LayerSwapFinder'"),
     ],

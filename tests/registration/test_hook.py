@@ -120,7 +120,7 @@ print(hasattr(function, "__wrapped__"), hasattr(function.__wrapped__, "__wrapped
 @pytest.mark.parametrize(
     "first",
     [
-        "layerswap_method.mergekit_plugin.layer_swap_kernel",
+        "layerswap_method.mergekit_plugin.kernels.layer_swap",
         "layerswap_method.mergekit_plugin.run",
         "layerswap_method.mergekit_plugin.planner",
         "layerswap_method.mergekit_plugin.layer_swap_merge",

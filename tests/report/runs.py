@@ -30,7 +30,7 @@ from ablations.statistics.bootstrap import bootstrap
 from ablations.statistics.corpus import CORPUS_METRICS, corpus_metric
 from ablations.statistics.intervals import mean_stderr, wilson_interval
 from ablations.study.schema import BASELINE_ROLES, Setting, Study
-from layerswap_method.layer_swap.placements import build_plan
+from layerswap_method.plan import build_plan
 
 NUM_LAYERS = 8
 WORDS = ("mtu", "watu", "kitu", "vitu", "mti", "miti", "jina", "mahali", "siku", "nyumba")

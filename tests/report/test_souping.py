@@ -99,7 +99,7 @@ def test_a_run_that_names_no_language_and_soups_of_other_experts(tmp_path: Path)
 
 def test_other_runs_change_nothing_else(runs: list[Run]) -> None:
     alone, compared = compose(runs[0], draw=False)
-    beside, same = compose(runs[0], runs[1:], draw=False)
+    resolve_from, same = compose(runs[0], runs[1:], draw=False)
     assert compared == same
     kept = [table for table in beside.tables if table.key != "souping"]
     assert kept == list(alone.tables)

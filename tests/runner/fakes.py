@@ -17,7 +17,7 @@ from ablations.scoring.read_lm_eval import wilson_interval
 from ablations.scoring.records import Evaluation, EvaluationRequest, Sample, TaskScore
 from ablations.study.cells import Cell
 from layerswap_method.errors import LayerSwapError
-from layerswap_method.layer_swap.placements import build_plan
+from layerswap_method.plan import build_plan
 from tests.waiting import wait_until
 
 TASK = "fake_math"

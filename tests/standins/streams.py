@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from layerswap_method.checkpoints.model_files import StreamInput
-from layerswap_method.delta_revert.spec import RevertSpec
 from layerswap_method.delta_revert.stream import revert_stream
+
 from layerswap_method.deltas import known
-from layerswap_method.layer_swap.spec import LayerSwapSpec
-from layerswap_method.layer_swap.stream import layer_swap_stream
-from layerswap_method.stream.weight_stream import WeightStream, checkpoint_stream, linear_stream
+from layerswap_method.methods.delta_revert import RevertSpec
+from layerswap_method.methods.layer_swap import LayerSwapSpec
+from layerswap_method.methods.layer_swap_merge import layer_swap_stream
+from layerswap_method.recipe.document import WeightStream, checkpoint_stream, linear_stream
+from layerswap_method.recipe.references import StreamInput
 from tests.standins.merging import merge
 from tests.standins.oracle import assert_same, stored
 

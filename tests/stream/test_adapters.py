@@ -12,12 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from layerswap_method.checkpoints.model_files import StreamInput
-from layerswap_method.deltas.open_pair import open_pair
+from layerswap_method.deltas.pair import open_pair
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.run import forget_loaders
-from layerswap_method.stream.read import read_mix
-from layerswap_method.stream.weight_stream import checkpoint_stream
+from layerswap_method.recipe.document import checkpoint_stream
+from layerswap_method.recipe.references import StreamInput
+from layerswap_method.tensors import read_mix
 from tests.standins.merging import merge, recipe, revert_recipe
 from tests.standins.oracle import assert_same, stored
 from tests.standins.streams import check_stream, stream_of

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from layerswap_method.algorithm.tensor_names import split_layer
 from layerswap_method.errors import InputError
+from layerswap_method.tensor_names import split_layer
 from tests.standins.merging import merge, recipe, roles
 from tests.standins.streams import check_stream, stream_of
 from tests.standins.tuned import tune, write_adapter

@@ -11,15 +11,21 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_file
-
-from layerswap_method.checkpoints.stored import file_stamp
-from layerswap_method.errors import InputError
 from layerswap_method.stream import blocks
-from layerswap_method.stream.mix import RowChoice, TensorMix, TensorOrigin
 from layerswap_method.stream.numpy_read import NeedsTorchError, NumpyReader
 from layerswap_method.stream.pieces import check_device, form, pieces
-from layerswap_method.stream.read import MixReader, as_bytes, read_mix
+from safetensors.torch import save_file
+
+from layerswap_method.checkpoint.stored import file_stamp
+from layerswap_method.errors import InputError
+from layerswap_method.tensors import (
+    MixReader,
+    RowChoice,
+    TensorMix,
+    TensorOrigin,
+    as_bytes,
+    read_mix,
+)
 
 DTYPES = ["float32", "bfloat16", "float16"]
 SHAPES = [(), (1,), (0, 5), (5, 0), (7,), (131, 3), (65, 2, 9), (129, 64)]

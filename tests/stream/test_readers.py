@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from layerswap_method.stream import blocks
 from safetensors.torch import save_file
 
 from ablations.engines.lazy import LazyTensor
-from layerswap_method.checkpoints.lora import LowRankChange
-from layerswap_method.checkpoints.stored import file_stamp
+from layerswap_method.checkpoint.lora import LowRankChange
+from layerswap_method.checkpoint.stored import file_stamp
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.stream import blocks
-from layerswap_method.stream.mix import TensorMix, TensorOrigin
-from layerswap_method.stream.read import MixReader, read_mix
+from layerswap_method.tensors import MixReader, TensorMix, TensorOrigin, read_mix
 
 SHAPES = [(), (1,), (7,), (0, 5), (131, 3), (200, 17), (65, 2, 9), (129, 64)]
 MIXES: dict[str, dict[str, Any]] = {

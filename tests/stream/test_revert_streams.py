@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-
 from layerswap_method.delta_revert import measure
+
 from layerswap_method.deltas import known, magnitudes, passes
-from layerswap_method.deltas.magnitudes import row_mav, row_mavs
+from layerswap_method.deltas.measure import row_mav, row_mavs
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.run import forget_loaders
-from layerswap_method.stream.mix import mixes_from_json, mixes_to_json
-from layerswap_method.stream.read import read_mix
-from layerswap_method.stream.weight_stream import WeightStream, checkpoint_stream
+from layerswap_method.recipe.document import WeightStream, checkpoint_stream
+from layerswap_method.tensors import mixes_from_json, mixes_to_json, read_mix
 from tests.delta.experts import pair_of
 from tests.standins.merging import revert_recipe
 from tests.standins.oracle import stored

@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from layerswap_method.stream import weight_stream
 from safetensors.torch import load_file, save_file
 
-from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
-from layerswap_method.checkpoints.model_files import StreamInput
+from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError
-from layerswap_method.layer_swap.spec import LayerSwapSpec
-from layerswap_method.layer_swap.stream import layer_swap_stream
-from layerswap_method.stream import weight_stream
-from layerswap_method.stream.mix import mixes_from_json, mixes_to_json
-from layerswap_method.stream.read import read_mix
-from layerswap_method.stream.weight_stream import WeightStream, checkpoint_stream, linear_stream
+from layerswap_method.methods.layer_swap import LayerSwapSpec
+from layerswap_method.methods.layer_swap_merge import layer_swap_stream
+from layerswap_method.recipe.document import WeightStream, checkpoint_stream, linear_stream
+from layerswap_method.recipe.references import StreamInput
+from layerswap_method.tensors import mixes_from_json, mixes_to_json, read_mix
 from tests.standins.merging import linear_recipe, recipe, roles
 from tests.standins.oracle import assert_same
 from tests.standins.streams import check_stream, stream_of

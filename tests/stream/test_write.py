@@ -17,10 +17,10 @@ import torch
 from safetensors import safe_open
 
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.stream.layout import SHARD_BYTES, lay_out
-from layerswap_method.stream.mix import mixes_to_json
-from layerswap_method.stream.weight_stream import WeightStream, checkpoint_stream
-from layerswap_method.stream.write import write_files
+from layerswap_method.recipe.document import WeightStream, checkpoint_stream
+from layerswap_method.tensors import mixes_to_json
+from layerswap_method.write.files import write_files
+from layerswap_method.write.layout import SHARD_BYTES, lay_out
 from tests.standins.merging import merge, recipe, revert_recipe, roles
 from tests.standins.oracle import assert_same, stored
 from tests.standins.streams import stream_of
@@ -112,9 +112,9 @@ def test_a_system_without_the_call(
 def test_copies_need_no_torch(experts: Any, tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; "
-        "from layerswap_method.stream.weight_stream import checkpoint_stream; "
-        "from layerswap_method.stream.layout import lay_out; "
-        "from layerswap_method.stream.write import write_files; "
+        "from layerswap_method.recipe.document import checkpoint_stream; "
+        "from layerswap_method.write.layout import lay_out; "
+        "from layerswap_method.write.files import write_files; "
         "stream = checkpoint_stream(Path(sys.argv[1])); "
         "write_files(lay_out(stream, Path(sys.argv[2]), 1 << 40)); "
         "assert not {'torch', 'transformers', 'numpy', 'mergekit'} & set(sys.modules)"
@@ -132,10 +132,10 @@ def test_plain_averages_and_casts_need_no_torch(experts: Any, tmp_path: Path) ->
     (tmp_path / "mixes.json").write_text(mixes_to_json(mixes), encoding="utf-8")
     code = (
         "import sys; from pathlib import Path; "
-        "from layerswap_method.stream.mix import mixes_from_json; "
-        "from layerswap_method.stream.weight_stream import WeightStream; "
-        "from layerswap_method.stream.layout import lay_out; "
-        "from layerswap_method.stream.write import write_files; "
+        "from layerswap_method.tensors import mixes_from_json; "
+        "from layerswap_method.recipe.document import WeightStream; "
+        "from layerswap_method.write.layout import lay_out; "
+        "from layerswap_method.write.files import write_files; "
         "mixes = mixes_from_json(Path(sys.argv[1]).read_text()); "
         "stream = WeightStream(mixes, Path(), None, ''); "
         "write_files(lay_out(stream, Path(sys.argv[2]), 1 << 40)); "

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from layerswap_method.layer_swap import measure
+from layerswap_method.merge_stream import stream_of
 
 from ablations.runner import records
 from ablations.runner.run import RunOptions, run_study
@@ -14,8 +16,6 @@ from ablations.study.files import read_study
 from ablations.study.planning import StudyPlan, plan_study
 from layerswap_method.deltas import open_pair as deltas
 from layerswap_method.errors import InputError
-from layerswap_method.layer_swap import measure
-from layerswap_method.merge_stream import stream_of
 from tests.runner.fakes import scores_by_label
 from tests.standins.oracle import mean_change, stored
 from tests.standins.studies import study_document, write_expert, write_yaml

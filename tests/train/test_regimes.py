@@ -9,10 +9,10 @@ from ablations.models.find import find_model
 from ablations.study.experts import read_experts_file
 from ablations.train import fusion
 from ablations.train.model import load_base
-from layerswap_method.algorithm.tensor_names import decoder_layer
-from layerswap_method.checkpoints.headers import read_checkpoint
-from layerswap_method.checkpoints.lora import read_changes
+from layerswap_method.checkpoint.checkpoint import read_checkpoint
+from layerswap_method.checkpoint.lora import read_changes
 from layerswap_method.errors import InputError
+from layerswap_method.tensor_names import decoder_layer
 from tests.standins.tuned import train_adapter
 from tests.train import runs
 from tests.train.runs import weights, write_base, write_config

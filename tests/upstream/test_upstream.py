@@ -133,7 +133,7 @@ def test_with_entry_points_mergekit_finds_our_methods(copy):
     metadata = copy.site_packages / "layerswap-0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: layerswap\nVersion: 0\n")
-    register = "layerswap_method.mergekit_plugin.register"
+    register = "layerswap_method.mergekit_plugin.registration"
     (metadata / "entry_points.txt").write_text(
         f"[mergekit.merge_methods]\nlayer_swap = {register}:layer_swap_method\n"
         f"delta_revert = {register}:delta_revert_method\n"

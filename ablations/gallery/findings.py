@@ -40,8 +40,9 @@ def line_of(text: str, message: str) -> int | None:
     if (said := re.match(r"line (\d+)\b", message)) is not None:
         return int(said[1])
     lines = text.splitlines()
-    for word in re.findall(r"'([^']+)'|([\w./+@:-]+)", message):
-        name = word[0] or word[1].rstrip(".:")
+    words = [a or b.rstrip(".:") for a, b in re.findall(r"'([^']+)'|([\w./+@:-]+)", message)]
+    # A key is named with the blocks that hold it: parameters.bottom_layers.
+    for name in (part for word in words for part in dict.fromkeys((word, word.split(".")[-1]))):
         if len(name) < 3:
             continue
         pattern = re.compile(rf"(?<![\w./-]){re.escape(name)}(?![\w./-])")

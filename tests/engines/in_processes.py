@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import layerswap_method
-from tests.standins.streams import stream_of
+from tests.standins.streams import merge_of
 from tests.standins.worlds import OPTIONS, make_world
 
 
@@ -38,7 +38,7 @@ def main(folder: Path) -> None:
     layerswap_method.register()
     world = make_world(folder, "llama_tied")
     request = world.request.model_copy(update={"tasks": ("words_prefix",)})
-    streams = [stream_of(world.cells[name]) for name in ("swap", "only_k")]
+    streams = [merge_of(world.cells[name]) for name in ("swap", "only_k")]
 
     def answers(backend: str) -> list[str]:
         return [

@@ -11,13 +11,12 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from layerswap_method.delta_revert.stream import revert_stream
 
 from ablations.engines.live import open_live
-from layerswap_method.methods.delta_revert import RevertSpec
-from layerswap_method.recipe.document import WeightStream, linear_stream
-from layerswap_method.recipe.references import StreamInput
+from layerswap_method.recipe.document import Merge
 from tests.benchmarks.watch_memory import Watch
+from tests.standins.merging import linear_recipe, revert_recipe
+from tests.standins.streams import merge_of
 from tests.standins.worlds import OPTIONS
 
 
@@ -25,13 +24,13 @@ def main() -> None:
     backend, *folders = sys.argv[1:]
     live = open_live(Path(folders[0]), backend, OPTIONS)  # type: ignore[arg-type]
     live.start()
-    base, _, _, tuned = inputs = [StreamInput(each, Path(each)) for each in folders]
+    base, *_, tuned = folders
 
-    def average(first: int) -> WeightStream:
-        return linear_stream([inputs[first], inputs[2]])
+    def average(first: int) -> Merge:
+        return merge_of(linear_recipe([folders[first], folders[2]]))
 
-    def half_of_the_rows() -> WeightStream:
-        return revert_stream(RevertSpec(keep_fraction=0.5), tuned, base)
+    def half_of_the_rows() -> Merge:
+        return merge_of(revert_recipe(tuned, base, {"keep_fraction": 0.5}))
 
     swaps = []
     averages = [partial(average, first) for first in (0, 1, 0)]  # what one frees serves the next

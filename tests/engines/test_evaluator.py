@@ -20,9 +20,8 @@ from ablations.engines.options import EngineOptions
 from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.errors import TaskFault
 from layerswap_method.errors import InputError
-from layerswap_method.recipe.document import checkpoint_stream
 from layerswap_method.tensors import read_mix
-from tests.standins.streams import stream_of
+from tests.standins.streams import merge_of, merge_of_folder
 from tests.standins.worlds import World, make_world
 from tests.standins.zoo import make_model
 
@@ -71,18 +70,18 @@ def weights(live: LiveEvaluator) -> dict[str, torch.Tensor]:
 
 def holds(live: LiveEvaluator, stream: Any) -> bool:
     found = weights(live)
-    assert set(stream.names) == set(found)
-    return all(torch.equal(found[name], read_mix(stream.mixes[name])) for name in stream.names)
+    assert set(stream.tensors) == set(found)
+    return all(torch.equal(found[name], read_mix(stream.tensors[name])) for name in stream.tensors)
 
 
 def test_a_swap_is_exact_and_says_what_it_did(world: World, live: LiveEvaluator) -> None:
     assert live.start() > 0
     assert live.start() < 0.1
-    base, swap = stream_of(world.cells["base"]), stream_of(world.cells["swap"])
+    base, swap = merge_of(world.cells["base"]), merge_of(world.cells["swap"])
     assert holds(live, base)
     report = live.swap(swap)
     assert holds(live, swap)
-    assert report.tensors == len(swap.names)
+    assert report.tensors == len(swap.tensors)
     assert report.bytes == sum(tensor.nbytes for _, tensor in swap.tensors())
     assert live.swap(swap).tensors == live.swap(swap).bytes == 0
 
@@ -90,18 +89,18 @@ def test_a_swap_is_exact_and_says_what_it_did(world: World, live: LiveEvaluator)
 def test_a_donor_that_says_other_things_is_refused(
     copy: Path, live: LiveEvaluator, world: World
 ) -> None:
-    live.swap(checkpoint_stream(copy))
+    live.swap(merge_of_folder(copy))
     edit(copy / "config.json", rms_norm_eps=1e-3, use_cache=False, transformers_version="4.0")
     edit(copy / "generation_config.json", eos_token_id=[2, 5])
     edit(copy / "tokenizer_config.json", bos_token="w3")
     with pytest.raises(SwapFailed) as raised:
-        live.swap(checkpoint_stream(copy))
+        live.swap(merge_of_folder(copy))
     for part in ("config.json (rms_norm_eps)", "generation_config.json (eos_token_id)"):
         assert part in raised.value.message
     assert "special tokens" in raised.value.message
     assert not raised.value.lasting
-    live.swap(stream_of(world.cells["swap"]))
-    assert holds(live, stream_of(world.cells["swap"]))
+    live.swap(merge_of(world.cells["swap"]))
+    assert holds(live, merge_of(world.cells["swap"]))
 
 
 def test_what_changes_no_answer_is_no_difference(copy: Path, world: World) -> None:
@@ -127,10 +126,10 @@ def test_another_dtype_is_refused_unless_one_was_asked_for(
 ) -> None:
     edit(copy / "config.json", dtype="bfloat16")
     with pytest.raises(SwapFailed, match="it is a bfloat16 model and the engine runs float32"):
-        live.swap(checkpoint_stream(copy))
+        live.swap(merge_of_folder(copy))
     asked = open_live(world.base, "hf", EngineOptions(dtype="float32"))
-    asked.swap(checkpoint_stream(copy))
-    assert holds(asked, checkpoint_stream(copy))
+    asked.swap(merge_of_folder(copy))
+    assert holds(asked, merge_of_folder(copy))
     asked.close()
 
 
@@ -140,19 +139,19 @@ def test_other_tensors_are_refused(copy: Path, live: LiveEvaluator) -> None:
     del tensors["model.norm.weight"]
     save_file({**tensors, "model.extra.weight": torch.zeros(1)}, file)
     with pytest.raises(SwapFailed, match=r"not have the same tensors .*extra\.weight, model\.norm"):
-        live.swap(checkpoint_stream(copy))
+        live.swap(merge_of_folder(copy))
 
 
 def test_a_file_that_vanishes_leaves_a_working_engine(
     copy: Path, live: LiveEvaluator, world: World
 ) -> None:
-    live.swap(stream_of(world.cells["base"]))
-    stream = checkpoint_stream(copy)
+    live.swap(merge_of(world.cells["base"]))
+    stream = merge_of_folder(copy)
     (copy / "model.safetensors").unlink()
     with pytest.raises(SwapFailed, match=r"did not get into the engine: .*the weights are gone"):
         live.swap(stream)
-    live.swap(stream_of(world.cells["swap"]))
-    assert holds(live, stream_of(world.cells["swap"]))
+    live.swap(merge_of(world.cells["swap"]))
+    assert holds(live, merge_of(world.cells["swap"]))
 
 
 def test_a_shape_that_does_not_fit_leaves_a_working_engine(
@@ -163,8 +162,8 @@ def test_a_shape_that_does_not_fit_leaves_a_working_engine(
     name = "model.layers.2.mlp.up_proj.weight"  # after others went in
     save_file({**tensors, name: tensors[name][:5].contiguous()}, file)
     with pytest.raises(SwapFailed, match=r"\[5, 64\] does not fit the engine's \[96, 64\]"):
-        live.swap(checkpoint_stream(copy))
-    base = stream_of(world.cells["base"])
+        live.swap(merge_of_folder(copy))
+    base = merge_of(world.cells["base"])
     live.swap(base)
     assert holds(live, base)
 
@@ -172,7 +171,7 @@ def test_a_shape_that_does_not_fit_leaves_a_working_engine(
 def test_an_unknown_task_loads_nothing(world: World, live: LiveEvaluator) -> None:
     request = world.request.model_copy(update={"tasks": ("words_chose",)})
     with pytest.raises(InputError, match="did you mean 'words_choose'"):
-        live.evaluate(stream_of(world.cells["swap"]), request)
+        live.evaluate(merge_of(world.cells["swap"]), request)
     assert live._lm is None
 
 
@@ -180,7 +179,7 @@ def test_a_faulty_task_leaves_the_weights_in_the_engine(
     world: World, live: LiveEvaluator, tmp_path: Path
 ) -> None:
     request = changed_task(world, tmp_path, "words_choose", "{{choices}}", "{{no_such_column}}")
-    stream = stream_of(world.cells["swap"])
+    stream = merge_of(world.cells["swap"])
     with pytest.raises(TaskFault, match="uses 'no_such_column'"):
         live.evaluate(stream, request)
     assert live._lm is not None  # nothing was asked
@@ -194,7 +193,7 @@ def test_a_task_that_raises_while_it_is_asked_ends_the_engine(
     request = changed_task(
         world, tmp_path, "words_generate", metric, f"{metric}\n  regexes_to_ignore: ['(']"
     )
-    stream = stream_of(world.cells["swap"])
+    stream = merge_of(world.cells["swap"])
     with pytest.raises(re.error, match="missing \\)"):
         live.evaluate(stream, request)
     assert live._lm is None  # requests might have been under way
@@ -218,7 +217,7 @@ def test_a_model_under_other_names_is_refused_for_good(world: World, tmp_path: P
     live = open_live(folder, "hf")
     for _ in range(2):
         with pytest.raises(SwapFailed, match="under other names than its checkpoint") as raised:
-            live.swap(checkpoint_stream(folder))
+            live.swap(merge_of_folder(folder))
         assert raised.value.lasting
     assert live._lm is None
 

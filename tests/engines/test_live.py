@@ -14,7 +14,7 @@ import pytest
 from ablations.engines import vllm_engine
 from ablations.engines.live import LiveEvaluator, SwapReport, open_live
 from ablations.scoring.records import Evaluation, Sample
-from tests.standins.streams import stream_of
+from tests.standins.streams import merge_of
 from tests.standins.worlds import FAMILIES, OPTIONS, World, make_world
 
 BACKENDS = [
@@ -62,7 +62,7 @@ def study(
     evaluator = open_live(world.base, backend, OPTIONS)  # type: ignore[arg-type]
     live = []
     for name in ORDER:
-        stream = stream_of(world.cells[name])
+        stream = merge_of(world.cells[name])
         report = evaluator.swap(stream)
         live.append((name, report, evaluator.evaluate(stream, world.request)))
     yield Study(world, backend, cold, live, evaluator)
@@ -106,12 +106,12 @@ def test_answers_scores_and_records_are_those_of_a_cold_engine(study: Study) -> 
 def test_only_what_changed_is_loaded(study: Study) -> None:
     # From `swap` to the base with one projection changed, and from there to the base.
     (_, first, _), (_, second, _), (_, third, _) = study.live[:3]
-    everything = len(stream_of(study.world.cells["base"]).names)
+    everything = len(merge_of(study.world.cells["base"]).tensors)
     assert first.tensors == second.tensors == everything
-    biased = "model.layers.1.self_attn.k_proj.bias" in stream_of(study.world.cells["base"]).names
+    biased = "model.layers.1.self_attn.k_proj.bias" in merge_of(study.world.cells["base"]).tensors
     assert third.tensors == (1 if study.backend == "hf" else 6 if biased else 3)
     assert 0 < third.bytes < second.bytes
-    stream = stream_of(study.world.cells[ORDER[-1]])
+    stream = merge_of(study.world.cells[ORDER[-1]])
     study.evaluator.swap(stream)
     assert study.evaluator.swap(stream).tensors == 0
 
@@ -121,7 +121,7 @@ def test_without_the_reset_the_prefix_cache_would_speak_for_the_model_before(
 ) -> None:
     if study.backend == "hf":
         pytest.skip("transformers keeps no prefix cache")
-    first, second = (stream_of(study.world.cells[name]) for name in ("base", "swap"))
+    first, second = (merge_of(study.world.cells[name]) for name in ("base", "swap"))
     study.evaluator.evaluate(first, study.world.request)
     monkeypatch.setattr(study.evaluator._engine, "forget", lambda: None)
     stale = study.evaluator.evaluate(second, study.world.request)
@@ -137,18 +137,18 @@ def test_a_part_of_a_fused_module_is_noticed(study: Study, monkeypatch: pytest.M
     from ablations.engines.errors import SwapFailed
 
     engine = study.evaluator._engine
-    study.evaluator.swap(stream_of(study.world.cells["only_k"]))
+    study.evaluator.swap(merge_of(study.world.cells["only_k"]))
     monkeypatch.setattr(engine, "expand", lambda changed, names: changed[:1])
     with pytest.raises(SwapFailed, match="changed tensors would not be loaded"):
-        study.evaluator.swap(stream_of(study.world.cells["swap"]))
+        study.evaluator.swap(merge_of(study.world.cells["swap"]))
     monkeypatch.undo()
-    study.evaluator.swap(stream_of(study.world.cells["base"]))
+    study.evaluator.swap(merge_of(study.world.cells["base"]))
     name = "model.layers.1.self_attn.q_proj.weight"
-    mix = stream_of(study.world.cells["swap"]).mixes[name]
+    mix = merge_of(study.world.cells["swap"]).tensors[name]
     with pytest.raises(SwapFailed, match=r"1 modules got only a part .*qkv_proj") as raised:
         engine.load({name: mix})
     assert raised.value.lasting
     # That engine holds half a model now. The evaluator starts another by itself.
     study.evaluator.close()
-    live = study.evaluator.evaluate(stream_of(study.world.cells["swap"]), study.world.request)
+    live = study.evaluator.evaluate(merge_of(study.world.cells["swap"]), study.world.request)
     assert generations(live) == generations(study.cold["swap"])

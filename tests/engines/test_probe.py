@@ -12,8 +12,7 @@ from ablations.engines.in_place import HfEngine
 from ablations.engines.live import LiveEvaluator, open_live
 from ablations.engines.probe import Expected, Said
 from ablations.engines.vllm_worker import SwapExtension
-from layerswap_method.recipe.document import checkpoint_stream
-from tests.standins.streams import stream_of
+from tests.standins.streams import merge_of, merge_of_folder
 from tests.standins.worlds import OPTIONS, World, make_world
 
 WRONG = "model.layers.1.self_attn.o_proj.weight"
@@ -56,7 +55,7 @@ def test_a_load_that_gives_garbage_is_noticed_at_the_start(
     live = open_live(world.base, "hf", OPTIONS)
     for _ in range(2):
         with pytest.raises(SwapFailed, match=r"every tensor of the base loaded over itself.* nats"):
-            live.swap(stream_of(world.cells["swap"]))
+            live.swap(merge_of(world.cells["swap"]))
     assert live._lm is None
     monkeypatch.undo()
     with pytest.raises(SwapFailed) as raised:  # no try of this evaluator any more
@@ -81,9 +80,9 @@ def test_a_base_that_does_not_come_back_is_noticed(
     live = open_live(world.base, "hf", OPTIONS)
     live.check()  # nothing runs, and nothing is wrong
     assert live._lm is None
-    live.swap(stream_of(world.cells["swap"]))
+    live.swap(merge_of(world.cells["swap"]))
     live.check()
-    live.swap(stream_of(world.cells["swap"]))
+    live.swap(merge_of(world.cells["swap"]))
     load = HfEngine.load
 
     def forgetful(engine: HfEngine, mixes: Any) -> int:
@@ -95,7 +94,7 @@ def test_a_base_that_does_not_come_back_is_noticed(
     assert raised.value.lasting
     monkeypatch.undo()
     with pytest.raises(SwapFailed, match="with the base's weights back in place"):
-        live.swap(checkpoint_stream(world.base))
+        live.swap(merge_of_folder(world.base))
 
 
 @pytest.fixture
@@ -120,9 +119,9 @@ def test_vllm_is_checked_alike(
             yield name, tensor.read().T.contiguous() if wrong and name == WRONG else tensor
 
     monkeypatch.setattr(SwapExtension, "_layerswap_tensors", transposing)
-    vllm_live.swap(stream_of(world.cells["swap"]))
+    vllm_live.swap(merge_of(world.cells["swap"]))
     vllm_live.check()
-    vllm_live.swap(stream_of(world.cells["swap"]))
+    vllm_live.swap(merge_of(world.cells["swap"]))
     wrong = True
     with pytest.raises(SwapFailed, match="base's weights back in place, vllm says other things"):
         vllm_live.check()

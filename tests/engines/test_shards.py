@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from ablations.engines.lazy import LazyTensor
-from layerswap_method.recipe.document import checkpoint_stream
 from layerswap_method.tensors import MixReader
+from tests.standins.streams import merge_of_folder
 
 
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_the_parts_of_all_workers_are_the_tensor(model: Path, dim: int, workers: int) -> None:
     """A fake group: no vLLM, but its way of cutting (narrow, then copy into the parameter)."""
-    mixes = checkpoint_stream(model).mixes
+    mixes = merge_of_folder(model).tensors
     name = "model.layers.0.mlp.gate_proj.weight"
     whole = MixReader(mixes[name]).read()
     parts = []

@@ -10,7 +10,7 @@ import pytest
 from ablations.engines import vllm_engine
 from ablations.engines.live import open_live
 from ablations.scoring.records import Evaluation
-from tests.standins.streams import stream_of
+from tests.standins.streams import merge_of
 from tests.standins.worlds import OPTIONS, make_world
 
 pytestmark = [
@@ -37,7 +37,7 @@ def test_two_workers_swap_and_say_what_transformers_says(tmp_path: Path) -> None
         options = OPTIONS.model_copy(update={"tensor_parallel_size": workers})
         live = open_live(world.base, backend, options)
         try:
-            found = [live.evaluate(stream_of(world.cells[name]), request) for name in cells]
+            found = [live.evaluate(merge_of(world.cells[name]), request) for name in cells]
             live.check()
         finally:
             live.close()

@@ -49,7 +49,7 @@ def test_a_copy_comes_with_its_schema(
     recipe, schema = (Path(line) for line in text.splitlines())
     assert recipe.parent == schema.parent == Path("mine")
     assert f"$schema={schema.name}\n" in recipe.read_text()
-    assert {found.level for found in check_recipe(recipe, hub=False)} == {"warning", "note"}
+    assert {found.level for found in check_recipe(recipe, hub=False)} == {"note"}
     code, text = run("copy", "community/qwen3_german", name)
     assert code == 2
     assert "is there already" in text

@@ -197,13 +197,14 @@ def test_an_unrelated_base_of_the_same_shapes(root: Path, tmp_path: Path) -> Non
 def test_tokens_are_read_from_either_form(root: Path, tmp_path: Path) -> None:
     tokens = read_vocabulary("base", root / "base")
     assert tokens is not None
-    assert (len(tokens), tokens["<bos>"]) == (48, 1)
-    assert match_tokens(tokens, tokens).same_id == 48
+    assert (len(tokens.tokens), tokens.tokens["<bos>"]) == (48, 1)
+    assert match_tokens(tokens.tokens, tokens.tokens).same_id == 48
     document = {"model": {"type": "Unigram", "vocab": [["<pad>", 0.0], ["a", -1.5]]}}
     document |= {"added_tokens": [{"id": 2, "content": "<x>"}]}
     file = tmp_path / "tokenizer.json"
     file.write_text(json.dumps(document))
-    assert read_vocabulary("model", tmp_path) == {"<pad>": 0, "a": 1, "<x>": 2}
+    found = read_vocabulary("model", tmp_path)
+    assert (found.tokens, found.added) == ({"<pad>": 0, "a": 1, "<x>": 2}, {"<x>"})
     file.write_text("{}")
     with pytest.raises(InputError, match=r"model: .*tokenizer.json cannot be read as a tokenizer"):
         read_vocabulary("model", tmp_path)
@@ -219,6 +220,6 @@ def test_only_headers_are_read(root: Path, tmp_path: Path, monkeypatch: pytest.M
         raise AssertionError("weights were read")
 
     monkeypatch.setattr(spans, "read_rows", fail)
-    monkeypatch.setattr(spans, "read_span", fail)
+    monkeypatch.setattr(spans, "read_into", fail)
     shutil.copytree(root / "child", tmp_path / "copy")
     assert report(root / "base", tmp_path / "copy")["mergeable"]

@@ -1,54 +1,45 @@
-"""A mergekit recipe as the stream that should equal it: one document, read two ways."""
+"""A recipe's merge, its tensors computed from the experts' files without a merged copy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from layerswap_method.delta_revert.stream import revert_stream
+import torch
 
-from layerswap_method.deltas import known
-from layerswap_method.methods.delta_revert import RevertSpec
-from layerswap_method.methods.layer_swap import LayerSwapSpec
-from layerswap_method.methods.layer_swap_merge import layer_swap_stream
-from layerswap_method.recipe.document import WeightStream, checkpoint_stream, linear_stream
-from layerswap_method.recipe.references import StreamInput
+from layerswap_method.deltas import measure
+from layerswap_method.methods.linear import merge_of_one
+from layerswap_method.methods.read import recipe_by_files
+from layerswap_method.recipe.document import Merge
+from layerswap_method.recipe.references import Model, find_model_files
+from layerswap_method.tensors import read_mix
 from tests.standins.merging import merge
 from tests.standins.oracle import assert_same, stored
 
 
-def stream_of(document: Mapping[str, Any]) -> WeightStream:
-    """Return the stream of a recipe with `models:`."""
-    dtypes = {"dtype": document.get("dtype"), "out_dtype": document.get("out_dtype")}
-    inputs = [_input(entry) for entry in document["models"]]
-    if document["merge_method"] == "passthrough":
-        return checkpoint_stream(inputs[0].folder, inputs[0].adapter, **dtypes)
-    if document["merge_method"] == "linear":
-        return linear_stream(inputs, **dtypes)
-    base = _input({"model": document["base_model"]})
-    if document["merge_method"] == "delta_revert":
-        return revert_stream(RevertSpec(**document["parameters"]), inputs[0], base, **dtypes)
-    spec = LayerSwapSpec(**document["parameters"])
-    return layer_swap_stream(spec, inputs, base, **dtypes)
+def merge_of(document: Mapping[str, Any]) -> Merge:
+    """Return the merge of a recipe with `models:`."""
+    recipe = recipe_by_files(document)
+    assert recipe is not None
+    return recipe.merge({name: find_model_files(name) for name in recipe.references})
 
 
-def check_stream(document: Mapping[str, Any], out: Path, **options: Any) -> WeightStream:
-    """Fail unless stream and merge agree, each having measured for itself; return the stream."""
+def merge_of_folder(folder: Path, adapter: Path | None = None) -> Merge:
+    """Return one checkpoint, with its adapter if there is one, as a merge."""
+    return merge_of_one(Model(str(folder), Path(folder), adapter))
+
+
+def tensors_of(made: Merge) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield name and tensor."""
+    for name, mix in made.tensors.items():
+        yield name, read_mix(mix)
+
+
+def check_stream(document: Mapping[str, Any], out: Path, **options: Any) -> Merge:
+    """Fail unless merge and merged folder agree, each having measured for itself; return it."""
     merged = stored(merge(document, out, **options))
-    known._known.clear()
-    stream = stream_of(document)
-    assert_same(dict(stream.tensors()), merged)
-    return stream
-
-
-def _input(entry: Mapping[str, Any]) -> StreamInput:
-    parameters = entry.get("parameters", {})
-    folder, _, adapter = entry["model"].partition("+")
-    return StreamInput(
-        name=entry["model"],
-        folder=Path(folder),
-        role=parameters.get("role"),
-        weight=parameters.get("weight", 1.0),
-        adapter=Path(adapter) if adapter else None,
-    )
+    measure._cache.clear()
+    made = merge_of(document)
+    assert_same(dict(tensors_of(made)), merged)
+    return made

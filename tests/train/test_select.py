@@ -82,7 +82,7 @@ def test_checkpoints_above_the_base_on_the_secondary_tasks_come_first(tmp_path, 
         "checkpoint-4": {"a": 0.7, "b": 0.9},
     }
     monkeypatch.setattr(select, "open_live", lambda *_: Engine(table))
-    monkeypatch.setattr(select, "checkpoint_stream", lambda *places: places[-1].name)
+    monkeypatch.setattr(select, "merge_of_one", lambda model: (model.adapter or model.folder).name)
     folders = [tmp_path / name for name in table]
     best, rows = select_checkpoint(
         folders[1:], Select(tasks=("a",), secondary=("b",)), folders[0], are_adapters=False

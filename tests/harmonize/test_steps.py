@@ -43,6 +43,7 @@ BIASES = {"attention_bias": True, "mlp_bias": True}
 FAMILIES = {
     "untied": {},
     "tied and biased": {"tie_word_embeddings": True, **BIASES},
+    "Qwen2": {"family": "Qwen2"},
     "normed queries and keys": {"family": "Qwen3", "attention_bias": True},
 }
 

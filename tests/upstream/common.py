@@ -16,10 +16,8 @@ SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
 
 def saved(family, path, **config):
     model = getattr(transformers, f"{family}Config")(**config)
-    name = "GPT2LMHeadModel" if family == "GPT2" else f"{family}ForCausalLM"
-    if family == "Llava":
-        name = "LlavaForConditionalGeneration"
-    getattr(transformers, name)(model).save_pretrained(path)
+    kind = {"GPT2": "LMHeadModel", "Llava": "ForConditionalGeneration"}.get(family, "ForCausalLM")
+    getattr(transformers, f"{family}{kind}")(model).save_pretrained(path)
     return str(path)
 
 
@@ -37,20 +35,15 @@ def make_gpt2size(path):
 
 
 def make_picoLlaVa(path):
-    sizes = {"image_size": 32, "patch_size": 4, "hidden_size": 64, "intermediate_size": 128}
-    heads = {"num_hidden_layers": 2, "num_attention_heads": 2}
     text = transformers.LlamaConfig(vocab_size=64, num_attention_heads=16, **SMALL)
-    vision = transformers.CLIPVisionConfig(**sizes, **heads)
+    vision = transformers.CLIPVisionConfig(
+        image_size=32, patch_size=4, num_attention_heads=2, **SMALL
+    )
     return saved("Llava", path, vision_config=vision, text_config=text, image_seq_length=16)
 
 
 def run_and_check_merge(
-    config,
-    check_nan=True,
-    check_tensors=True,
-    validate=None,
-    index_json_name=None,
-    auto_arch=False,
+    config, check_nan=True, check_tensors=True, validate=None, index_json_name=None, auto_arch=False
 ):
     """Merge, look at every tensor's values and names, and hand the folder to `validate`."""
     with tempfile.TemporaryDirectory() as out:

@@ -54,9 +54,7 @@ def copy(tmp_path, packages):
 
 def make_copy(root, packages):
     made = Copy.create(root, packages)
-    bytecode = shutil.ignore_patterns("__pycache__")
-    source = Path(mergekit.__file__).parent
-    shutil.copytree(source, made.site_packages / "mergekit", ignore=bytecode)
+    shutil.copytree(Path(mergekit.__file__).parent, made.site_packages / "mergekit")
     (made.site_packages / "tests").mkdir()
     (made.site_packages / "tests" / "__init__.py").touch()
     shutil.copy(common.__file__, made.site_packages / "tests" / "common.py")

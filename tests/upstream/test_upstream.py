@@ -76,18 +76,8 @@ def test_every_tensor_is_ours(case, mergekit_with_it, models, tmp_path):
 
 def test_the_file_is_in_mergekits_style():
     files = [FOLDER / "layer_swap.py", FOLDER / "new" / "tests" / "test_layer_swap.py"]
-    ruff = [
-        sys.executable,
-        "-m",
-        "ruff",
-        "format",
-        "--isolated",
-        "--no-cache",
-        "--check",
-        "--line-length",
-        "88",
-    ]
-    subprocess.run([*ruff, "--target-version", "py310", *files], check=True)
+    ruff = [sys.executable, "-m", "ruff", "format", "--isolated", "--no-cache", "--check"]
+    subprocess.run([*ruff, "--line-length=88", "--target-version=py310", *files], check=True)
     text = files[0].read_text()
     assert text.startswith("# Copyright (C) 2026 Arcee AI\n# SPDX-License-Identifier: LGPL-3.0")
     assert "layerswap" not in text

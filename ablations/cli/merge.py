@@ -89,9 +89,12 @@ def merge(
 
 def _check_method(document: Mapping[str, Any]) -> None:
     """Raise for parameters that a method of mergekit's has not; mergekit would ignore them."""
-    from layerswap_method.mergekit_plugin.recipe_errors import check_form
+    from layerswap_method.errors import InputError
+    from layerswap_method.mergekit_plugin.recipe_errors import check_form, unknown_parameters
 
     check_form(document)
+    if problems := list(unknown_parameters(document)):
+        raise InputError.from_problems(f"{document['merge_method']} recipe", problems)
 
 
 def _pass_on(

@@ -99,10 +99,10 @@ def _document_findings(document: Mapping[str, Any], *, hub: bool) -> Iterator[Sa
 def _check_form(document: Mapping[str, Any]) -> None:
     """Raise for keys, roles and values that are wrong; mergekit's types judge its own methods."""
     if read_own_recipe(document) is None:
-        from layerswap_method.mergekit_plugin.recipe_errors import check_form
+        from layerswap_method.mergekit_plugin.recipe_errors import check_form, unknown_parameters
 
         check_form(document)
-        if found := list(dtype_problems(document)):
+        if found := [*unknown_parameters(document), *dtype_problems(document)]:
             raise InputError.from_problems("recipe", found)
 
 

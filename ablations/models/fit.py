@@ -12,7 +12,7 @@ from typing import Any
 from ablations.models.find import Expert
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, vocabulary_problems
-from layerswap_method.checkpoint.lora import read_adapter_tensors
+from layerswap_method.checkpoint.lora import read_adapter_config, read_adapter_tensors
 from layerswap_method.errors import InputError
 from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
@@ -33,6 +33,7 @@ def compatibility_report(
     for expert in experts:
         try:
             if expert.adapter is not None:
+                read_adapter_config(expert.adapter)
                 read_adapter_tensors(expert.adapter)
             found.append(read_checkpoint(expert.name, expert.folder))
         except InputError as error:

@@ -210,7 +210,8 @@ def _merge(
         name: value for name, value in setting.items() if not name.startswith(EXPERTS)
     }
     document = with_values(study.recipe or {}, parameters)
-    check_form(document)
+    if document.get("merge_method") not in (LAYER_SWAP, DELTA_REVERT):  # those get experts first
+        check_form(document)
     is_layer_swap = document.get("merge_method") == LAYER_SWAP
     if study.reference_layers is not None:
         reference = study.reference_layers

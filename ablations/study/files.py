@@ -132,15 +132,9 @@ def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFi
         study = _placed(Study.model_validate(document), own_folder(path))
     except ValidationError as error:
         found = form_problems(Study, document, error, "the study")
-        set_here = tuple(start for key in settings for start in _starts(key))
+        set_here = tuple(f"{key}{end}" for key in settings for end in (":", " "))
         problems += tuple(f"--set {p}" if p.startswith(set_here) else p for p in found)
     return StudyFile(path, None if problems else study, problems, tuple(settings))
-
-
-def _starts(key: str) -> tuple[str, str]:
-    """Return how messages begin that are about a key, or say that there is none of its name."""
-    above, _, name = key.rpartition(".")
-    return f"{key} ", f"{above or 'the study'} has the unknown key {name!r}"
 
 
 def own_folder(file: Path) -> Path | None:

@@ -65,8 +65,7 @@ def check_form(document: Mapping[str, Any]) -> None:
     """Check that mergekit has the method of a recipe, any method, and can read the recipe.
 
     Raises:
-        InputError: with every problem, unknown parameters of mergekit's own methods among them:
-            mergekit ignores these.
+        InputError: with every problem.
     """
     from mergekit.config import MergeConfiguration
 
@@ -85,7 +84,6 @@ def check_form(document: Mapping[str, Any]) -> None:
         found += references or [str(error)]
     if problem is None and name not in OWN:
         found += _unknown_keys(document, MergeConfiguration)
-        found += unknown_parameters(document)
     if found:
         raise InputError.from_problems("recipe" if problem is not None else f"{name} recipe", found)
 

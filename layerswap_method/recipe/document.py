@@ -111,6 +111,19 @@ class Entry(Described):
     """A folder, a hub id, or either with ``+adapter``."""
 
 
+class Tokenizer(Described):
+    """How mergekit aligns the vocabularies; it checks what stands in it."""
+
+    source: Any = "union"
+    """`union`, `base`, or the model whose tokenizer is taken."""
+
+    tokens: dict[StrictStr, Any] | None = None
+    """Token -> where its embedding comes from."""
+
+    pad_to_multiple_of: int | None = None
+    """Rows of the vocabulary tensors are padded to a multiple of this."""
+
+
 class Recipe(Described):
     """The keys that recipes of all methods share; each method adds its models and parameters."""
 
@@ -130,8 +143,8 @@ class Recipe(Described):
     tokenizer_source: Reference | None = None
     """`union`, `base`, or the model whose tokenizer is taken; the short form of `tokenizer`."""
 
-    tokenizer: dict[StrictStr, Any] | None = None
-    """How mergekit aligns the vocabularies (`source`, `tokens`, `pad_to_multiple_of`)."""
+    tokenizer: Tokenizer | None = None
+    """How mergekit aligns the vocabularies."""
 
     chat_template: StrictStr | None = None
     """`auto`, a template that mergekit ships, or the template's own text."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -24,30 +25,49 @@ def problems(model: type[BaseModel], document: Any, error: ValidationError) -> l
     """
     found: dict[Location, str] = {}
     for item in error.errors(include_url=False):
-        location, value, rest = _locate(document, item["loc"])
+        place, value, rest = _locate(document, item["loc"])
         kind = item["type"]
-        if kind == "extra_forbidden":
-            location = (*location, *rest)
-            text = f"{show_location(location)}: unknown key{_hint(model, document, location)}"
-        elif kind == "missing":
-            location = (*location, *rest[-1:])
-            text = f"{show_location(location)} is missing"
+        if kind in ("extra_forbidden", "missing"):
+            place = (*place, *rest)
+            missing = " is missing"
+            text = missing if kind == "missing" else f": unknown key{_hint(model, document, place)}"
+        elif rest == ("[key]",):
+            text = f": the key {item['input']!r} is not text; write it in quotes"
         elif kind == "value_error":
-            reason = str(item["ctx"]["error"])
-            text = f"{show_location(location)}: {reason}" if location else reason
+            text = f": {item['ctx']['error']}"
+        elif kind == "too_short":
+            text = " is empty"
         else:
-            reason = item["msg"].replace("Input should be", "must be").replace("Input", "it")
-            if value is None and not rest:
-                reason += " (or drop the line)"
-            choices = item.get("ctx", {}).get("expected", "").replace("'", "").replace(" or ", ", ")
-            hint = nearest(str(value), choices.split(", ")) if kind == "literal_error" else ""
-            text = f"{show_location(location)}: {reason}, not {_short(value)}{hint}"
-            text += _number_hint(kind, value)
+            text = f": {_reason(item, value)}"
         # Of a union every member says why it is not meant; the first one is enough.
-        found.setdefault(location, text)
-    holders = {location[:end] for location in found for end in range(len(location))}
-    texts = [text for location, text in found.items() if location not in holders or not location]
-    return list(dict.fromkeys(texts))
+        found.setdefault(place, f"{show_location(place)}{text}" if place else text.lstrip(": "))
+    holders = {place[:end] for place in found for end in range(1, len(place))}
+    return list(dict.fromkeys(text for place, text in found.items() if place not in holders))
+
+
+def _reason(item: Any, value: Any) -> str:
+    """Return what a value must be, and what it is."""
+    reason = item["msg"].replace("Input should be", "must be").removesuffix(" after validation")
+    for form, words in _FORMS.items():
+        reason = re.sub(form, words, reason)
+    if value is None:
+        return f"{reason} and is empty; write a value, or drop the line"
+    choices = item.get("ctx", {}).get("expected", "").replace("'", "").replace(" or ", ", ")
+    hint = nearest(str(value), choices.split(", ")) if item["type"] == "literal_error" else ""
+    return f"{reason}, not {_short(value)}{hint}{_number_hint(item['type'], value)}"
+
+
+_FORMS = {
+    r"a valid (dictionary|mapping).*": "a block of keys and values",
+    r"a valid (tuple|list)": "a list",
+    r"a valid string": "text",
+    r"a valid integer.*": "a whole number",
+    r"a valid number.*": "a number",
+    r"a valid boolean.*": "true or false",
+    r"greater than or equal to (\S+)": r"\1 or more",
+    r"less than or equal to (\S+)": r"\1 or less",
+}
+"""How pydantic calls what a value must be -> how people do."""
 
 
 def show_location(location: Location) -> str:
@@ -59,19 +79,16 @@ def show_location(location: Location) -> str:
 
 
 def _locate(document: Any, loc: Location) -> tuple[Location, Any, Location]:
-    """Return (place in the document, value there, what of `loc` is not in the document)."""
+    """Return (place in the document, value there, the last part of `loc` if it is not there)."""
     place: Location = ()
     value = document
-    for i, part in enumerate(loc):
+    for part in loc:
         is_key = isinstance(value, Mapping) and part in value
         is_index = isinstance(value, list | tuple) and isinstance(part, int) and part < len(value)
-        if loc[i + 1 : i + 2] == ("[key]",):
-            return (*place, part), part, ()
-        if is_key or is_index:
+        if is_key or is_index:  # else it names one of the types of a union
             place, value = (*place, part), value[part]
-        elif not (isinstance(value, Mapping) and part == value.get("kind")):
-            return place, value, loc[i:]
-    return place, value, ()
+    is_there = bool(place) and place[-1] == loc[-1]
+    return place, value, () if is_there else tuple(loc[-1:])
 
 
 def _hint(model: type[BaseModel], document: Any, location: Location) -> str:

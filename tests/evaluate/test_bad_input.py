@@ -53,7 +53,7 @@ def test_a_damaged_checkpoint_is_one_message(expert: Path, data: Path, tmp_path:
     damaged = shutil.copytree(expert, tmp_path / "damaged")
     (weights,) = damaged.glob("*.safetensors")
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(LayerSwapError, match=r"damaged: model.safetensors is damaged \(no header"):
+    with pytest.raises(LayerSwapError, match=r"damaged: model.safetensors is damaged"):
         ask(damaged, data, tmp_path / "out", benchmarks=("mgsm",))
 
 

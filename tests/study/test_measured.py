@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from layerswap_method.layer_swap import measure
 
 from ablations.runner import records
 from ablations.runner.run import RunOptions, run_study
 from ablations.study.describe import describe_plan
 from ablations.study.files import read_study
 from ablations.study.planning import StudyPlan, plan_study
-from layerswap_method.deltas import open_pair as deltas
+from layerswap_method.deltas import pair as deltas
 from layerswap_method.errors import InputError
 from layerswap_method.methods.read import recipe_by_files
 from tests.runner.fakes import scores_by_label
@@ -51,8 +50,7 @@ def test_planning_reads_no_change(
     def refuse(*given: object) -> None:
         raise AssertionError("a plan opens no pair")
 
-    for module in (deltas, measure):
-        monkeypatch.setattr(module, "open_pair", refuse)
+    monkeypatch.setattr(deltas, "open_pair", refuse)
     found = planned(tmp_path, tuned, dry=True)
     text = describe_plan(found, materialize=False)
     assert text.count("▒▒▒▒") == 3  # weighted_soup, and two soups as recipes

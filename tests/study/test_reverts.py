@@ -62,9 +62,9 @@ def test_parameters_need_not_stand_in_the_template(work: Path) -> None:
             {"keep_fracton": [0.5]},
             "unknown parameter 'keep_fracton'; did you mean 'keep_fraction'?",
         ),
-        ({"keep_fraction": [1.5]}, "keep_fraction is 1.5"),
+        ({"keep_fraction": [1.5]}, "parameters.keep_fraction: must be 1 or less, not 1.5"),
         ([{"bottom_layers": 3, "top_layers": 2}], "3 + 2 = 5 is more than the model's 4 layers"),
-        ([{"threshold": 0.1, "keep_fraction": 0.5}], "both say which rows stay"),
+        ([{"threshold": 0.1, "keep_fraction": 0.5}], "both say which features stay"),
         ([{"revert_modules": "atention"}], "did you mean 'attention'?"),
     ],
 )

@@ -178,7 +178,7 @@ def test_a_fact_is_a_number(tmp_path: Path, experts: Path, fact: object) -> None
     document["experts"]["math"] = {"path": "x", "fact": {}}
     path = write_yaml(tmp_path / "odd.yml", document)
     told = problem(tmp_path, path, {"experts.task": ["math"]})
-    assert "experts.math has the unknown key 'fact'; did you mean 'facts'?" in told
+    assert "experts.math.fact: unknown key; did you mean 'facts'?" in told
 
 
 @pytest.mark.slow

@@ -39,12 +39,7 @@ class WeightedInputs:
 
 
 def needed_roles(source: Source, side_weights: tuple[float, float]) -> tuple[Role, ...]:
-    """Return the roles whose tensors `source` reads; () for the base.
-
-    Args:
-        source: where the tensor comes from.
-        side_weights: weights of (task, language) in an average of the two.
-    """
+    """Return the roles whose tensors `source` reads; () for the base."""
     if source == "base":
         return ()
     if source != "average":

@@ -43,27 +43,14 @@ LOG = logging.getLogger("layerswap")
 
 
 def output_folder(out_path: str) -> Path:
-    """Return the absolute output folder for what the user wrote.
-
-    Raises:
-        InputError: for an empty path.
-    """
+    """Return the absolute output folder for what the user wrote."""
     if not str(out_path).strip():
         raise InputError("the output path is empty; give a folder")
     return Path(os.path.abspath(out_path))  # noqa: PTH100 - resolve() would follow links
 
 
 def check_output(out: Path, inputs: Collection[Path]) -> None:
-    """Check that a merge may be written to `out`, and that it can be.
-
-    Args:
-        out: the folder.
-        inputs: what the merge reads (models, adapters, the adapter cache); need not exist.
-
-    Raises:
-        InputError: if `out` is a file or a dangling link, is an input or lies in one, holds files
-            that no merge has written, or may not be written.
-    """
+    """Check that a merge may be written to `out`, and that it can be."""
     try:
         is_dangling = out.is_symlink() and not out.exists()
         is_file = out.exists() and not out.is_dir()
@@ -100,16 +87,6 @@ def temporary_output(out: Path, key: str | None = None, *, resume: bool = False)
     It vanishes on Ctrl-C and SIGTERM too; what a killed merge left is named at the next one. Files
     of an existing `out` that a merge does not write stay; those of an earlier merge are replaced.
     Once the body has ended, nothing is deleted before the new folder is whole in its place.
-
-    Args:
-        out: the output folder.
-        key: hash of what is merged: the same merge goes through the same folder. None: a new one.
-        resume: keep what a merge of this `key` left there, and leave it again on failure.
-
-    Raises:
-        InputError: if `out` is a file or cannot be made, or the same merge is under way.
-        LayerSwapError: if a file cannot be written, or the finished files cannot be moved to
-            `out`; the message then names the folder that has them.
     """
     check_output(out, ())
     place = out.resolve()
@@ -251,11 +228,7 @@ def _undone_on_failure(source: Path, target: Path, names: Collection[str]) -> It
 
 @contextmanager
 def _exclusive_lock(folder: Path) -> Iterator[None]:
-    """Hold a lock on a folder, which ends with this process.
-
-    Raises:
-        InputError: where another process holds it.
-    """
+    """Hold a lock on a folder, which ends with this process."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # a file system without locks

@@ -68,9 +68,6 @@ class LayerPlan:
 
         Where attention and MLP are chosen apart there are three rows, joined by slashes: the rest
         of each layer, attention, MLP.
-
-        Raises:
-            ValueError: for another letter, or rows that are not one or three of one length.
         """
         letters = {source[0]: source for source in SOURCES}
         rows = [tuple(letters.get(letter) for letter in row) for row in text.split("/")]
@@ -157,15 +154,7 @@ def build_plan(
 
 
 def check_counts(num_layers: int, counts: Mapping[str, int]) -> None:
-    """Check that so many layers, swapped and averaged, are in the model.
-
-    Args:
-        num_layers: L.
-        counts: parameter -> layers; transitions are named in the message only where there are any.
-
-    Raises:
-        ValueError: for a count below 0, or counts that pass L together.
-    """
+    """Check that so many layers, swapped and averaged, are in the model."""
     if num_layers < 1:
         raise ValueError(f"the model has {num_layers} layers; at least 1 is needed")
     for name, count in counts.items():

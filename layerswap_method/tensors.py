@@ -118,12 +118,7 @@ class MixReader:
     """The content of one `TensorMix`, in blocks of rows (numbers of the first dimension)."""
 
     def __init__(self, mix: TensorMix, device: str = "cpu") -> None:
-        """Prepare to read; nothing is read yet.
-
-        Args:
-            mix: the content.
-            device: where sums are computed; what is returned is on the CPU again.
-        """
+        """Prepare to read; nothing is read yet."""
         self._mix, self._device = mix, device
         self._deltas: dict[int, torch.Tensor] = {}
         self.shape = mix.shape
@@ -218,11 +213,7 @@ class MixReader:
 
 
 def read_mix(mix: TensorMix) -> torch.Tensor:
-    """Return the tensor on CPU; it is the caller's.
-
-    Raises:
-        InputError: if a file is gone, cut short, or was written anew since its header was read.
-    """
+    """Return the tensor on CPU; it is the caller's."""
     return MixReader(mix).read()
 
 

@@ -55,21 +55,7 @@ def merge_by_mergekit(
     merge_config: Any,
     options: Any,
 ) -> None:
-    """Merge with mergekit's own `run_merge`; the output folder appears when it is whole.
-
-    Args:
-        run_merge: mergekit's function.
-        recipe: the recipe.
-        document: the recipe, as YAML gives it.
-        text: the recipe as its author wrote it.
-        out_path: the output folder, as the user wrote it.
-        merge_config: mergekit's `MergeConfiguration` of the recipe.
-        options: mergekit's `MergeOptions`.
-
-    Raises:
-        InputError: for references, settings, checkpoints or an output folder that are wrong.
-        LayerSwapError: where mergekit fails; nothing is written then.
-    """
+    """Merge with mergekit's own `run_merge`; the output folder appears when it is whole."""
     out = output_folder(out_path)
     found = {r: find_model_files(r, options.transformers_cache) for r in recipe.references}
     check_output(out, [path for m in found.values() for path in (m.folder, m.adapter) if path])
@@ -290,11 +276,7 @@ def _forget_loaders() -> None:
 
 @contextmanager
 def _failures_in_one_message(*, verbose: bool) -> Iterator[None]:
-    """Turn what fails inside mergekit into one message; with ``-v`` its traceback is shown.
-
-    Raises:
-        LayerSwapError: for any exception but this project's own and interrupts.
-    """
+    """Turn what fails inside mergekit into one message; with ``-v`` its traceback is shown."""
     try:
         yield
     except LayerSwapError:

@@ -54,12 +54,7 @@ def _arguments(**_: Any) -> None:
 
 
 def lazy_main(module: ModuleType, load: Callable[[ModuleType], None]) -> Callable[[], None]:
-    """Return a `main` for the module of mergekit's command, which loads the module if it must.
-
-    Args:
-        module: `mergekit.scripts.run_yaml`, not executed yet.
-        load: executes it.
-    """
+    """Return a `main` for the module of mergekit's command, which loads the module if it must."""
 
     def main() -> None:
         import sys

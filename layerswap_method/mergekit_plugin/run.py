@@ -78,19 +78,7 @@ def merge_by_files(
     out_path: str,
     options: Mapping[str, Any],
 ) -> str | None:
-    """Merge a recipe from file to file, or return why only mergekit can; then nothing is written.
-
-    Args:
-        recipe: the recipe.
-        document: the recipe, as YAML gives it.
-        text: the recipe as its author wrote it.
-        out_path: the output folder, as the user wrote it.
-        options: fields of mergekit's `MergeOptions`; those left out have their defaults.
-
-    Raises:
-        InputError: for a recipe, models or an output folder that are wrong.
-        LayerSwapError: where something cannot be written.
-    """
+    """Merge a recipe from file to file, or return why only mergekit can; then nothing is written."""
     reason = recipe.why_mergekit() or why_mergekit(options)
     if reason is not None:
         return reason
@@ -122,11 +110,7 @@ def merge_by_files(
 
 
 def why_mergekit(options: Mapping[str, Any]) -> str | None:
-    """Return which of mergekit's options only mergekit knows; None where there is none.
-
-    Args:
-        options: fields of mergekit's `MergeOptions`.
-    """
+    """Return which of mergekit's options only mergekit knows; None where there is none."""
     known = (*_FOLLOWED, *_NEEDLESS)
     if options.get("safe_serialization") is False:
         return "it was called with --no-safe-serialization"

@@ -115,13 +115,7 @@ class RevertSpec(Described):
         return frozenset({*named, *range(self.bottom_layers), *top})
 
     def rule(self, name: str, layer: int | None, layers: frozenset[int]) -> Rule:
-        """Return where the tensor `name` comes from.
-
-        Args:
-            name: the tensor's name.
-            layer: its decoder layer; None outside the decoder's layers.
-            layers: what `layers` returned.
-        """
+        """Return where the tensor `name` comes from."""
         part = "non_layer" if layer is None else layer_part(name)
         if layer in layers or part in self.modules():
             return "base"

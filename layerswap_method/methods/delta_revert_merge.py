@@ -7,11 +7,9 @@ expert's and a reverted one to the base's.
 from __future__ import annotations
 
 import math
-import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, astuple, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from layerswap_method import __version__
 from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
@@ -34,38 +32,18 @@ if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True)
-class Kept:
-    """How much of something stays the expert's."""
+class Kept(NamedTuple):
+    """How much of something stays the expert's, changed by fine-tuning or not."""
 
     features: int
     kept_features: int
-    """Number of features that stay the expert's, changed by fine-tuning or not."""
-
     weights: int
     kept_weights: int
-    """Number of weights that stay the expert's."""
-
-    def __add__(self, other: Kept) -> Kept:
-        """Return both together."""
-        return Kept(*map(operator.add, astuple(self), astuple(other)))
 
     def record(self) -> dict[str, int | float | None]:
         """Return it for plan files and records."""
         fraction = self.kept_weights / self.weights if self.weights else None
-        return {**asdict(self), "fraction": fraction}
-
-    def describe(self) -> str:
-        """Return one line with both shares and what they are of."""
-        return (
-            f"{self.kept_features} of {self.features} features "
-            f"({_percent(self.kept_features, self.features)}) and {self.kept_weights} of "
-            f"{self.weights} weights ({_percent(self.kept_weights, self.weights)}) stay the "
-            "expert's"
-        )
-
-
-_NOTHING = Kept(0, 0, 0, 0)
+        return {**self._asdict(), "fraction": fraction}
 
 
 def merge(recipe: DeltaRevertRecipe, models: Mapping[str, ModelFiles]) -> Merge:
@@ -190,15 +168,7 @@ def plan_record(
     threshold: float | None,
     kept: Mapping[str, Kept],
 ) -> dict[str, Any]:
-    """Return what `delta_revert_plan.json` holds.
-
-    Args:
-        recipe: the recipe.
-        layers: layers that go back whole.
-        num_layers: decoder layers of the model.
-        threshold: features with a smaller change go back; None where none is compared.
-        kept: tensor name -> how much of it stays the expert's.
-    """
+    """Return what `delta_revert_plan.json` holds."""
     groups = {"kept_by_layer": _layer_of, "kept_by_module": _module_of}
     return {
         "schema_version": 1,
@@ -210,11 +180,8 @@ def plan_record(
         "parameters": recipe.parameters.model_dump(),
         "threshold": threshold,
         "reverted_layers": sorted(layers),
-        "kept": sum(kept.values(), _NOTHING).record(),
-        **{
-            key: {name: part.record() for name, part in _grouped(kept, group_of).items()}
-            for key, group_of in groups.items()
-        },
+        "kept": _sum(kept.values()).record(),
+        **{key: _by_group(kept, group_of) for key, group_of in groups.items()},
         "kept_by_tensor": {name: part.record() for name, part in kept.items()},
     }
 
@@ -232,16 +199,23 @@ def log_lines(spec: RevertSpec, record: Mapping[str, Any]) -> Iterator[str]:
     shown = f"{format_layers(layers)} of 0-{record['num_layers'] - 1}" if layers else "none"
     yield f"layers that go back whole: {shown}; modules: {', '.join(spec.modules()) or 'none'}"
     for name, part in (("all", record["kept"]), *record["kept_by_module"].items()):
-        counts = {key: part[key] for key in ("features", "kept_features", "weights")}
-        yield f"{name}: {Kept(**counts, kept_weights=part['kept_weights']).describe()}"
+        shares = [
+            f"{part[f'kept_{what}']} of {part[what]} {what} "
+            f"({_percent(part[f'kept_{what}'], part[what])})"
+            for what in ("features", "weights")
+        ]
+        yield f"{name}: {' and '.join(shares)} stay the expert's"
 
 
-def _grouped(kept: Mapping[str, Kept], group_of: Callable[[str], str]) -> dict[str, Kept]:
-    """Return group -> what stays of its tensors, in the order in which groups appear."""
-    found: dict[str, Kept] = defaultdict(lambda: _NOTHING)
+def _sum(parts: Iterable[Kept]) -> Kept:
+    return Kept(*map(sum, zip((0, 0, 0, 0), *parts, strict=True)))
+
+
+def _by_group(kept: Mapping[str, Kept], group_of: Callable[[str], str]) -> dict[str, Any]:
+    groups: dict[str, list[Kept]] = defaultdict(list)
     for name, part in kept.items():
-        found[group_of(name)] += part
-    return dict(found)
+        groups[group_of(name)].append(part)
+    return {name: _sum(parts).record() for name, parts in groups.items()}
 
 
 def _layer_of(name: str) -> str:

@@ -171,11 +171,7 @@ class LayerSwapSpec(Described):
         return "placement: delta_share" if is_placed else "weighting: magnitude"
 
     def plan(self, num_layers: int) -> LayerPlan:
-        """Return the layer plan for a model of `num_layers` layers.
-
-        Raises:
-            ValueError: with the numbers, where the counts do not fit.
-        """
+        """Return the layer plan for a model of `num_layers` layers."""
         return build_plan(
             num_layers,
             **self.model_dump(include={*_COUNTS, "placement", "language_layers", "seed"}),
@@ -195,11 +191,7 @@ class LayerSwapSpec(Described):
         )
 
     def embedding_sources(self, inputs: Sequence[Input]) -> tuple[int, ...]:
-        """Return which of the inputs give embeddings and head: positions, one or more.
-
-        Raises:
-            ValueError: as `weighted_inputs`.
-        """
+        """Return which of the inputs give embeddings and head: positions, one or more."""
         return weighted_inputs("embeddings", self.non_layer, inputs, self.side_weights).inputs
 
     def named_source(self, name: str, plan: LayerPlan) -> Source:

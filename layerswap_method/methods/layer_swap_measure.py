@@ -25,20 +25,12 @@ _ADVICE = "base_model must be the parent of the experts, and an expert one that 
 
 
 class UnitShare(NamedTuple):
-    """One layer, or its attention or MLP, as the rule of `delta_share` saw it."""
+    """One layer (0-based), or its attention or MLP, with its shares of the experts' changes."""
 
     layer: int
-    """0-based."""
-
     part: str
-    """`layer`, `attention` or `mlp`."""
-
     task_share: float
-    """Share of the task expert's whole change, 0 to 1."""
-
     language_share: float
-    """Share of the language expert's whole change, 0 to 1."""
-
     source: Source
 
 
@@ -73,10 +65,6 @@ def measure(
 
     Reads every expert and the base once for ``weighting: magnitude``, and the decoder layers once
     for ``placement: delta_share``; what was measured is cached in this process.
-
-    Raises:
-        InputError: for an expert that is not of this base or changed nothing, or files that
-            cannot be read.
     """
     from layerswap_method.deltas.measure import mean_feature_mav
     from layerswap_method.deltas.pair import open_pair

@@ -94,18 +94,7 @@ def lay_out(
     models: Mapping[str, ModelFiles],
     progress: Progress = lambda what, names: names,
 ) -> tuple[LayerPlan, Measured | None]:
-    """Return the layer plan, and what was measured where the recipe goes by the experts' changes.
-
-    Args:
-        recipe: the recipe.
-        first: one of its checkpoints.
-        models: reference, as the recipe writes it -> where the model is.
-        progress: wraps what is gone through.
-
-    Raises:
-        InputError: for layers that do not fit the model, a ``swap_modules`` that its layers lack,
-            or an expert that is not of the base or changed nothing.
-    """
+    """Return the layer plan, and what was measured where the recipe goes by the experts' changes."""
     spec = recipe.parameters
     check_swap_modules(spec, first.name, first.tensors)
     try:
@@ -163,14 +152,7 @@ def plan_record(
     measured: Measured | None = None,
     tokenizer_from: str | None = None,
 ) -> dict[str, Any]:
-    """Return what `layer_swap_plan.json` holds: layers, parameters, models, what was measured.
-
-    Args:
-        recipe: the recipe.
-        plan: source of each layer.
-        measured: None where nothing had to be.
-        tokenizer_from: the model that gives tokenizer and config, where vocabularies differ.
-    """
+    """Return what `layer_swap_plan.json` holds: layers, parameters, models, what was measured."""
     modules = {name: list(sources) for name, sources in plan.modules.items()}
     deltas = {} if measured is None else _measured_record(recipe, measured)
     return {

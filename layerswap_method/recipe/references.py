@@ -114,9 +114,6 @@ def find_model_files(
     """Return the model of a reference: a folder, a hub id, or either with an adapter.
 
     A path that is a folder is that folder, even where it could be a hub id (``m/task``).
-
-    Raises:
-        InputError: where it is not there; with what to do.
     """
     if (problem := syntax_problem(reference)) is not None:
         raise InputError(problem)
@@ -139,18 +136,7 @@ def find_folder(
     download: bool = True,
     hint: Callable[[str], str] = lambda path: "",
 ) -> Path:
-    """Return the folder of one checkpoint or adapter, absolute.
-
-    Args:
-        text: a folder, or a hub id with or without ``@revision``.
-        folder: folder of the file that names it, see `resolve_from`.
-        cache_dir: the hub's cache; None takes huggingface_hub's own.
-        download: whether a hub id may be downloaded; else it must be in the cache.
-        hint: (path) -> how to make a folder that is missing, for the message.
-
-    Raises:
-        InputError: where it is not there; with what to do.
-    """
+    """Return the folder of one checkpoint or adapter, absolute."""
     path = resolve_from(text, folder)
     if is_folder(path):
         return path.resolve()

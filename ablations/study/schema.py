@@ -16,7 +16,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 from ablations.engines.options import EngineOptions
-from ablations.sandbox import Isolation
 from ablations.scoring.protocol import Protocol
 from ablations.scoring.records import Seed
 from layerswap_method.frozen import Described
@@ -135,17 +134,12 @@ class Evaluate(Protocol):
     are added to `languages`, for every language code of the language experts."""
 
     include_path: StrictStr | None = None
-    """Folder with your own lm-eval task files. The benchmarks are known beside them. The experts
-    file wins if it has an `include_path` as well."""
+    """Folder with your own lm-eval task files, which are programs: read them before you run them.
+    The benchmarks are known beside them. The experts file wins if it has an `include_path` as
+    well."""
 
     data_dir: StrictStr | None = None
     """Folder with the data of the benchmarks, in place of the hub."""
-
-    allow_code_execution: StrictBool = False
-    """Whether to ask tasks that run generated programs (``mbpp``). Otherwise they are skipped."""
-
-    code_isolation: Isolation = "bwrap"
-    """What isolates those programs. Choose ``none`` only if the container is the sandbox."""
 
     limit: int | None = Field(default=None, ge=1)
     """Items per task, from the first; null asks all. Without it, what the experts file says, or

@@ -74,8 +74,8 @@ FORMS = [
     ({"evaluate": {"tasks": ["x"], "limit": 0}}, "evaluate.limit is 0; write 1 or more"),
     ({"evaluate": {"tasks": ["x"], "level": 1}}, "evaluate.level is 1; write less than 1"),
     (
-        {"evaluate": {"tasks": ["x"], "allow_code_execution": "maybe"}},
-        "evaluate.allow_code_execution is 'maybe'; write true or false",
+        {"evaluate": {"tasks": ["x"], "fewshot_as_multiturn": "maybe"}},
+        "evaluate.fewshot_as_multiturn is 'maybe'; write true or false",
     ),
     ({"recipe": [1]}, "recipe is [1]; write a block of names and values"),
     ({"recipe": {5: 6}}, "recipe: the name 5 is not text; write it in quotes"),

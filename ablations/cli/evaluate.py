@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ablations.cli.log import show_log, watched
+from ablations.cli.log import say, show_log, watched
 from ablations.cli.options import (
     allow_code_option,
     asking_options,
@@ -92,4 +92,4 @@ def evaluate(model: str, out: Path | None, track: Any, **asked: Any) -> None:
             options=EngineOptions(**engine), protocol=read_protocol(asking), **given
         )
         report = evaluate_model(model, request, out, track).report()
-    click.echo(report)
+    say(report)

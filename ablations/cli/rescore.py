@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ablations.cli.log import show_log, watched
+from ablations.cli.log import say, show_log, watched
 from ablations.cli.options import allow_code_option, code_isolation_option
 from layerswap_method.errors import LayerSwapError
 
@@ -53,6 +53,6 @@ def rescore(
         isolation = (code_isolation or "bwrap") if allow_code_execution else None
         folder = None if include_path is None else include_path.absolute()
         done = rescore_run(run, RescoreOptions(data_dir, folder, isolation))
-    click.echo(done.report())
+    say(done.report())
     if done.failed:
         raise LayerSwapError("not every record could be scored again")

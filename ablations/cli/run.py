@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ablations.cli.log import say_answer, show_log, watched
+from ablations.cli.log import say, say_answer, show_log, watched
 from ablations.cli.options import (
     allow_code_option,
     backend_option,
@@ -107,9 +107,9 @@ def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) ->
             show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
         result = runner.dry_run(study, chosen) if dry_run else runner.run_study(study, chosen)
     if isinstance(result, str):
-        click.echo(result)
+        say(result)
         return
-    click.echo(result.report())
+    say(result.report())
     with watched("computing the answer"):
         from ablations.report.bottom_line import answer_text
         from ablations.runner.records import load_run

@@ -37,6 +37,9 @@ Setting = Mapping[str, Value]
 EXPERTS = "experts."
 """Begins the names in `vary` that choose experts: ``experts.task``, ``experts.base``."""
 
+MAX_SETTINGS = 10_000
+"""Of a study; a grid of more is a slip of the pen."""
+
 SUGGEST = "suggest"
 """In `vary`: the layer counts that `layerswap suggest` proposes for the experts at hand."""
 
@@ -249,6 +252,14 @@ class Study(Described):
 
     report: ReportBlock = ReportBlock()
     """What the report shows; see below."""
+
+    @model_validator(mode="after")
+    def _has_few_settings(self) -> Study:
+        if isinstance(self.vary, dict):
+            count = math.prod(len(values) for values in self.vary.values())
+            if count > MAX_SETTINGS:
+                raise ValueError(f"vary has {count:,} settings, and {MAX_SETTINGS:,} are the most")
+        return self
 
     def settings(self) -> tuple[dict[str, Value], ...]:
         """Return every setting of `vary`, in order; one empty setting where nothing is varied."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 import click
 
-from ablations.cli.log import show_log, watched
+from ablations.cli.log import say, show_log, watched
 from ablations.cli.options import backend_option, folder_option, preset_option
 
 _HOW_TO_READ = """\
@@ -60,8 +60,8 @@ def quickstart(
     with watched("evaluating"):
         result = run_study("quickstart", RunOptions(out=out, backend=backend, settings=settings))
     run = load_run(result.out)
-    click.echo(f"\n{result.report()}\n")
-    click.echo(render_run(run, cell_names(run.head), shutil.get_terminal_size((100, 24)).columns))
-    click.echo(f"\n{_HOW_TO_READ.format(out=out)}")
+    say(f"\n{result.report()}\n")
+    say(render_run(run, cell_names(run.head), shutil.get_terminal_size((100, 24)).columns))
+    say(f"\n{_HOW_TO_READ.format(out=out)}")
     if result.summary.failed:
         sys.exit(1)

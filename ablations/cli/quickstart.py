@@ -40,7 +40,7 @@ def quickstart(
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
     show_log(stream=sys.stdout, with_seconds=True)
     from ablations.evaluate.quickstart import run_quickstart
-    from ablations.pocket_build.config import PocketConfig
+    from ablations.pocket.config import PocketConfig
 
     config = PocketConfig.preset(preset)
     result = run_quickstart(out, pocket=pocket, backend=backend, limit=limit, config=config)

@@ -27,8 +27,8 @@ from ablations.evaluate.claim_found import (
 )
 from ablations.evaluate.retrieval import measure_retrieval
 from ablations.machine.whole_files import write_text
-from ablations.pocket_build.build import PocketPaths, build_pocket
-from ablations.pocket_build.config import PocketConfig, Preset
+from ablations.pocket.build import PocketPaths, build_pocket
+from ablations.pocket.config import PocketConfig, Preset
 from ablations.runner.records import CellRecord, load_run
 from ablations.runner.run import RunOptions, check_folder, run_file
 from ablations.study.experts import ExpertsFile

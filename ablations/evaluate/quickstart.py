@@ -22,8 +22,8 @@ from ablations.machine.fingerprint import fingerprint_checkpoint, fingerprint_of
 from ablations.machine.mergekit_program import merge
 from ablations.machine.progress import Step, tell
 from ablations.machine.status_line import status_line
-from ablations.pocket_build.build import PocketPaths, build_pocket
-from ablations.pocket_build.config import PocketConfig
+from ablations.pocket.build import PocketPaths, build_pocket
+from ablations.pocket.config import PocketConfig
 from ablations.runner.records import load_run
 from ablations.runner.results import RESULTS_FILE
 from ablations.runner.run import RunOptions, check_folder, run_file

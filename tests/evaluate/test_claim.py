@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from ablations.cli import main
 from ablations.evaluate.claim import RESULT, run_claim
 from ablations.evaluate.claim_found import GATE, RIVALS, SOURCE, TARGET, Base, Claim, Scores
-from ablations.pocket_build.config import PocketConfig
+from ablations.pocket.config import PocketConfig
 from ablations.runner.records import load_run
 from layerswap_method.errors import LayerSwapError
 

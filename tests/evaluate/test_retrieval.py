@@ -10,9 +10,9 @@ import torch
 
 from ablations.evaluate import retrieval
 from ablations.evaluate.retrieval import measure_retrieval
+from ablations.pocket.build import PocketPaths
 from ablations.pocket.lexicon import CATEGORIES, RARE, TRANSLATION
 from ablations.pocket.tokenizer import build_tokenizer
-from ablations.pocket_build.build import PocketPaths
 
 WORDS = [word for category in CATEGORIES.values() for word in category]
 

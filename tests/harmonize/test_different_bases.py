@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from ablations.cli import main
-from ablations.pocket_build.config import ModelShape, PocketConfig, Preset
+from ablations.pocket.config import ModelShape, PocketConfig, Preset
 from ablations.study.experts import find_experts_file, read_experts_file
 from tests.harmonize.models import random_model
 from tests.harmonize.test_run import LLAMA3_ROPE, PAIRS

@@ -48,7 +48,7 @@ def test_damage_is_noticed_and_rebuilt(stage: Stage, harm: str) -> None:
     else:
         (stage.folder / MANIFEST).write_text("{" if harm == "manifest" else "[]")
     assert not stage.is_done()
-    stage.check_replaceable()
+    stage.prepare()
     stage.write(fill)
     assert stage.is_done()
 
@@ -66,4 +66,13 @@ def test_interrupted_writing_leaves_the_old_stage(stage: Stage) -> None:
 
 def test_a_folder_of_something_else_is_refused(stage: Stage) -> None:
     with pytest.raises(InputError, match=r"base exists and was not written by a build \(it has no"):
-        Stage(stage.folder, "key", "other.json").check_replaceable()
+        Stage(stage.folder, "key", "other.json").prepare()
+
+
+def test_only_what_a_build_left_of_this_stage_is_removed(stage: Stage) -> None:
+    root = stage.folder.parent
+    names = (".base.x1.partial", ".rsync.partial", ".layerswap-x.partial", ".baseline.x.partial")
+    for name in names:
+        (root / name).mkdir()
+    stage.prepare()
+    assert sorted(path.name for path in root.iterdir()) == sorted(["base", *names[1:]])

@@ -7,14 +7,13 @@ import itertools
 
 import pytest
 
-from ablations.pocket import exercises
-from ablations.pocket.batches import draw_batches, encode
+from ablations.pocket import build, exercises
 from ablations.pocket.corpora import MIXES, THOUGHT_SHARE, draw_documents
 from ablations.pocket.exercises import Exercise
 from ablations.pocket.lexicon import DEGREES, RARE, SYLLABLES, TRANSLATION
+from ablations.pocket.pretraining import draw_batches, encode
 from ablations.pocket.tasks import draw_items
 from ablations.pocket.tokenizer import BOS_ID, EOS_ID, PAD_ID, build_tokenizer, vocabulary
-from ablations.pocket_build import build
 
 DIGESTS = {
     "base": "5cddba64653289e6",

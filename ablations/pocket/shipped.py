@@ -1,4 +1,4 @@
-"""The base that ships with the package: its weights, and the note that proves them. No training.
+"""The base that ships with the package: its weights, and the note that proves them.
 
 It saves a user the minutes of pretraining. `layerswap pocket build --retrain-base` trains the same
 base again; on one machine the same bytes come out, on another one nearly the same.
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent / "shipped"
 WEIGHTS = FOLDER / "base.safetensors"
 NOTE = FOLDER / "base.json"
+
+LOSS_INTERVAL = 20
+"""Steps over which a recorded loss is averaged."""
 
 
 class Note(Frozen):

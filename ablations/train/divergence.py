@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ablations.delta.analysis import label_all
-from ablations.delta.measure import Change, read_changes
+from ablations.delta.profile import norms_by_layer, read_changes, relative_norm
 from ablations.machine.fingerprint import fingerprint_checkpoint
 from ablations.machine.json_lines import read_lines
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
 from ablations.models.find import Expert, find_model
 from ablations.train.drift import drift, hidden_states
 from ablations.train.folder import RECORD, read_record
-from layerswap_method.algorithm.tensor_names import decoder_layer
 from layerswap_method.deltas.open_pair import open_pair
 from layerswap_method.errors import InputError, describe_error
 from layerswap_method.frozen import Frozen
@@ -105,9 +103,9 @@ def _measure_one(
     by_layer: tuple[float | None, ...] = ()
     if _changes_weights(expert):
         pair = open_pair(expert, base)
-        (change,) = read_changes([pair], pair.names)
-        norm = _relative_norm(change, list(change.sums))
-        by_layer = _by_layer(change, pair.num_layers or 0)
+        changes = read_changes(pair, pair.names)
+        norm = relative_norm(changes)
+        by_layer = norms_by_layer(changes, pair.num_layers or 0)
     return Divergence(
         expert=expert.name,
         base=base.name,
@@ -200,19 +198,3 @@ def _changes_weights(expert: Expert) -> bool:
             f"{expert.adapter}: its adapter_config.json cannot be read: {describe_error(error)}"
         ) from error
     return config.get("peft_type") == "LORA" and not config.get("use_dora")
-
-
-def _relative_norm(change: Change, names: Sequence[str]) -> float | None:
-    i = change.number
-    moved = math.fsum(change.sums[name].gram[i, i] for name in names)
-    base = math.fsum(change.sums[name].base for name in names)
-    return math.sqrt(moved / base) if base > 0 else None
-
-
-def _by_layer(change: Change, depth: int) -> tuple[float | None, ...]:
-    layers: list[list[str]] = [[] for _ in repeat(None, depth)]
-    for name in change.sums:
-        layer = decoder_layer(name)
-        if layer is not None and layer < depth:
-            layers[layer].append(name)
-    return tuple(_relative_norm(change, names) for names in layers)

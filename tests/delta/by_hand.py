@@ -52,19 +52,14 @@ def statistics(
     """Return what `TensorDelta` says of one tensor."""
     delta = expert - base
     mav = rows(name, delta, family)
-    norms = [float(np.sqrt((values**2).sum())) for values in (delta, base, expert)]
+    norms = [float(np.sqrt((values**2).sum())) for values in (delta, base)]
     found = {
         "rows": mav.size,
-        "mav_mean": mav.mean(),
-        "mav_median": np.median(mav),
-        "mav_p90": np.quantile(mav, 0.9),
+        "mav": mav.mean(),
         "mav_max": mav.max(),
         "share_above": (mav > threshold).mean(),
         "share_changed": (delta != 0).mean(),
     }
     if norms[1] > 0:
         found["relative_norm"] = norms[0] / norms[1]
-        found["cosine_to_base"] = (expert * base).sum() / (norms[1] * norms[2])
-    if norms[0] > 0 and norms[1] > 0:
-        found["delta_cosine_to_base"] = (delta * base).sum() / (norms[0] * norms[1])
     return {key: float(value) for key, value in found.items()}

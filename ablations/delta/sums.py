@@ -61,8 +61,8 @@ def tensor_sums(pair: DeltaPair, name: str) -> Sums:
         lines = delta.abs_().numpy()
         if layout.across:
             place = first // layout.lines * layout.columns
-            wide = np.float32 if len(lines) <= _FINE_ROWS else np.float64
-            rows[place : place + layout.columns] += np.add.reduce(lines, axis=0, dtype=wide)
+            dtype = np.float32 if len(lines) <= _FINE_ROWS else np.float64
+            rows[place : place + layout.columns] += np.add.reduce(lines, axis=0, dtype=dtype)
         else:
             rows[first : first + len(lines)] = np.add.reduce(lines, axis=1)
     if not np.isfinite(change) or not np.isfinite(base):

@@ -1,18 +1,15 @@
 """Deltas computed anew: safetensors by hand, numpy, float64. Imports nothing of the project."""
 
-from __future__ import annotations
-
 import json
 import re
 import struct
-from pathlib import Path
 
 import numpy as np
 
 NUMPY = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
 
 
-def read(folder: Path) -> dict[str, np.ndarray]:
+def read(folder):
     """Return every tensor of a checkpoint as float64."""
     tensors = {}
     files = sorted(folder.glob("*.safetensors"))
@@ -34,7 +31,7 @@ def read(folder: Path) -> dict[str, np.ndarray]:
     return tensors
 
 
-def rows(name: str, delta: np.ndarray, family: str) -> np.ndarray:
+def rows(name, delta, family):
     """Return the MAV of every input feature: the mean over the outputs, by how each is stored."""
     magnitude = np.abs(delta)
     if delta.ndim == 1:
@@ -46,9 +43,7 @@ def rows(name: str, delta: np.ndarray, family: str) -> np.ndarray:
     return magnitude.mean(axis=0).ravel()  # [out, in], [out, channels, height, width]
 
 
-def statistics(
-    name: str, expert: np.ndarray, base: np.ndarray, family: str, threshold: float
-) -> dict[str, float]:
+def statistics(name, expert, base, family, threshold):
     """Return what `TensorDelta` says of one tensor."""
     delta = expert - base
     mav = rows(name, delta, family)

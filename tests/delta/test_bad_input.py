@@ -90,7 +90,7 @@ def test_a_file_that_shrinks_while_it_is_read(base, expert):
 def test_weights_that_are_no_numbers(value, side, base, expert, tmp_path):
     sides = {"expert": expert, "base": Path(shutil.copytree(base, tmp_path / "base"))}
 
-    def spoil(tensors: dict[str, torch.Tensor]):
+    def spoil(tensors):
         tensors[NAME][3, 4] = tensors[NAME][20, 2] = value
         return tensors
 

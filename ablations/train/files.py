@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,11 @@ def _validate(document: dict[str, Any], path: Path) -> TrainConfig:
         return TrainConfig.model_validate(document)
     except ValidationError as error:
         listed = problems(TrainConfig, document, error, _WORDS)
+        from transformers import TrainingArguments
+
+        of_trainer = {field.name for field in dataclasses.fields(TrainingArguments)}
+        for name in of_trainer & set(document) - set(TrainConfig.model_fields):
+            listed.append(f"{name} is an option of transformers: write it below trainer:")
         raise InputError.from_problems(str(path), listed) from error
 
 

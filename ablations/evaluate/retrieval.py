@@ -75,7 +75,7 @@ def _sentence(category: Category, owner: str) -> Sentence:
     if category == "item":
         return Has(owner, int(_COUNT), "_")
     if category == "number":
-        return Has(owner, "_", _ITEM)  # type: ignore[arg-type]
+        return Has(owner, "_", _ITEM)
     if category == "animal":
         return Description("_", _ANIMAL)
     if category == "adjective":

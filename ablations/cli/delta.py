@@ -1,4 +1,4 @@
-"""`layerswap delta`: options and what is told. Computes and draws nothing itself."""
+"""`layerswap delta`: where fine-tuning changed a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`layerswap pocket`: the commands of the pocket testbed. Knows options; builds nothing itself."""
+"""`layerswap pocket`: the commands of the pocket testbed."""
 
 from __future__ import annotations
 

@@ -114,11 +114,11 @@ def analyse(
         for label, given in zip(labels, experts, strict=True)
     ]
     shared = [name for name in pairs[0].names if all(name in pair.names for pair in pairs)]
-    found = [
+    experts_read = [
         (pair, label, read_changes(pair, shared)) for pair, label in zip(pairs, labels, strict=True)
     ]
-    profiles = [profile_of(*each, threshold) for each in found]
-    pairings = itertools.combinations(found, 2)
+    profiles = [profile_of(*expert, threshold) for expert in experts_read]
+    pairings = itertools.combinations(experts_read, 2)
     return profiles, [row for one, other in pairings for row in compare_changes(one, other)]
 
 

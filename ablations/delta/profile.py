@@ -124,15 +124,15 @@ def read_changes(pair: DeltaPair, names: Sequence[str]) -> dict[str, Sums]:
     Raises:
         InputError: for files that change, and weights that are NaN or infinite.
     """
-    told = counted(f"reading the changes of {pair.expert}", names)
-    return dict(for_each_tensor(told, lambda name: tensor_sums(pair, name)))
+    shown = counted(f"reading the changes of {pair.expert}", names)
+    return dict(for_each_tensor(shown, lambda name: tensor_sums(pair, name)))
 
 
 def relative_norm(changes: Changes, names: Iterable[str] | None = None) -> float | None:
     """Return ||change|| / ||base|| of tensors (all by default) as one vector; None for a 0 base."""
     sums = [changes[name] for name in (changes if names is None else names)]
-    base = math.fsum(each["base"] for each in sums)
-    return math.sqrt(math.fsum(each["change"] for each in sums) / base) if base > 0 else None
+    base = math.fsum(part["base"] for part in sums)
+    return math.sqrt(math.fsum(part["change"] for part in sums) / base) if base > 0 else None
 
 
 def norms_by_layer(changes: Changes, num_layers: int) -> tuple[float | None, ...]:
@@ -205,14 +205,14 @@ def compare_changes(
     """
     (pair, first, changes), (other_pair, second, other_changes) = one, other
     shared = [name for name in changes if name in other_changes]
-    told = counted(f"comparing {first} and {second}", shared)
-    products = dict(for_each_tensor(told, lambda name: change_product(pair, other_pair, name)))
+    counting = counted(f"comparing {first} and {second}", shared)
+    products = dict(for_each_tensor(counting, lambda name: change_product(pair, other_pair, name)))
     shown = set(_matrices(pair, changes))
     rows = []
     for layer in (None, *range(_depth(pair, changes))):
         names = shared if layer is None else [n for n in _names_in(changes, layer) if n in products]
         squares = [
-            math.fsum(each[name]["change"] for name in names) for each in (changes, other_changes)
+            math.fsum(sums[name]["change"] for name in names) for sums in (changes, other_changes)
         ]
         cosine = None
         if min(squares) > 0:
@@ -259,8 +259,8 @@ def _threshold(rows: Sequence[Any]) -> float:
 
 def _share_on_grid(sums: Iterable[Sums]) -> float | None:
     known = list(sums)
-    rounded = sum(each["rounded"] for each in known)
-    return sum(each["near"] for each in known) / rounded if rounded else None
+    rounded = sum(part["rounded"] for part in known)
+    return sum(part["near"] for part in known) / rounded if rounded else None
 
 
 def _mean_share(tensors: Sequence[TensorDelta]) -> float:
@@ -272,7 +272,7 @@ def _correlation(one: Changes, other: Changes, names: Sequence[str]) -> float | 
     if not names:
         return None
     first, second = (
-        np.concatenate([each[name]["rows"] for name in names]) for each in (one, other)
+        np.concatenate([sums[name]["rows"] for name in names]) for sums in (one, other)
     )
     if first.size < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return None

@@ -1,4 +1,4 @@
-"""What a pocket testbed is made of: sizes, steps, rates, seeds. Knows no torch and no files."""
+"""What a pocket testbed is made of: sizes, steps, rates, seeds."""
 
 from __future__ import annotations
 

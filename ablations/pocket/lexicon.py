@@ -1,4 +1,4 @@
-"""The words of the pocket world in two languages; knows no sentences.
+"""The words of the pocket world in two languages.
 
 English words are one token. Target-language content words, numbers included, are two syllables
 out of 24, each a token, so that a word must be read by composing: no syllable means anything

@@ -1,7 +1,4 @@
-"""Sentences and word problems of the pocket world, rendered in either language.
-
-Knows what is true in the world; does not know how documents for training are made of it.
-"""
+"""Sentences and word problems of the pocket world, rendered in either language."""
 
 from __future__ import annotations
 

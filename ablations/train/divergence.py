@@ -1,4 +1,4 @@
-"""How far experts are from their base, and from each other. Knows files; trains nothing."""
+"""How far experts are from their base: norms of their changes, drift of their hidden states."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class Divergence(Frozen):
 
     def facts(self) -> dict[str, float]:
         """Return what a study can plot scores over: the numbers that there are."""
-        found = {"relative_norm": self.relative_norm, "drift": self.drift}
-        return {name: value for name, value in found.items() if value is not None}
+        facts = {"relative_norm": self.relative_norm, "drift": self.drift}
+        return {name: value for name, value in facts.items() if value is not None}
 
     def tell(self) -> Iterator[str]:
         """Yield the numbers in words."""
@@ -134,14 +134,14 @@ def divergence(
     labels = label_all(experts)
     parent = find_model(base)
     models = [find_model(e, name=label) for e, label in zip(experts, labels, strict=True)]
-    found = measure(models, parent, [] if texts is None else read_texts(texts))
-    for each in found:
-        yield from each.tell()
+    results = measure(models, parent, [] if texts is None else read_texts(texts))
+    for result in results:
+        yield from result.tell()
     entries = {
-        model.name: {"path": model.source, "facts": each.facts()}
-        for model, each in zip(models, found, strict=True)
+        model.name: {"path": model.source, "facts": result.facts()}
+        for model, result in zip(models, results, strict=True)
     }
-    content = {"experts": [each.model_dump(mode="json") for each in found]}
+    content = {"experts": [result.model_dump(mode="json") for result in results]}
     document: dict[str, Any] = {"experts": {"base": parent.source, **entries}}
     with told_if_unwritable(out):
         write_text(out / "divergence.json", json.dumps(content, indent=1) + "\n")

@@ -49,8 +49,8 @@ def quickstart(
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
     show_log(stream=sys.stdout, with_seconds=True)
     from ablations.evaluate.table import render_run
-    from ablations.pocket_build.build import build_pocket
-    from ablations.pocket_build.config import PocketConfig
+    from ablations.pocket.build import build_pocket
+    from ablations.pocket.config import PocketConfig
     from ablations.report.merged import cell_names
     from ablations.runner.records import load_run
     from ablations.runner.run import RunOptions, run_study

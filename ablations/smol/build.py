@@ -131,7 +131,7 @@ def _alone() -> Iterator[None]:
         time.sleep(0.5)
         claim = try_claim(ROOT, ".lock")
     try:
-        remove_partial(ROOT)
+        remove_partial(ROOT / "base")
         yield
     finally:
         claim.release()
@@ -146,7 +146,7 @@ def _ensure(name: str, fill: Callable[[Path], None]) -> None:
     folder = ROOT / name
     key = fingerprint_of(version=VERSION, name=name, folder=str(folder.resolve()))
     stage = Stage(folder, key, MANIFEST)
-    stage.check_replaceable()
+    stage.prepare()
     if not stage.is_done():
         tell(Step(f"writing {name}"))
         stage.write(fill)

@@ -3,7 +3,7 @@
 import torch
 
 from layerswap_method.deltas.pair import open_pair
-from layerswap_method.recipe.references import StreamInput
+from layerswap_method.recipe.references import Model
 from tests.standins.tuned import tune
 from tests.standins.zoo import make_model
 
@@ -22,7 +22,7 @@ def fine_tuned(
 
 def pair_of(expert, base, adapter=None):
     """Open an expert beside its base, each called as its folder."""
-    sides = (StreamInput(expert.name, expert, adapter=adapter), StreamInput(base.name, base))
+    sides = (Model(expert.name, expert, adapter=adapter), Model(base.name, base))
     return open_pair(*sides)
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from layerswap_method.deltas.passes import blocks_of, segments_of
 
 from ablations.delta.analysis import analyse
-from layerswap_method.deltas.measure import mean_row_mav
+from layerswap_method.deltas.measure import mean_feature_mav
+from layerswap_method.deltas.pair import read_deltas
 from tests.delta import by_hand
 from tests.delta.experts import fine_tuned, pair_of
 from tests.standins.zoo import make_model
@@ -55,7 +55,7 @@ def test_the_change_is_peft_s_and_is_not_rounded(family, dtype, tmp_path):
     assert "adapter" in found.dtypes
     every = np.concatenate([by_hand.rows(n, ours[n] - theirs[n], family) for n in theirs])
     pair = pair_of(base, base, adapter)
-    assert mean_row_mav(pair) == pytest.approx(every.mean(), rel=1e-3)
+    assert mean_feature_mav(pair) == pytest.approx(every.mean(), rel=1e-3)
 
 
 def test_an_adapter_on_another_checkpoint_than_the_base(tmp_path):
@@ -67,7 +67,7 @@ def test_an_adapter_on_another_checkpoint_than_the_base(tmp_path):
     }
     pair = pair_of(tuned, base, adapter)
     for name in pair.names:
-        blocks = (block for s in segments_of(pair, name) for block in blocks_of(pair, s))
+        blocks = read_deltas(pair, name)
         delta = torch.cat([block.delta.clone() for block in blocks]).view(pair.shape(name))
         wanted = ours[name] - theirs[name] + change[name]
         np.testing.assert_allclose(delta.numpy(), wanted, atol=2e-7)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from ablations.cli import main
 from ablations.delta.profile import read_changes
-from layerswap_method.deltas.measure import mean_row_mav
+from layerswap_method.deltas.measure import mean_feature_mav
 from layerswap_method.errors import InputError
 from tests.delta.experts import fine_tuned, pair_of
 from tests.standins.zoo import make_model
@@ -76,13 +76,13 @@ def test_a_file_that_shrinks_while_it_is_read(base, expert):
     content = (expert / FILE).read_bytes()
     (expert / FILE).write_bytes(content[:-10])
     with pytest.raises(InputError, match="were rewritten while they were in use"):
-        mean_row_mav(pair)
+        mean_feature_mav(pair)
     os.utime(expert / FILE, ns=(stamp, stamp))
     with pytest.raises(InputError, match="is incomplete; download or copy it again"):
-        mean_row_mav(pair)
+        mean_feature_mav(pair)
     (expert / FILE).unlink()
     with pytest.raises(InputError, match="the weights are gone"):
-        mean_row_mav(pair)
+        mean_feature_mav(pair)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -103,7 +103,7 @@ def test_weights_that_are_no_numbers(value, side, base, expert, tmp_path):
     )
     pair = pair_of(sides["expert"], sides["base"])
     with pytest.raises(InputError, match=f"{side}: 2 of 384 values") as raised:
-        mean_row_mav(pair)
+        mean_feature_mav(pair)
     with pytest.raises(InputError, match=f"{side}: 2 of 384 values") as also_raised:
         read_changes(pair, pair.names)
     running = [thread.name for thread in threading.enumerate() if "Pool" in thread.name]

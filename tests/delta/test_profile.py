@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ablations.delta.analysis import analyse
-from layerswap_method.deltas.measure import mean_row_mav
+from layerswap_method.deltas.measure import mean_feature_mav
 from tests.delta import by_hand
 from tests.delta.experts import family_pair, fine_tuned, pair_of
 from tests.standins.oracle import READERS
@@ -35,7 +35,7 @@ def assert_agrees(found, expert, base, family):
     delta = {name: ours[name] - theirs[name] for name in theirs}
     every = np.concatenate([by_hand.rows(name, delta[name], family) for name in theirs])
     assert found.mean_row_mav == pytest.approx(every.mean(), rel=2e-6)
-    assert mean_row_mav(pair_of(expert, base)) == pytest.approx(every.mean(), rel=2e-6)
+    assert mean_feature_mav(pair_of(expert, base)) == pytest.approx(every.mean(), rel=2e-6)
     norms = [math.fsum((v**2).sum() for v in side.values()) for side in (delta, theirs)]
     assert found.relative_norm == pytest.approx(math.sqrt(norms[0] / norms[1]), rel=1e-5)
 

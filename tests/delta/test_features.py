@@ -1,4 +1,4 @@
-"""What a row is: no weight of a feature's row, no influence of the feature."""
+"""What a feature is: without its weights it has no influence."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerswap_method.deltas.features import input_axis, row_layout, spread_rows
-from layerswap_method.deltas.measure import row_mav
+from layerswap_method.deltas.features import feature_layout, input_axis, spread_features
 from layerswap_method.errors import InputError
 from tests.standins.zoo import FAMILIES, make_config
 
@@ -23,18 +22,20 @@ def model_of(family: str) -> Any:
 
 
 def magnitudes(delta: torch.Tensor, axis: int | None) -> torch.Tensor:
-    return row_mav(delta, torch.zeros_like(delta), axis)
+    layout = feature_layout(delta.shape, axis)
+    parts = delta.abs().reshape(layout.matrices, layout.rows, layout.columns)
+    return parts.mean(1 if layout.across else 2).flatten().float()
 
 
 def silence(weight: torch.nn.Parameter, name: str, model_type: str, feature: int) -> None:
-    """Set every weight of one row to 0, as the row functions place it."""
+    """Set every weight of one feature to 0."""
     axis = input_axis(name, weight.ndim, model_type)
     assert axis is not None
-    layout = row_layout(weight.shape, axis)
+    layout = feature_layout(weight.shape, axis)
     kept = torch.ones(layout.features)
     kept.view(len(weight) if weight.ndim == 3 else 1, -1)[:, feature] = 0
     assert 0 < int((kept == 0).sum()) < kept.numel()
-    weight.data *= spread_rows(kept, weight.shape, axis)
+    weight.data *= spread_features(kept, weight.shape, axis)
 
 
 Module = Callable[[Any], tuple[Any, str]]
@@ -49,7 +50,7 @@ MODULES: dict[str, tuple[str, str, int]] = {
 
 
 @pytest.mark.parametrize("case", list(MODULES))
-def test_a_feature_whose_row_is_zero_has_no_influence(case: str) -> None:
+def test_a_feature_whose_weights_are_zero_has_no_influence(case: str) -> None:
     family, name, features = MODULES[case]
     model = model_of(family)
     module = model.get_submodule(name)
@@ -90,17 +91,17 @@ SHAPES = st.one_of(
 
 
 @given(SHAPES, st.integers(0, 2**31))
-def test_the_mean_over_rows_is_the_mean_over_values(
+def test_the_mean_over_features_is_the_mean_over_values(
     place: tuple[list[int], int | None], seed: int
 ) -> None:
     shape, axis = place
     delta = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     rows = magnitudes(delta, axis)
-    layout = row_layout(shape, axis)
+    layout = feature_layout(shape, axis)
     assert rows.numel() == layout.features
-    assert layout.matrices * layout.lines * layout.columns == delta.numel()
+    assert layout.matrices * layout.rows * layout.columns == delta.numel()
     torch.testing.assert_close(rows.mean(), delta.abs().mean().float())
-    spread = spread_rows(rows, shape, axis)
+    spread = spread_features(rows, shape, axis)
     torch.testing.assert_close(spread.expand(shape).mean(), delta.abs().mean().float())
 
 

@@ -228,6 +228,8 @@ def _placed(value: Any, folders: Mapping[str, Any]) -> Any:
 
 def _warn_of_lost_tensors(first: Checkpoint, out: Path) -> None:
     """Log which tensors mergekit left out, by their names: it writes those that it knows."""
+    if not any(out.glob("*.safetensors")):  # --no-safe-serialization
+        return
     written = read_checkpoint(str(out), out).tensors
     lost = [name for name in first.tensors if name not in written and "layers." in name]
     if lost:

@@ -102,6 +102,13 @@ def _merged_adapters(found: Mapping[str, Model], options: Any) -> Iterator[dict[
     """
     from mergekit.common import ModelPath, ModelReference
 
+    if options.lora_merge_cache:
+        try:
+            Path(options.lora_merge_cache).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"--lora-merge-cache {options.lora_merge_cache}: cannot be made: {error.strerror}"
+            ) from error
     with tempfile.TemporaryDirectory(
         prefix="layerswap-", dir=options.lora_merge_cache, ignore_cleanup_errors=True
     ) as cache:

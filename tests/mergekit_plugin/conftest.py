@@ -15,6 +15,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from tests.families.conftest import loads  # noqa: F401 - a fixture
 from tests.standins.merging import recipe
 from tests.standins.oracle import layer_number
 from tests.standins.tokenizers import save_word_tokenizer, words

@@ -146,6 +146,11 @@ def temporary_output(out: Path, key: str | None = None, *, resume: bool = False)
             try:
                 _replace(folder, place, holder / _REPLACED)
             except OSError as error:
+                if not folder.exists():
+                    raise LayerSwapError(
+                        f"{out}: the merge is there, and other files of that folder cannot be "
+                        f"moved back: {error.strerror}; they are in {holder / _REPLACED}"
+                    ) from error
                 raise LayerSwapError(
                     f"{out}: the merge is finished and cannot be moved there: {error.strerror}; "
                     f"it is in {folder}"

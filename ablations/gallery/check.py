@@ -150,9 +150,12 @@ def _model_findings(
             checkpoints, dtype=dtype or None, rows_from=givers, aligned=aligned
         ):
             yield "warning", warning
-    if checkpoints and isinstance(recipe, LayerSwapRecipe):
+    if checkpoints and recipe is not None:
         try:
-            check_swap_modules(recipe.parameters, checkpoints[0].name, checkpoints[0].tensors)
+            checkpoints[0].depth()
+            if isinstance(recipe, LayerSwapRecipe):
+                first = checkpoints[0]
+                check_swap_modules(recipe.parameters, first.name, first.tensors)
         except InputError as error:
             yield from _errors(error)
 

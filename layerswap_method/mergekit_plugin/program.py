@@ -102,4 +102,18 @@ def _is_own(path: Path) -> bool:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return False
-    return re.search(r"^merge_method:\s*['\"]?(layer_swap|delta_revert)\b", text, re.M) is not None
+    method = re.search(r"^merge_method:\s*['\"]?(layer_swap|delta_revert)\b", text, re.M)
+    return method is not None and not _may_be_mergekits(method[1])
+
+
+def _may_be_mergekits(method: str) -> bool:
+    """Return whether this mergekit may have a method of that name itself.
+
+    Its registry knows, and takes seconds to import; its files name their methods.
+    """
+    import mergekit
+
+    folders = [Path(folder) / "merge_methods" for folder in mergekit.__path__]
+    files = [file for folder in folders for file in folder.rglob("*.py")]
+    texts = (file.read_text(encoding="utf-8", errors="replace") for file in files)
+    return not files or any(re.search(rf"\b{method}\b", text) for text in texts)

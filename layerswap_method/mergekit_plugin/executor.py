@@ -88,6 +88,13 @@ def _merged_adapters(found: Mapping[str, Model], options: Any) -> Iterator[dict[
     """
     from mergekit.common import ModelPath, ModelReference
 
+    if options.lora_merge_cache:
+        try:
+            Path(options.lora_merge_cache).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"--lora-merge-cache {options.lora_merge_cache}: cannot be made: {error.strerror}"
+            ) from error
     with tempfile.TemporaryDirectory(
         prefix="layerswap-", dir=options.lora_merge_cache, ignore_cleanup_errors=True
     ) as cache:
@@ -214,6 +221,8 @@ def _placed(value: Any, folders: Mapping[str, Any]) -> Any:
 
 def _warn_of_lost_tensors(first: Checkpoint, out: Path) -> None:
     """Log which tensors mergekit left out, by their names: it writes those that it knows."""
+    if not any(out.glob("*.safetensors")):  # --no-safe-serialization
+        return
     written = read_checkpoint(str(out), out).tensors
     lost = [name for name in first.tensors if name not in written and "layers." in name]
     if lost:

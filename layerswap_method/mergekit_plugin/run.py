@@ -104,7 +104,7 @@ def merge_by_files(
         bar=functools.partial(_byte_bar, quiet=quiet),
         progress=functools.partial(tensor_bar, quiet=quiet),
     )
-    log_lines(["merged from file to file; mergekit's executor is not needed"], options)
+    log_lines(["merging from file to file; mergekit's executor is not needed"], options)
     log_lines(lines, options)
     return None
 

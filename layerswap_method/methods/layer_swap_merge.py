@@ -16,12 +16,11 @@ from layerswap_method.checkpoint.compatible import (
     merge_warnings,
     same_vocabulary,
 )
-from layerswap_method.drawing import describe_plan, draw_plan
 from layerswap_method.errors import InputError
 from layerswap_method.methods.layer_swap import NAME, LayerSwapRecipe, LayerSwapSpec
 from layerswap_method.methods.layer_swap_measure import Measured, measure
 from layerswap_method.output import PLAN_FILE
-from layerswap_method.plan import ROLES, LayerPlan
+from layerswap_method.plan import ROLES, LayerPlan, describe_plan, draw_plan
 from layerswap_method.recipe.document import Merge, Progress
 from layerswap_method.recipe.references import ModelFiles
 from layerswap_method.tensor_names import decoder_layer, layer_part

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerswap_method.drawing import describe_plan, draw_plan
 from layerswap_method.layer_lists import format_layers, parse_layers
-from layerswap_method.plan import LayerPlan, build_plan
+from layerswap_method.plan import LayerPlan, build_plan, describe_plan, draw_plan
 
 
 @st.composite

@@ -21,6 +21,9 @@ PLAN_FILE = "layer_swap_plan.json"
 REVERT_PLAN_FILE = "delta_revert_plan.json"
 """What a `delta_revert` kept, written beside the weights."""
 
+PLAN_FILES = {"layer_swap": PLAN_FILE, "delta_revert": REVERT_PLAN_FILE}
+"""Merge method -> its plan file."""
+
 HARMONIZE_FILE = "harmonize.json"
 """What `layerswap harmonize` did to a model, written beside its weights."""
 

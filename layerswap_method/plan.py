@@ -176,8 +176,8 @@ def check_counts(num_layers: int, counts: Mapping[str, int]) -> None:
         if not any(counts[name] for name in zones):
             counts = {name: count for name, count in counts.items() if name not in zones}
         raise ValueError(
-            f"{' + '.join(counts)} = {' + '.join(map(str, counts.values()))} = {total} is more than "
-            f"the model's {num_layers} layers"
+            f"{' + '.join(counts)} = {' + '.join(map(str, counts.values()))} = {total} "
+            f"is more than the model's {num_layers} layers"
         )
 
 

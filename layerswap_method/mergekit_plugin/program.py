@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -57,8 +58,6 @@ def lazy_main(module: ModuleType, load: Callable[[ModuleType], None]) -> Callabl
     """Return a `main` for the module of mergekit's command, which loads the module if it must."""
 
     def main() -> None:
-        import sys
-
         try:
             if _merge(sys.argv[1:]):
                 return
@@ -87,13 +86,11 @@ def _merge(arguments: list[str]) -> bool:
     path, out = options.pop("config_file"), options.pop("out_path")
     if options["device"] == "auto" or why_mergekit(options) is not None or not _is_own(path):
         return False
-    file = read_recipe_file(path)
+    text, document = read_recipe_file(path)
     level = {0: logging.WARNING, 1: logging.INFO}.get(options["verbosity"], logging.DEBUG)
     logging.basicConfig(level=level)
-    recipe = read_own_recipe(file.document)
-    if recipe is None:
-        return False
-    return merge_by_files(recipe, file.document, file.text, out, options) is None
+    recipe = read_own_recipe(document)
+    return recipe is not None and merge_by_files(recipe, document, text, out, options) is None
 
 
 def _is_own(path: Path) -> bool:
@@ -102,4 +99,4 @@ def _is_own(path: Path) -> bool:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return False
-    return re.search(r"^merge_method:\s*['\"]?(layer_swap|delta_revert)\b", text, re.M) is not None
+    return bool(re.search(r"^merge_method:\s*['\"]?(layer_swap|delta_revert)\b", text, re.M))

@@ -71,6 +71,8 @@ def weighted_inputs(
         for weight in (*weights, side):
             if not math.isfinite(weight) or weight < 0:
                 raise ValueError(f"weight {weight} must be a finite number, 0 or more")
+        if math.isinf(sum(weights)):
+            raise ValueError("the weights of one role sum to more than a number holds")
         totals[role] = math.fsum(weights)
         if totals[role] == 0:
             raise ValueError("the weights of one role sum to 0: nothing to average")
@@ -83,11 +85,13 @@ def weighted_inputs(
         role: side * math.prod(total for other, total in totals.items() if other != role) / common
         for role, side in sides.items()
     }
+    divisors = dict.fromkeys(totals, 1.0)
     if not all(1e-6 < factors[role] * totals[role] < 1e6 for role in sides):
         # Products that leave the range of floats: shares of each role in place of whole numbers.
-        factors = {role: w / max(sides.values()) / totals[role] for role, w in sides.items()}
+        factors = {role: side / max(sides.values()) for role, side in sides.items()}
+        divisors = totals
     chosen = [
-        (position, factor * given.weight)
+        (position, factor * (given.weight / divisors[role]))
         for role, factor in factors.items()
         for position, given in enumerate(inputs)
         if given.role == role and given.weight

@@ -195,11 +195,14 @@ def _replace(folder: Path, out: Path, holder: Path) -> None:
     old = {path.name for path in out.iterdir()} & (new | _renewed(out))
     replaced.mkdir()
     arriving.mkdir()
-    with _undone_on_failure(out, replaced, sorted(old, key=lambda name: name != "config.json")):
-        with _undone_on_failure(holder, arriving, [folder.name]):
-            order = sorted(new, key=lambda name: name == "config.json")
-            with _undone_on_failure(arriving / folder.name, out, order):
-                pass
+    first = sorted(old, key=lambda name: name != "config.json")
+    last = sorted(new, key=lambda name: name == "config.json")
+    with (
+        _undone_on_failure(out, replaced, first),
+        _undone_on_failure(holder, arriving, [folder.name]),
+        _undone_on_failure(arriving / folder.name, out, last),
+    ):
+        pass
 
 
 def _recover(holder: Path, out: Path) -> None:

@@ -23,7 +23,12 @@ from mergekit.config import InputModelDefinition
 from mergekit.io.tasks import LoaderCache
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint, name_list, read_checkpoint
-from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings, own_problems
+from layerswap_method.checkpoint.compatible import (
+    merge_problems,
+    merge_warnings,
+    own_problems,
+    vocabulary_problems,
+)
 from layerswap_method.errors import InputError, LayerSwapError, describe_error, nearest
 from layerswap_method.mergekit_plugin.run import log_lines, tensor_bar
 from layerswap_method.methods import layer_swap_merge
@@ -124,6 +129,8 @@ def _check(recipe: Recipe, checkpoints: Sequence[Checkpoint], options: Any) -> N
         problems = [problem for each in checkpoints for problem in own_problems(each)]
     else:
         problems = list(merge_problems(checkpoints, by_row=by_feature, **how))
+    if not problems and not aligned:  # mergekit reads the rows of every model
+        problems = list(vocabulary_problems(checkpoints))
     InputError.raise_any(f"{recipe.method()} recipe", problems)
     for warning in merge_warnings(checkpoints, dtype=recipe.written_dtype, **how):
         LOG.warning("%s", warning)

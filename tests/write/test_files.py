@@ -18,7 +18,7 @@ from layerswap_method.checkpoint.stored import read_header
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.methods.linear import merge_of_one
 from layerswap_method.recipe.references import Model
-from layerswap_method.tensors import MixReader, Term, TensorMix, mixes_to_json, read_mix
+from layerswap_method.tensors import MixReader, TensorMix, Term, mixes_to_json, read_mix
 from layerswap_method.write.files import verify_files, write_files
 from layerswap_method.write.layout import INDEX, lay_out
 from tests.standins.merging import merge_of, recipe, roles, tensors_of

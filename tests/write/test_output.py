@@ -40,9 +40,11 @@ def texts(folder):
     return {name: each.decode() for name, each in content(folder).items() if name[0] != "."}
 
 
-def replace(out, key="k"):
-    with temporary_output(out, key) as folder:
-        fill(folder, NEW)
+def replace(out, key="k", files=NEW, raised=None, **options):
+    with temporary_output(out, key, **options) as folder:
+        fill(folder, files)
+        if raised is not None:
+            raise raised
 
 
 @pytest.fixture
@@ -261,18 +263,16 @@ def test_the_same_merge_twice_at_once(tmp_path):
 def test_what_fails_leaves_nothing_unless_it_is_to_be_resumed(tmp_path, caplog):
     out = fill(tmp_path / "out", OLD)
     for raised in (ValueError, KeyboardInterrupt):
-        with pytest.raises(raised), temporary_output(out, "k") as folder:
-            fill(folder, NEW)
-            raise raised
+        with pytest.raises(raised):
+            replace(out, raised=raised)
         assert left_in(tmp_path) == []
-    with pytest.raises(KeyboardInterrupt), temporary_output(out, "k", resume=True) as folder:
-        fill(folder, {"model.safetensors": "half"})
-        raise KeyboardInterrupt
-    with temporary_output(out, "other") as folder:
-        fill(folder, NEW)
+    half = {"model.safetensors": "half"}
+    with pytest.raises(KeyboardInterrupt):
+        replace(out, files=half, raised=KeyboardInterrupt, resume=True)
+    replace(out, "other")
     assert ".layerswap-k.partial" in caplog.text
     with temporary_output(out, "k", resume=True) as folder:
-        assert texts(folder) == {"model.safetensors": "half"}
+        assert texts(folder) == half
         fill(folder, NEW)
     assert texts(out) == NEW | STAYS
 

@@ -131,10 +131,11 @@ def temporary_output(out: Path, key: str | None = None, *, resume: bool = False)
             try:
                 _replace(folder, place, holder)
             except OSError as error:
-                what = f"the merge is finished and cannot be moved there: {error.strerror}"
+                what = "the merge is finished and cannot be moved there"
                 if not folder.exists():
-                    folder, what = holder / _REPLACED, "is merged; what else was in the folder"
-                raise LayerSwapError(f"{out}: {what}; it is in {folder}") from error
+                    what = "the merge is there, and other files of that folder cannot be moved back"
+                    folder = holder / _REPLACED
+                raise LayerSwapError(f"{out}: {what} ({error.strerror}); see {folder}") from error
             is_moved = True
         finally:
             if is_moved or not (resume or is_whole):

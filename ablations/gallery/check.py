@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablations.gallery.find import find_recipe, recipe_files
+from ablations.gallery.find import find_recipe, is_shipped, recipe_files
 from ablations.gallery.findings import Finding, Level, line_of
 from ablations.gallery.header import header_problems
 from ablations.gallery.models import Known, look_up
@@ -19,7 +19,7 @@ from layerswap_method.errors import InputError
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.layer_swap_merge import check_swap_modules, large_swap_warning
-from layerswap_method.methods.read import read_own_recipe
+from layerswap_method.methods.read import read_own_recipe, read_recipe
 from layerswap_method.recipe.document import DTYPES, Recipe, dtype_problems
 from layerswap_method.recipe.references import named_models
 from layerswap_method.recipe.strict_yaml import parse_yaml
@@ -65,10 +65,11 @@ def check_recipe(path: Path, *, hub: bool = True) -> list[Finding]:
         document = parse_yaml(text, "recipe")
         if not isinstance(document, dict):
             raise InputError("it is not a recipe; write merge_method:, models: and base_model:")
-        said += _document_findings(document, hub=hub)
+        said += _document_findings(document, hub=hub, shipped=is_shipped(path))
     except InputError as error:
         said += _errors(error)
-    said += [("warning", problem) for problem in header_problems(text)]
+    if is_shipped(path):
+        said += [("warning", problem) for problem in header_problems(text)]
     found = [
         Finding(file=str(path), level=level, message=message, line=line_of(text, message))
         for level, message in dict.fromkeys(said)
@@ -82,16 +83,20 @@ def _errors(error: InputError) -> Iterator[Said]:
         yield "error", problem
 
 
-def _document_findings(document: Mapping[str, Any], *, hub: bool) -> Iterator[Said]:
+def _document_findings(
+    document: Mapping[str, Any], *, hub: bool, shipped: bool
+) -> Iterator[Said]:
     try:
         _check_form(document)
     except InputError as error:
         yield from _errors(error)
-    references = list(dict.fromkeys(named_models(document)))
+    recipe = _own_recipe(document)
+    first = () if recipe is None else recipe.references
+    references = list(dict.fromkeys([*first, *named_models(document)]))
     for reference in references:
         yield from _unpinned(reference)
     try:
-        yield from _model_findings(document, references, hub=hub)
+        yield from _model_findings(document, references, hub=hub, shipped=shipped)
     except InputError as error:  # a checkpoint that cannot be read
         yield from _errors(error)
 
@@ -104,6 +109,7 @@ def _check_form(document: Mapping[str, Any]) -> None:
         check_form(document)
         if found := [*unknown_parameters(document), *dtype_problems(document)]:
             raise InputError.from_problems("recipe", found)
+        read_recipe(document)
 
 
 def _unpinned(reference: str) -> Iterator[Said]:
@@ -119,11 +125,13 @@ def _unpinned(reference: str) -> Iterator[Said]:
 
 
 def _model_findings(
-    document: Mapping[str, Any], references: Sequence[str], *, hub: bool
+    document: Mapping[str, Any], references: Sequence[str], *, hub: bool, shipped: bool
 ) -> Iterator[Said]:
     known = {reference: look_up(reference, hub=hub) for reference in references}
     for reference, model in known.items():
-        if model.problem is not None:
+        if model.error is not None and not shipped:  # the gallery's are made by its own commands
+            yield "error", model.error
+        elif model.problem is not None:
             what = f"{reference}: {model.problem}"
             yield "note", f"{what}; its layers and shapes were not checked"
     yield from _depth_findings(document, known)
@@ -142,9 +150,12 @@ def _model_findings(
             checkpoints, dtype=dtype or None, rows_from=givers, aligned=aligned
         ):
             yield "warning", warning
-    if checkpoints and isinstance(recipe, LayerSwapRecipe):
+    if checkpoints and recipe is not None:
         try:
-            check_swap_modules(recipe.parameters, checkpoints[0].name, checkpoints[0].tensors)
+            checkpoints[0].depth()
+            if isinstance(recipe, LayerSwapRecipe):
+                first = checkpoints[0]
+                check_swap_modules(recipe.parameters, first.name, first.tensors)
         except InputError as error:
             yield from _errors(error)
 

@@ -33,6 +33,11 @@ def shipped_recipes() -> dict[str, Path]:
     return {name: path for name, path in _shipped().items() if not _is_of_training(name)}
 
 
+def is_shipped(path: Path) -> bool:
+    """Return whether a file is one of the gallery's: beside the package, or inside it."""
+    return any(path.resolve().is_relative_to(root.resolve()) for root in _roots()[1:])
+
+
 def recipe_files(root: Path) -> list[Path]:
     """Return every recipe below `root`, without the training configurations in `experts`."""
     files = sorted(root.rglob("*.yml"))

@@ -9,6 +9,7 @@ from ablations.models.find import find_model
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.config import read_config
 from layerswap_method.errors import InputError, first_line
+from layerswap_method.recipe.references import is_folder, is_hub_id, is_there
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,9 @@ class Known:
     problem: str | None = None
     """Why nothing is known of it; None where something is."""
 
+    error: str | None = None
+    """What a merge says of it; None where the hub may have it."""
+
 
 def look_up(reference: str, *, hub: bool) -> Known:
     """Return what is known of a model: its headers if it is here, else its config from the hub.
@@ -41,16 +45,21 @@ def look_up(reference: str, *, hub: bool) -> Known:
     try:
         folder = find_model(reference, download=False).folder
     except InputError as error:
+        if not any(_is_on_hub(part) for part in reference.split("+")):
+            return Known(reference, problem=_short(error, reference), error=error.message)
         model = reference.partition("+")[0]
-        if not hub or model.count("/") != 1 or model.startswith((".", "/", "~")):
-            local = model.startswith((".", "/", "~")) or model.count("/") != 1
-            said = _short(error, reference) if local else "is not on this machine"
-            return Known(reference, problem=said)
+        if not hub or not _is_on_hub(model):
+            return Known(reference, problem="is not on this machine")
         return _from_hub(reference, model)
-    if not any(folder.glob("*.safetensors")):  # a cache that holds the config only
+    weights = ("*.safetensors", "*.bin", "*.pt*")
+    if not any(next(folder.glob(each), None) for each in weights):  # a cache with the config only
         return Known(reference, depth=read_config(reference, folder).num_hidden_layers)
     checkpoint = read_checkpoint(reference, folder)
     return Known(reference, depth=checkpoint.num_layers, checkpoint=checkpoint)
+
+
+def _is_on_hub(path: str) -> bool:
+    return is_hub_id(path) and not is_there(path) and not is_folder(Path(path).parent)
 
 
 def _from_hub(reference: str, model: str) -> Known:

@@ -79,8 +79,14 @@ class Checkpoint:
         """Return `num_layers`.
 
         Raises:
-            InputError: where neither config nor names say it.
+            InputError: where neither config nor names say it, or for an encoder with a decoder.
         """
+        layered = [name for name in self.tensors if decoder_layer(name) is not None]
+        if all(any(f"{stack}." in name for name in layered) for stack in ("encoder", "decoder")):
+            raise InputError(
+                f"{self.name} has the layers of an encoder and of a decoder; what is merged by "
+                "layer is one text decoder"
+            )
         if self.num_layers is None:
             raise InputError(f"{self.name}: its config does not say how many layers it has")
         return self.num_layers

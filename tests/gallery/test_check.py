@@ -12,6 +12,7 @@ import yaml
 from click.testing import CliRunner
 
 from ablations.cli import main
+from ablations.gallery.header import header_problems
 from ablations.gallery.findings import Finding, as_github, line_of
 from tests.recipes.documents import RECIPES, ROOT
 from tests.recipes.hub import serve_hub
@@ -126,13 +127,19 @@ def test_dtype_traps_are_warnings(tmp_path: Path, experts: dict[str, Path]) -> N
 
 
 def test_warnings_fail_only_if_asked(tmp_path: Path, experts: dict[str, Path]) -> None:
-    path = written(tmp_path, swap(experts, bottom_layers=1, top_layers=1), header="")
+    path = written(tmp_path, swap(experts, bottom_layers=2, top_layers=1), header="")
     code, found = check(path)
-    assert (code, len(found)) == (0, 1)
-    assert found[0]["message"].startswith("it has no header; begin with comments that say What:")
+    assert (code, [finding["level"] for finding in found]) == (0, ["warning"])
+    assert "3 of the 4 layers" in found[0]["message"], "and none of a header: not the gallery's"
     assert check(path, "--strict")[0] == 2
-    some = written(tmp_path, yaml.safe_load(path.read_text()), header=HEADER.replace("# So", "# "))
-    assert "its header does not say Source:" in check(some)[1][0]["message"]
+
+
+def test_what_a_header_of_the_gallery_lacks() -> None:
+    assert header_problems(HEADER) == []
+    (none,) = header_problems("merge_method: linear\n")
+    assert none.startswith("it has no header; begin with comments that say What:")
+    (lacking,) = header_problems(HEADER.replace("# So", "# "))
+    assert "its header does not say Source:" in lacking
 
 
 def test_parameters_that_mergekits_own_methods_do_not_have(
@@ -177,13 +184,18 @@ def test_a_config_on_the_hub_is_enough_for_the_layer_counts(
     assert len(unpinned) == 2
 
 
-def test_what_is_not_here_is_a_note(tmp_path: Path, experts: dict[str, Path]) -> None:
-    document = swap({**experts, "language": tmp_path / "gone"}, bottom_layers=1, top_layers=1)
-    code, found = check(written(tmp_path, document), "--offline")
-    assert code == 0
-    (note,) = found
-    assert note["level"] == "note"
-    assert "no such folder" in note["message"]
+def test_a_folder_that_is_not_here_is_an_error_and_a_hub_id_a_note(
+    tmp_path: Path, experts: dict[str, Path]
+) -> None:
+    for language, code, level in (
+        (tmp_path / "gone", 2, "error"),
+        (tmp_path / "tsk", 2, "error"),
+        ("nobody/gone@main", 0, "note"),
+    ):
+        given: Any = {**experts, "language": language}
+        path = written(tmp_path, swap(given, bottom_layers=1, top_layers=1))
+        found = check(path, "--offline")
+        assert (found[0], [finding["level"] for finding in found[1]]) == (code, [level])
 
 
 def test_github_shows_findings_beside_the_lines() -> None:

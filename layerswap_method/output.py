@@ -10,7 +10,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from layerswap_method.errors import InputError, LayerSwapError
@@ -55,35 +55,38 @@ def output_folder(out_path: str) -> Path:
 
 def check_output(out: Path, inputs: Collection[Path]) -> None:
     """Check that a merge may be written to `out`, and that it can be."""
-    try:
-        is_dangling = out.is_symlink() and not out.exists()
-        is_file = out.exists() and not out.is_dir()
-    except OSError as error:  # a name too long for the file system
-        raise InputError(f"the output folder {out}: {error.strerror}; give another") from error
-    if is_dangling:
-        raise InputError(f"{out}: the output path is a broken link; give a folder")
-    if is_file:
-        raise InputError(f"{out}: the output path is a file; give a folder")
-    place = out.resolve()
-    for folder in (each.resolve() for each in inputs):
-        if place == folder:
-            raise InputError(f"{out}: the output folder is one of the merge's inputs; give another")
-        if folder in place.parents and folder.is_dir():
-            raise InputError(
-                f"{out}: the output folder is inside {folder}, which the merge reads; give another"
-            )
-    if not out.exists():
-        return
-    if not os.access(out, os.W_OK | os.X_OK):
-        raise InputError(f"{out}: the output folder may not be written; give another")
-    held = sorted(path.name for path in out.iterdir() if not path.match(_PARTIAL))
-    is_merge = any((out / name).is_file() for name in _MERGED)
-    is_merge = is_merge or any(out.glob(f"{_PARTIAL}/{_REPLACED}"))  # killed while it was replaced
-    if held and not is_merge:
+    if (problem := _place_problem(out, [each.resolve() for each in inputs])) is not None:
+        raise InputError(f"{out}: {problem}; give another")
+    held = sorted(path.name for path in out.glob("*") if not path.match(_PARTIAL))
+    was_killed = any(out.glob(f"{_PARTIAL}/{_REPLACED}"))  # while it was replaced
+    if held and not _is_merge(out) and not was_killed:
         raise InputError(
             f"{out}: the folder has files that no merge has written ({', '.join(held[:3])}); give "
             "another folder, or empty it"
         )
+
+
+def _place_problem(out: Path, inputs: Collection[Path]) -> str | None:
+    try:
+        if out.is_symlink() and not out.exists():
+            return "the output path is a broken link"
+        if out.exists() and not out.is_dir():
+            return "the output path is a file"
+    except OSError as error:  # a name too long for the file system
+        return f"the output folder cannot be used: {error.strerror}"
+    place = out.resolve()
+    if place in inputs:
+        return "the output folder is one of the merge's inputs"
+    for folder in inputs:
+        if folder in place.parents and folder.is_dir():
+            return f"the output folder is inside {folder}, which the merge reads"
+    if out.exists() and not os.access(out, os.W_OK | os.X_OK):
+        return "the output folder may not be written"
+    return None
+
+
+def _is_merge(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in _MERGED)
 
 
 @contextmanager
@@ -113,7 +116,7 @@ def temporary_output(out: Path, key: str | None = None, *, resume: bool = False)
         elif left != holder and (left / out.name).exists():
             LOG.warning("%s belongs to a merge that runs or was killed; then delete it", left)
     folder = holder / out.name  # mergekit prints the last part of the path on the model card
-    is_whole, is_moved = False, False
+    is_spare = not resume
     with _exclusive_lock(holder), _ended_by_sigterm():
         try:
             _recover(holder, place)
@@ -127,18 +130,20 @@ def temporary_output(out: Path, key: str | None = None, *, resume: bool = False)
                 raise
             except OSError as error:
                 raise LayerSwapError(f"{out}: cannot be written: {error.strerror}") from error
-            is_whole = True
+            is_spare = False  # until all of it is in its place
             try:
                 _replace(folder, place, holder)
             except OSError as error:
                 what = "the merge is finished and cannot be moved there"
                 if not folder.exists():
-                    what = "the merge is there, and other files of that folder cannot be moved back"
+                    what = "the merge is there, and what else was there cannot be moved back"
                     folder = holder / _REPLACED
-                raise LayerSwapError(f"{out}: {what} ({error.strerror}); see {folder}") from error
-            is_moved = True
+                raise LayerSwapError(
+                    f"{out}: {what} ({error.strerror}); it is in {folder}"
+                ) from error
+            is_spare = True
         finally:
-            if is_moved or not (resume or is_whole):
+            if is_spare:
                 shutil.rmtree(holder, ignore_errors=True)
 
 
@@ -157,9 +162,6 @@ def give_folder_mode(folder: Path) -> None:
 
     safetensors (0.8) and `tempfile` write files that only their owner may read, whatever the umask
     says: useless to others on shared storage.
-
-    Args:
-        folder: made under the umask, with files of ours only; changes their modes, not its own.
     """
     mode = folder.stat().st_mode & 0o666
     for path in folder.rglob("*"):
@@ -196,14 +198,18 @@ def _replace(folder: Path, out: Path, holder: Path) -> None:
     old = {path.name for path in out.iterdir()} & (new | _renewed(out))
     replaced.mkdir()
     arriving.mkdir()
-    first = sorted(old, key=lambda name: name != "config.json")
-    last = sorted(new, key=lambda name: name == "config.json")
-    with (
-        _undone_on_failure(out, replaced, first),
-        _undone_on_failure(holder, arriving, [folder.name]),
-        _undone_on_failure(arriving / folder.name, out, last),
-    ):
-        pass
+    moves = [(out / name, replaced / name) for name in sorted(old, key=_is_config, reverse=True)]
+    moves.append((folder, arriving / folder.name))
+    moves += [(arriving / folder.name / name, out / name) for name in sorted(new, key=_is_config)]
+    with ExitStack() as undo:
+        for source, target in moves:
+            source.replace(target)
+            undo.callback(target.replace, source)
+        undo.pop_all()
+
+
+def _is_config(name: str) -> bool:
+    return name == "config.json"
 
 
 def _recover(holder: Path, out: Path) -> None:
@@ -211,12 +217,10 @@ def _recover(holder: Path, out: Path) -> None:
     replaced, arriving = holder / _REPLACED, holder / _ARRIVING
     if holder.parent != out:
         _restore(replaced, out)
-    elif arriving.is_dir() and (parts := list(arriving.iterdir())):
-        for path in sorted(parts[0].iterdir(), key=lambda path: path.name == "config.json"):
-            path.replace(out / path.name)
-    elif replaced.is_dir():
-        for path in sorted(replaced.iterdir(), key=lambda path: path.name == "config.json"):
-            path.replace(out / path.name)
+    else:
+        source = next(arriving.glob("*"), replaced)
+        for name in sorted((path.name for path in source.glob("*")), key=_is_config):
+            (source / name).replace(out / name)
     for folder in (replaced, arriving):
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -236,24 +240,8 @@ def _restore(replaced: Path, out: Path) -> None:
 
 def _renewed(folder: Path) -> set[str]:
     """Return the names of what an earlier merge wrote in `folder`; none where it is no merge."""
-    if not any((folder / name).is_file() for name in _MERGED):
-        return set()
-    return {path.name for pattern in _RENEWED for path in folder.glob(pattern)}
-
-
-@contextmanager
-def _undone_on_failure(source: Path, target: Path, names: Collection[str]) -> Iterator[None]:
-    """Move entries of a folder to another one; a failure here or in the body moves them back."""
-    done: list[str] = []
-    try:
-        for name in names:
-            (source / name).replace(target / name)
-            done.append(name)
-        yield
-    except BaseException:
-        for name in reversed(done):
-            (target / name).replace(source / name)
-        raise
+    patterns = _RENEWED if _is_merge(folder) else ()
+    return {path.name for pattern in patterns for path in folder.glob(pattern)}
 
 
 @contextmanager
@@ -278,15 +266,14 @@ def _ended_by_sigterm() -> Iterator[None]:
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     )
-    if not is_free:
-        yield
-        return
 
     def end(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
 
-    signal.signal(signal.SIGTERM, end)
+    if is_free:
+        signal.signal(signal.SIGTERM, end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if is_free:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -264,7 +264,7 @@ def test_a_tensor_goes_back_if_any_set_names_it(by_feature):
     [
         ({"threshold": 0.1, "keep_fraction": 0.5}, "drop one"),
         ({"threshold": float("inf")}, "finite"),
-        ({"keep_fraction": 1.1}, "less than or equal to 1"),
+        ({"keep_fraction": 1.1}, "1 or less"),
         ({"keep_fraction": "0.5"}, "keep_fraction"),
         ({"revert_layers": "4-0"}, "revert_layers '4-0'"),
         ({"revert_modules": "atention"}, "'attention'"),

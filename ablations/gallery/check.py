@@ -83,9 +83,7 @@ def _errors(error: InputError) -> Iterator[Said]:
         yield "error", problem
 
 
-def _document_findings(
-    document: Mapping[str, Any], *, hub: bool, shipped: bool
-) -> Iterator[Said]:
+def _document_findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Iterator[Said]:
     try:
         _check_form(document)
     except InputError as error:

@@ -91,9 +91,9 @@ def test_tied_embeddings(experts, loads, tmp_path):
     """Older checkpoints store a tied head as a copy; the other expert does not."""
     tied, untied = experts("llama_tied"), experts("llama")
     for models in ((tied.task, untied.language), (untied.task, tied.language)):
+        document = recipe(dict(zip(("task", "language"), models, strict=True)), SWAP.parameters())
         with pytest.raises(InputError, match=r"ties its output embedding .* untie the first"):
-            named = dict(zip(("task", "language"), models, strict=True))
-            merge(recipe(named, SWAP.parameters()), tmp_path / "refused")
+            merge(document, tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
     folder = with_head(tied.task, tmp_path / "task")
     models = {"task": folder, "language": tied.language}

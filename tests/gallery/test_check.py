@@ -12,8 +12,8 @@ import yaml
 from click.testing import CliRunner
 
 from ablations.cli import main
-from ablations.gallery.header import header_problems
 from ablations.gallery.findings import Finding, as_github, line_of
+from ablations.gallery.header import header_problems
 from tests.recipes.documents import RECIPES, ROOT
 from tests.recipes.hub import serve_hub
 from tests.standins import merging

@@ -52,9 +52,7 @@ def test_the_program_imports_no_mergekit_and_writes_what_run_merge_writes(
         *files_of(within)
     }
     if kind == "averages":
-        assert_same(
-            stored(within), expected(SWAP, stored(experts.task), stored(experts.language))
-        )
+        assert_same(stored(within), expected(SWAP, stored(experts.task), stored(experts.language)))
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import shutil
 
 import pydantic
 import pytest
-import torch
 import yaml
 from click.testing import CliRunner
 from mergekit.config import MergeConfiguration
@@ -16,10 +14,8 @@ from ablations.cli import main as layerswap
 from ablations.gallery.check import check_recipe
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.program import _merge as program_merge
-from tests.mergekit_plugin.conftest import save_llama, write_recipe
-from tests.standins.merging import linear_recipe, recipe, revert_recipe
-from tests.standins.tokenizers import save_word_tokenizer, words
-from tests.standins.tuned import restored, rewritten, train_adapter, tune, uneven
+from tests.mergekit_plugin.conftest import write_recipe
+from tests.standins.merging import linear_recipe, revert_recipe
 
 
 def checked(path):
@@ -155,7 +151,9 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "first", "fragments"), FORMS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("changes", "first", "fragments"), FORMS, ids=lambda value: str(value)[:40]
+)
 def test_a_wrong_layer_swap_recipe(changes, first, fragments, experts, merge, tmp_path):
     said = assert_one_text(own(experts, changes, first), tmp_path, merge)
     assert said.startswith("layer_swap recipe: ")

@@ -302,4 +302,6 @@ def test_a_damaged_adapter(experts, refused, tmp_path):
     adapter = tmp_path / "adapter"
     train_adapter(experts.base, adapter, r=2, target_modules=["q_proj"])
     (adapter / "adapter_model.safetensors").write_bytes(b"not safetensors")
-    refused(experts.with_models(f"{experts.base}+{adapter}"), "adapter_model.safetensors", "damaged")
+    refused(
+        experts.with_models(f"{experts.base}+{adapter}"), "adapter_model.safetensors", "damaged"
+    )

@@ -216,7 +216,7 @@ def test_dora_adapters_are_merged_anew_every_time(tuned, tmp_path, caplog):
     assert not torch.equal(*seen)
     assert "is more than low-rank changes" in caplog.text
     assert not list(cache.iterdir())
-    with pytest.raises(InputError, match="--lora-merge-cache .*: cannot be made"):
+    with pytest.raises(InputError, match=r"--lora-merge-cache .*: cannot be made"):
         merge(document, tmp_path / "out", lora_merge_cache=str(file))
     assert not (tmp_path / "out").exists()
 
@@ -278,7 +278,9 @@ def test_a_model_written_anew_between_two_merges_is_read_anew(tmp_path):
     ],
 )
 def test_what_would_fail_after_the_merge_is_said_before(changes, message, tmp_path):
-    folders = {role: save_llama(tmp_path / role, seed) for seed, role in enumerate(("task", "language"))}
+    folders = {
+        role: save_llama(tmp_path / role, seed) for seed, role in enumerate(("task", "language"))
+    }
     document = recipe(folders, SWAP.parameters(), **changes)
     with pytest.raises(InputError, match=message):
         merge(document, tmp_path / "new" / "out", copy_tokenizer=True)

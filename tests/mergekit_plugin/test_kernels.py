@@ -65,7 +65,11 @@ def test_every_placement(placement):
     if placement == "random":
         chosen = {"seed": 3}
     plan = build_plan(8, placement=placement, **counts, **chosen)
-    sides = {"task": TASK, "language": LANGUAGE, "average": expected(Swap(8, 0, 0, 8, 0), TASK, LANGUAGE)}
+    sides = {
+        "task": TASK,
+        "language": LANGUAGE,
+        "average": expected(Swap(8, 0, 0, 8, 0), TASK, LANGUAGE),
+    }
     merged = swapped({"placement": placement, **counts, **chosen})
     for name in LAYER_NAMES:
         source = plan.sources[int(name.split(".")[2])]
@@ -230,7 +234,8 @@ def merged_in_memory(document):
     try:
         tasks = list(planner.plan_in_memory())
     except TypeError as error:  # mergekit 0.1.5 with pydantic of today, for every method
-        assert "abstract class Task" in str(error)
+        if "abstract class Task" not in str(error):
+            raise
         given = {"dtype": None}
         tasks = [
             ReturnTensor.model_construct(weight_info=weight, tensor_task=task, **given)

@@ -166,28 +166,6 @@ def test_shares_of_soups_go_with_magnitude_weights(tuned, tmp_path):
     check(out, {"average": wanted}, lambda name: "average")
 
 
-def shares(document, out):
-    rows = plan_file(merge(document, out))["deltas"]["weights"]
-    return [row["share_of_average"] for row in rows]
-
-
-def test_laws_of_magnitude_weights(tuned, tmp_path):
-    """A change twice as large counts half; neither roles nor the base's dtype change a weight."""
-    base, document = stored(tuned["base"]), recipe(tuned, SOUP)
-    first = shares(document, tmp_path / "first")
-    farther = rewritten(
-        tuned["math"], tmp_path / "math", lambda name, t: base[name] + 2 * (t - base[name].float())
-    )
-    other = shares(recipe({**tuned, "math": farther}, SOUP), tmp_path / "other")
-    assert other[0] / other[1] == pytest.approx(first[0] / first[1] / 2, rel=1e-4)
-    for entry, role in zip(document["models"], ("language", "task"), strict=True):
-        entry["parameters"]["role"] = role
-    assert shares(document, tmp_path / "swapped") == first
-    assert_same(stored(tmp_path / "swapped"), stored(tmp_path / "first"))
-    wide = rewritten(tuned["base"], tmp_path / "wide", lambda name, tensor: tensor.float())
-    assert shares(recipe({**tuned, "base": wide}, SOUP), tmp_path / "of_wide") == first
-
-
 REVERTS = [
     ({"bottom_layers": 2, "top_layers": 1}, {0, 1, 7}, ()),
     ({"revert_layers": "3", "top_layers": 1}, {3, 7}, ()),
@@ -215,8 +193,8 @@ def test_layers_modules_and_features_go_back(
         if layer in layers or (None if layer is None else part_of(name)) in modules:
             return torch.zeros(ours[name].shape, dtype=torch.bool)
         change = row_change(name, ours[name], theirs[name], "llama")
-        threshold = plan["threshold"] if "keep_fraction" in parameters else parameters.get(
-            "threshold", 0.0
+        threshold = (
+            plan["threshold"] if "keep_fraction" in parameters else parameters.get("threshold", 0.0)
         )
         return (change >= threshold).expand(ours[name].shape)
 

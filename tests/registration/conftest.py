@@ -1,7 +1,6 @@
-"""Built once: the wheel, links to the packages it needs, and two experts to merge."""
+"""Built once: the wheel, an environment that has it, and two experts to merge."""
 
-from collections.abc import Callable
-from pathlib import Path
+import shutil
 
 import pytest
 import torch
@@ -13,34 +12,39 @@ from tests.standins.zoo import make_model
 
 
 @pytest.fixture(scope="session")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packages(tmp_path_factory):
     return mirror_packages(tmp_path_factory.mktemp("borrowed") / "site-packages")
 
 
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory):
     return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture
-def new_environment(tmp_path: Path, packages: Path) -> Callable[[], Environment]:
-    count = iter(range(9))
-    return lambda: Environment.create(tmp_path / f"venv{next(count)}", packages)
-
-
-@pytest.fixture
-def environment(new_environment: Callable[[], Environment]) -> Environment:
-    return new_environment()
-
-
-@pytest.fixture
-def with_wheel(environment: Environment, wheel: Path) -> Environment:
-    environment.install(wheel)
-    return environment
+def environment(tmp_path, packages):
+    return Environment.create(tmp_path / "venv", packages)
 
 
 @pytest.fixture(scope="session")
-def experts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def installed(tmp_path_factory, packages, wheel):
+    """Return an environment with the wheel. Do not change it; see `changed`."""
+    made = Environment.create(tmp_path_factory.mktemp("installed") / "venv", packages)
+    made.install(wheel)
+    return made
+
+
+@pytest.fixture
+def changed(installed, tmp_path):
+    """Return that environment; what is changed in its packages is put back."""
+    kept = shutil.copytree(installed.site_packages, tmp_path / "kept", symlinks=True)
+    yield installed
+    shutil.rmtree(installed.site_packages)
+    shutil.copytree(kept, installed.site_packages, symlinks=True)
+
+
+@pytest.fixture(scope="session")
+def experts(tmp_path_factory):
     """Two random Llama models of four layers, without a tokenizer."""
     root = tmp_path_factory.mktemp("experts")
     roles = enumerate(("task", "language"))
@@ -49,7 +53,7 @@ def experts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def recipe(experts: dict[str, Path], tmp_path: Path) -> Path:
+def recipe(experts, tmp_path):
     """One bottom and one top layer from the language expert."""
     path = tmp_path / "recipe.yml"
     document = merging.recipe(experts, {"bottom_layers": 1, "top_layers": 1}, dtype="float32")

@@ -1,18 +1,22 @@
-"""After `pip install`, stock mergekit knows `layer_swap`; after uninstall nothing is left."""
+"""Installed in a fresh environment: mergekit knows our methods; uninstalled or damaged: its own."""
 
 import json
-from collections.abc import Callable
+import shutil
 from pathlib import Path
 
+import mergekit
 import pytest
+import yaml
 from safetensors.torch import load_file
 
 from ablations.gallery.find import recipe_files
-from tests.registration.environment import REPOSITORY, Environment
+from tests.registration.environment import REPOSITORY
 
 KNOWN = """
+import mergekit.merge
 from mergekit import merge_methods
-print("layer_swap" in {method.spec.name for method in merge_methods.registered_methods()})
+names = {method.spec.name for method in merge_methods.registered_methods()}
+print("linear" in names, len({"layer_swap", "delta_revert"} & names))
 """
 PYTHON_API = """
 import sys, yaml
@@ -23,7 +27,7 @@ from mergekit.options import MergeOptions
 def merge(recipe, folder):
     text = open(recipe).read()
     config = MergeConfiguration.model_validate(yaml.safe_load(text))
-    run_merge(config, folder, options=MergeOptions(), config_source=text)
+    run_merge(config, folder, options=MergeOptions(clone_tensors=True), config_source=text)
 """
 SPAWN = """
 import multiprocessing, sys
@@ -33,11 +37,14 @@ if __name__ == "__main__":
     worker = multiprocessing.get_context("spawn").Process(target=merging.merge, args=sys.argv[1:])
     worker.start()
     worker.join()
-    print(worker.exitcode, "mergekit.merge" in sys.modules)
+    print(worker.exitcode)
 """
+REGISTER = "import layerswap_method; layerswap_method.register(); layerswap_method.register()"
+FINDERS = "import sys; print(*(type(finder).__name__ for finder in sys.meta_path))"
+MODULES = "import sys, json; print(json.dumps(sorted(sys.modules)))"
 
 
-def assert_swapped(folder: Path, experts: dict[str, Path]) -> None:
+def assert_swapped(folder, experts):
     """The recipe's merge: layers 0 and 3 from the language expert, 1 and 2 from the task one."""
     merged = {}
     for shard in folder.glob("*.safetensors"):
@@ -49,122 +56,88 @@ def assert_swapped(folder: Path, experts: dict[str, Path]) -> None:
     assert not sources["task"][name].equal(sources["language"][name])
 
 
-def test_a_bare_interpreter_imports_nothing_more(with_wheel: Environment) -> None:
-    modules = "import sys, json; print(json.dumps(sorted(sys.modules)))"
-    finders = "import sys; print(*(type(finder).__name__ for finder in sys.meta_path))"
-    with_hook = json.loads(with_wheel.code(modules).stdout)
-    assert with_wheel.code(finders).stdout.split().count("LayerSwapStart") == 1
-    with_wheel.uninstall()
-    assert json.loads(with_wheel.code(modules).stdout) == with_hook
-    assert "LayerSwapStart" not in with_wheel.code(finders).stdout
+def test_a_bare_interpreter_imports_nothing_more(installed, environment):
+    assert installed.code(FINDERS).stdout.split().count("LayerSwapStart") == 1
+    assert installed.code(MODULES).stdout == environment.code(MODULES).stdout
+    # The `.pth` runs before the current folder is on the path: a checkout imports itself.
+    (environment.root / "layerswap_method").mkdir()
+    (environment.root / "layerswap_method" / "__init__.py").write_text("")
+    pth = installed.site_packages / "layerswap.pth"
+    shutil.copy(pth, environment.site_packages)
+    found = environment.code("import layerswap_method; print(layerswap_method.__file__)").stdout
+    assert Path(found.strip()).is_relative_to(environment.root / "layerswap_method")
+    (line,) = pth.read_text().splitlines()
+    assert line.startswith("import ")
+    assert pth.read_text() == (REPOSITORY / "layerswap.pth").read_text()
 
 
-def test_a_checkout_imports_itself_beside_an_installed_copy(with_wheel: Environment) -> None:
-    """The `.pth` runs before the current folder is on the path: it must not import the package."""
-    (with_wheel.root / "layerswap_method").mkdir()
-    (with_wheel.root / "layerswap_method" / "__init__.py").write_text("")
-    where = "import layerswap_method; print(layerswap_method.__file__)"
-    found = Path(with_wheel.code(where).stdout.strip())
-    assert found.parent == with_wheel.root / "layerswap_method"
-
-
-def test_the_wheel_carries_recipes_and_no_tests(with_wheel: Environment) -> None:
-    package = with_wheel.site_packages / "layerswap_method"
-    shipped = {path.relative_to(package / "_recipes") for path in package.glob("_recipes/**/*.yml")}
-    assert shipped == {
-        path.relative_to(REPOSITORY / "recipes") for path in REPOSITORY.glob("recipes/**/*.yml")
-    }
-    assert not (with_wheel.site_packages / "tests").exists()
-    for name in ("layerswap_method", "ablations"):
-        assert (with_wheel.site_packages / name / "py.typed").exists()
+@pytest.mark.parametrize("first", [REGISTER, "import mergekit", "import layerswap_method.errors"])
+def test_there_is_one_hook_whoever_loads_it(first, installed):
+    """Two copies of the hook would not know of each other what they did."""
+    look = """
+import sys
+import mergekit
+from layerswap_method import autoload
+print([type(f) is autoload.LayerSwapFinder for f in sys.meta_path if "LayerSwap" in repr(f)])
+"""
+    assert installed.code(f"{first}\n{look}").stdout.strip() == "[True]"
 
 
 @pytest.mark.slow
-def test_the_wheel_works_without_a_clone(with_wheel: Environment) -> None:
-    """Recipes, studies, tasks and what goes upstream come along; commands find them."""
-    listed = with_wheel.run("layerswap", "recipes", "list", "--format", "json").stdout
-    shipped = recipe_files(REPOSITORY / "recipes")
-    assert len(json.loads(listed)) == len(shipped) > 40
-    shown = with_wheel.run("layerswap", "recipes", "show", "swahili").stdout
-    assert shown == (REPOSITORY / "recipes" / "swahili.yml").read_text()
-    with_wheel.run("layerswap", "recipes", "copy", "swahili", "mine")
-    with_wheel.run("layerswap", "check", "--offline", "mine/swahili.yml")
-    drawn = with_wheel.run("layerswap", "plan", "mine/swahili.yml", "--layers", "32").stdout
+def test_the_wheel_works_without_a_clone(installed):
+    """Recipes, studies, tasks and what goes upstream come along, and no tests."""
+    listed = installed.run("layerswap", "recipes", "list", "--format", "json").stdout
+    assert len(json.loads(listed)) == len(recipe_files(REPOSITORY / "recipes")) > 40
+    installed.run("layerswap", "recipes", "copy", "swahili", "mine")
+    installed.run("layerswap", "check", "--offline", "mine/swahili.yml")
+    drawn = installed.run("layerswap", "plan", "mine/swahili.yml", "--layers", "32").stdout
     assert "layers: language 0-4,30-31; task 5-29" in drawn
-    assert "layer_count" in with_wheel.run("layerswap", "run", "--help").stdout
-    assert "layerswap_mgsm_sw" in with_wheel.run("layerswap", "tasks").stdout
-    for module in ("layerswap_method.upstream", "ablations.studies", "ablations.tasks.generated"):
-        folder = with_wheel.site_packages / Path(*module.split("."))
-        there = {path.relative_to(folder) for path in folder.rglob("*") if path.suffix != ".pyc"}
-        source = REPOSITORY / Path(*module.split("."))
-        ours = {path.relative_to(source) for path in source.rglob("*") if path.suffix != ".pyc"}
-        assert {path for path in there if path.name != "__pycache__"} == {
-            path for path in ours if path.name != "__pycache__"
-        }
+    assert "layer_count" in installed.run("layerswap", "run", "--help").stdout
+    assert "layerswap_mgsm_sw" in installed.run("layerswap", "tasks").stdout
+    packages = installed.site_packages
+    assert not (packages / "tests").exists()
+    assert (packages / "layerswap_method" / "py.typed").exists()
+    shipped = packages / "layerswap_method" / "_recipes"
+    for there, source in (
+        (shipped, REPOSITORY / "recipes"),
+        *(
+            (packages / Path(*module.split(".")), REPOSITORY / Path(*module.split(".")))
+            for module in ("layerswap_method.upstream", "ablations.studies", "ablations.tasks")
+        ),
+    ):
+        files, ours = (
+            {p.relative_to(root) for p in root.rglob("*") if p.is_file() and p.suffix != ".pyc"}
+            for root in (there, source)
+        )
+        assert files == ours
 
 
 @pytest.mark.slow
-def test_wheel_with_mergekit_yaml(
-    with_wheel: Environment, recipe: Path, experts: dict[str, Path], tmp_path: Path
-) -> None:
-    with_wheel.run("mergekit-yaml", recipe, tmp_path / "merged")
-    assert_swapped(tmp_path / "merged", experts)
-
-
-@pytest.mark.slow
-def test_wheel_in_a_spawned_process(
-    with_wheel: Environment, recipe: Path, experts: dict[str, Path], tmp_path: Path
-) -> None:
-    (with_wheel.root / "merging.py").write_text(PYTHON_API)
-    (with_wheel.root / "spawn.py").write_text(SPAWN)
-    done = with_wheel.run(with_wheel.python, "spawn.py", recipe, tmp_path / "merged")
+def test_ways_into_an_installed_mergekit(installed, recipe, experts, tmp_path):
+    installed.run("mergekit-yaml", recipe, tmp_path / "program")
+    (installed.root / "merging.py").write_text(PYTHON_API)
+    (installed.root / "spawn.py").write_text(SPAWN)
+    done = installed.run(installed.python, "spawn.py", recipe, tmp_path / "spawned")
     assert done.stdout.split()[:1] == ["0"], done.stderr
-    assert_swapped(tmp_path / "merged", experts)
+    merge = f"{PYTHON_API}\nmerge({str(recipe)!r}, {str(tmp_path / 'isolated')!r})"
+    installed.code(merge, "-I")
+    for name in ("program", "spawned", "isolated"):
+        assert_swapped(tmp_path / name, experts)
 
 
 @pytest.mark.slow
-def test_wheel_with_the_python_api_in_isolated_mode(
-    with_wheel: Environment, recipe: Path, experts: dict[str, Path], tmp_path: Path
-) -> None:
-    merge = f"{PYTHON_API}\nmerge({str(recipe)!r}, {str(tmp_path / 'merged')!r})"
-    with_wheel.code(merge, "-I")
-    assert_swapped(tmp_path / "merged", experts)
-
-
-@pytest.mark.slow
-def test_editable_with_mergekit_multi(
-    environment: Environment, recipe: Path, experts: dict[str, Path], tmp_path: Path
-) -> None:
+def test_editable_with_mergekit_multi_and_uninstalled(environment, recipe, experts, tmp_path):
+    before = environment.listing()
     environment.install("--editable", REPOSITORY)
+    assert before < environment.listing()
     where = environment.code("import layerswap_method; print(layerswap_method.__file__)").stdout
     assert Path(where.strip()).parent == REPOSITORY / "layerswap_method"
-
     multi = tmp_path / "multi.yml"
     multi.write_text(f"name: swapped\n{recipe.read_text()}")
-    environment.run(
-        "mergekit-multi",
-        multi,
-        "--intermediate-dir",
-        tmp_path / "out",
-        "--out-path",
-        tmp_path / "x",
-    )
+    places = ("--intermediate-dir", tmp_path / "out", "--out-path", tmp_path / "x")
+    environment.run("mergekit-multi", multi, *places)
     assert_swapped(tmp_path / "out" / "swapped", experts)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["wheel", "editable"])
-def test_uninstall_leaves_nothing_and_mergekit_works(
-    new_environment: Callable[[], Environment], wheel: Path, recipe: Path, kind: str
-) -> None:
-    environment = new_environment()
-    before = environment.listing()
-    environment.install(*([wheel] if kind == "wheel" else ["--editable", REPOSITORY]))
-    assert environment.code(KNOWN).stdout.strip() == "True"
-    assert before < environment.listing()
-
     environment.uninstall()
-
     assert environment.listing() == before
     done = environment.run("mergekit-yaml", recipe, environment.root / "merged", check=False)
     assert done.returncode != 0
@@ -173,44 +146,108 @@ def test_uninstall_leaves_nothing_and_mergekit_works(
 
 
 @pytest.mark.slow
-def test_register_where_no_pth_is_read(environment: Environment, wheel: Path) -> None:
+def test_register_where_no_pth_is_read(environment, wheel):
     target = environment.root / "target"
     environment.install("--target", target, wheel)
     path = f"import sys; sys.path.append({str(target)!r})"
-    assert environment.code(f"{path}\n{KNOWN}").stdout.strip() == "False"
+    for before, after, known in (
+        ("", "", "0"),
+        (REGISTER, "", "2"),
+        ("import mergekit.merge", REGISTER, "2"),
+        (REGISTER, "import mergekit.merge", "2"),
+    ):
+        assert environment.code(f"{path}\n{before}\n{after}\n{KNOWN}").stdout.split()[1] == known
+    # As with a user-wide install below a virtual environment's own: two `.pth` run.
+    environment.install(wheel)
+    done = environment.code(f"import site; site.addsitedir({str(target)!r})\n{KNOWN}")
+    assert done.stdout.split() == ["True", "2"]
+    assert "layerswap" not in done.stderr
 
-    register = "import layerswap_method; layerswap_method.register(); layerswap_method.register()"
-    before = environment.code(f"{path}\n{register}\n{KNOWN}").stdout.strip()
-    after = environment.code(f"{path}\nimport mergekit.merge\n{register}\n{KNOWN}").stdout.strip()
-    assert (before, after) == ("True", "True")
+
+def delete_package(package):
+    shutil.rmtree(package)
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        "from layerswap_method import _hook",
-        "import layerswap_method; layerswap_method.register(); layerswap_method.register()",
-        "import mergekit",
-        "import layerswap_method.errors",
-    ],
-)
-def test_there_is_one_hook_whoever_loads_it(with_wheel: Environment, first: str) -> None:
-    """Two copies of the hook would not know of each other what they did."""
-    look = """
-import sys
-import mergekit
-from layerswap_method import _hook
-print([type(f) is _hook.LayerSwapFinder for f in sys.meta_path if "LayerSwap" in repr(f)])
-"""
-    assert with_wheel.code(f"{first}\n{look}").stdout.strip() == "[True]"
+def break_hook(package):
+    (package / "autoload.py").write_text("def install(:\n")
+
+
+def break_kernel(package):
+    kernel = package / "mergekit_plugin" / "kernels" / "delta_revert.py"
+    kernel.write_text("import a_library_that_is_not_installed")
 
 
 @pytest.mark.slow
-def test_two_installs_register_once(with_wheel: Environment, wheel: Path) -> None:
-    """As with a user-wide install below a virtual environment's own: two `.pth` run."""
-    second = with_wheel.root / "second"
-    with_wheel.install("--target", second, wheel)
-    also = f"import site; site.addsitedir({str(second)!r})"
-    done = with_wheel.code(f"{also}\n{KNOWN}")
-    assert done.stdout.split() == ["True"]
-    assert "layerswap" not in done.stderr
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (delete_package, "No module named 'layerswap_method'"),
+        (break_hook, "SyntaxError"),
+        (break_kernel, "a_library_that_is_not_installed"),
+    ],
+)
+def test_damage_is_one_warning_and_mergekit_works_on(damage, reason, changed, recipe, tmp_path):
+    """Methods of which a part is missing are withdrawn, not left half working."""
+    damage(changed.site_packages / "layerswap_method")
+    bare = changed.code("import json, email.message; print('up')")
+    assert (bare.stdout, bare.stderr) == ("up\n", "")
+    done = changed.code(KNOWN)
+    assert done.stdout.split() == ["True", "0"]
+    (warning,) = (line for line in done.stderr.splitlines() if "layerswap" in line)
+    for part in (reason, "pip install --force-reinstall", "pip uninstall layerswap"):
+        assert part in warning
+    assert "Traceback" not in done.stderr
+    if damage is break_kernel:
+        done = changed.code(f"import mergekit.merge\n{REGISTER}", check=False)
+        assert "LayerSwapError: layer_swap could not be registered with mergekit" in done.stderr
+        document = yaml.safe_load(recipe.read_text()) | {"tokenizer": {"source": "base"}}
+        recipe.write_text(yaml.safe_dump(document))
+        done = changed.run("mergekit-yaml", recipe, tmp_path / "merged", check=False)
+        assert done.returncode == 1
+        assert "Unimplemented merge method layer_swap" in done.stderr
+
+
+UPSTREAM = """
+
+from mergekit.merge_methods import base, easy_define
+
+for _name in {names}:
+    @easy_define.merge_method(name=_name, pretty_name="Upstream")
+    def _upstream(group: base.TensorGroup) -> torch.Tensor:
+        return group.entries[0].tensor
+
+    register(_upstream)
+"""
+LOOK = f"""
+import mergekit.merge
+from mergekit import merge_methods
+print([merge_methods.get(name).spec.pretty_name for name in ("layer_swap", "delta_revert")])
+{REGISTER}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [("layer_swap",), ("layer_swap", "delta_revert")])
+def test_a_mergekit_with_methods_of_these_names(names, changed, recipe, tmp_path):
+    """Ours stand aside with a warning each (no Python warning: `-W error` must not break a run)."""
+    copy = changed.site_packages / "mergekit"
+    shutil.copytree(Path(mergekit.__file__).parent, copy)
+    registry = copy / "merge_methods" / "registry.py"
+    registry.write_text(f"import torch\n{registry.read_text()}{UPSTREAM.format(names=names)}")
+    strict = "import mergekit.io, transformers, warnings; warnings.simplefilter('error')\n"
+    done = changed.code(strict + LOOK)
+    assert done.stdout.strip() == str(["Upstream", ["Delta Revert", "Upstream"][len(names) - 1]])
+    said = [line for line in done.stderr.splitlines() if "layerswap" in line]
+    for name, line in zip(names, said, strict=True):
+        assert f"has a merge method `{name}` of its own" in line
+        assert "pip uninstall layerswap" in line
+    theirs = tmp_path / "theirs"
+    changed.run("mergekit-yaml", recipe, theirs, "--no-copy-tokenizer")
+    assert not (theirs / "layer_swap_plan.json").exists()
+    if len(names) == 1:
+        document = yaml.safe_load(recipe.read_text())
+        document |= {"merge_method": "delta_revert", "models": document["models"][1:]}
+        del document["models"][0]["parameters"]
+        recipe.write_text(yaml.safe_dump(document))
+        changed.run("mergekit-yaml", recipe, tmp_path / "ours", "--no-copy-tokenizer")
+        assert (tmp_path / "ours" / "delta_revert_plan.json").is_file()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -35,10 +36,7 @@ class LayerSwapFinder:
     """Lets the finders after it find the watched modules, and completes them after they ran."""
 
     def find_spec(
-        self,
-        name: str,
-        path: Sequence[str] | None = None,
-        target: ModuleType | None = None,
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the spec another finder has for a watched module, else None."""
         is_program = name == _PROGRAM and Path(sys.argv[0]).stem == "mergekit-yaml"
@@ -57,7 +55,7 @@ class LayerSwapFinder:
 def install() -> None:
     """Watch mergekit's imports from now on, and complete what has been imported already.
 
-    Does nothing that was done before. Does not raise; see `failure`.
+    A second call does nothing. Does not raise; see `failure`.
     """
     for finder in sys.meta_path:
         if type(finder).__name__ == "LayerSwapStart":  # what layerswap.pth put there
@@ -66,7 +64,7 @@ def install() -> None:
         sys.meta_path.insert(0, LayerSwapFinder())
     for name in _CALLBACKS:
         if name in sys.modules:
-            _complete(name, sys.modules[name])
+            _complete(sys.modules[name])
 
 
 def _watch(loader: Any, is_program: bool) -> None:
@@ -81,28 +79,27 @@ def _watch(loader: Any, is_program: bool) -> None:
 
     def exec_module(module: ModuleType) -> None:
         vars(loader).pop("exec_module", None)
-        if not is_program:
-            original(module)
-            _complete(module.__name__, module)
-            return
-        try:
-            from layerswap_method.mergekit_plugin.program import lazy_main
-        except Exception as error:
-            _give_up(error)
-            original(module)
-        else:
-            module.main = lazy_main(module, original)  # type: ignore[attr-defined]
+        if is_program:
+            try:
+                from layerswap_method.mergekit_plugin.program import lazy_main
+
+                module.main = lazy_main(module, original)  # type: ignore[attr-defined]
+                return
+            except Exception as error:
+                _give_up(error)
+        original(module)
+        _complete(module)
 
     loader.exec_module = exec_module
 
 
-def _complete(name: str, module: ModuleType) -> None:
+def _complete(module: ModuleType) -> None:
     if failure is not None:
         return
     try:
         from layerswap_method.mergekit_plugin import registration
 
-        getattr(registration, _CALLBACKS[name])(module)
+        getattr(registration, _CALLBACKS[module.__name__])(module)
     except Exception as error:
         _give_up(error)
 
@@ -121,9 +118,7 @@ def _give_up(error: Exception) -> None:
         type(error).__name__,
         error,
     )
-    try:
+    with suppress(Exception):  # where the registration is what is damaged, it registered nothing
         from layerswap_method.mergekit_plugin import registration
 
         registration.withdraw()
-    except Exception:  # the registration itself is what is damaged: it registered nothing
-        pass

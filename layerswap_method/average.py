@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import reduce
+from typing import TYPE_CHECKING, NamedTuple
 
-from layerswap_method.plan import ROLES, Role, Source
+from layerswap_method.plan import ROLES, Source
 
 if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True)
-class Input:
+class Input(NamedTuple):
     """One model of a merge, or its tensor."""
 
     role: str | None = None
@@ -27,8 +26,7 @@ class Input:
     """Whether it is the base model; an expert may be that as well."""
 
 
-@dataclass(frozen=True)
-class WeightedInputs:
+class WeightedInputs(NamedTuple):
     """A tensor as ``sum_k(coefficients[k] * inputs[k]) / sum_k(coefficients[k])``."""
 
     inputs: tuple[int, ...]
@@ -36,15 +34,6 @@ class WeightedInputs:
 
     coefficients: tuple[float, ...]
     """One an input, above 0."""
-
-
-def needed_roles(source: Source, side_weights: tuple[float, float]) -> tuple[Role, ...]:
-    """Return the roles whose tensors `source` reads; () for the base."""
-    if source == "base":
-        return ()
-    if source != "average":
-        return (source,)
-    return tuple(role for role, weight in zip(ROLES, side_weights, strict=True) if weight != 0)
 
 
 def weighted_inputs(
@@ -55,62 +44,55 @@ def weighted_inputs(
 ) -> WeightedInputs:
     """Return which of the inputs make the tensor `name`, task experts before language experts.
 
-    With a_i, b_j the models' weights, A, B their sums and w_t, w_l the roles' weights, an average
-    of both roles is (arXiv 2410.01335, Algorithm 1 line 8 over the soups of its Table 6)::
+    With a_i, b_j the models' weights, A, B their sums and w_t, w_l the roles' `side_weights`, an
+    average of both roles is (arXiv 2410.01335, Algorithm 1 line 8 over the soups of its Table 6)::
 
         (w_t * sum_i(a_i x_i)/A + w_l * sum_j(b_j y_j)/B) / (w_t + w_l)
 
     The coefficients are ``w_t a_i B/m`` and ``w_l b_j A/m``, with m the greatest common divisor of
     A and B where both are whole: whole weights give whole coefficients, and the only division is
     the last step. One role alone has the coefficients a_i.
-
-    Args:
-        name: for messages.
-        source: where the tensor comes from.
-        inputs: what there is to make it of.
-        side_weights: weights of (task, language) in an average of the two.
-
-    Raises:
-        ValueError: if an input that the source needs is missing, a weight is negative or not
-            finite, or the weights of a role or of both sides sum to 0.
     """
     if source == "base":
         position = next((i for i, given in enumerate(inputs) if given.is_base), None)
         if position is None:
             raise ValueError(f"{name}: the base model does not have this tensor")
         return WeightedInputs((position,), (1.0,))
-    roles = needed_roles(source, side_weights)
-    if not roles:
+    sides: dict[str, float] = {source: 1.0}
+    if source == "average":
+        sides = {role: w for role, w in zip(ROLES, side_weights, strict=True) if w}
+    if not sides:
         raise ValueError("task_weight and language_weight are both 0: nothing to average")
-    sides = dict(zip(ROLES, side_weights, strict=True)) if len(roles) > 1 else {roles[0]: 1.0}
     totals: dict[str, float] = {}
-    for role in roles:
+    for role, side in sides.items():
         weights = [given.weight for given in inputs if given.role == role]
         if not weights:
             raise ValueError(f"{name}: no {role} expert holds this tensor, but {source} needs it")
-        for weight in (*weights, sides[role]):
+        for weight in (*weights, side):
             if not math.isfinite(weight) or weight < 0:
                 raise ValueError(f"weight {weight} must be a finite number, 0 or more")
-        totals[role] = sum(weights) if math.isinf(sum(weights)) else math.fsum(weights)
-        if math.isinf(totals[role]):
+        if math.isinf(sum(weights)):
             raise ValueError("the weights of one role sum to more than a number holds")
+        totals[role] = math.fsum(weights)
         if totals[role] == 0:
             raise ValueError("the weights of one role sum to 0: nothing to average")
     common = 1.0
-    if len(roles) > 1 and all(total == int(total) for total in totals.values()):
+    if len(sides) == 1:
+        sides = dict.fromkeys(sides, 1.0)
+    elif all(total == int(total) for total in totals.values()):
         common = float(math.gcd(*(int(total) for total in totals.values())))
     factors = {
-        role: sides[role] * math.prod(t for other, t in totals.items() if other != role) / common
-        for role in roles
+        role: side * math.prod(total for other, total in totals.items() if other != role) / common
+        for role, side in sides.items()
     }
     divisors = dict.fromkeys(totals, 1.0)
-    if not all(1e-6 < factors[role] * totals[role] < 1e6 for role in roles if sides[role]):
+    if not all(1e-6 < factors[role] * totals[role] < 1e6 for role in sides):
         # Products that leave the range of floats: shares of each role in place of whole numbers.
-        factors = {role: sides[role] / max(sides.values()) for role in roles}
+        factors = {role: side / max(sides.values()) for role, side in sides.items()}
         divisors = totals
     chosen = [
-        (position, factors[role] * (given.weight / divisors[role]))
-        for role in roles
+        (position, factor * (given.weight / divisors[role]))
+        for role, factor in factors.items()
         for position, given in enumerate(inputs)
         if given.role == role and given.weight
     ]
@@ -125,16 +107,9 @@ def weighted_average(
     """Return ``sum_k(coefficients[k] * tensors[k]) / sum_k(coefficients[k])``, rounded once.
 
     The sum runs in float32 (float64 where an input or the result is float64), value by value: a
-    part of the tensors gives that part of the average. One tensor alone is returned itself (an
-    alias, bit-identical), cast where `out_dtype` differs.
-
-    Args:
-        tensors: floating tensors of one shape on one device; not modified.
-        coefficients: one a tensor, above 0.
-        out_dtype: dtype of the result; None takes the promoted dtype of the inputs.
-
-    Raises:
-        ValueError: for no tensor, differing shapes, or lengths that differ.
+    part of the tensors gives that part of the average. `out_dtype` is that of the result; None
+    takes the promoted one of the inputs. One tensor alone is returned itself (an alias,
+    bit-identical), cast where its dtype differs.
     """
     import torch
 
@@ -142,9 +117,7 @@ def weighted_average(
         raise ValueError("nothing to average: no tensor with a coefficient above 0")
     if any(tensor.shape != tensors[0].shape for tensor in tensors):
         raise ValueError(f"shapes differ: {[tuple(tensor.shape) for tensor in tensors]}")
-    dtype = tensors[0].dtype
-    for tensor in tensors[1:]:
-        dtype = torch.promote_types(dtype, tensor.dtype)
+    dtype = reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
     result = out_dtype or dtype
     if len(tensors) == 1:
         return tensors[0].to(result)

@@ -1,7 +1,4 @@
-"""The exception tree of the project. Knows how an error reads; not where it is raised.
-
-    LayerSwapError          exit code 1: something failed that the user may not have caused
-    └── InputError          exit code 2: what the user wrote (recipe, option, path) is wrong
+"""The errors of the project, and texts for them.
 
 Both are ``click.ClickException``: `mergekit-yaml` and `layerswap` are click commands, so the
 message reaches the user as one text without a traceback, while a bug keeps its traceback.
@@ -16,13 +13,13 @@ import click
 
 
 class LayerSwapError(click.ClickException):
-    """A failure with one clear message: what, where, what to do. Exit code 1."""
+    """Something failed that the user may not have caused: what, where, what to do. Exit code 1."""
 
     exit_code = 1
 
 
 class InputError(LayerSwapError):
-    """The input is wrong in a way its author can mend. Exit code 2."""
+    """What the user wrote (recipe, option, path) is wrong. Exit code 2."""
 
     exit_code = 2
     problems: tuple[str, ...] = ()
@@ -34,19 +31,23 @@ class InputError(LayerSwapError):
 
         A problem of several lines, such as another such list, stands indented below its first.
         """
-        lines = [problem.replace("\n", "\n    ") for problem in problems]
-        listed = "\n".join(f"  - {problem}" for problem in lines)
-        one = f"{where}: {problems[0]}" if len(problems) == 1 else ""
-        error = cls(one or f"{where}: {len(problems)} problems\n{listed}")
+        if len(problems) == 1:
+            error = cls(f"{where}: {problems[0]}")
+        else:
+            listed = ["  - " + problem.replace("\n", "\n    ") for problem in problems]
+            error = cls("\n".join([f"{where}: {len(problems)} problems", *listed]))
         error.problems = tuple(problems)
         return error
 
+    @classmethod
+    def raise_any(cls, where: str, problems: Iterable[str]) -> None:
+        """Raise `from_problems` of all problems; do nothing where there is none."""
+        if found := list(problems):
+            raise cls.from_problems(where, found)
+
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the valid name closest to `name`, or ``""``.
-
-    Small and capital letters count as the same: ``MGSM`` is close to ``mgsm``.
-    """
+    """Return ``"; did you mean 'x'?"`` for the name closest to `name`, in any case, or ``""``."""
     lowered = {choice.lower(): choice for choice in sorted(choices)}
     found = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
     return f"; did you mean {lowered[found[0]]!r}?" if found else ""
@@ -60,8 +61,7 @@ def nearest_of(name: str, choices: Iterable[str]) -> str:
 
 def with_valid(text: str, choices: Iterable[str]) -> str:
     """Return the text of an error, followed by all valid names."""
-    names = f"alid are {', '.join(choices)}"
-    return f"{text} V{names}" if text.endswith("?") else f"{text}; v{names}"
+    return f"{text}{' Valid' if text.endswith('?') else '; valid'} are {', '.join(choices)}"
 
 
 def first_line(error: BaseException) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator
 
+_PART = re.compile(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?")
 _MOST_LAYERS = 100_000
 """Layer numbers from here on are refused before a range is written out."""
 
@@ -15,41 +17,37 @@ def parse_layers(
     """Return the ascending layers of a string such as ``"0-4,30,31"`` (0-based, ends included).
 
     Raises:
-        ValueError: for an empty string, anything but numbers and ranges, a range that runs
-            backwards, a layer named twice, one beyond `num_layers`, or one that no model has.
+        ValueError: for anything but numbers and ranges of layers that are there, each once.
     """
     layers: set[int] = set()
-    shown = repr(text if len(text) <= 80 else f"{text[:77]}...")
+    shown = text if len(text) <= 80 else f"{text[:77]}..."
+    where = f"{name} {shown!r}"
     for part in text.split(","):
-        first, dash, last = (piece.strip() for piece in part.strip().partition("-"))
-        if not _is_number(first) or (dash and not _is_number(last)):
+        match = _PART.fullmatch(part)
+        if match is None:
             raise ValueError(
-                f"{name} {shown}: {part.strip()!r} is neither a layer nor a range; "
+                f"{where}: {part.strip()!r} is neither a layer nor a range; "
                 "write layers and ranges (ends included) such as '0-4,30,31'"
             )
-        for number in (first, last):
+        numbers = [number for number in match.groups() if number is not None]
+        for number in numbers:
             if len(number.lstrip("0")) >= len(str(_MOST_LAYERS)):
                 raise ValueError(
-                    f"{name} {shown}: layer {number[:40]} does not exist; no model "
-                    f"has {_MOST_LAYERS} layers"
+                    f"{where}: layer {number[:40]} does not exist; no model has {_MOST_LAYERS} "
+                    "layers"
                 )
-        start, end = int(first), int(last) if dash else int(first)
+        start, end = int(numbers[0]), int(numbers[-1])
         if end < start:
-            raise ValueError(f"{name} {shown}: range {part.strip()!r} runs backwards")
+            raise ValueError(f"{where}: range {part.strip()!r} runs backwards")
         if num_layers is not None and end >= num_layers:
             raise ValueError(
-                f"{name} {shown}: layer {end} does not exist; "
-                f"the model has layers 0 to {num_layers - 1}"
+                f"{where}: layer {end} does not exist; the model has layers 0 to {num_layers - 1}"
             )
         named = range(start, end + 1)
         if twice := layers.intersection(named):
-            raise ValueError(f"{name} {shown}: layer {min(twice)} is named twice")
+            raise ValueError(f"{where}: layer {min(twice)} is named twice")
         layers.update(named)
     return tuple(sorted(layers))
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
 
 
 def format_layers(layers: Iterable[int]) -> str:

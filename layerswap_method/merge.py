@@ -17,8 +17,7 @@ from typing import Any
 from layerswap_method.checkpoint.lora import is_lora, read_adapter_config, unsupported_kind
 from layerswap_method.errors import InputError
 from layerswap_method.output import (
-    PLAN_FILE,
-    REVERT_PLAN_FILE,
+    PLAN_FILES,
     check_output,
     output_folder,
     sync_folder,
@@ -37,8 +36,6 @@ LOG = logging.getLogger("layerswap")
 Find = Callable[[str], ModelFiles]
 """Returns where the model of a reference is; raises `InputError` where it is nowhere."""
 
-_PLAN_FILES = {"layer_swap": PLAN_FILE, "delta_revert": REVERT_PLAN_FILE}
-
 
 @dataclass(frozen=True)
 class WriteOptions:
@@ -48,7 +45,6 @@ class WriteOptions:
     """Bytes of the tensors in one file, at most."""
 
     threads: int = 1
-    """Number of tensors that are written at once."""
 
     verify: bool = False
     """Whether what is written is read again and compared with its sources."""
@@ -60,18 +56,12 @@ class WriteOptions:
     """Whether finished files of an interrupted merge are used, and kept for another."""
 
     with_tokenizer: bool = True
-    """Whether the donor's tokenizer is copied."""
-
     with_card: bool = True
     """Whether README.md and mergekit_config.yml are written."""
 
 
 def find_models(recipe: Recipe, find: Find) -> dict[str, ModelFiles] | str:
-    """Return reference -> where each model of a recipe is, or why only mergekit can merge it.
-
-    Raises:
-        InputError: for a model that is not there.
-    """
+    """Return reference -> where each model of a recipe is, or why only mergekit can merge it."""
     models = {reference: find(reference) for reference in recipe.references}
     for reference, model in models.items():
         if model.adapter is not None and is_lora(model.adapter):
@@ -94,19 +84,11 @@ def write_merge(
 ) -> Iterator[str]:
     """Merge, and yield lines for the log; the output folder appears when it is whole.
 
-    Args:
-        recipe: the recipe.
-        models: reference, as the recipe writes it -> where the model is.
-        out_path: the output folder, as the user wrote it.
-        document: the recipe, as YAML gives it, for the card.
-        text: the recipe as its author wrote it.
-        options: how it is written.
-        bar: shows progress in bytes.
-        progress: wraps names of tensors that are measured.
+    `document` is the recipe as YAML gives it, `text` as its author wrote it, for the card. `bar`
+    shows progress in bytes; `progress` wraps names of tensors that are measured.
 
     Raises:
-        InputError: for an output folder that cannot be, a device that is not there, models that do
-            not fit each other, or files that change meanwhile.
+        InputError: for models, an output folder or a device that do not fit.
         LayerSwapError: where something cannot be written.
     """
     out = output_folder(out_path)
@@ -128,7 +110,7 @@ def write_merge(
             merge.donor, folder, recipe.written_dtype, with_tokenizer=options.with_tokenizer
         )
         if merge.record:
-            name = _PLAN_FILES[str(merge.record["merge_method"])]
+            name = PLAN_FILES[str(merge.record["merge_method"])]
             write_text(folder / name, json.dumps(merge.record, indent=2) + "\n")
         if options.with_card:
             needs_code = needs_remote_code(merge.donor)

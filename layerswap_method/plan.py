@@ -1,4 +1,4 @@
-"""The layer plan: which expert gives each layer and tensor.
+"""The layer plan: which expert gives each layer and tensor, in words and as a picture.
 
 Source: Bandarkar et al., "Layer Swapping for Zero-Shot Cross-Lingual Transfer in Large Language
 Models" (ICLR 2025, arXiv 2410.01335), section 4 and Algorithm 1. Line 5 of the algorithm as
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from layerswap_method.layer_lists import parse_layers, runs_of
+from layerswap_method.layer_lists import format_layers, parse_layers, runs_of
 from layerswap_method.tensor_names import layer_part
 
 Role = Literal["task", "language"]
@@ -115,32 +115,26 @@ def build_plan(
     task; n+t_b+t_u may not pass L, and without a swapped layer there is no transition.
 
     Raises:
-        ValueError: with the numbers, where they do not fit L; for ``delta_share``, which goes by
-            tensors and not by counts.
+        ValueError: with the numbers, where they do not fit L, and for ``delta_share``.
     """
-    transitions = {"bottom_transition": bottom_transition, "top_transition": top_transition}
-    counts = {"bottom_layers": bottom_layers, "top_layers": top_layers, **transitions}
-    zone = (bottom_transition, top_transition)
+    zone = {"bottom_transition": bottom_transition, "top_transition": top_transition}
+    counts = {"bottom_layers": bottom_layers, "top_layers": top_layers, **zone}
+    count = bottom_layers + top_layers
+    swapped: Iterable[int] = ()
     if placement == "delta_share":
         raise ValueError(
             "placement: delta_share depends on what the experts changed, which is measured before "
             "a merge of whole checkpoints"
         )
     if placement == "soup":
-        check_counts(num_layers, {})
-        everywhere: Source = "average"
-        return LayerPlan((everywhere,) * num_layers)
-    if placement == "layers":
+        zone = counts = {}
+    elif placement == "layers":
         if language_layers is None:
-            raise ValueError("placement 'layers' needs language_layers, such as '0-4,30,31'")
-        swapped: Iterable[int] = parse_layers(language_layers, num_layers)
-        check_counts(num_layers, {"swapped layers": len(tuple(swapped)), **transitions})
-        return _plan_of_runs(num_layers, runs_of(swapped), *zone)
+            raise ValueError("placement: layers needs language_layers, such as '0-4,30,31'")
+        swapped = parse_layers(language_layers, num_layers)
+        counts = {"swapped layers": len(swapped), **zone}
     check_counts(num_layers, counts)
-    if placement == "outer":
-        runs = [(0, bottom_layers), (num_layers - top_layers, num_layers)]
-        return _plan_of_runs(num_layers, runs, *zone)
-    count = bottom_layers + top_layers
+    sources: list[Source] = ["average" if placement == "soup" else "task"] * num_layers
     if placement == "middle":
         start = (num_layers - count) // 2
         swapped = range(start, start + count)
@@ -148,9 +142,25 @@ def build_plan(
         rng = random.Random(seed)
         drawn = [rng.random() for _ in range(num_layers)]
         swapped = sorted(range(num_layers), key=drawn.__getitem__)[:count]
-    else:
+    elif placement == "alternating":
         swapped = [i * num_layers // count for i in range(count)]
-    return _plan_of_runs(num_layers, runs_of(swapped), *zone)
+    runs = list(runs_of(swapped))
+    if placement == "outer":
+        runs = [(0, bottom_layers), (num_layers - top_layers, num_layers)]
+    elif not runs and any(zone.values()):
+        raise ValueError(
+            f"bottom_transition {bottom_transition} and top_transition {top_transition} have no "
+            "effect: no layer is swapped, so there is no run with neighbours that could be averaged"
+        )
+    for start, end in runs:
+        after, before = range(end, end + bottom_transition), range(start - top_transition, start)
+        for layer in (*after, *before):
+            if 0 <= layer < num_layers:
+                sources[layer] = "average"
+    for start, end in runs:
+        for layer in range(start, end):
+            sources[layer] = "language"
+    return LayerPlan(tuple(sources))
 
 
 def check_counts(num_layers: int, counts: Mapping[str, int]) -> None:
@@ -162,37 +172,13 @@ def check_counts(num_layers: int, counts: Mapping[str, int]) -> None:
             raise ValueError(f"{name} is {count}; it must be 0 or more")
     total = sum(counts.values())
     if total > num_layers:
-        averaged = any(n for name, n in counts.items() if name.endswith("_transition"))
-        shown = [name for name in counts if averaged or not name.endswith("_transition")]
+        zones = {name for name in counts if name.endswith("_transition")}
+        if not any(counts[name] for name in zones):
+            counts = {name: count for name, count in counts.items() if name not in zones}
         raise ValueError(
-            f"{' + '.join(shown)} = {' + '.join(str(counts[name]) for name in shown)} = {total} "
+            f"{' + '.join(counts)} = {' + '.join(map(str, counts.values()))} = {total} "
             f"is more than the model's {num_layers} layers"
         )
-
-
-def _plan_of_runs(
-    num_layers: int, runs: Iterable[tuple[int, int]], after: int, before: int
-) -> LayerPlan:
-    """Return the plan that swaps half-open runs of layers and averages their neighbours."""
-    runs = list(runs)
-    if not runs and (after or before):
-        raise ValueError(
-            f"bottom_transition {after} and top_transition {before} have no effect: no layer is "
-            "swapped, so there is no run with neighbours that could be averaged"
-        )
-    swapped = {layer for start, end in runs for layer in range(start, end)}
-    averaged = {
-        layer
-        for start, end in runs
-        for layer in (*range(end, end + after), *range(start - before, start))
-    }
-    sources: list[Source] = ["task"] * num_layers
-    for layer in range(num_layers):
-        if layer in swapped:
-            sources[layer] = "language"
-        elif layer in averaged:
-            sources[layer] = "average"
-    return LayerPlan(tuple(sources))
 
 
 def tensor_source(
@@ -204,18 +190,11 @@ def tensor_source(
     layer_norms: str = "block",
     swap_modules: str = "all",
 ) -> Source:
-    """Return the source of the tensor `name` in decoder layer `layer` (None: outside).
+    """Return the source of the tensor `name` in the 0-based decoder layer `layer` (None: outside).
 
-    Args:
-        name: full, or below its layer.
-        layer: 0-based.
-        plan: plan of the layers.
-        non_layer: source of everything outside the decoder's layers (section 4.2 item 6).
-        layer_norms: `block`, with their layer, or `average` (Algorithm 1 read literally).
-        swap_modules: `all`, or the part of a layer that moves; the rest is the task expert's.
-
-    Raises:
-        ValueError: if `layer` is not in the plan.
+    `non_layer` is the source of everything outside (section 4.2 item 6). `layer_norms` is `block`,
+    with their layer, or `average` (Algorithm 1 read literally). `swap_modules` is `all` or the part
+    of a layer that moves; the rest is the task expert's.
     """
     if layer is None:
         return non_layer
@@ -227,3 +206,46 @@ def tensor_source(
     if swap_modules not in ("all", part):
         return "task"
     return plan.source_of(layer, part)
+
+
+SYMBOLS: dict[Source, str] = {"language": "█", "average": "▒", "task": "·", "base": "○"}
+"""A source as one character of a drawing."""
+
+
+def describe_plan(plan: LayerPlan) -> str:
+    """Return one line: which layers from whom, for logs."""
+    parts = []
+    for name, sources in (plan.modules or {"": plan.sources}).items():
+        row = LayerPlan(sources)
+        chosen = {source: row.layers_from(source) for source in SYMBOLS}
+        words = [f"{source} {format_layers(layers)}" for source, layers in chosen.items() if layers]
+        parts.append(f"{name} {'; '.join(words)}".strip())
+    return f"{plan.num_layers} layers: {' | '.join(parts)}"
+
+
+def draw_line(plan: LayerPlan) -> str:
+    """Return one character a layer, layer 0 first; of modules, the source of the rest."""
+    return "".join(SYMBOLS[source] for source in plan.sources)
+
+
+def draw_plan(plan: LayerPlan) -> str:
+    """Return a picture: a ruler, one cell a layer (attention above MLP), the legend."""
+    rows = {"input": plan.sources}
+    if plan.modules:
+        rows = {"attn": plan.modules["attention"], "mlp": plan.modules["mlp"]}
+    words: dict[Source, str] = {
+        "language": "language expert",
+        "average": "average of both",
+        "task": "task expert",
+    }
+    if any("base" in row for row in rows.values()):
+        words["base"] = "base"
+    legend = "  ".join(f"{SYMBOLS[source]} {text}" for source, text in words.items())
+    ruler = "".join("|" if layer % 5 == 0 else " " for layer in range(plan.num_layers))
+    return "\n".join(
+        [
+            f"  layer 0 {ruler} {plan.num_layers - 1}",
+            *(f"  {label:5}   {draw_line(LayerPlan(row))} output" for label, row in rows.items()),
+            f"  {legend}",
+        ]
+    )

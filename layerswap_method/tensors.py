@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ class Term(Frozen):
     def all_stored(self) -> tuple[StoredTensor, ...]:
         """Return every stored tensor that is read for the term."""
         change = self.change
-        return (self.stored,) if change is None else (self.stored, change.down, change.up)
+        return (self.stored, change.down, change.up) if change else (self.stored,)
 
     @property
     def dtype(self) -> str:
@@ -63,7 +64,7 @@ class FeatureMask(Frozen):
     """One bit a feature (`deltas.features.FeatureLayout`'s order), packed, in hexadecimal."""
 
     axis: int | None
-    """Axis of the input features; see `deltas.features.input_axis`."""
+    """Axis of the input features (`deltas.features.input_axis`)."""
 
 
 class TensorMix(Frozen):
@@ -91,8 +92,8 @@ class TensorMix(Frozen):
     def copy_of(self) -> StoredTensor | None:
         """Return the stored tensor whose bytes these are; None where something is computed."""
         term = self.terms[0]
-        is_plain = len(self.terms) == 1 and term.cast is None and term.change is None
-        is_plain = is_plain and self.load_dtype is None and self.dtype is None and self.factor == 1
+        changes = (term.cast, term.change, self.load_dtype, self.dtype)
+        is_plain = len(self.terms) == 1 and self.factor == 1 and changes == (None,) * 4
         return term.stored if is_plain else None
 
     @property
@@ -119,12 +120,16 @@ class MixReader:
 
     def __init__(self, mix: TensorMix, device: str = "cpu") -> None:
         """Prepare to read; nothing is read yet."""
+        import torch
+
         self._mix, self._device = mix, device
         self._deltas: dict[int, torch.Tensor] = {}
+        self._first = None if mix.mask is None else _spread_mask(mix.mask, mix.shape)
+        loaded = (torch_dtype(mix.load_dtype or term.dtype) for term in mix.terms)
+        self._loaded = reduce(torch.promote_types, loaded)
         self.shape = mix.shape
         """Shape of the result."""
-        self._first = None if mix.mask is None else _spread_mask(mix.mask, self.shape)
-        self.dtype = torch_dtype(mix.dtype) if mix.dtype is not None else self._loaded_dtype()
+        self.dtype = self._loaded if mix.dtype is None else torch_dtype(mix.dtype)
         """torch dtype of the result."""
 
     @property
@@ -141,26 +146,15 @@ class MixReader:
         return self._rows(0, self._mix.terms[0].stored.rows).view(self.shape)
 
     def blocks(self, rows: slice = slice(None)) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield first row and content of each block of `rows`, which together are that of `read`.
-
-        Args:
-            rows: a range in steps of 1.
-
-        Raises:
-            InputError: as `read`.
-        """
+        """Yield first row and content of each block of `rows` (in steps of 1); see `read`."""
         for block in row_blocks(self.shape, rows):
             yield block.start, self._rows(block.start, block.stop)
 
     def copy_to(self, target: torch.Tensor, window: Sequence[slice] = ()) -> None:
         """Write the tensor, or a window of it, over `target`, cast to that one's dtype.
 
-        Args:
-            target: on any device; of the window's shape.
-            window: a range in steps of 1 for each of the first dimensions; all of the others.
-
-        Raises:
-            InputError: as `read`; a part may then be written.
+        The window, of the target's shape, is a range in steps of 1 for each of the first
+        dimensions, and all of the others. See `read`; after an error a part may be written.
         """
         rows, *others = window or (slice(None),)
         place = target if self.shape else target.view(1)
@@ -169,30 +163,19 @@ class MixReader:
             start = first - begin
             place[start : start + len(block)].copy_(block[(slice(None), *others)])
 
-    def _loaded_dtype(self) -> torch.dtype:
-        import torch
-
-        names = [self._mix.load_dtype or term.dtype for term in self._mix.terms]
-        dtype, *others = (torch_dtype(name) for name in names)
-        for other in others:
-            dtype = torch.promote_types(dtype, other)
-        return dtype
-
     def _rows(self, start: int, stop: int) -> torch.Tensor:
         import torch
 
-        mix, loaded = self._mix, self._loaded_dtype()
-        tensors = []
+        mix, tensors = self._mix, []
         for position in range(len(mix.terms)):
             # An adapter's change is added on the CPU: a GPU would round its product otherwise.
             tensor = self._term_rows(position, start, stop).to(self._device)
             if mix.load_dtype is not None:
                 tensor = tensor.to(torch_dtype(mix.load_dtype))
-            tensors.append(tensor.to(loaded))
+            tensors.append(tensor.to(self._loaded))
         if self._first is not None:
             first = self._first if len(self._first) == 1 else self._first[start:stop]
-            ours, theirs = tensors
-            return torch.where(first.to(self._device), ours, theirs).to(self.dtype).cpu()
+            return torch.where(first.to(self._device), *tensors).to(self.dtype).cpu()
         coefficients = [term.coefficient for term in mix.terms]
         average = weighted_average(tensors, coefficients, self.dtype)
         return (average if mix.factor == 1 else average * mix.factor).cpu()
@@ -236,18 +219,12 @@ class LazyModel(Frozen):
     """The checkpoint; where an adapter is added, without a tied output embedding."""
 
     adapter: Path | None = None
-    """Folder of the adapter."""
-
     changes: Mapping[str, LowRankChange] = {}
     """Tensor name -> what the adapter adds."""
 
     @classmethod
     def read(cls, model: ModelFiles) -> LazyModel:
-        """Return the headers of a model on this machine.
-
-        Raises:
-            InputError: for a checkpoint or an adapter that cannot be read.
-        """
+        """Return the headers of a model on this machine."""
         checkpoint = read_checkpoint(model.name, model.folder)
         if model.adapter is None:
             return cls(name=model.name, checkpoint=checkpoint)
@@ -261,15 +238,15 @@ class LazyModel(Frozen):
     @property
     def warnings(self) -> list[str]:
         """Return what a user should know of the model alone."""
-        found = None if self.adapter is None else other_base(self.adapter, self.checkpoint)
-        return [] if found is None else [found]
+        found = other_base(self.adapter, self.checkpoint) if self.adapter else None
+        return [found] if found else []
 
     def stored(self, name: str) -> StoredTensor:
         """Return the place of a tensor; of a tied output embedding, that of what it is tied to."""
-        checkpoint = self.checkpoint
-        is_tied = is_head(name) and name not in checkpoint.tensors
-        tied_to = checkpoint.embedding if is_tied else None
-        return checkpoint.tensors[tied_to or name]
+        tensors = self.checkpoint.tensors
+        if is_head(name) and name not in tensors:
+            name = self.checkpoint.embedding or name
+        return tensors[name]
 
     def term(self, name: str, coefficient: float = 1.0) -> Term:
         """Return the tensor `name` as a term of a mix.
@@ -277,33 +254,29 @@ class LazyModel(Frozen):
         peft adds an adapter to a model that transformers loaded in one dtype: that of the first
         stored tensor, whatever the config says.
         """
-        stored, cast = self.stored(name), None
-        if self.adapter is not None and stored.dtype in FLOATS:
-            cast = self.checkpoint.first_float
+        stored = self.stored(name)
+        is_cast = self.adapter is not None and stored.dtype in FLOATS
+        cast = self.checkpoint.first_float if is_cast else None
         return Term(
             stored=stored,
             coefficient=coefficient,
-            cast=cast if cast != stored.torch_name else None,
+            cast=None if cast == stored.torch_name else cast,
             change=self.changes.get(stored.name),
         )
 
     def copy_mix(self, name: str, dtype: str | None, out_dtype: str | None = None) -> TensorMix:
         """Return the tensor `name` as it is, cast; a cast to its own dtype is none."""
         term = self.term(name)
-        load = dtype if dtype is not None and dtype != term.dtype else None
+        load = None if dtype == term.dtype else dtype
         result = out_dtype or dtype
-        return TensorMix(
-            terms=(term,),
-            load_dtype=load,
-            dtype=result if result is not None and result != (load or term.dtype) else None,
-        )
+        result = None if result == (load or term.dtype) else result
+        return TensorMix(terms=(term,), load_dtype=load, dtype=result)
 
 
 def weight_names(models: Sequence[LazyModel]) -> tuple[str, ...]:
     """Return the tensors that any of the models stores, in the order of the first one's files."""
-    names = dict.fromkeys(models[0].checkpoint.tensors)
-    heads = [model.checkpoint.head for model in models]
-    names |= dict.fromkeys(head for head in heads if head is not None)
+    heads = (model.checkpoint.head for model in models)
+    names = dict.fromkeys([*models[0].checkpoint.tensors, *filter(None, heads)])
     return tuple(name for name in names if not is_buffer(name))
 
 

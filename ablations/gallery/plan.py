@@ -12,7 +12,6 @@ from ablations.drawing.layer_stacks import Stack, draw_stacks
 from ablations.gallery.find import find_recipe
 from ablations.gallery.models import look_up
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_bytes
-from layerswap_method.drawing import SYMBOLS
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 from layerswap_method.layer_lists import format_layers
@@ -22,7 +21,7 @@ from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.layer_swap_merge import read_plan
 from layerswap_method.output import PLAN_FILE
-from layerswap_method.plan import LayerPlan, Source, tensor_source
+from layerswap_method.plan import SYMBOLS, LayerPlan, Source, tensor_source
 from layerswap_method.recipe.references import named_models
 from layerswap_method.recipe.strict_yaml import read_yaml
 

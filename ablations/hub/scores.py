@@ -18,10 +18,9 @@ from ablations.scoring.records import TaskScore
 from ablations.statistics.as_text import with_interval
 from ablations.study.identity import Fingerprints
 from ablations.tasks.catalog import Task, list_tasks
-from layerswap_method.drawing import describe_plan
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.methods.layer_swap_merge import read_plan
-from layerswap_method.plan import LayerPlan
+from layerswap_method.plan import LayerPlan, describe_plan
 from layerswap_method.recipe.references import named_models
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from ablations.report.wording import (
 )
 from ablations.runner.records import CellRecord
 from ablations.statistics.as_text import p_text, points, with_interval
-from layerswap_method.drawing import describe_plan
+from layerswap_method.plan import describe_plan
 
 _P_NOTE = (
     "p: two-sided. Corrected: by Holm's method for the primary comparisons; all others are "

@@ -10,9 +10,8 @@ from ablations.study.cells import Cell
 from ablations.study.documents import unmerged
 from ablations.study.planning import StudyPlan
 from layerswap_method.checkpoint.stored import torch_dtype
-from layerswap_method.drawing import SYMBOLS, draw_line
 from layerswap_method.methods.read import recipe_by_files
-from layerswap_method.plan import Source
+from layerswap_method.plan import SYMBOLS, Source, draw_line
 
 
 def counted(count: int, thing: str) -> str:

@@ -16,7 +16,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from mergekit.common import ModelPath, ModelReference
+from mergekit.config import InputModelDefinition
+from mergekit.io.tasks import LoaderCache
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint, name_list, read_checkpoint
 from layerswap_method.checkpoint.compatible import (
@@ -27,15 +31,10 @@ from layerswap_method.checkpoint.compatible import (
 )
 from layerswap_method.errors import InputError, LayerSwapError, describe_error, nearest
 from layerswap_method.mergekit_plugin.run import log_lines, tensor_bar
+from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
-from layerswap_method.output import (
-    PLAN_FILE,
-    REVERT_PLAN_FILE,
-    check_output,
-    output_folder,
-    temporary_output,
-)
+from layerswap_method.output import PLAN_FILES, check_output, output_folder, temporary_output
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.references import Model, find_model_files
 from layerswap_method.write.card import write_card
@@ -64,23 +63,25 @@ def merge_by_mergekit(
     out = output_folder(out_path)
     found = {r: find_model_files(r, options.transformers_cache) for r in recipe.references}
     check_output(out, [path for m in found.values() for path in (m.folder, m.adapter) if path])
-    if problems := [*_template_problems(recipe), *_tokenizer_problems(recipe, found, options)]:
-        raise InputError.from_problems(f"{recipe.method()} recipe", problems)
+    problems = [*_template_problems(recipe), *_tokenizer_problems(recipe, found, options)]
+    InputError.raise_any(f"{recipe.method()} recipe", problems)
     with _merged_adapters(found, options) as models:
         checkpoints = [read_checkpoint(r, model.folder) for r, model in models.items()]
         _check(recipe, checkpoints, options)
-        parameters, record, lines = _parameters(recipe, checkpoints, models, options.quiet)
-        log_lines(lines, options.model_dump())
-        config = _configuration(merge_config, recipe, models, parameters)
+        planned = _plan(recipe, checkpoints, models, options.quiet)
+        log_lines(planned.lines, options.model_dump())
+        config = _configuration(merge_config, recipe, models, planned)
         with temporary_output(out) as folder:
             with _failures_in_one_message(verbose=options.verbosity > 0):
-                _forget_loaders()
+                # Held for the life of a process by the reference alone: a folder that was written
+                # anew between two merges would be read as it was.
+                LoaderCache.loaders.clear()
                 run_merge(config, str(folder), options, text)
             _warn_of_lost_tensors(checkpoints[0], folder)
-            name = PLAN_FILE if isinstance(recipe, LayerSwapRecipe) else REVERT_PLAN_FILE
-            (folder / name).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+            plan_file = folder / PLAN_FILES[recipe.method()]
+            plan_file.write_text(json.dumps(planned.record, indent=2) + "\n", encoding="utf-8")
             if options.write_model_card:
-                card = write_card(document, text, out.name, lines)
+                card = write_card(document, text, out.name, planned.lines)
                 (folder / "README.md").write_text(card, encoding="utf-8")
 
 
@@ -91,8 +92,6 @@ def _merged_adapters(found: Mapping[str, Model], options: Any) -> Iterator[dict[
     mergekit names its copies after the paths of model and adapter and never looks at them again: an
     adapter that was trained anew would be merged as it was. A copy for one merge cannot be stale.
     """
-    from mergekit.common import ModelPath, ModelReference
-
     if options.lora_merge_cache:
         try:
             Path(options.lora_merge_cache).mkdir(parents=True, exist_ok=True)
@@ -125,92 +124,85 @@ def _check(recipe: Recipe, checkpoints: Sequence[Checkpoint], options: Any) -> N
     aligned = recipe.aligns_tokens or bool(options.unsafe_truncate_embeddings)
     by_feature = isinstance(recipe, DeltaRevertRecipe) and recipe.parameters.by_feature
     rows_from = set(recipe.embedding_givers) if isinstance(recipe, LayerSwapRecipe) else None
+    how: Any = {"rows_from": rows_from, "aligned": aligned}
     if options.allow_crimes:
         problems = [problem for each in checkpoints for problem in own_problems(each)]
     else:
-        problems = list(
-            merge_problems(checkpoints, rows_from=rows_from, aligned=aligned, by_row=by_feature)
-        )
+        problems = list(merge_problems(checkpoints, by_row=by_feature, **how))
     if not problems and not aligned:  # mergekit reads the rows of every model
         problems = list(vocabulary_problems(checkpoints))
-    if problems:
-        raise InputError.from_problems(f"{recipe.method()} recipe", problems)
-    for warning in merge_warnings(
-        checkpoints, dtype=recipe.written_dtype, rows_from=rows_from, aligned=aligned
-    ):
+    InputError.raise_any(f"{recipe.method()} recipe", problems)
+    for warning in merge_warnings(checkpoints, dtype=recipe.written_dtype, **how):
         LOG.warning("%s", warning)
 
 
-def _parameters(
+class _Planned(NamedTuple):
+    """What mergekit is to do with the plain kernel."""
+
+    inputs: list[tuple[str, dict[str, Any] | None]]
+    """Reference and parameters of every model but the base."""
+
+    parameters: dict[str, Any]
+    record: Mapping[str, Any]
+    """Content of the plan file."""
+
+    lines: Sequence[str]
+    """For log and card."""
+
+
+def _plan(
     recipe: Recipe, checkpoints: Sequence[Checkpoint], models: Mapping[str, Model], quiet: bool
-) -> tuple[dict[str, Any], Mapping[str, Any], list[str]]:
-    """Return parameters for the kernel, content of the plan file, and lines for log and card."""
+) -> _Planned:
+    """Return the kernel's parameters, with what is measured before the merge."""
     progress = partial(tensor_bar, quiet=quiet)
     if isinstance(recipe, DeltaRevertRecipe):
         merge = recipe.merge(models, progress)
         parameters = recipe.parameters.model_dump(exclude_none=True, exclude={"keep_fraction"})
         if (threshold := merge.record["threshold"]) is not None:
             parameters["threshold"] = threshold
-        return parameters, merge.record, list(merge.lines)
-    from layerswap_method.methods import layer_swap_merge
-
+        return _Planned([(recipe.expert, None)], parameters, merge.record, merge.lines)
     assert isinstance(recipe, LayerSwapRecipe)
     spec = recipe.parameters
-    plan, measured = layer_swap_merge.lay_out(recipe, checkpoints[0], models, progress)
-    record = layer_swap_merge.plan_record(recipe, plan, measured)
+    measured = layer_swap_merge.lay_out(recipe, checkpoints[0], models, progress)
+    record = layer_swap_merge.plan_record(recipe, measured.plan, measured)
     lines = list(layer_swap_merge.log_lines(record))
-    sides = spec.side_weights if measured is None else measured.side_weights
-    weights = [entry.parameters.weight for entry in recipe.experts]
-    if measured is not None:
-        weights = list(measured.weights)
-        if recipe.aligns_tokens:
-            lines.append(_ALIGNED)
-            record["deltas"]["note"] = _ALIGNED
-    for warning in layer_swap_merge.large_swap_warning(spec, plan):
+    if recipe.aligns_tokens and "deltas" in record:
+        lines.append(_ALIGNED)
+        record["deltas"]["note"] = _ALIGNED
+    for warning in layer_swap_merge.large_swap_warning(spec, measured.plan):
         LOG.warning("%s", warning)
+    inputs: list[tuple[str, dict[str, Any] | None]] = [
+        (entry.model, {"role": entry.parameters.role, "weight": weight})
+        for entry, weight in zip(recipe.experts, measured.weights, strict=True)
+    ]
     parameters = {
-        "plan": plan.to_text(),
-        "task_weight": sides[0],
-        "language_weight": sides[1],
+        "plan": measured.plan.to_text(),
+        "task_weight": measured.side_weights[0],
+        "language_weight": measured.side_weights[1],
         **spec.model_dump(include={"non_layer", "layer_norms", "swap_modules"}),
-        "weights": weights,
     }
-    return parameters, record, lines
+    return _Planned(inputs, parameters, record, lines)
 
 
 def _configuration(
-    merge_config: Any, recipe: Recipe, models: Mapping[str, Model], parameters: dict[str, Any]
+    merge_config: Any, recipe: Recipe, models: Mapping[str, Model], planned: _Planned
 ) -> Any:
     """Return mergekit's configuration with folders for references and the kernel's parameters."""
-    from mergekit.common import ModelPath, ModelReference
-    from mergekit.config import InputModelDefinition
-
-    weights = parameters.pop("weights", None)
     folders = {
         reference: ModelReference(model=ModelPath(path=str(model.folder)))
         for reference, model in models.items()
     }
-    if isinstance(recipe, LayerSwapRecipe):
-        assert weights is not None
-        inputs = [
-            InputModelDefinition(
-                model=folders[entry.model],
-                parameters={"role": entry.parameters.role, "weight": weight},
-            )
-            for entry, weight in zip(recipe.experts, weights, strict=True)
-        ]
-    else:
-        assert isinstance(recipe, DeltaRevertRecipe)
-        inputs = [InputModelDefinition(model=folders[recipe.expert])]
-    base = folders[str(recipe.base_model)]
     tokenizer, source = merge_config.tokenizer, merge_config.tokenizer_source
     if tokenizer is not None:
         tokenizer = type(tokenizer).model_validate(_placed(tokenizer.model_dump(), folders))
     return merge_config.model_copy(
         update={
-            "models": inputs,
-            "base_model": base,
-            "parameters": parameters,
+            "models": [
+                InputModelDefinition(model=folders[reference], parameters=parameters)
+                for reference, parameters in planned.inputs
+            ],
+            "base_model": folders[str(recipe.base_model)],
+            "parameters": planned.parameters,
             "tokenizer": tokenizer,
             "tokenizer_source": folders.get(str(source), source),
         }
@@ -277,17 +269,6 @@ def _tokenizer_problems(recipe: Recipe, found: Mapping[str, Model], options: Any
                 f"which {key}: needs; copy its files there from the model it was trained from, or "
                 f"drop {key}:"
             )
-
-
-def _forget_loaders() -> None:
-    """Drop the checkpoints that mergekit holds open for the life of a process.
-
-    It keys them by the reference alone, so a folder written anew between two merges of one
-    process would be read as it was.
-    """
-    from mergekit.io.tasks import LoaderCache
-
-    LoaderCache.loaders.clear()
 
 
 @contextmanager

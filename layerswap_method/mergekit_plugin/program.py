@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -20,23 +21,18 @@ from layerswap_method.errors import LayerSwapError
 _SIZES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 
 
-class _Size(click.ParamType):  # type: ignore[type-arg]
-    """A number of bytes as mergekit writes it, such as 5B, 500M or 100000."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        text = str(value).upper()
-        number, unit = (text, "") if text.isnumeric() else (text[:-1], text[-1:])
-        if not number.isnumeric() or unit not in _SIZES:
-            self.fail(f"{value!r} is no size", param, ctx)
-        return int(number) * _SIZES[unit]
+def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Return a number of bytes as mergekit writes it, such as 5B, 500M or 100000."""
+    match = re.fullmatch("([0-9]+)([KMB]?)", (value or "0").upper())
+    if match is None:
+        raise click.BadParameter(f"{value!r} is no size")
+    return int(match[1]) * _SIZES[match[2]] or None
 
 
 @click.command(context_settings={"help_option_names": []})
 @click.argument("config_file", type=click.Path(path_type=Path))
 @click.argument("out_path")
-@click.option("--out-shard-size", type=_Size())
+@click.option("--out-shard-size", callback=_bytes)
 @click.option("--copy-tokenizer/--no-copy-tokenizer", default=True)
 @click.option("--write-model-card/--no-write-model-card", default=True)
 @click.option("--lazy-unpickle/--no-lazy-unpickle")
@@ -57,8 +53,6 @@ def lazy_main(module: ModuleType, load: Callable[[ModuleType], None]) -> Callabl
     """Return a `main` for the module of mergekit's command, which loads the module if it must."""
 
     def main() -> None:
-        import sys
-
         try:
             if _merge(sys.argv[1:]):
                 return
@@ -87,33 +81,29 @@ def _merge(arguments: list[str]) -> bool:
     path, out = options.pop("config_file"), options.pop("out_path")
     if options["device"] == "auto" or why_mergekit(options) is not None or not _is_own(path):
         return False
-    file = read_recipe_file(path)
+    text, document = read_recipe_file(path)
     level = {0: logging.WARNING, 1: logging.INFO}.get(options["verbosity"], logging.DEBUG)
     logging.basicConfig(level=level)
-    recipe = read_own_recipe(file.document)
-    if recipe is None:
-        return False
-    return merge_by_files(recipe, file.document, file.text, out, options) is None
+    recipe = read_own_recipe(document)
+    return recipe is not None and merge_by_files(recipe, document, text, out, options) is None
 
 
 def _is_own(path: Path) -> bool:
-    """Return whether a file looks like a recipe of this project's; others are mergekit's alone."""
+    """Return whether a file looks like a recipe of this project's; others are mergekit's alone.
+
+    So are those whose method this mergekit may have itself. Its registry knows, and takes seconds
+    to import; its files name their methods.
+    """
+    import mergekit
+
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return False
     method = re.search(r"^merge_method:\s*['\"]?(layer_swap|delta_revert)\b", text, re.M)
-    return method is not None and not _may_be_mergekits(method[1])
-
-
-def _may_be_mergekits(method: str) -> bool:
-    """Return whether this mergekit may have a method of that name itself.
-
-    Its registry knows, and takes seconds to import; its files name their methods.
-    """
-    import mergekit
-
+    if method is None:
+        return False
     folders = [Path(folder) / "merge_methods" for folder in mergekit.__path__]
     files = [file for folder in folders for file in folder.rglob("*.py")]
     texts = (file.read_text(encoding="utf-8", errors="replace") for file in files)
-    return not files or any(re.search(rf"\b{method}\b", text) for text in texts)
+    return bool(files) and not any(re.search(rf"\b{method[1]}\b", text) for text in texts)

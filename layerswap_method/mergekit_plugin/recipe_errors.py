@@ -16,7 +16,7 @@ from layerswap_method.recipe.references import named_models, syntax_problem
 
 
 def patch_config(module: Any, *, applies: Callable[[str], bool]) -> None:
-    """Wrap `MergeConfiguration.model_validate` of the executed module `mergekit.config`.
+    """Have `MergeConfiguration` of `mergekit.config` refuse what is wrong with a recipe.
 
     `applies` says at the time of a call whether a merge method is this project's.
     """
@@ -44,10 +44,12 @@ def meant_method(name: str) -> str:
     mergekit's registry is asked only where it matters, for it takes seconds to import.
     """
     written = name.lower().replace("-", "_")
-    if written in OWN or not difflib.get_close_matches(written, OWN, n=1):
-        return written if written in OWN else ""
-    found = difflib.get_close_matches(written, _all_methods(), n=1)
-    return found[0] if found[0] in OWN else ""
+    if written in OWN:
+        return written
+    if not difflib.get_close_matches(written, OWN, n=1):
+        return ""
+    (found,) = difflib.get_close_matches(written, _all_methods(), n=1)
+    return found if found in OWN else ""
 
 
 def method_problem(name: str) -> str | None:
@@ -83,9 +85,11 @@ def check_form(document: Mapping[str, Any]) -> None:
         references = [text for each in named_models(document) if (text := syntax_problem(each))]
         found += references or [str(error)]
     if problem is None and name not in OWN:
-        found += _unknown_keys(document, MergeConfiguration)
-    if found:
-        raise InputError.from_problems("recipe" if problem is not None else f"{name} recipe", found)
+        for key in document:
+            if key not in (known := MergeConfiguration.model_fields):
+                hint = nearest(str(key), known)
+                found.append(f"{key}: unknown key, which mergekit ignores{hint}")
+    InputError.raise_any("recipe" if problem is not None else f"{name} recipe", found)
 
 
 def unknown_parameters(document: Mapping[str, Any]) -> Iterator[str]:
@@ -99,13 +103,6 @@ def unknown_parameters(document: Mapping[str, Any]) -> Iterator[str]:
             if name not in known:
                 hint = nearest(name, known) if known else "; it has no parameters"
                 yield f"{where}unknown parameter {name!r} of {method}, which mergekit ignores{hint}"
-
-
-def _unknown_keys(document: Mapping[str, Any], model: Any) -> Iterator[str]:
-    for key in document:
-        if key not in model.model_fields:
-            hint = nearest(str(key), model.model_fields)
-            yield f"{key}: unknown key, which mergekit ignores{hint}"
 
 
 def _parameter_blocks(value: Any, where: str = "") -> Iterator[tuple[str, list[str]]]:

@@ -49,15 +49,14 @@ def on_registry(registry: ModuleType) -> None:
         if name not in taken:
             _yielded.discard(name)
             registry.register(kernel(name))
-        elif taken[name] is not kernel(name):
-            if name not in _yielded:
-                LOG.warning(
-                    "this mergekit has a merge method `%s` of its own, so layerswap leaves it "
-                    "alone: recipes now mean what mergekit's documentation says. `pip uninstall "
-                    "layerswap` silences this.",
-                    name,
-                )
+        elif taken[name] is not kernel(name) and name not in _yielded:
             _yielded.add(name)
+            LOG.warning(
+                "this mergekit has a merge method `%s` of its own, so layerswap leaves it alone: "
+                "recipes now mean what mergekit's documentation says. `pip uninstall layerswap` "
+                "silences this.",
+                name,
+            )
 
 
 def on_merge(merge: ModuleType) -> None:

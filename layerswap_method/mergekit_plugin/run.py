@@ -53,11 +53,11 @@ def patch_merge(module: Any, *, applies: Callable[[str], bool]) -> None:
         if not applies(merge_config.merge_method):
             original(merge_config, out_path, options, config_source)
             return
-        text = config_source or merge_config.to_yaml()
-        document = parse_yaml(text, f"{merge_config.merge_method} recipe")
+        text, method = config_source or merge_config.to_yaml(), merge_config.merge_method
+        document = parse_yaml(text, f"{method} recipe")
         recipe = read_own_recipe(document) if isinstance(document, dict) else None
         if recipe is None:
-            raise InputError(f"{merge_config.merge_method}: the recipe's text is of another method")
+            raise InputError(f"{method}: the recipe's text is of another method")
         chosen = options.model_dump()
         if reason := merge_by_files(recipe, document, text, out_path, chosen):
             from layerswap_method.mergekit_plugin.executor import merge_by_mergekit
@@ -78,7 +78,7 @@ def merge_by_files(
     out_path: str,
     options: Mapping[str, Any],
 ) -> str | None:
-    """Merge a recipe from file to file, or return why only mergekit can; then nothing is written."""
+    """Merge a recipe from file to file, or write nothing and return why only mergekit can."""
     reason = recipe.why_mergekit() or why_mergekit(options)
     if reason is not None:
         return reason
@@ -111,13 +111,11 @@ def merge_by_files(
 
 def why_mergekit(options: Mapping[str, Any]) -> str | None:
     """Return which of mergekit's options only mergekit knows; None where there is none."""
-    known = (*_FOLLOWED, *_NEEDLESS)
     if options.get("safe_serialization") is False:
         return "it was called with --no-safe-serialization"
-    for name, value in options.items():
-        if name not in known and name != "safe_serialization" and value:
-            return f"it was called with --{name.replace('_', '-')}"
-    return None
+    known = (*_FOLLOWED, *_NEEDLESS, "safe_serialization")
+    other = next((name for name, value in options.items() if value and name not in known), None)
+    return other and f"it was called with --{other.replace('_', '-')}"
 
 
 def log_lines(lines: Iterable[str], options: Mapping[str, Any]) -> None:

@@ -9,17 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
-from pydantic import (
-    Field,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
-    model_validator,
-)
+from pydantic import Field, StrictFloat, StrictInt, StrictStr, model_validator
 
 from layerswap_method.errors import nearest
 from layerswap_method.frozen import Described, Frozen
 from layerswap_method.layer_lists import parse_layers
+from layerswap_method.plan import check_counts
 from layerswap_method.recipe.document import Block, Entry, Merge, Progress, Recipe
 from layerswap_method.recipe.references import ModelFiles, same_model_key
 from layerswap_method.tensor_names import layer_part
@@ -78,36 +73,22 @@ class RevertSpec(Described):
         return self.threshold is not None or self.keep_fraction is not None
 
     def modules(self) -> tuple[str, ...]:
-        """Return the names in `revert_modules`.
-
-        Raises:
-            ValueError: for an unknown name, an empty one, or one that is named twice.
-        """
+        """Return the names in `revert_modules`, each checked."""
         if self.revert_modules is None:
             return ()
-        names = [name.strip() for name in self.revert_modules.split(",")]
+        names = tuple(name.strip() for name in self.revert_modules.split(","))
         for name in names:
+            where = f"revert_modules {self.revert_modules!r}: "
             if name not in MODULES:
-                raise ValueError(
-                    f"revert_modules {self.revert_modules!r}: {name!r} is none of "
-                    f"{', '.join(MODULES)}{nearest(name, MODULES)}"
-                )
+                hint = nearest(name, MODULES)
+                raise ValueError(f"{where}{name!r} is none of {', '.join(MODULES)}{hint}")
             if names.count(name) > 1:
-                raise ValueError(f"revert_modules {self.revert_modules!r}: {name} is named twice")
-        return tuple(names)
+                raise ValueError(f"{where}{name} is named twice")
+        return names
 
     def layers(self, num_layers: int) -> frozenset[int]:
-        """Return the layers that go back whole in a model of `num_layers` layers.
-
-        Raises:
-            ValueError: with the numbers, where they do not fit.
-        """
-        if self.bottom_layers + self.top_layers > num_layers:
-            raise ValueError(
-                f"bottom_layers + top_layers = {self.bottom_layers} + {self.top_layers} = "
-                f"{self.bottom_layers + self.top_layers} is more than the model's {num_layers} "
-                "layers"
-            )
+        """Return the layers that go back whole in a model of `num_layers` layers."""
+        check_counts(num_layers, self.model_dump(include={"bottom_layers", "top_layers"}))
         named: tuple[int, ...] = ()
         if self.revert_layers is not None:
             named = parse_layers(self.revert_layers, num_layers, "revert_layers")
@@ -156,7 +137,7 @@ class DeltaRevertRecipe(Recipe):
 
     @property
     def needs_deltas(self) -> bool:
-        """Whether the expert's change from the base must be measured: all weights are read."""
+        """Whether features are compared: all weights are read."""
         return self.parameters.by_feature
 
     def contradictions(self) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from layerswap_method import __version__
@@ -53,29 +53,14 @@ def merge(recipe: DeltaRevertRecipe, models: Mapping[str, ModelFiles]) -> Merge:
     spec = recipe.parameters
     ours, theirs = (LazyModel.read(models[reference]) for reference in recipe.references)
     checkpoints = [ours.checkpoint, theirs.checkpoint]
-    problems = list(merge_problems(checkpoints, by_row=spec.by_feature))
-    if problems:
-        raise InputError.from_problems("delta_revert recipe", problems)
+    problems = merge_problems(checkpoints, by_row=spec.by_feature)
+    InputError.raise_any("delta_revert recipe", problems)
     num_layers = theirs.checkpoint.depth()
     try:
         layers = spec.layers(num_layers)
     except ValueError as error:
         raise InputError(f"delta_revert recipe: {error}") from error
-    mavs: Mapping[str, torch.Tensor] = {}
-    threshold = None
-    if spec.by_feature:
-        from layerswap_method.deltas.measure import feature_mavs
-        from layerswap_method.deltas.pair import not_finite, open_pair
-
-        pair = open_pair(*(models[reference] for reference in recipe.references))
-        mavs = feature_mavs(pair)
-        for name, mav in mavs.items():
-            if not bool(mav.isfinite().all()):
-                raise not_finite(pair, name)
-        threshold = spec.threshold
-        if spec.keep_fraction is not None:
-            sizes = ((mav, pair.layout(name).width) for name, mav in mavs.items())
-            threshold = keep_threshold(sizes, spec.keep_fraction)
+    mavs, threshold = _measure(recipe, models) if spec.by_feature else ({}, None)
     kept: dict[str, Kept] = {}
 
     def mix(name: str) -> TensorMix:
@@ -87,18 +72,14 @@ def merge(recipe: DeltaRevertRecipe, models: Mapping[str, ModelFiles]) -> Merge:
         features, weights = feature_layout(shape, axis).features, math.prod(shape)
         # A tied head that only one of them stores has the embedding's features.
         places = (name, ours.stored(name).name, theirs.stored(name).name)
-        measured = next((mavs[place] for place in places if place in mavs), None)
-        if rule != "features" or measured is None or threshold is None:
-            stays = rule != "base"
-            kept[name] = Kept(features, features * stays, weights, weights * stays)
-            return (ours if stays else theirs).copy_mix(name, recipe.dtype, recipe.out_dtype)
-        mask = ~(measured.double() < threshold)
-        count = int(mask.sum())
-        kept[name] = Kept(
-            features, count, weights, count * (weights // features) if features else 0
-        )
+        mav = next((mavs[place] for place in places if place in mavs), None)
+        count = 0 if rule == "base" else features
+        if rule == "features" and mav is not None and threshold is not None:
+            mask = ~(mav.double() < threshold)
+            count = int(mask.sum())
+        kept[name] = Kept(features, count, weights, count * weights // (features or 1))
         if count in (0, features):
-            whole = ours if count else theirs
+            whole = theirs if rule == "base" or count < features else ours
             return whole.copy_mix(name, recipe.dtype, recipe.out_dtype)
         return TensorMix(
             terms=(ours.term(name), theirs.term(name)),
@@ -122,21 +103,32 @@ def merge(recipe: DeltaRevertRecipe, models: Mapping[str, ModelFiles]) -> Merge:
     )
 
 
+def _measure(
+    recipe: DeltaRevertRecipe, models: Mapping[str, ModelFiles]
+) -> tuple[Mapping[str, torch.Tensor], float | None]:
+    """Return the MAV of every feature by tensor, and the threshold that they are compared with."""
+    from layerswap_method.deltas.measure import feature_mavs
+    from layerswap_method.deltas.pair import not_finite, open_pair
+
+    pair = open_pair(*(models[reference] for reference in recipe.references))
+    mavs = feature_mavs(pair)
+    for name, mav in mavs.items():
+        if not bool(mav.isfinite().all()):
+            raise not_finite(pair, name)
+    if recipe.parameters.keep_fraction is None:
+        return mavs, recipe.parameters.threshold
+    sizes = ((mav, pair.layout(name).width) for name, mav in mavs.items())
+    return mavs, keep_threshold(sizes, recipe.parameters.keep_fraction)
+
+
 def keep_threshold(features: Iterable[tuple[torch.Tensor, int]], keep_fraction: float) -> float:
     """Return a threshold at which the least that is at least `keep_fraction` of the weights stays.
 
-    With the features f sorted by MAV, the largest first, and n_f weights in each, those up to the
-    first one at which ``sum(n_f so far) >= keep_fraction * sum(n_f)`` stay, and all of its MAV. The
+    `features` has of every tensor the MAV of its features and the number of weights in one. With
+    the features f sorted by MAV, the largest first, and n_f weights in each, those up to the first
+    one at which ``sum(n_f so far) >= keep_fraction * sum(n_f)`` stay, and all of its MAV. The
     threshold lies midway to the next smaller MAV, so that no feature stands on it; where there is
     none it is 0. For nothing to stay it is above every MAV.
-
-    Args:
-        features: of every tensor the MAV of its features (float32, any shape) and the number of
-            weights in one.
-        keep_fraction: 0 to 1.
-
-    Raises:
-        ValueError: for a fraction outside [0, 1], no feature, or a MAV that is not finite.
     """
     import torch
 
@@ -169,7 +161,11 @@ def plan_record(
     kept: Mapping[str, Kept],
 ) -> dict[str, Any]:
     """Return what `delta_revert_plan.json` holds."""
-    groups = {"kept_by_layer": _layer_of, "kept_by_module": _module_of}
+    by_layer, by_module = defaultdict[str, list[Kept]](list), defaultdict[str, list[Kept]](list)
+    for name, part in kept.items():
+        layer = decoder_layer(name)
+        by_layer["non_layer" if layer is None else str(layer)].append(part)
+        by_module["non_layer" if layer is None else layer_part(name)].append(part)
     return {
         "schema_version": 1,
         "merge_method": NAME,
@@ -181,7 +177,8 @@ def plan_record(
         "threshold": threshold,
         "reverted_layers": sorted(layers),
         "kept": _sum(kept.values()).record(),
-        **{key: _by_group(kept, group_of) for key, group_of in groups.items()},
+        "kept_by_layer": {layer: _sum(parts).record() for layer, parts in by_layer.items()},
+        "kept_by_module": {module: _sum(parts).record() for module, parts in by_module.items()},
         "kept_by_tensor": {name: part.record() for name, part in kept.items()},
     }
 
@@ -199,33 +196,13 @@ def log_lines(spec: RevertSpec, record: Mapping[str, Any]) -> Iterator[str]:
     shown = f"{format_layers(layers)} of 0-{record['num_layers'] - 1}" if layers else "none"
     yield f"layers that go back whole: {shown}; modules: {', '.join(spec.modules()) or 'none'}"
     for name, part in (("all", record["kept"]), *record["kept_by_module"].items()):
-        shares = [
-            f"{part[f'kept_{what}']} of {part[what]} {what} "
-            f"({_percent(part[f'kept_{what}'], part[what])})"
-            for what in ("features", "weights")
-        ]
+        shares = []
+        for what in ("features", "weights"):
+            stays, whole = part[f"kept_{what}"], part[what]
+            percent = f"{100 * stays / whole:.2f} %" if whole else "none"
+            shares.append(f"{stays} of {whole} {what} ({percent})")
         yield f"{name}: {' and '.join(shares)} stay the expert's"
 
 
 def _sum(parts: Iterable[Kept]) -> Kept:
     return Kept(*map(sum, zip((0, 0, 0, 0), *parts, strict=True)))
-
-
-def _by_group(kept: Mapping[str, Kept], group_of: Callable[[str], str]) -> dict[str, Any]:
-    groups: dict[str, list[Kept]] = defaultdict(list)
-    for name, part in kept.items():
-        groups[group_of(name)].append(part)
-    return {name: _sum(parts).record() for name, parts in groups.items()}
-
-
-def _layer_of(name: str) -> str:
-    layer = decoder_layer(name)
-    return "non_layer" if layer is None else str(layer)
-
-
-def _module_of(name: str) -> str:
-    return "non_layer" if decoder_layer(name) is None else layer_part(name)
-
-
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.2f} %" if whole else "none"

@@ -41,18 +41,11 @@ def delta_shares(norms: Sequence[float]) -> tuple[float, ...]:
     """Return each unit's share of one expert's whole change: ``norms[i] / sum(norms)``.
 
     The shares sum to one (the authors' code adds 1e-8 to the divisor; this does not).
-
-    Args:
-        norms: from `unit_norm`, one a unit; 0 or more.
-
-    Raises:
-        ValueError: for no unit, a negative or not finite norm, or norms that are all 0.
     """
     if not norms:
         raise ValueError("there is no unit to share a change among")
     for norm in norms:
-        if not math.isfinite(norm) or norm < 0:
-            raise ValueError(f"norm {norm} must be a finite number, 0 or more")
+        _check("norm", norm)
     total = math.fsum(norms)
     if total == 0:
         raise ValueError("every norm is 0: an expert that changed nothing has no shares")
@@ -69,12 +62,8 @@ def choose_sources(
         task       if d >  tau
         language   if d < -tau
         average    otherwise (a blend of alpha task and 1-alpha language)
-
-    Raises:
-        ValueError: for a negative or not finite threshold, or sides of different lengths.
     """
-    if not math.isfinite(threshold) or threshold < 0:
-        raise ValueError(f"threshold {threshold} must be a finite number, 0 or more")
+    _check("threshold", threshold)
     differences = [t - o for t, o in zip(task_shares, language_shares, strict=True)]
     return tuple(
         "task" if d > threshold else "language" if d < -threshold else "average"
@@ -95,12 +84,8 @@ def dominant_sources(
 
     Shares take the place of AraSwap's norms, so that the expert that was trained longer does not
     get every unit.
-
-    Raises:
-        ValueError: for a negative or not finite dominance, or sides of different lengths.
     """
-    if not math.isfinite(dominance) or dominance < 0:
-        raise ValueError(f"dominance {dominance} must be a finite number, 0 or more")
+    _check("dominance", dominance)
     factor = 1 + dominance
     return tuple(
         "task" if t > factor * o else "language" if o > factor * t else "base"
@@ -108,14 +93,15 @@ def dominant_sources(
     )
 
 
+def _check(name: str, value: float) -> None:
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(f"{name} {value} must be a finite number, 0 or more")
+
+
 def inverse_mav(mav: float) -> float:
     """Return ``1 / mav`` to six significant digits: what is printed is what is used.
 
-    Args:
-        mav: the mean of the MAV of all features of one expert's change; same unit as the weights.
-
-    Raises:
-        ValueError: where `mav` is 0, so small that its inverse passes all floats, or not finite.
+    `mav` is the mean of the MAV of all features of one expert's change, in the unit of the weights.
     """
     if not math.isfinite(mav) or mav <= 0 or not math.isfinite(1 / mav):
         raise ValueError(f"the mean change is {mav}, which has no inverse")
@@ -138,16 +124,7 @@ def magnitude_weights(
 
     so that in an average of both roles expert i counts ``w (a_i/A) v_i``, and in a soup of its
     role ``a_i v_i``: a role's own weight becomes the mean of its experts', and twelve language
-    experts do not outvote one task expert by their number.
-
-    Args:
-        roles: `task` or `language`, one an input.
-        weights: one an input, within its role; 0 or more.
-        mavs: mean change of each input; None is read only for inputs of weight 0.
-        side_weights: w of task and language experts.
-
-    Raises:
-        ValueError: for an input that is needed and changed nothing.
+    experts do not outvote one task expert by their number. A MAV of None is for weight 0 only.
     """
     scaled = [
         weight * inverse_mav(mav or 0.0) if weight else 0.0

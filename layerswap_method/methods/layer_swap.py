@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    Field,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, StrictFloat, StrictInt, StrictStr, field_validator, model_validator
 
 from layerswap_method.average import Input, weighted_inputs
 from layerswap_method.frozen import Described
@@ -105,10 +98,8 @@ class LayerSwapSpec(Described):
         if self.task_weight == 0 and self.language_weight == 0:
             raise ValueError("task_weight and language_weight are both 0: nothing to average")
         if sum(self.side_weights) == 0:
-            raise ValueError(
-                f"delta_blend is {self.delta_blend} and the weight of the other expert 0: nothing "
-                "to average"
-            )
+            blend = f"delta_blend is {self.delta_blend} and the weight of the other expert 0"
+            raise ValueError(f"{blend}: nothing to average")
         if self.placement == "layers":
             if self.language_layers is None:
                 raise ValueError("placement: layers needs language_layers, such as '0-4,30,31'")
@@ -133,22 +124,16 @@ class LayerSwapSpec(Described):
                 "delta_threshold and delta_dominance are two rules for the same choice: drop one"
             )
         if self.placement in ("soup", "delta_share") and self.swap_modules != "all":
-            raise ValueError(
-                f"swap_modules: {self.swap_modules} has no effect with placement: "
-                f"{self.placement}; drop it"
-                + (" (delta_unit: module)" if self.placement == "delta_share" else "")
-            )
+            instead = " (delta_unit: module)" if self.placement == "delta_share" else ""
+            self._refuse(("swap_modules",), f"drop it{instead}")
         return self
 
     def _refuse(self, names: tuple[str, ...], advice: str) -> None:
         """Raise for parameters that were written and have no effect with this placement."""
         idle = [name for name in names if name in self.model_fields_set]
         if idle:
-            verb = "has" if len(idle) == 1 else "have"
-            raise ValueError(
-                f"{' and '.join(sorted(idle))} {verb} no effect with placement: {self.placement}; "
-                f"{advice}"
-            )
+            names_have = f"{' and '.join(sorted(idle))} {'has' if len(idle) == 1 else 'have'}"
+            raise ValueError(f"{names_have} no effect with placement: {self.placement}; {advice}")
 
     @property
     def side_weights(self) -> tuple[float, float]:
@@ -172,27 +157,13 @@ class LayerSwapSpec(Described):
 
     def plan(self, num_layers: int) -> LayerPlan:
         """Return the layer plan for a model of `num_layers` layers."""
-        return build_plan(
-            num_layers,
-            **self.model_dump(include={*_COUNTS, "placement", "language_layers", "seed"}),
-        )
+        keys = {*_COUNTS, "placement", "language_layers", "seed"}
+        return build_plan(num_layers, **self.model_dump(include=keys))
 
     def tensor_source(self, name: str, layer: int | None, plan: LayerPlan) -> Source:
-        """Return the source of the tensor `name` in decoder layer `layer` (None: outside).
-
-        Raises:
-            ValueError: if `layer` is not in the plan.
-        """
-        return tensor_source(
-            name,
-            layer,
-            plan,
-            **self.model_dump(include={"non_layer", "layer_norms", "swap_modules"}),
-        )
-
-    def embedding_sources(self, inputs: Sequence[Input]) -> tuple[int, ...]:
-        """Return which of the inputs give embeddings and head: positions, one or more."""
-        return weighted_inputs("embeddings", self.non_layer, inputs, self.side_weights).inputs
+        """Return the source of the tensor `name` in decoder layer `layer` (None: outside)."""
+        keys = {"non_layer", "layer_norms", "swap_modules"}
+        return tensor_source(name, layer, plan, **self.model_dump(include=keys))
 
     def named_source(self, name: str, plan: LayerPlan) -> Source:
         """Return `tensor_source` with the layer read off the tensor's name.
@@ -217,10 +188,8 @@ class ExpertParameters(Described):
     @classmethod
     def _refuse_base(cls, value: Any) -> Any:
         if value == "base":
-            raise ValueError(
-                "role is 'base'; the base is named by base_model: at the recipe's top and needs no "
-                "role: drop this line"
-            )
+            named = "the base is named by base_model: at the recipe's top and needs no role"
+            raise ValueError(f"role is 'base'; {named}: drop this line")
         return value
 
 
@@ -262,7 +231,9 @@ class LayerSwapRecipe(Recipe):
     def embedding_givers(self) -> tuple[str, ...]:
         """Return the models whose embeddings and head the merge has, one or more."""
         models = [*(entry.model for entry in self.experts), str(self.base_model)]
-        return tuple(models[i] for i in self.parameters.embedding_sources(self.inputs))
+        spec = self.parameters
+        given = weighted_inputs("embeddings", spec.non_layer, self.inputs, spec.side_weights)
+        return tuple(models[i] for i in given.inputs)
 
     @property
     def needs_deltas(self) -> bool:
@@ -312,7 +283,7 @@ class LayerSwapRecipe(Recipe):
     def merge(
         self, models: Mapping[str, ModelFiles], progress: Progress = lambda what, names: names
     ) -> Merge:
-        """Return the merge; see `Recipe.merge`. Where changes are measured, all weights are read.
+        """Return the merge; see `Recipe.merge`.
 
         The base is the donor of config and tokenizer, unless it has another vocabulary than the
         model whose rows are taken: then that one is.

@@ -16,12 +16,11 @@ from layerswap_method.checkpoint.compatible import (
     merge_warnings,
     same_vocabulary,
 )
-from layerswap_method.drawing import describe_plan, draw_plan
 from layerswap_method.errors import InputError
 from layerswap_method.methods.layer_swap import NAME, LayerSwapRecipe, LayerSwapSpec
 from layerswap_method.methods.layer_swap_measure import Measured, measure
 from layerswap_method.output import PLAN_FILE
-from layerswap_method.plan import ROLES, LayerPlan
+from layerswap_method.plan import ROLES, LayerPlan, describe_plan, draw_plan
 from layerswap_method.recipe.document import Merge, Progress
 from layerswap_method.recipe.references import ModelFiles
 from layerswap_method.tensor_names import decoder_layer, layer_part
@@ -33,46 +32,31 @@ POOLED = "the mean over all input features of all tensors of the model, each one
 
 def merge(recipe: LayerSwapRecipe, models: Mapping[str, ModelFiles], progress: Progress) -> Merge:
     """Return the merge of a recipe; see `LayerSwapRecipe.merge`."""
-    spec, base = recipe.parameters, str(recipe.base_model)
     read = {reference: LazyModel.read(models[reference]) for reference in recipe.references}
+    base = read[str(recipe.base_model)]
     checkpoints = [model.checkpoint for model in read.values()]
     givers = set(recipe.embedding_givers)
-    problems = list(merge_problems(checkpoints, rows_from=givers))
-    if problems:
-        raise InputError.from_problems("layer_swap recipe", problems)
+    InputError.raise_any("layer_swap recipe", merge_problems(checkpoints, rows_from=givers))
     giver = next(model for reference, model in read.items() if reference in givers)
     others = [c for c in checkpoints if not same_vocabulary(giver.checkpoint, c)]
-    donor = giver if read[base].checkpoint in others else read[base]
-    plan, measured = lay_out(recipe, checkpoints[0], models, progress)
-    side_weights = spec.side_weights if measured is None else measured.side_weights
-    inputs = recipe.inputs
-    if measured is not None:
-        inputs = [
-            *(
-                Input(given.role, weight)
-                for given, weight in zip(inputs[:-1], measured.weights, strict=True)
-            ),
-            inputs[-1],
-        ]
-    given = [*(read[entry.model] for entry in recipe.experts), read[base]]
+    donor = giver if base.checkpoint in others else base
+    measured = lay_out(recipe, checkpoints[0], models, progress)
+    given = [*(read[entry.model] for entry in recipe.experts), base]
+    inputs = _weighted(recipe, measured)
 
     def mix(name: str) -> TensorMix:
-        made_of = weighted_inputs(name, spec.named_source(name, plan), inputs, side_weights)
+        source = recipe.parameters.named_source(name, measured.plan)
+        made_of = weighted_inputs(name, source, inputs, measured.side_weights)
         if len(made_of.inputs) == 1:
             return given[made_of.inputs[0]].copy_mix(name, recipe.dtype, recipe.out_dtype)
-        return TensorMix(
-            terms=tuple(
-                given[i].term(name, coefficient)
-                for i, coefficient in zip(made_of.inputs, made_of.coefficients, strict=True)
-            ),
-            dtype=recipe.written_dtype,
-        )
+        terms = (given[i].term(name, share) for i, share in zip(*made_of, strict=True))
+        return TensorMix(terms=tuple(terms), dtype=recipe.written_dtype)
 
     try:
         tensors = without_tied_head({name: mix(name) for name in weight_names([*read.values()])})
     except ValueError as error:
         raise InputError(f"layer_swap recipe: {error}") from error
-    record = plan_record(recipe, plan, measured, donor.name if others else None)
+    record = plan_record(recipe, measured.plan, measured, donor.name if others else None)
     return Merge(
         tensors,
         donor=donor.checkpoint.path,
@@ -82,9 +66,9 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, ModelFiles], progress: P
         warnings=(
             *merge_warnings(checkpoints, dtype=recipe.written_dtype, rows_from=givers),
             *(warning for model in read.values() for warning in model.warnings),
-            *large_swap_warning(spec, plan),
+            *large_swap_warning(recipe.parameters, measured.plan),
         ),
-        plan=plan,
+        plan=measured.plan,
     )
 
 
@@ -93,21 +77,21 @@ def lay_out(
     first: Checkpoint,
     models: Mapping[str, ModelFiles],
     progress: Progress = lambda what, names: names,
-) -> tuple[LayerPlan, Measured | None]:
-    """Return the layer plan, and what was measured where the recipe goes by the experts' changes."""
-    spec = recipe.parameters
+) -> Measured:
+    """Return plan and weights of a merge; changes are measured where the recipe goes by them."""
+    spec, depth = recipe.parameters, first.depth()
     check_swap_modules(spec, first.name, first.tensors)
     try:
-        plan = None if spec.placement == "delta_share" else spec.plan(first.depth())
+        plan = LayerPlan(()) if spec.placement == "delta_share" else spec.plan(depth)
     except ValueError as error:
         raise InputError(f"layer_swap recipe: {error}") from error
-    if not spec.needs_deltas:
-        assert plan is not None
-        return plan, None
-    measured = measure(recipe, models, first.depth(), progress)
-    plan = plan or measured.plan
-    assert plan is not None
-    return plan, measured
+    return measure(recipe, models, depth, plan, progress)
+
+
+def _weighted(recipe: LayerSwapRecipe, measured: Measured) -> list[Input]:
+    *experts, base = recipe.inputs
+    weights = zip(experts, measured.weights, strict=True)
+    return [*(given._replace(weight=weight) for given, weight in weights), base]
 
 
 def check_swap_modules(spec: LayerSwapSpec, model: str, names: Iterable[str]) -> None:
@@ -133,17 +117,16 @@ def large_swap_warning(spec: LayerSwapSpec, plan: LayerPlan) -> Iterator[str]:
     swapped = len(plan.layers_from("language"))
     if spec.swap_modules != "all" or plan.modules or 2 * swapped <= plan.num_layers:
         return
-    text = (
+    advice = ""
+    if spec.placement not in ("layers", "delta_share"):
+        counts = {"bottom_layers": spec.bottom_layers, "top_layers": spec.top_layers}
+        unset = [f"{name} {n}" for name, n in counts.items() if name not in spec.model_fields_set]
+        default = f"; the default is {' and '.join(unset)} at any depth" if unset else ""
+        advice = f"{default}; to swap less, write smaller bottom_layers and top_layers"
+    yield (
         f"{swapped} of the {plan.num_layers} layers come from the language expert, more than half "
-        "of the model (the paper swaps 7 of 32)"
+        f"of the model (the paper swaps 7 of 32){advice}"
     )
-    if spec.placement in ("layers", "delta_share"):
-        yield text
-        return
-    counts = {"bottom_layers": spec.bottom_layers, "top_layers": spec.top_layers}
-    unset = [f"{name} {n}" for name, n in counts.items() if name not in spec.model_fields_set]
-    default = f"; the default is {' and '.join(unset)} at any depth" if unset else ""
-    yield f"{text}{default}; to swap less, write smaller bottom_layers and top_layers"
 
 
 def plan_record(
@@ -154,7 +137,6 @@ def plan_record(
 ) -> dict[str, Any]:
     """Return what `layer_swap_plan.json` holds: layers, parameters, models, what was measured."""
     modules = {name: list(sources) for name, sources in plan.modules.items()}
-    deltas = {} if measured is None else _measured_record(recipe, measured)
     return {
         "schema_version": 1,
         "merge_method": NAME,
@@ -168,20 +150,16 @@ def plan_record(
         ],
         "base_model": str(recipe.base_model),
         **({"tokenizer_from": tokenizer_from} if tokenizer_from is not None else {}),
-        **({"deltas": deltas} if deltas else {}),
+        **(_measured_record(recipe, measured) if measured is not None else {}),
     }
 
 
 def _measured_record(recipe: LayerSwapRecipe, measured: Measured) -> dict[str, Any]:
-    found: dict[str, Any] = {"base_model": str(recipe.base_model)}
+    found: dict[str, Any] = {}
     if measured.mavs:
-        inputs = [
-            Input(entry.parameters.role, weight)
-            for entry, weight in zip(recipe.experts, measured.weights, strict=True)
-        ]
+        inputs = _weighted(recipe, measured)
         average = weighted_inputs("an average", "average", inputs, measured.side_weights)
-        total = math.fsum(average.coefficients)
-        parts = dict(zip(average.inputs, average.coefficients, strict=True))
+        parts, total = dict(zip(*average, strict=True)), math.fsum(average.coefficients)
         found["pooled"] = POOLED
         found["weights"] = [
             {
@@ -194,9 +172,9 @@ def _measured_record(recipe: LayerSwapRecipe, measured: Measured) -> dict[str, A
             for i, (entry, mav) in enumerate(zip(recipe.experts, measured.mavs, strict=True))
             if mav is not None
         ]
-    if measured.plan is not None:
+    if measured.units:
         found["units"] = [unit._asdict() for unit in measured.units]
-    return found
+    return {"deltas": {"base_model": str(recipe.base_model), **found}} if found else {}
 
 
 def log_lines(record: Mapping[str, Any]) -> Iterator[str]:

@@ -19,7 +19,6 @@ class LinearParameters(Described):
     """What stands under one model's ``parameters:``."""
 
     weight: float = Field(allow_inf_nan=False)
-    """Weight in the sum."""
 
 
 class LinearEntry(Entry):
@@ -36,13 +35,12 @@ class LinearRecipe(Recipe):
     parameters: Annotated[Frozen, Block] = Frozen()
 
     def contradictions(self) -> Iterator[str]:
-        """Yield what is wrong beyond the form of single values."""
+        """Yield models that are listed twice, and weights that sum to 0."""
         keys = [same_model_key(entry.model) for entry in self.models]
         for i, entry in enumerate(self.models):
             if keys.index(keys[i]) != i:
                 yield f"models[{i}] ({entry.model}) is listed twice; mergekit refuses that, too"
-        weights = [entry.parameters.weight for entry in self.models]
-        if sum(weights) == 0:
+        if sum(entry.parameters.weight for entry in self.models) == 0:
             yield "models: the weights sum to 0"
 
     def why_mergekit(self) -> str | None:
@@ -60,19 +58,14 @@ class LinearRecipe(Recipe):
     ) -> Merge:
         """Return the merge; see `Recipe.merge`. The first model is the donor."""
         read = [LazyModel.read(models[entry.model]) for entry in self.models]
+        checkpoints = [model.checkpoint for model in read]
+        InputError.raise_any("linear recipe", merge_problems(checkpoints))
         weights = [entry.parameters.weight for entry in self.models]
         used = [(model, weight) for model, weight in zip(read, weights, strict=True) if weight]
-        checkpoints = [model.checkpoint for model in read]
-        problems = list(merge_problems(checkpoints))
-        if problems:
-            raise InputError.from_problems("linear recipe", problems)
-        tensors = {
-            name: TensorMix(
-                terms=tuple(model.term(name, weight) for model, weight in used),
-                load_dtype=self.dtype,
-            )
-            for name in weight_names(read)
-        }
+        tensors = {}
+        for name in weight_names(read):
+            terms = tuple(model.term(name, weight) for model, weight in used)
+            tensors[name] = TensorMix(terms=terms, load_dtype=self.dtype)
         return Merge(
             without_tied_head(tensors),
             donor=read[0].checkpoint.path,
@@ -90,10 +83,6 @@ class PassthroughRecipe(Recipe):
     merge_method: Literal["passthrough"]
     models: tuple[Entry, ...] = Field(min_length=1, max_length=1)
     parameters: Annotated[Frozen, Block] = Frozen()
-
-    def contradictions(self) -> Iterator[str]:
-        """Yield nothing: single values say all."""
-        yield from ()
 
     def why_mergekit(self) -> str | None:
         """Return why only mergekit can merge this recipe; None where files are enough."""
@@ -117,12 +106,10 @@ def merge_of_one(
         InputError: for files or an adapter that cannot be read.
     """
     read = LazyModel.read(model)
-    problems = list(merge_problems([read.checkpoint]))
-    if problems:
-        raise InputError.from_problems(model.name, problems)
-    names = weight_names([read])
+    InputError.raise_any(model.name, merge_problems([read.checkpoint]))
+    tensors = {name: read.copy_mix(name, dtype, out_dtype) for name in weight_names([read])}
     return Merge(
-        without_tied_head({name: read.copy_mix(name, dtype, out_dtype) for name in names}),
+        without_tied_head(tensors),
         donor=read.checkpoint.path,
         dtype=out_dtype or dtype or read.checkpoint.dtype,
         warnings=tuple(read.warnings),

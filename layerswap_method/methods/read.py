@@ -25,13 +25,10 @@ _MERGEKITS: Mapping[str, type[Recipe]] = {
 
 
 class RecipeFile(NamedTuple):
-    """A recipe as a file has it."""
+    """A recipe as text, and as YAML gives it."""
 
     text: str
-    """Content of the file."""
-
     document: Mapping[str, Any]
-    """The recipe, as YAML gives it."""
 
 
 def read_recipe_file(path: Path) -> RecipeFile:
@@ -50,43 +47,27 @@ def read_recipe(document: Mapping[str, Any]) -> Recipe | str:
     """Return a recipe as a typed value, or why only mergekit can read and merge it.
 
     Raises:
-        InputError: for a recipe of this project's methods that is wrong, with every problem; for
-            one of mergekit's whose models could be merged from file to file and contradict.
+        InputError: with every problem of a recipe that is wrong.
     """
     method = str(document.get("merge_method"))
     if method in OWN:
-        recipe = OWN[method].read(document)
-    elif method in _MERGEKITS:
-        kind = _MERGEKITS[method]
-        try:
-            recipe = kind.model_validate(document)
-        except ValueError:
-            return f"what it says of {method} is more than models and weights"
-        found = list(recipe.contradictions())
-        if found:
-            raise InputError.from_problems(f"{method} recipe", found)
-    else:
+        return OWN[method].read(document)
+    if method not in _MERGEKITS:
         return f"its method is {method}"
-    return recipe
+    try:
+        _MERGEKITS[method].model_validate(document)
+    except ValueError:
+        return f"what it says of {method} is more than models and weights"
+    return _MERGEKITS[method].read(document)
 
 
 def read_own_recipe(document: Mapping[str, Any]) -> Recipe | None:
-    """Return a recipe of this project's methods; None for any other.
-
-    Raises:
-        InputError: as `read_recipe`.
-    """
+    """Return a recipe of this project's methods; None for any other. See `read_recipe`."""
     kind = OWN.get(str(document.get("merge_method")))
     return None if kind is None else kind.read(document)
 
 
 def recipe_by_files(document: Mapping[str, Any]) -> Recipe | None:
-    """Return a recipe that can be merged from its models' files; None where mergekit must.
-
-    Raises:
-        InputError: as `read_recipe`.
-    """
+    """Return a recipe that its models' files are enough for, else None. See `read_recipe`."""
     recipe = read_recipe(document)
-    if isinstance(recipe, str) or recipe.why_mergekit() is not None:
-        return None
-    return recipe
+    return None if isinstance(recipe, str) or recipe.why_mergekit() is not None else recipe

@@ -61,12 +61,8 @@ class Merge:
     @property
     def files(self) -> dict[Path, Any]:
         """Return every file of weights that is read -> its state when its header was read."""
-        return {
-            stored.file: stored.stamp
-            for mix in self.tensors.values()
-            for term in mix.terms
-            for stored in term.all_stored
-        }
+        terms = (term for mix in self.tensors.values() for term in mix.terms)
+        return {stored.file: stored.stamp for term in terms for stored in term.all_stored}
 
 
 def _check_reference(value: str) -> str:
@@ -159,10 +155,8 @@ class Recipe(Described):
     @classmethod
     def _refuse(cls, value: Any, info: ValidationInfo) -> Any:
         if value:
-            raise ValueError(
-                f"{cls.method()} keeps every layer in its place; write models: in place of "
-                f"{info.field_name}:"
-            )
+            instead = f"write models: in place of {info.field_name}:"
+            raise ValueError(f"{cls.method()} keeps every layer in its place; {instead}")
         return value
 
     @classmethod
@@ -172,35 +166,29 @@ class Recipe(Described):
         return str(name)
 
     @classmethod
-    def read(cls, document: Any, where: str | None = None) -> Self:
-        """Return a recipe as a typed value.
-
-        Args:
-            document: the recipe, as YAML gives it.
-            where: how a message begins; None names the method.
+    def read(cls, document: Any) -> Self:
+        """Return the document that YAML gives as a typed recipe.
 
         Raises:
             InputError: with every problem, its place and the nearest valid name.
         """
-        where = where or f"{cls.method()} recipe"
+        where = f"{cls.method()} recipe"
         try:
             recipe = cls.model_validate(document)
         except ValidationError as error:
             raise InputError.from_problems(where, problems(cls, document, error)) from error
-        found = list(dict.fromkeys(recipe.contradictions()))
-        if found:
-            raise InputError.from_problems(where, found)
+        InputError.raise_any(where, dict.fromkeys(recipe.contradictions()))
         return recipe
 
-    @abstractmethod
     def contradictions(self) -> Iterator[str]:
         """Yield what is wrong beyond the form of single values."""
+        yield from ()
 
     @property
     def references(self) -> tuple[str, ...]:
         """Return every model that the recipe names, each once, as it is written."""
-        listed = [entry.model for entry in getattr(self, "models", ())]
-        return tuple(dict.fromkeys([*listed, *([self.base_model] if self.base_model else [])]))
+        listed = [*(entry.model for entry in getattr(self, "models", ())), self.base_model]
+        return tuple(dict.fromkeys(reference for reference in listed if reference))
 
     @property
     def written_dtype(self) -> str | None:
@@ -218,8 +206,7 @@ class Recipe(Described):
         What mergekit does and files cannot: aligning vocabularies, and writing a tokenizer anew.
         """
         keys = ("tokenizer", "tokenizer_source", "chat_template")
-        key = next((key for key in keys if getattr(self, key) is not None), None)
-        return None if key is None else f"it has {key}:"
+        return next((f"it has {key}:" for key in keys if getattr(self, key) is not None), None)
 
     @property
     def aligns_tokens(self) -> bool:

@@ -16,29 +16,22 @@ Location = tuple[Any, ...]
 
 
 def problems(model: type[BaseModel], document: Any, error: ValidationError) -> list[str]:
-    """Return what is wrong with a document, one text a place.
-
-    Args:
-        model: what the document was to be read as.
-        document: the document.
-        error: what pydantic raised.
-    """
+    """Return what pydantic found wrong with a document that `model` describes, one text a place."""
     found: dict[Location, str] = {}
     for item in error.errors(include_url=False):
         place, value, rest = _locate(document, item["loc"])
         kind = item["type"]
-        if kind in ("extra_forbidden", "missing"):
+        if kind == "missing":
+            place, text = (*place, *rest), " is missing"
+        elif kind == "extra_forbidden":
             place = (*place, *rest)
-            missing = " is missing"
-            text = missing if kind == "missing" else f": unknown key{_hint(model, document, place)}"
+            text = f": unknown key{_hint(model, document, place)}"
         elif rest == ("[key]",):
             text = f": the key {item['input']!r} is not text; write it in quotes"
         elif kind == "value_error":
             text = f": {item['ctx']['error']}"
-        elif kind == "too_short":
-            text = " is empty"
         else:
-            text = f": {_reason(item, value)}"
+            text = " is empty" if kind == "too_short" else f": {_reason(item, value)}"
         # Of a union every member says why it is not meant; the first one is enough.
         found.setdefault(place, f"{show_location(place)}{text}" if place else text.lstrip(": "))
     holders = {place[:end] for place in found for end in range(1, len(place))}
@@ -105,7 +98,6 @@ def _hint(model: type[BaseModel], document: Any, location: Location) -> str:
 
 
 def _block_at(model: type[BaseModel], document: Any, location: Location) -> type[BaseModel] | None:
-    """Return the model of the block at a place; None where there is none."""
     annotation: Any = model
     value = document
     for part in location:

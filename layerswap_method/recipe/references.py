@@ -18,7 +18,7 @@ _PATTERNS = (
 
 
 class ModelFiles(Protocol):
-    """One model on this machine."""
+    """One model on this machine, as a merge reads it."""
 
     @property
     def name(self) -> str:
@@ -35,16 +35,11 @@ class ModelFiles(Protocol):
 
 @dataclass(frozen=True)
 class Model:
-    """One model on this machine, as a merge reads it."""
+    """The plain `ModelFiles`."""
 
     name: str
-    """Name for messages."""
-
     folder: Path
-    """Folder of the checkpoint."""
-
     adapter: Path | None = None
-    """Folder of an adapter on top of the checkpoint."""
 
 
 def syntax_problem(reference: str) -> str | None:
@@ -57,10 +52,8 @@ def syntax_problem(reference: str) -> str | None:
             f"{reference}: + means MODEL+ADAPTER, so there is one adapter at most and no path "
             "holds a +; merge the adapters first, or rename the folder"
         )
-    for part in parts:
-        if part.count("@") > 1:
-            return f"{part}: @ means PATH@REVISION, so a path may hold one @ at most"
-    return None
+    wrong = next((part for part in parts if part.count("@") > 1), None)
+    return wrong and f"{wrong}: @ means PATH@REVISION, so a path may hold one @ at most"
 
 
 def is_there(path: str | Path) -> bool:
@@ -76,12 +69,8 @@ def is_folder(path: str | Path) -> bool:
 def resolve_from(path: str | Path, folder: Path | None) -> Path:
     """Return a path as a file in `folder` means it.
 
-    A relative path is taken from the folder of the file if something is there, and from the working
-    directory otherwise. ``~`` is the home folder.
-
-    Args:
-        path: as the file has it.
-        folder: folder of the file; None for what was written on the command line.
+    A relative path is taken from there if something is there, and from the working directory
+    otherwise, as on the command line (None). ``~`` is the home folder.
     """
     written = Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises for ~nobody
     near = written if folder is None else folder / written
@@ -89,15 +78,10 @@ def resolve_from(path: str | Path, folder: Path | None) -> Path:
 
 
 def no_such_folder(path: str | Path, hint: str = "", folder: Path | None = None) -> str:
-    """Return the message for a folder that is not there.
+    """Return the message for a folder that is not there; `folder` is as in `resolve_from`.
 
     A relative path is looked for from the folders above the current one: commands are often started
     in a subfolder.
-
-    Args:
-        path: as the user wrote it.
-        hint: what stands behind the first words, such as the nearest name.
-        folder: folder of the file that names it, see `resolve_from`; None for the command line.
     """
     current = Path.cwd()
     place = next((parent for parent in current.parents if is_folder(parent / path)), None)
@@ -111,10 +95,7 @@ def no_such_folder(path: str | Path, hint: str = "", folder: Path | None = None)
 def find_model_files(
     reference: str, cache_dir: str | None = None, *, download: bool = True
 ) -> Model:
-    """Return the model of a reference: a folder, a hub id, or either with an adapter.
-
-    A path that is a folder is that folder, even where it could be a hub id (``m/task``).
-    """
+    """Return the model of a reference: a folder (before a hub id), or either with an adapter."""
     if (problem := syntax_problem(reference)) is not None:
         raise InputError(problem)
     model, _, adapter = reference.partition("+")
@@ -137,13 +118,13 @@ def find_folder(
     hint: Callable[[str], str] = lambda path: "",
 ) -> Path:
     """Return the folder of one checkpoint or adapter, absolute."""
-    path = resolve_from(text, folder)
+    path, above = resolve_from(text, folder), resolve_from(Path(text).parent, folder)
     if is_folder(path):
         return path.resolve()
     if is_there(path):
         raise InputError(f"{text}: is a file; write its folder, {path.parent}")
-    above = resolve_from(Path(text).parent, folder)
-    if not is_hub_id(text) or is_folder(above):
+    is_hub_id = text.count("/") == 1 and not text.startswith((".", "/", "~"))
+    if not is_hub_id or is_folder(above):
         siblings = [entry.name for entry in above.iterdir()] if is_folder(above) else []
         near = nearest(path.name, siblings)
         raise InputError(f"{no_such_folder(text, near, folder)}{'' if near else hint(text)}")
@@ -163,26 +144,19 @@ def find_folder(
     except Exception as error:
         why = f"the hub says: {first_line(error)}"
         if not download:
-            why = (
-                f"the hub's cache does not have it. A dry run downloads nothing: hf download "
-                f"{repository}"
-            )
+            what = "the hub's cache does not have it. A dry run downloads nothing"
+            why = f"{what}: hf download {repository}"
         raise InputError(f"{no_such_folder(text, folder=folder)}, and {why}") from error
-
-
-def is_hub_id(text: str) -> bool:
-    """Return whether a text that is no folder has the form of a hub id, OWNER/NAME."""
-    return text.count("/") == 1 and not text.startswith((".", "/", "~"))
 
 
 def same_model_key(reference: str) -> str:
     """Return a text that is equal for references to one model, however its folder is written."""
-    return "+".join(_resolved(part) for part in reference.split("+"))
-
-
-def _resolved(part: str) -> str:
-    path, at, revision = part.partition("@")
-    return (str(Path(path).resolve()) if path and is_there(path) else path) + at + revision
+    parts = []
+    for part in reference.split("+"):
+        path, at, revision = part.partition("@")
+        resolved = str(Path(path).resolve()) if path and is_there(path) else path
+        parts.append(resolved + at + revision)
+    return "+".join(parts)
 
 
 def named_models(template: Mapping[str, Any]) -> Iterator[str]:

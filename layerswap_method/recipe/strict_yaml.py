@@ -17,11 +17,9 @@ from layerswap_method.errors import InputError, first_line
 
 
 def read_yaml(path: Path, *, tags: Collection[str] = ()) -> Any:
-    """Return the content of the YAML file `path`; None where it is empty.
+    """Return the content of the YAML file `path`, in UTF-8; None where it is empty.
 
-    Args:
-        path: the file, in UTF-8.
-        tags: further tags, such as ``!function``; what they mark is read as text.
+    What `tags` mark, such as ``!function``, is read as text.
 
     Raises:
         InputError: where it cannot be read, or with every key that stands in it twice.
@@ -30,11 +28,7 @@ def read_yaml(path: Path, *, tags: Collection[str] = ()) -> Any:
 
 
 def read_text_and_yaml(path: Path, *, tags: Collection[str] = ()) -> tuple[str, Any]:
-    """Return the text of the YAML file `path` and what `read_yaml` returns of it.
-
-    Raises:
-        InputError: as `read_yaml` does.
-    """
+    """Return the text of the YAML file `path` and what `read_yaml` returns of it."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -45,16 +39,7 @@ def read_text_and_yaml(path: Path, *, tags: Collection[str] = ()) -> tuple[str, 
 
 
 def parse_yaml(text: str, where: str, *, tags: Collection[str] = ()) -> Any:
-    """Return the content of `text`, one YAML document; None where it is empty.
-
-    Args:
-        text: the document.
-        where: where it is from, for messages.
-        tags: as for `read_yaml`.
-
-    Raises:
-        InputError: as `read_yaml` does.
-    """
+    """Return the content of one YAML document; `where` it is from is for messages."""
     problems: list[str] = []
     try:
         content = _StrictLoader(text, tags, problems).get_single_data()
@@ -66,8 +51,7 @@ def parse_yaml(text: str, where: str, *, tags: Collection[str] = ()) -> Any:
         raise InputError(f"{where}: cannot be read: {first_line(error)}") from error
     except RecursionError:
         raise InputError(f"{where}: cannot be read: its blocks are nested too deeply") from None
-    if problems:
-        raise InputError.from_problems(where, problems)
+    InputError.raise_any(where, problems)
     return content
 
 
@@ -91,12 +75,9 @@ class _StrictLoader(yaml.SafeLoader):
         event = self.peek_event()  # type: ignore[no-untyped-call]
         merges = isinstance(index, yaml.ScalarNode) and index.tag == _MERGE
         if isinstance(event, yaml.AliasEvent) and not merges:
-            raise yaml.composer.ComposerError(
-                None,
-                None,
-                f"the alias *{event.anchor} is not read here; write the value out",
-                event.start_mark,  # type: ignore[arg-type]
-            )
+            why = f"the alias *{event.anchor} is not read here; write the value out"
+            mark: Any = event.start_mark
+            raise yaml.composer.ComposerError(None, None, why, mark)
         return super().compose_node(parent, index)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
@@ -107,8 +88,7 @@ class _StrictLoader(yaml.SafeLoader):
         for name in names:
             if not isinstance(name, yaml.ScalarNode):
                 continue
-            merges = name.tag == _MERGE
-            key = "<<" if merges else self.construct_object(name)  # 1 and 0x1 are one
+            key = "<<" if name.tag == _MERGE else self.construct_object(name)  # 1 and 0x1 are one
             line = name.start_mark.line + 1
             if key in lines:
                 self._problems.append(

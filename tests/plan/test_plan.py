@@ -6,10 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerswap_method.drawing import describe_plan, draw_plan
 from layerswap_method.layer_lists import format_layers, parse_layers
 from layerswap_method.methods.layer_swap import LayerSwapSpec
-from layerswap_method.plan import SOURCES, LayerPlan, build_plan, tensor_source
+from layerswap_method.plan import (
+    SOURCES,
+    LayerPlan,
+    build_plan,
+    describe_plan,
+    draw_plan,
+    tensor_source,
+)
 from tests.standins.oracle import layer_sources
 
 

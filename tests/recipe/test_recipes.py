@@ -259,6 +259,23 @@ def test_a_tensor_goes_back_if_any_set_names_it(by_feature):
     assert RevertSpec(bottom_layers=1).rule("lm_head.weight", None, layers) == "expert"
 
 
+@pytest.mark.parametrize(
+    ("values", "part"),
+    [
+        ({"threshold": 0.1, "keep_fraction": 0.5}, "drop one"),
+        ({"threshold": float("inf")}, "finite"),
+        ({"keep_fraction": 1.1}, "1 or less"),
+        ({"keep_fraction": "0.5"}, "keep_fraction"),
+        ({"revert_layers": "4-0"}, "revert_layers '4-0'"),
+        ({"revert_modules": "atention"}, "'attention'"),
+        ({"revert_modules": "mlp,mlp"}, "mlp is named twice"),
+        ({"revert_modules": ""}, "none of"),
+    ],
+)
+def test_what_says_nothing_to_revert(values, part):
+    assert any(part in problem for problem in problems(REVERT | {"parameters": values}))
+
+
 def test_references_and_where_they_lead(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m" / "task").mkdir(parents=True)

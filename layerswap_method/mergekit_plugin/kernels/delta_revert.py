@@ -30,24 +30,9 @@ def delta_revert(
 ) -> torch.Tensor:
     """Return one output tensor, its layer read off its name.
 
-    Args:
-        group: the expert's tensor and the base's, of one shape.
-        threshold: features whose mean absolute change is below this go back.
-        keep_fraction: refused here; it goes by all features of the model.
-        revert_layers: layers that go back whole, such as ``"0-4,30,31"``.
-        bottom_layers: layers at the embedding side that go back whole.
-        top_layers: layers at the output side that go back whole.
-        revert_modules: modules that go back in every layer, such as ``"attention,mlp"``.
-        num_layers: decoder layers of the model; None asks the base's config where it is needed.
-        model_type: model type of the transformers config; None asks the base's config. It says
-            which weights are stored inputs x outputs.
-
-    Returns:
-        A side's own tensor, or features of both.
-
-    Raises:
-        ValueError: for parameters that do not fit, a missing side or name, an unknown depth, or a
-            change that is not finite.
+    The parameters are those of `layerswap_method.methods.delta_revert.RevertSpec`, but for
+    `keep_fraction`, which goes by all features of the model. `num_layers` and `model_type` (which
+    weights are stored inputs x outputs) None ask the base's config.
     """
     name, base = group.metadata.name, group.base
     if name is None:
@@ -59,14 +44,13 @@ def delta_revert(
             "keep_fraction needs all features of the model, which are measured before a merge of "
             "whole checkpoints; for single tensors write threshold"
         )
-    given = {
-        "threshold": threshold,
-        "revert_layers": revert_layers,
-        "bottom_layers": bottom_layers,
-        "top_layers": top_layers,
-        "revert_modules": revert_modules,
-    }
-    spec = RevertSpec(**{key: value for key, value in given.items() if value is not None})
+    spec = RevertSpec(
+        threshold=threshold,
+        revert_layers=revert_layers,
+        bottom_layers=bottom_layers,
+        top_layers=top_layers,
+        revert_modules=revert_modules,
+    )
     config = _config(base.id)
     layer, layers = decoder_layer(name), frozenset[int]()
     if layer is not None and (bottom_layers or top_layers or revert_layers):
@@ -78,9 +62,8 @@ def delta_revert(
             )
         layers = spec.layers(int(depth))
     rule = spec.rule(name, layer, layers)
-    expert: torch.Tensor
-    (expert,) = (entry.tensor for entry in group.entries if not entry.is_base)
     other: torch.Tensor = base.tensor
+    expert: torch.Tensor = next(entry.tensor for entry in group.entries if not entry.is_base)
     if rule != "features":
         return other if rule == "base" else expert
     axis = input_axis(name, expert.ndim, model_type or str(getattr(config, "model_type", "")))

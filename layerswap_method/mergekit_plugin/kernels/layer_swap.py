@@ -9,7 +9,7 @@ from mergekit.merge_methods.base import PerInput, TensorGroup
 from mergekit.merge_methods.easy_define import merge_method
 
 from layerswap_method.average import Input, weighted_average, weighted_inputs
-from layerswap_method.plan import LayerPlan, Role, Source, build_plan, tensor_source
+from layerswap_method.plan import LayerPlan, Placement, Role, Source, build_plan, tensor_source
 from layerswap_method.tensor_names import decoder_layer
 
 
@@ -29,9 +29,7 @@ def layer_swap(
     task_weight: float = 1.0,
     language_weight: float = 1.0,
     weighting: Literal["uniform", "magnitude"] = "uniform",
-    placement: Literal[
-        "outer", "middle", "random", "alternating", "layers", "soup", "delta_share"
-    ] = "outer",
+    placement: Placement = "outer",
     language_layers: str | None = None,
     seed: int = 0,
     non_layer: Source = "average",
@@ -42,34 +40,12 @@ def layer_swap(
 ) -> torch.Tensor:
     """Return one output tensor, its layer read off its name (arXiv 2410.01335, Algorithm 1).
 
-    Args:
-        group: tensors of one shape, any floating dtype; at most one is the base's.
-        role: `task`, `language` or None (the base) of each input.
-        weight: weight of each input within its role; 0 or more.
-        bottom_layers: b, layers of the language expert at the embedding side.
-        top_layers: u, layers of the language expert at the output side.
-        bottom_transition: t_b, averaged layers on the output side of each swapped run.
-        top_transition: t_u, averaged layers on the input side of each swapped run.
-        task_weight: weight of the task experts in every average of both.
-        language_weight: weight of the language experts in every average of both.
-        weighting: `uniform`; `magnitude` is measured before a merge of whole checkpoints.
-        placement: see `layerswap_method.plan.build_plan`; `delta_share` is measured as well.
-        language_layers: with `layers` the swapped layers, such as ``"0-4,30,31"``.
-        seed: with `random`, seed of the draw.
-        non_layer: source of everything outside the decoder's layers.
-        layer_norms: `block`, norms go with their layer, or `average`.
-        swap_modules: the part of a layer that moves; the rest is the task expert's.
-        plan: the source of every layer as one string, in place of counts and placement; see
-            `layerswap_method.plan.LayerPlan.from_text`.
-        num_layers: decoder layers of the model; None asks the first input's config.
-
-    Returns:
-        The source's own tensor (an alias, bit-identical) where one model gives it, else the
-        weighted average, rounded once; see `weighted_average`.
-
-    Raises:
-        ValueError: for numbers that do not fit, an input that is missing, a tensor without a name
-            or an unknown depth.
+    The parameters are those of `layerswap_method.methods.layer_swap.LayerSwapSpec`, but for what is
+    measured on whole checkpoints: `weighting: magnitude` and `placement: delta_share` are refused.
+    `role` and `weight` are of each input, None for the base. `plan` is the source of every layer
+    as one string (`LayerPlan.from_text`), in place of counts and placement. `num_layers` None asks
+    the first input's config. Where one model gives the tensor it is returned itself (an alias,
+    bit-identical), else the weighted average, rounded once.
     """
     name = group.metadata.name
     if name is None:

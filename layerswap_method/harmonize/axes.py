@@ -11,19 +11,10 @@ from layerswap_method.tensor_names import split_layer
 
 EMBEDDING, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 
-Axis = Literal[
-    "vocab",
-    "writes",
-    "reads",
-    "norm",
-    "final_norm",
-    "queries",
-    "keys",
-    "values",
-    "attended",
-    "head",
-    "neurons",
-]
+Axis = (
+    Literal["vocab", "writes", "reads", "norm", "final_norm", "neurons"]
+    | Literal["queries", "keys", "values", "attended", "head"]
+)
 """What an axis counts.
 
 `writes`: values that a tensor adds to the residual stream. `reads`: values of the normed residual
@@ -60,11 +51,7 @@ LAYER_TENSORS = frozenset(
 
 
 def axes_of(name: str) -> tuple[Axis, ...]:
-    """Return what the axes of a tensor count, in order.
-
-    Raises:
-        InputError: for a tensor that no known model has.
-    """
+    """Return what the axes of a tensor count. Raises for a tensor that no known model has."""
     module, _, kind = split_layer(name)[1].rpartition(".")
     axes = _AXES.get(module)
     if axes is not None and kind == "weight":
@@ -75,16 +62,12 @@ def axes_of(name: str) -> tuple[Axis, ...]:
 
 
 def shape_of(name: str, shape: ModelShape) -> tuple[int, ...]:
-    """Return the shape that a tensor has in a model of `shape`.
-
-    Raises:
-        InputError: for a tensor that no known model has.
-    """
-    heads, kv_heads = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    """Return the shape that a tensor has in a model of `shape`. Raises as `axes_of`."""
+    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     sizes: Mapping[Axis, int] = {
         **{"vocab": shape.vocab, "writes": shape.hidden, "reads": shape.hidden},
         **{"norm": shape.hidden, "final_norm": shape.hidden, "neurons": shape.intermediate},
-        **{"queries": heads, "attended": heads, "keys": kv_heads, "values": kv_heads},
+        **{"queries": queries, "attended": queries, "keys": keys, "values": keys},
         "head": shape.head_dim,
     }
     return tuple(sizes[axis] for axis in axes_of(name))

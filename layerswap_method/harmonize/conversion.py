@@ -16,15 +16,8 @@ import torch
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, name_list
 from layerswap_method.checkpoint.config import ModelShape, read_shape
 from layerswap_method.errors import InputError
-from layerswap_method.harmonize.axes import (
-    EMBEDDING,
-    HEAD,
-    LAYER_TENSORS,
-    NORM,
-    Axis,
-    axes_of,
-    shape_of,
-)
+from layerswap_method.harmonize import axes
+from layerswap_method.harmonize.axes import Axis, axes_of, shape_of
 from layerswap_method.tensor_names import split_layer
 
 ZEROS = -1
@@ -66,20 +59,14 @@ class Conversion:
 
     def is_copy(self, name: str) -> bool:
         """Return whether a tensor of the result is a tensor of the model as it is."""
-        axes = axes_of(name)
-        indexed = any(axis in self.index for axis in axes)
+        indexed = any(axis in self.index for axis in axes_of(name))
         return name not in self.zeros and not indexed and self._factor(name) == 1
 
     def make(self, name: str, origin: torch.Tensor) -> torch.Tensor:
-        """Return a tensor of the result; values that are not multiplied keep their bits.
+        """Return a tensor of the result, of the model's tensor `origins[name]`, not modified.
 
-        Args:
-            name: which tensor.
-            origin: the model's tensor `origins[name]`; not modified.
-
-        Returns:
-            A tensor of its dtype where nothing is multiplied, else of float32 or float64, for the
-            caller to round once.
+        What is not multiplied keeps its bits and its dtype; what is multiplied is of float32 or
+        float64, for the caller to round once.
         """
         if name in self.zeros:
             return origin.new_zeros(shape_of(name, self.shape))
@@ -102,25 +89,26 @@ class Conversion:
 def read_conversion(checkpoint: Checkpoint) -> Conversion:
     """Return the conversion of a checkpoint to itself; only headers are read.
 
-    Raises:
-        InputError: for an architecture that is not known, or files that disagree with their config:
-            a tensor that is missing, unknown, or of another shape, in any layer.
+    Raises `InputError` for an architecture that is not known, or files that disagree with their
+    config: a tensor that is missing, unknown, or of another shape, in any layer.
     """
-    shape = read_shape(checkpoint.name, checkpoint.path, checkpoint.shapes)
-    names = [
-        name
-        for name in checkpoint.tensors
+    shape = read_shape(checkpoint)
+    tensors = {
+        name: sizes
+        for name, sizes in checkpoint.shapes.items()
         if not is_buffer(name) and not (shape.tied and is_head(name))
-    ]
-    problems = list(_problems(shape, {name: checkpoint.shapes[name] for name in names}))
+    }
+    problems = list(_problems(shape, tensors))
     if problems:
         raise InputError.from_problems(checkpoint.name, problems)
-    return Conversion(checkpoint.name, shape, {name: name for name in names})
+    return Conversion(checkpoint.name, shape, {name: name for name in tensors})
 
 
 def _problems(shape: ModelShape, tensors: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
-    of_layers = LAYER_TENSORS | {rest for layer, rest in map(split_layer, tensors) if layer == 0}
-    wanted = [EMBEDDING, NORM, *([] if shape.tied else [HEAD])]
+    of_layers = axes.LAYER_TENSORS | {
+        rest for layer, rest in map(split_layer, tensors) if layer == 0
+    }
+    wanted = [axes.EMBEDDING, axes.NORM, *([] if shape.tied else [axes.HEAD])]
     for layer in range(shape.layers):
         wanted += [f"model.layers.{layer}.{rest}" for rest in sorted(of_layers)]
     missing = [name for name in wanted if name not in tensors]
@@ -133,4 +121,4 @@ def _problems(shape: ModelShape, tensors: Mapping[str, tuple[int, ...]]) -> Iter
             yield error.message
             continue
         if sizes != expected:
-            yield (f"{name} is {list(expected)} by config.json, and the weights hold {list(sizes)}")
+            yield f"{name} is {list(expected)} by config.json, and the weights hold {list(sizes)}"

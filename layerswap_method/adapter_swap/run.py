@@ -48,17 +48,9 @@ def swap_adapters(
     """Write the adapter of a `layer_swap` recipe, and yield lines for the log.
 
     The adapter, added to the base, is the merge of the recipe: see `adapter_swap.lora` and
-    `adapter_swap.prefix` for where that holds to rounding and where it is a counterpart.
-
-    Args:
-        recipe_path: a YAML file whose models are ``BASE+ADAPTER``, or the base itself.
-        find: returns where the model of a reference is.
-        out_path: the output folder, as the user wrote it.
-        rank: the highest rank of a LoRA adapter's changes; None leaves all exact.
-
-    Raises:
-        InputError: for a recipe, models or an output folder that are wrong.
-        LayerSwapError: where something cannot be written.
+    `adapter_swap.prefix` for where that holds to rounding and where it is a counterpart. `rank` is
+    the highest rank of a LoRA adapter's changes; None leaves all exact. Raises `InputError` for a
+    recipe, models or a folder that are wrong, `LayerSwapError` where something cannot be written.
     """
     recipe = _read(recipe_path)
     models = {reference: find(reference) for reference in recipe.references}
@@ -119,7 +111,6 @@ def _read(path: Path) -> LayerSwapRecipe:
 
 
 def _kind(configs: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the kind of all adapters, as peft names it."""
     if not configs:
         raise InputError(
             "swap-adapters: no model of the recipe is BASE+ADAPTER; layerswap merge merges models"
@@ -146,11 +137,7 @@ def _kind(configs: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _check_one_base(base: ModelFiles, models: Mapping[str, ModelFiles]) -> None:
-    """Check that all models are the base's checkpoint, but for adapters; reads copies of it.
-
-    Raises:
-        InputError: naming the first that is not, and a tensor that differs.
-    """
+    """Check that all models are the base's checkpoint, but for adapters; reads copies of it."""
     ours = read_checkpoint(base.name, base.folder).tensors
     folders = {model.folder.resolve(): reference for reference, model in models.items()}
     for folder, reference in folders.items():

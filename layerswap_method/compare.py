@@ -20,40 +20,34 @@ from layerswap_method.tensor_names import decoder_layer
 
 @dataclass(frozen=True)
 class Difference:
-    """One tensor that differs in its values."""
+    """A tensor of which `values` of all (`of`) differ; `layer` is None outside the layers.
+
+    `largest` is the largest absolute difference, NaN where a value is NaN on one side only.
+    `relative` is ``||ours - theirs|| / ||theirs||`` (Frobenius), infinite where theirs is 0.
+    """
 
     name: str
     layer: int | None
-    """0-based decoder layer; None outside the layers."""
-
     values: int
-    """Number of values that differ."""
-
     of: int
-    """Number of values of the tensor."""
-
     largest: float
-    """The largest absolute difference; NaN where a value is NaN on one side only."""
-
     relative: float
-    """``||ours - theirs|| / ||theirs||``, Frobenius norms; infinite where theirs is 0."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two checkpoints have in common, and the names of tensors that they have not."""
+    """What two checkpoints have in common.
+
+    `tensors` is the number of tensors that both have in one shape; `shapes` and `dtypes` are those
+    that they have in different ones. Of different dtypes, values are compared and not bytes.
+    """
 
     tensors: int
-    """Number of tensors that both have in one shape."""
-
     differences: tuple[Difference, ...]
     ours_only: tuple[str, ...]
     theirs_only: tuple[str, ...]
     shapes: tuple[str, ...]
-    """Tensors that both have, in different shapes."""
-
     dtypes: tuple[str, ...]
-    """Tensors stored in different dtypes; their values are compared, not their bytes."""
 
     @property
     def is_equal(self) -> bool:

@@ -25,29 +25,19 @@ from layerswap_method.tensors import TensorMix
 
 
 class NewAdapter(NamedTuple):
-    """An adapter in memory."""
+    """An adapter in memory: its two files (but for the base), its record in the plan, log lines."""
 
     tensors: Mapping[str, torch.Tensor]
-    """Content of ``adapter_model.safetensors``, contiguous."""
-
     config: Mapping[str, Any]
-    """Content of ``adapter_config.json`` but for the base."""
-
     record: Mapping[str, Any]
-    """For the plan file."""
-
     lines: tuple[str, ...]
-    """For the log."""
 
 
 class Factors(NamedTuple):
-    """One change: ``up @ down``."""
+    """One change: ``up @ down``, LoRA's B (outputs x rank) and A (rank x inputs)."""
 
     down: torch.Tensor
-    """LoRA's A, rank x inputs."""
-
     up: torch.Tensor
-    """LoRA's B, outputs x rank."""
 
     def squared_norm(self) -> float:
         """Return the squared Frobenius norm of the change, computed in float64 from the factors."""
@@ -59,13 +49,8 @@ def swap_lora(merge: Merge, config: Mapping[str, Any], rank: int | None) -> NewA
     """Return the adapter that adds to the base what the merge's tensors have beyond it.
 
     A tensor of one expert has that expert's two matrices bit for bit, and its scaling. An average
-    has both experts' matrices, one below the other, and the scaling of the first.
-
-    Args:
-        merge: a merge of models that are one checkpoint with different adapters.
-        config: ``adapter_config.json`` of one of the adapters.
-        rank: every change of a higher rank is replaced by the nearest one of this rank; None
-            leaves all of them exact.
+    has both experts' matrices, one below the other, and the scaling of the first. `config` is one
+    adapter's; every change of a higher rank than `rank` is replaced by the nearest one of it.
     """
     changed = {name: parts for name, mix in merge.tensors.items() if (parts := _changes(mix))}
     if not changed:

@@ -106,7 +106,7 @@ def _read(path: Path) -> LayerSwapRecipe:
             "layer_swap only"
         )
     if (reason := recipe.why_mergekit()) is not None:
-        raise InputError(f"{path}: {reason} is of a whole model and has no effect on adapters")
+        raise InputError(f"{path}: {reason}, which has no effect on adapters; drop it")
     return recipe
 
 
@@ -116,18 +116,17 @@ def _kind(configs: Mapping[str, Mapping[str, Any]]) -> str:
             "swap-adapters: no model of the recipe is BASE+ADAPTER; layerswap merge merges models"
         )
     kinds = {name: str(config.get("peft_type")) for name, config in configs.items()}
-    problems = [
-        f"{name}: peft_type is {kind}; known are {' and '.join(_KINDS)}"
-        for name, kind in kinds.items()
-        if kind not in _KINDS
-    ]
-    problems += [
-        f"{name}: use_dora is set. DoRA divides each row of a weight by its norm, so a mean of two "
-        "changes has no low rank; merge the adapters into their base (peft: merge_and_unload) and "
-        "use layerswap merge"
-        for name, config in configs.items()
-        if config.get("use_dora")
-    ]
+    problems = []
+    for name, config in configs.items():
+        if kinds[name] not in _KINDS:
+            known = " and ".join(_KINDS)
+            problems.append(f"{name}: peft_type is {kinds[name]}; known are {known}")
+        if config.get("use_dora"):
+            problems.append(
+                f"{name}: use_dora is set. DoRA divides each row of a weight by its norm, so a "
+                "mean of two changes has no low rank; merge the adapters into their base (peft: "
+                "merge_and_unload) and use layerswap merge"
+            )
     if not problems and len(set(kinds.values())) > 1:
         listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
         problems.append(f"the adapters must be of one kind: {listed}")

@@ -25,15 +25,15 @@ _BUFFERS = ("inv_freq", "masked_bias", ".attn.bias", ".attention.bias", "positio
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What the headers and the config of one checkpoint say."""
+    """What the headers and the config of one checkpoint say; tensors in the order of the files.
+
+    `name` is that of the recipe.
+    """
 
     name: str
-    """Name as the recipe writes it."""
-
     path: Path
     config: ModelConfig
     tensors: Mapping[str, StoredTensor] = field(repr=False)
-    """Tensor name -> place, in the order of the files."""
 
     @cached_property
     def num_layers(self) -> int | None:

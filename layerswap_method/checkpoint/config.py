@@ -39,23 +39,19 @@ COMMANDS: Mapping[Remedy, str] = {
 
 
 class Field(NamedTuple):
-    """One field that configs of different families state under different names."""
+    """One field that configs of different families state under different names.
+
+    Of its `keys` in ``config.json`` the first one that is stated counts, and where none is, the
+    `default` of the classes in `DECODERS`. `how` is what the remedy does. `needs_same`: two models
+    that differ in it compute differently with tensors of the same shapes.
+    """
 
     label: str
-    """Name for people."""
-
     keys: tuple[str, ...]
-    """Names in ``config.json``; the first one that is stated counts."""
-
     remedy: Remedy = "impossible"
     how: str = NOTHING
-    """What the remedy does."""
-
     default: Any = None
-    """Value in the classes of `DECODERS` where none is stated."""
-
     needs_same: bool = False
-    """Whether two models that differ in it compute differently with tensors of the same shapes."""
 
     @property
     def advice(self) -> str:
@@ -103,56 +99,47 @@ alike, tensor for tensor; Qwen2's have biases on q, k and v, Qwen3's norms of ea
 
 
 class ModelConfig(Frozen):
-    """What a ``config.json`` says, under the names of transformers."""
+    """What a ``config.json`` says, under the names of transformers.
+
+    `architecture` is the first class name (or `unknown`), `quantization` the method (`?` where it
+    has no name), `dtype` the torch dtype that engines compute in. `further_layers` is the number of
+    layers behind the decoder's that predict further tokens, stored under the next numbers.
+    """
 
     model_type: str
     text_type: str
     """Model type of the text model; `model_type` where there is no other."""
 
     architecture: str
-    """The first class name, such as `LlamaForCausalLM`; `unknown` where there is none."""
-
     num_hidden_layers: int | None
     further_layers: int
-    """Number of layers behind them that predict further tokens, stored under the next numbers."""
-
     vocab_size: int | None
     tie_word_embeddings: bool | None
     quantization: str | None
-    """The quantisation method (`?` where it has no name); None for plain weights."""
-
     dtype: str | None
-    """torch dtype that engines compute in, such as `bfloat16`."""
 
 
 class ModelShape(Frozen):
-    """What two models must share before one can stand in the other's place."""
+    """What two models must share before one can stand in the other's place.
+
+    A key-value head serves `group` query heads, which stand together, and `heads * head_dim` need
+    not be `hidden`. `sliding_window` is the number of tokens that attention looks back (None: all),
+    `positions` the length of the longest sequence. `rope_scaling` has transformers' names.
+    """
 
     architecture: str
     hidden: PositiveInt
     layers: PositiveInt
     heads: PositiveInt
     kv_heads: PositiveInt
-    """Number of key-value heads; each serves `group` query heads, which stand together."""
-
     head_dim: PositiveInt
-    """Number of values of a head; `heads * head_dim` need not be `hidden`."""
-
     intermediate: PositiveInt
     vocab: PositiveInt
     tied: bool
-    """Whether the output embedding is the input embedding."""
-
     rope_base: PositiveFloat
     rope_scaling: Mapping[str, Any] | None
-    """How rotary positions are stretched, under transformers' names; None where they are not."""
-
     sliding_window: int | None
-    """Number of tokens that attention looks back; None for all."""
-
     positions: PositiveInt
-    """Length of the longest sequence (`max_position_embeddings`)."""
-
     eps: PositiveFloat
     activation: str
     attention_bias: bool

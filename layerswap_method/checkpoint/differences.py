@@ -25,16 +25,16 @@ _TOKENIZER = "tokenizer: {source: union} in the recipe"
 
 
 class Row(Frozen):
-    """One field of several checkpoints."""
+    """One field of several checkpoints, with its values in their order (None: nothing states it).
+
+    `advice` is what to do, in words; empty where the values are the same.
+    """
 
     field: str
     values: tuple[Any, ...]
-    """Value in each checkpoint, in order; None where nothing states it."""
-
     same: bool
     remedy: Remedy
     advice: str
-    """What to do, in words; empty where they are the same."""
 
 
 def differences(checkpoints: Sequence[Checkpoint]) -> tuple[Row, ...]:

@@ -46,19 +46,17 @@ _HOW = "merge it into its base first (peft: merge_and_unload, save_pretrained) a
 
 
 class LowRankChange(Frozen):
-    """A LoRA adapter's change of one tensor: ``scaling * (up @ down)``."""
+    """A LoRA adapter's change of one tensor: ``scaling * (up @ down)``.
+
+    `down` is ``lora_A`` (rank x inputs), `up` is ``lora_B`` (outputs x rank), `scaling` is alpha/r,
+    or alpha/sqrt(r) with rank-stabilised LoRA. `transposed`: the tensor is stored inputs x outputs
+    (embeddings, GPT-2's Conv1D).
+    """
 
     down: StoredTensor
-    """``lora_A`` (rank x inputs)."""
-
     up: StoredTensor
-    """``lora_B`` (outputs x rank)."""
-
     scaling: float
-    """alpha/r, or alpha/sqrt(r) with rank-stabilised LoRA."""
-
     transposed: bool
-    """Whether the tensor is stored inputs x outputs (embeddings, GPT-2's Conv1D)."""
 
     def read(self, dtype: torch.dtype) -> torch.Tensor:
         """Return the whole change, computed in `dtype` as peft's ``merge_and_unload`` does."""

@@ -49,22 +49,19 @@ Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where the bytes of one tensor are."""
+    """Where the bytes of one tensor are: `nbytes` from byte `offset` of a safetensors file on.
+
+    The path has no links, `stamp` is the state of the file when its header was read, and `dtype` is
+    as safetensors writes it, such as `BF16`.
+    """
 
     file: Path
-    """The safetensors file; absolute, without links."""
-
     stamp: Stamp
-    """State of the file when its header was read."""
-
     name: str
     offset: int
-    """First byte of the tensor in the file."""
-
     nbytes: int
     shape: tuple[int, ...]
     dtype: str
-    """As safetensors writes it, such as `BF16`."""
 
     @property
     def torch_name(self) -> str:

@@ -73,15 +73,15 @@ def _output_axis(ndim: int, axis: int) -> int:
 
 @dataclass(frozen=True)
 class FeatureLayout:
-    """A stored tensor as matrices of rows x columns below each other, each with its features."""
+    """A stored tensor as matrices of torch rows x columns below each other, in the file's order.
+
+    `across`: a feature is a column of one matrix, its MAV the mean over the rows; else it is a row.
+    """
 
     matrices: int
     rows: int
-    """Number of torch rows of each matrix, in the order of the file."""
-
     columns: int
     across: bool
-    """True: a feature is a column, its MAV the mean over the rows. False: it is a row."""
 
     @property
     def features(self) -> int:

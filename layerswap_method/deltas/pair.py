@@ -39,42 +39,38 @@ UNRELATED = 0.7
 
 
 class DeltaBlock(NamedTuple):
-    """Consecutive rows of a tensor, as [rows, columns] of its `FeatureLayout`."""
+    """Consecutive rows of a tensor, as [rows, columns] of its `FeatureLayout`.
+
+    `first` is the number of the first row, counted through all matrices of the tensor. `expert`
+    (without an adapter's change) and `base` are in the dtypes of the files. `delta` is expert minus
+    base, float32, an adapter's change included; the caller may change it.
+    """
 
     first: int
-    """Number of the first row, counted through all matrices of the tensor."""
-
     expert: torch.Tensor
-    """Values in the dtype of the file, without an adapter's change."""
-
     base: torch.Tensor
-    """Values in the dtype of the file."""
-
     delta: torch.Tensor
-    """Expert minus base, float32, an adapter's change included; the caller may change it."""
 
 
 @dataclass(frozen=True)
 class DeltaPair:
-    """An expert and its base that hold the same tensors."""
+    """An expert and its base that hold the same tensors.
+
+    `expert` and `base` are their names; (text) `model_type`, `architecture`, `folder` and
+    `num_layers` are the base's. `names` are the weights that both hold, in the order of the base's
+    files, without buffers; `changes` are what the expert's adapter adds, by name.
+    """
 
     expert: str
     base: str
-    """Names of both, for messages; what follows is the base's."""
-
     model_type: str
-    """Model type of the text model."""
-
     architecture: str
     folder: Path
     num_layers: int | None
     names: tuple[str, ...]
-    """Every weight that both hold, in the order of the base's files; buffers are left out."""
-
     expert_tensors: Mapping[str, StoredTensor]
     base_tensors: Mapping[str, StoredTensor]
     changes: Mapping[str, LowRankChange]
-    """Name -> what the expert's adapter adds; empty without one."""
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor in the base."""

@@ -19,8 +19,7 @@ from layerswap_method.checkpoint.config import read_document
 from layerswap_method.checkpoint.differences import Row, differences, obstacles
 from layerswap_method.checkpoint.stored import STORED_NAMES, StoredTensor, read_tensor, torch_dtype
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.harmonize.axes import shape_of
-from layerswap_method.harmonize.conversion import Conversion, read_conversion
+from layerswap_method.harmonize.conversion import Conversion, read_conversion, shape_of
 from layerswap_method.harmonize.settings import common_shape, config_of, harmonized, with_rope
 from layerswap_method.output import HARMONIZE_FILE, check_output, output_folder, temporary_output
 from layerswap_method.recipe.references import ModelFiles
@@ -31,17 +30,16 @@ from layerswap_method.write.layout import SHARD_BYTES, PlannedTensor, copy_of, l
 
 @dataclass(frozen=True)
 class HarmonizeOptions:
-    """How models are harmonised."""
+    """How models are harmonised.
+
+    `align_depth` are the new layers of a model with fewer layers (None spreads them evenly),
+    `dtype` is torch's for all weights (None leaves each tensor its own). With `force` every model
+    gets the first one's RoPE, which changes the others' function.
+    """
 
     align_depth: tuple[int, ...] | None = None
-    """Layers that are new in a model with fewer layers; None spreads them evenly."""
-
     dtype: str | None = None
-    """torch dtype of all weights; None leaves each tensor its own."""
-
     force: bool = False
-    """Whether every model gets the first one's RoPE, which changes the others' function."""
-
     shard_bytes: int = SHARD_BYTES
 
 

@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from layerswap_method.checkpoint.checkpoint import own_file
-from layerswap_method.errors import InputError
+from layerswap_method.checkpoint.config import read_document
 from layerswap_method.write.files import write_text
 
 _MODEL = (
@@ -39,10 +39,7 @@ def copy_donor_files(
     is given. Python files that it names (``auto_map``) are copied and never run. Raises
     `InputError` where the config cannot be read, or a file leads out of the donor's folder.
     """
-    try:
-        config = json.loads((donor / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{donor}: no readable config: {error}") from error
+    config = read_document("donor", donor)
     if dtype is not None:
         config["torch_dtype" if "torch_dtype" in config else "dtype"] = dtype
     write_text(out / "config.json", json.dumps(config, indent=2, ensure_ascii=False) + "\n")

@@ -22,19 +22,18 @@ INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """One tensor as it will be written."""
+    """One tensor as it will be written, with the dtype that safetensors writes.
+
+    It is a copy of `source`, or `content` makes its bytes: of a device, piece by piece, each good
+    until the next one.
+    """
 
     name: str
     dtype: str
-    """As safetensors writes it."""
-
     shape: tuple[int, ...]
     nbytes: int
     content: Callable[[str], Iterator[memoryview]] | None = field(default=None, repr=False)
-    """(device) -> its bytes, piece by piece, each good until the next one; None for a copy."""
-
     source: StoredTensor | None = None
-    """What it is a copy of; None where it is computed."""
 
     @property
     def itemsize(self) -> int:
@@ -44,14 +43,11 @@ class PlannedTensor:
 
 @dataclass(frozen=True)
 class PlannedFile:
-    """One file as it will be written."""
+    """One file as it will be written: its head, and its tensors with their first bytes."""
 
     path: Path
     head: bytes
-    """Its first bytes, up to the first tensor."""
-
     tensors: tuple[tuple[int, PlannedTensor], ...]
-    """First byte in the file, and the tensor, without gaps."""
 
     @property
     def nbytes(self) -> int:
@@ -61,11 +57,10 @@ class PlannedFile:
 
 @dataclass(frozen=True)
 class Layout:
-    """The files of a checkpoint as they will be written."""
+    """The files of a checkpoint as they will be written, and the states of those that are read."""
 
     files: tuple[PlannedFile, ...]
     inputs: Mapping[Path, Stamp]
-    """Every file that is read -> its state when its header was read."""
 
     @property
     def nbytes(self) -> int:

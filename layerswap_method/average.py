@@ -96,7 +96,9 @@ def weighted_inputs(
         for weight in (*weights, sides[role]):
             if not math.isfinite(weight) or weight < 0:
                 raise ValueError(f"weight {weight} must be a finite number, 0 or more")
-        totals[role] = math.fsum(weights)
+        totals[role] = sum(weights) if math.isinf(sum(weights)) else math.fsum(weights)
+        if math.isinf(totals[role]):
+            raise ValueError("the weights of one role sum to more than a number holds")
         if totals[role] == 0:
             raise ValueError("the weights of one role sum to 0: nothing to average")
     common = 1.0
@@ -106,11 +108,13 @@ def weighted_inputs(
         role: sides[role] * math.prod(t for other, t in totals.items() if other != role) / common
         for role in roles
     }
+    divisors = dict.fromkeys(totals, 1.0)
     if not all(1e-6 < factors[role] * totals[role] < 1e6 for role in roles if sides[role]):
         # Products that leave the range of floats: shares of each role in place of whole numbers.
-        factors = {role: sides[role] / max(sides.values()) / totals[role] for role in roles}
+        factors = {role: sides[role] / max(sides.values()) for role in roles}
+        divisors = totals
     chosen = [
-        (position, factors[role] * given.weight)
+        (position, factors[role] * (given.weight / divisors[role]))
         for role in roles
         for position, given in enumerate(inputs)
         if given.role == role and given.weight

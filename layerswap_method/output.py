@@ -36,8 +36,9 @@ _RENEWED = (
 Tokenizer files stay: a merge of experts that have none does not write any."""
 
 _PARTIAL = ".layerswap-*.partial"
-_REPLACED = "replaced"
-"""Name of the earlier merge while the new one takes its place."""
+_REPLACED, _ARRIVING = "replaced", "arriving"
+"""Where the earlier merge is while the new one takes its place, and, while single files are
+exchanged, the folder that holds the new one."""
 
 LOG = logging.getLogger("layerswap")
 
@@ -86,7 +87,9 @@ def check_output(out: Path, inputs: Collection[Path]) -> None:
     if not os.access(out, os.W_OK | os.X_OK):
         raise InputError(f"{out}: the output folder may not be written; give another")
     held = sorted(path.name for path in out.iterdir() if not path.match(_PARTIAL))
-    if held and not any((out / name).is_file() for name in _MERGED):
+    is_merge = any((out / name).is_file() for name in _MERGED)
+    is_merge = is_merge or any(out.glob(f"{_PARTIAL}/{_REPLACED}"))  # killed while it was replaced
+    if held and not is_merge:
         raise InputError(
             f"{out}: the folder has files that no merge has written ({', '.join(held[:3])}); give "
             "another folder, or empty it"
@@ -125,13 +128,15 @@ def temporary_output(out: Path, key: str | None = None, *, resume: bool = False)
     except OSError as error:
         raise InputError(f"{out}: the output folder cannot be made: {error.strerror}") from error
     for left in sorted(parent.glob(_PARTIAL)):
-        if left != holder and any((left / name).exists() for name in (out.name, _REPLACED)):
+        if left != holder and (left / _REPLACED).exists():
+            LOG.warning("%s: has files of an earlier merge; move what you need away", left)
+        elif left != holder and (left / out.name).exists():
             LOG.warning("%s belongs to a merge that runs or was killed; then delete it", left)
     folder = holder / out.name  # mergekit prints the last part of the path on the model card
     is_whole, is_moved = False, False
     with _exclusive_lock(holder), _ended_by_sigterm():
         try:
-            _restore(holder / _REPLACED, place)  # of a merge that was killed
+            _recover(holder, place)
             if folder.exists() and not resume:
                 shutil.rmtree(folder)
             folder.mkdir(exist_ok=True)
@@ -144,12 +149,12 @@ def temporary_output(out: Path, key: str | None = None, *, resume: bool = False)
                 raise LayerSwapError(f"{out}: cannot be written: {error.strerror}") from error
             is_whole = True
             try:
-                _replace(folder, place, holder / _REPLACED)
+                _replace(folder, place, holder)
             except OSError as error:
-                raise LayerSwapError(
-                    f"{out}: the merge is finished and cannot be moved there: {error.strerror}; "
-                    f"it is in {folder}"
-                ) from error
+                what = f"the merge is finished and cannot be moved there: {error.strerror}"
+                if not folder.exists():
+                    folder, what = holder / _REPLACED, "is merged; what else was in the folder"
+                raise LayerSwapError(f"{out}: {what}; it is in {folder}") from error
             is_moved = True
         finally:
             if is_moved or not (resume or is_whole):
@@ -187,18 +192,19 @@ def _can_be_renamed(folder: Path) -> bool:
     return folder.stat().st_dev == parent.stat().st_dev and os.access(parent, os.W_OK | os.X_OK)
 
 
-def _replace(folder: Path, out: Path, replaced: Path) -> None:
+def _replace(folder: Path, out: Path, holder: Path) -> None:
     """Put `folder` in the place of `out`; a failure leaves both whole, `out` where it was.
 
     Where `out` can be renamed it is exchanged whole, so that even a crash leaves the old or the
     new one. Else its files are exchanged one by one: config.json is the first to go and the last
-    to come, so that no mixture of both can be loaded.
+    to come, so that no mixture of both can be loaded. See `_recover` for a crash in between.
     """
     if not out.exists():
         folder.replace(out)
         return
+    replaced, arriving = holder / _REPLACED, holder / _ARRIVING
     shutil.copymode(out, folder)
-    if replaced.parent.parent != out:
+    if holder.parent != out:
         out.replace(replaced)
         try:
             folder.replace(out)
@@ -208,10 +214,30 @@ def _replace(folder: Path, out: Path, replaced: Path) -> None:
     new = {path.name for path in folder.iterdir()}
     old = {path.name for path in out.iterdir()} & (new | _renewed(out))
     replaced.mkdir()
-    with _undone_on_failure(out, replaced, sorted(old, key=lambda name: name != "config.json")):
-        order = sorted(new, key=lambda name: name == "config.json")
-        with _undone_on_failure(folder, out, order):
-            pass
+    arriving.mkdir()
+    first = sorted(old, key=lambda name: name != "config.json")
+    last = sorted(new, key=lambda name: name == "config.json")
+    with (
+        _undone_on_failure(out, replaced, first),
+        _undone_on_failure(holder, arriving, [folder.name]),
+        _undone_on_failure(arriving / folder.name, out, last),
+    ):
+        pass
+
+
+def _recover(holder: Path, out: Path) -> None:
+    """End what a merge began that was killed while it replaced an earlier one, or take it back."""
+    replaced, arriving = holder / _REPLACED, holder / _ARRIVING
+    if holder.parent != out:
+        _restore(replaced, out)
+    elif arriving.is_dir() and (parts := list(arriving.iterdir())):
+        for path in sorted(parts[0].iterdir(), key=lambda path: path.name == "config.json"):
+            path.replace(out / path.name)
+    elif replaced.is_dir():
+        for path in sorted(replaced.iterdir(), key=lambda path: path.name == "config.json"):
+            path.replace(out / path.name)
+    for folder in (replaced, arriving):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _restore(replaced: Path, out: Path) -> None:

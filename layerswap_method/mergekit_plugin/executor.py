@@ -19,7 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint, name_list, read_checkpoint
-from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings, own_problems
+from layerswap_method.checkpoint.compatible import (
+    merge_problems,
+    merge_warnings,
+    own_problems,
+    vocabulary_problems,
+)
 from layerswap_method.errors import InputError, LayerSwapError, describe_error, nearest
 from layerswap_method.mergekit_plugin.run import log_lines, tensor_bar
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
@@ -133,6 +138,8 @@ def _check(recipe: Recipe, checkpoints: Sequence[Checkpoint], options: Any) -> N
         problems = list(
             merge_problems(checkpoints, rows_from=rows_from, aligned=aligned, by_row=by_feature)
         )
+    if not problems and not aligned:  # mergekit reads the rows of every model
+        problems = list(vocabulary_problems(checkpoints))
     if problems:
         raise InputError.from_problems(f"{recipe.method()} recipe", problems)
     for warning in merge_warnings(

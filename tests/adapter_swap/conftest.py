@@ -1,5 +1,5 @@
-"""Tiny random bases, as in the families' tests."""
+"""Tiny models."""
 
-from tests.families.conftest import experts
+from tests.standins.experts import experts
 
 __all__ = ["experts"]

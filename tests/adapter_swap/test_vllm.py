@@ -1,7 +1,5 @@
 """vLLM serves the swapped adapter on the base: it says what the merged checkpoint says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,4 +1,4 @@
-"""Recipes and merges for the tests: mergekit's own `run_merge`, in this process."""
+"""Recipes for the tests, and the ways to merge them: as a value, by files, by mergekit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 import yaml
+
+from layerswap_method.merge import WriteOptions, write_merge
+from layerswap_method.methods.read import read_recipe
+from layerswap_method.recipe.document import Merge, Recipe
+from layerswap_method.recipe.references import find_model_files
+from layerswap_method.tensors import read_mix
 
 
 def recipe(
@@ -77,3 +84,31 @@ def merge(document: Mapping[str, Any], out: Path, **options: Any) -> Path:
         text,
     )
     return out
+
+
+def by_mergekit(document: Mapping[str, Any], out: Path, **options: Any) -> Path:
+    """Merge in mergekit's own executor, with the plain kernel; return the output folder."""
+    return merge(document, out, **{"allow_crimes": True, **options})
+
+
+def merge_of(document: Mapping[str, Any]) -> Merge:
+    """Return the merge of a recipe as a value."""
+    given = read_recipe(document)
+    assert isinstance(given, Recipe), given
+    return given.merge({name: find_model_files(name) for name in given.references})
+
+
+def tensors_of(given: Merge | Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return every tensor of a merge, or of a recipe's merge."""
+    merged = given if isinstance(given, Merge) else merge_of(given)
+    return {name: read_mix(mix) for name, mix in merged.tensors.items()}
+
+
+def write(document: Mapping[str, Any], out: Path, **options: Any) -> list[str]:
+    """Merge from file to file into `out`; return the lines of the log."""
+    given = read_recipe(document)
+    assert isinstance(given, Recipe), given
+    models = {name: find_model_files(name) for name in given.references}
+    text = yaml.safe_dump(dict(document), sort_keys=False)
+    how = WriteOptions(**options)
+    return list(write_merge(given, models, str(out), document=document, text=text, options=how))

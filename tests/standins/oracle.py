@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -122,6 +124,75 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
         return False
     as_bytes = [t.contiguous().view(-1).view(torch.uint8) for t in (one, other)]
     return bool(torch.equal(*as_bytes))
+
+
+def layer_sources(parameters: Mapping[str, Any], layers: int) -> list[str]:
+    """Return whose each layer is in any placement by counts; `soup` averages all."""
+    kind = parameters.get("placement", "outer")
+    if kind == "soup":
+        return ["average"] * layers
+    b, u = parameters.get("bottom_layers", 5), parameters.get("top_layers", 2)
+    after, before = (parameters.get(f"{side}_transition", 0) for side in ("bottom", "top"))
+    if kind == "outer":
+        return [Swap(layers, b, u, after, before).of_layer(layer) for layer in range(layers)]
+    count = b + u
+    if kind == "layers":
+        ends = (part.split("-") for part in parameters["language_layers"].split(","))
+        swapped = {layer for pair in ends for layer in range(int(pair[0]), int(pair[-1]) + 1)}
+    elif kind == "middle":
+        swapped = {layer for layer in range(layers) if 0 <= layer - (layers - count) // 2 < count}
+    elif kind == "random":
+        draw = random.Random(parameters.get("seed", 0))
+        numbers = [draw.random() for _ in range(layers)]
+        swapped = {
+            layer for layer in range(layers) if sorted(numbers).index(numbers[layer]) < count
+        }
+    else:
+        swapped = {int(i * layers / count) for i in range(count)}
+    found = []
+    for layer in range(layers):
+        near = set(range(layer - after, layer)) | set(range(layer + 1, layer + before + 1))
+        beside = "average" if near & swapped else "task"
+        found.append("language" if layer in swapped else beside)
+    return found
+
+
+def merge_parts(document: Mapping[str, Any], layers: int) -> dict[str, list[Any]]:
+    """Return tensor -> (share, tensor) of what it is made of, for a `layer_swap` of a Llama."""
+    given = document["parameters"]
+    plan = layer_sources(given, layers)
+    experts = [
+        (entry["parameters"]["role"], entry["parameters"].get("weight", 1), stored(entry["model"]))
+        for entry in document["models"]
+    ]
+    base = stored(document["base_model"])
+    sides = {role: given.get(f"{role}_weight", 1) for role in ("task", "language")}
+
+    def parts(name: str, roles: Sequence[str]) -> list[Any]:
+        found, whole = [], sum(sides[role] for role in roles)
+        for role in roles:
+            total = sum(weight for own, weight, _ in experts if own == role)
+            share = sides[role] / whole if len(roles) > 1 else 1
+            found += [(share * w / total, t[name]) for own, w, t in experts if own == role and w]
+        return [pair for pair in found if pair[0]]
+
+    def source(name: str) -> str:
+        layer = layer_number(name)
+        if layer is None:
+            return str(given.get("non_layer", "average"))
+        part = part_of(name)
+        if part == "norm" and given.get("layer_norms") == "average":
+            return "average"
+        return plan[layer] if given.get("swap_modules", "all") in ("all", part) else "task"
+
+    made = {}
+    for name in base:
+        own = source(name)
+        both = ("task", "language")
+        made[name] = (
+            [(1, base[name])] if own == "base" else parts(name, both if own == "average" else [own])
+        )
+    return made
 
 
 def mixture(parts: Mapping[Path, float]) -> dict[str, torch.Tensor]:

@@ -1,0 +1,5 @@
+"""Tiny models."""
+
+from tests.standins.experts import experts
+
+__all__ = ["experts"]

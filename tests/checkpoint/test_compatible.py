@@ -1,0 +1,193 @@
+"""One judgement of a pair of checkpoints, for merges and deltas alike, and names of tensors."""
+
+import shutil
+
+import pytest
+
+from ablations.models.lineage import SAME_ORIGIN, weight_cosine
+from layerswap_method.checkpoint.checkpoint import read_checkpoint
+from layerswap_method.checkpoint.compatible import merge_problems, pair_problems
+from layerswap_method.deltas.pair import open_pair
+from layerswap_method.errors import InputError
+from layerswap_method.recipe.references import Model
+from layerswap_method.tensor_names import decoder_layer, is_norm, layer_part, split_layer
+from tests.standins.merging import (
+    by_mergekit,
+    linear_recipe,
+    merge_of,
+    recipe,
+    revert_recipe,
+    tensors_of,
+)
+from tests.standins.oracle import assert_same, stored
+from tests.standins.tuned import edited, restored, tune, with_head
+from tests.standins.zoo import make_model
+
+ONE_EACH = {"bottom_layers": 1, "top_layers": 1}
+
+
+def quantised(folder):
+    edited(make_model("llama", folder, 1), quantization_config={"quant_method": "gptq"})
+
+
+def lacking(folder):
+    less = {"lm_head.weight", "model.layers.3.mlp.up_proj.weight"}
+    whole = make_model("llama", folder.with_name("whole"), 1)
+    restored(whole, folder, lambda held: {n: t for n, t in held.items() if n not in less})
+
+
+@pytest.mark.parametrize(
+    ("make", "part"),
+    [
+        ({"vocab_size": 100}, "lm_head.weight [96, 16] against [100, 16]"),
+        ({"intermediate_size": 32}, "model.layers.0.mlp.down_proj.weight [16, 24] against"),
+        ({"intermediate_size": 96}, "shapes: model.layers.0.mlp.down_proj.weight"),
+        ({"num_hidden_layers": 7}, "(6 and 7 layers)"),
+        ({"family": "mistral"}, "(LlamaForCausalLM, MistralForCausalLM)"),
+        ({"family": "llama_tied"}, "ties its output embedding"),
+        (quantised, "is quantised (gptq)"),
+        (lacking, "lacks 2 tensors"),
+    ],
+    ids=str,
+)
+def test_merges_and_deltas_refuse_the_same_pairs(make, part, experts, tmp_path):
+    plain, folder = experts("llama").base, tmp_path / "other"
+    if isinstance(make, dict):
+        make_model(
+            make.get("family", "llama"),
+            folder,
+            1,
+            **{k: v for k, v in make.items() if k != "family"},
+        )
+    else:
+        make(folder)
+    models = {"task": plain, "language": folder}
+    for way in (
+        lambda: merge_of(recipe(models, ONE_EACH)),
+        lambda: merge_of(linear_recipe([plain, folder])),
+        lambda: merge_of(revert_recipe(plain, folder, {"threshold": 0.1})),
+        lambda: open_pair(Model(str(folder), folder), Model(str(plain), plain)),
+    ):
+        with pytest.raises(InputError) as caught:
+            way()
+        assert part in caught.value.message
+        assert str(folder) in caught.value.message
+
+
+def test_what_to_do_about_another_vocabulary(experts, tmp_path):
+    plain = experts("llama").base
+    other = make_model("llama", tmp_path / "other", 1, vocab_size=100)
+    pair = [read_checkpoint(str(each), each) for each in (plain, other)]
+
+    def problems(**how):
+        return "; ".join(pair_problems(*pair, **how))
+
+    assert "tokenizer: {source: base}" in problems()
+    assert f"layerswap compat {plain} {other}" in problems()
+    assert problems(aligned=True) == ""
+    assert list(merge_problems(pair, rows_from={str(plain)})) == []
+    for how in ({"by_row": True}, {"by_row": True, "aligned": True}):
+        assert "resize_token_embeddings" in problems(**how)
+        assert "tokenizer:" not in problems(**how)
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory):
+    """Return models of one base that tie their embeddings, each with and without a head."""
+    root = tmp_path_factory.mktemp("tied")
+    found = {"base": make_model("llama_tied", root / "base", 1)}
+    for name, seed in (("task", 2), ("language", 3)):
+        found[name] = tune(found["base"], root / name, seed, 0.02, None)
+    for name, folder in tuple(found.items()):
+        found[f"{name} twice"] = with_head(folder, root / f"{name}_twice")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("task", "language", "base"),
+    [("", "", " twice"), ("", " twice", ""), (" twice", "", " twice")],
+    ids=lambda each: each or " once",
+)
+def test_a_tied_head_stored_once_or_twice_is_one_tensor(task, language, base, tied, tmp_path):
+    expert, other = tied[f"task{task}"], tied[f"language{language}"]
+    donor, both = tied[f"base{base}"], {"task": expert, "language": other}
+    documents = [
+        recipe(both, {"bottom_layers": 2, "top_layers": 1}, donor),
+        recipe(both, {"bottom_layers": 2, "top_layers": 1, "non_layer": "task"}, donor),
+        linear_recipe([expert, other]),
+        revert_recipe(expert, donor, {"threshold": 0.016}),
+        revert_recipe(expert, donor, {"bottom_layers": 1}),
+    ]
+    once = {role: tied[role] for role in ("task", "language", "base")}
+    plain = [
+        recipe({role: once[role] for role in both}, documents[0]["parameters"], once["base"]),
+        recipe({role: once[role] for role in both}, documents[1]["parameters"], once["base"]),
+        linear_recipe([once["task"], once["language"]]),
+        *(revert_recipe(once["task"], once["base"], d["parameters"]) for d in documents[3:]),
+    ]
+    head, table = "lm_head.weight", "model.embed_tokens.weight"
+    for document, same in zip(documents, plain, strict=True):
+        found, wanted = tensors_of(document), tensors_of(same)
+        if head in found:
+            assert_same({head: found.pop(head)}, {head: wanted[table]})
+        assert_same(found, wanted)
+    by_mergekit(documents[0], tmp_path / "out")
+    theirs = stored(tmp_path / "out")
+    assert_same({table: theirs[table]}, {table: tensors_of(plain[0])[table]})
+
+
+def test_configs_that_do_not_say_whether_they_tie(tied, tmp_path):
+    def silent(name):
+        folder = shutil.copytree(tied[name], tmp_path / name)
+        return read_checkpoint(name, edited(folder, tie_word_embeddings=None))
+
+    once, twice = silent("task"), silent("language twice")
+    assert list(pair_problems(once, twice)) == []
+    assert list(pair_problems(once, read_checkpoint("base", tied["base twice"]))) == []
+
+
+def test_a_fine_tune_is_told_from_a_stranger(tied, tmp_path):
+    stranger = make_model("llama_tied", tmp_path / "stranger", 9)
+    base, task, other = (
+        read_checkpoint("x", each) for each in (tied["base"], tied["task"], stranger)
+    )
+    assert weight_cosine(base, task) > SAME_ORIGIN > abs(weight_cosine(base, other))
+    narrow = make_model("llama_tied", tmp_path / "narrow", 9, hidden_size=32, intermediate_size=40)
+    assert weight_cosine(base, read_checkpoint("x", narrow)) is None
+
+
+NAMES = [
+    ("model.layers.3.self_attn.q_proj.weight", 3, "attention", False),
+    ("model.layers.3.self_attn.q_norm.weight", 3, "attention", True),
+    ("model.layers.3.post_attention_layernorm.weight", 3, "norm", True),
+    ("model.layers.11.mlp.experts.4.down_proj.weight", 11, "mlp", False),
+    ("model.layers.0.block_sparse_moe.gate.weight", 0, "mlp", False),
+    ("transformer.h.2.ln_1.weight", 2, "norm", True),
+    ("transformer.h.2.attn.c_attn.weight", 2, "attention", False),
+    ("transformer.h.2.mlp.c_fc.bias", 2, "mlp", False),
+    ("gpt_neox.layers.1.attention.dense.weight", 1, "attention", False),
+    ("model.decoder.layers.5.fc1.weight", 5, "mlp", False),
+    ("model.layers.5.something.weight", 5, "other", False),
+    # F4: the module is called norm_attn_norm, and its attention was taken for a norm
+    ("transformer.blocks.7.norm_attn_norm.attn.Wqkv.weight", 7, "attention", False),
+    ("transformer.blocks.7.norm_attn_norm.norm_1.weight", 7, "norm", True),
+    ("transformer.blocks.7.ffn.experts.mlp.w1", 7, "mlp", False),
+    # F7: layers that predict further tokens were layer 0 of the decoder
+    ("mtp.layers.0.self_attn.q_proj.weight", None, None, False),
+    ("model.mtp.layers.0.input_layernorm.weight", None, None, True),
+    ("model.vision_tower.encoder.layers.3.self_attn.q_proj.weight", None, None, False),
+    ("visual.blocks.3.attn.qkv.weight", None, None, False),
+    ("model.embed_tokens.weight", None, None, False),
+    ("model.norm.weight", None, None, True),
+    ("lm_head.weight", None, None, False),
+]
+
+
+@pytest.mark.parametrize(("name", "layer", "part", "norm"), NAMES)
+def test_layer_and_part_follow_from_the_name(name, layer, part, norm):
+    assert decoder_layer(name) == layer
+    assert is_norm(name) == norm
+    if layer is not None:
+        assert layer_part(name) == part
+        assert split_layer(name)[0] == layer
+        assert layer_part(split_layer(name)[1]) == part

@@ -1,0 +1,232 @@
+"""Base plus adapter, tensor by tensor, is the copy that peft would merge, bit for bit."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from layerswap_method.errors import InputError
+from layerswap_method.methods.linear import merge_of_one
+from layerswap_method.recipe.references import Model
+from layerswap_method.tensors import read_mix
+from tests.standins.merging import merge, merge_of, recipe, revert_recipe, tensors_of
+from tests.standins.oracle import assert_same, stored
+from tests.standins.tuned import edited, rewritten, train_adapter, with_head, write_adapter
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*torch_dtype.*"),
+    pytest.mark.filterwarnings("ignore:Input and output embeddings are no longer tied"),
+    pytest.mark.filterwarnings("ignore:Model (has|with) `tie_word_embeddings=True`"),
+]
+PLAIN = {"target_modules": ["q_proj", "v_proj", "down_proj"], "r": 2, "lora_alpha": 7}
+KINDS = {
+    "plain": ({}, 18),
+    "rslora": ({"use_rslora": True}, 18),
+    "patterns": (
+        {
+            "rank_pattern": {"layers.1.self_attn.q_proj": 3, "v_proj": 1},
+            "alpha_pattern": {"layers.2.*down_proj": 11},
+        },
+        18,
+    ),
+    "embedding": ({"target_modules": ["embed_tokens", "k_proj"]}, 7),
+    "head": ({"target_modules": ["lm_head"]}, 1),
+    "some layers": ({"layers_to_transform": [0, 4]}, 6),
+}
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
+
+def adapter_of(base, folder, **config):
+    return train_adapter(base, folder, **PLAIN | config)
+
+
+def check_merged(base, adapter, tmp_path):
+    """Fail unless ours and mergekit's copy agree; return the names that the adapter changes."""
+    document = {"merge_method": "passthrough", "models": [{"model": f"{base}+{adapter}"}]}
+    theirs = merge(document, tmp_path / "merged", lora_merge_cache=str(tmp_path / "cache"))
+    found, plain = tensors_of(document), stored(base)
+    assert_same(found, stored(theirs))
+    return {name for name in found if not torch.equal(found[name].double(), plain[name].double())}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind(kind, experts, tmp_path):
+    config, wanted = KINDS[kind]
+    base = experts("llama", dtype=torch.float32).base
+    adapter = adapter_of(base, tmp_path / "adapter", **config)
+    assert len(check_merged(base, adapter, tmp_path)) == wanted
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_every_dtype_of_base_and_adapter(dtype, experts, tmp_path):
+    base = experts("llama", dtype=dtype).base
+    file = adapter_of(base, tmp_path / "adapter") / WEIGHTS
+    assert len(check_merged(base, file.parent, tmp_path)) == 18
+    half = shutil.copytree(file.parent, tmp_path / "half")
+    save_file({n: t.bfloat16() for n, t in load_file(file).items()}, half / WEIGHTS)
+    assert len(check_merged(base, half, tmp_path / "again")) == 18
+
+
+def test_a_base_of_another_or_of_two_dtypes_is_cast_to_one(experts, tmp_path):
+    plain = experts("llama", dtype=torch.float32).base
+    stated = edited(shutil.copytree(plain, tmp_path / "stated"), dtype="bfloat16")
+    check_merged(stated, adapter_of(stated, tmp_path / "one"), tmp_path / "first")
+    mixed = rewritten(plain, tmp_path / "mixed", lambda n, t: t if "norm" in n else t.bfloat16())
+    adapter = adapter_of(mixed, tmp_path / "two")
+    check_merged(mixed, adapter, tmp_path / "second")
+    for given, dtype in ((adapter, torch.bfloat16), (None, torch.float32)):
+        merged = merge_of_one(Model("mixed", mixed, given))
+        assert read_mix(merged.tensors["model.norm.weight"]).dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("family", "targets", "changed"),
+    [
+        ("llama_tied", ["embed_tokens", "q_proj"], 7),
+        ("gpt2", ["c_attn", "attn.c_proj"], 12),  # Conv1D, one of them square
+        ("qwen2", ["q_proj", "gate_proj"], 12),
+    ],
+)
+def test_every_layout(family, targets, changed, experts, tmp_path):
+    base = experts(family, dtype=torch.float32).base
+    config = {"target_modules": targets, "fan_in_fan_out": family == "gpt2"}
+    adapter = adapter_of(base, tmp_path / "adapter", **config)
+    assert len(check_merged(base, adapter, tmp_path)) == changed
+
+
+def test_features_of_an_adapter_on_a_base_that_stores_its_tied_head_count_once(experts, tmp_path):
+    plain = experts("llama_tied", dtype=torch.float32).base
+    base = with_head(plain, tmp_path / "base")
+    adapter = adapter_of(base, tmp_path / "adapter", lora_alpha=1)
+    thresholds = {
+        merge_of(revert_recipe(f"{each}+{adapter}", each, {"keep_fraction": 0.02})).record[
+            "threshold"
+        ]
+        for each in (plain, base)
+    }
+    assert len(thresholds) == 1
+
+
+def with_config(adapter, changes):
+    path = adapter / CONFIG
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return adapter
+
+
+SLOW = {"((([a-z_.0-9]+)+)+)+!": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"use_dora": True}, "use_dora"),
+        ({"bias": "all"}, "bias is 'all'"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+        ({"trainable_token_indices": [3]}, "trainable_token_indices"),
+        ({"init_lora_weights": "pissa"}, "'pissa'"),
+        ({"target_parameters": ["x"]}, "target_parameters"),
+        ({"peft_type": "IA3"}, "'IA3'"),
+        ({"r": 5}, "rank 5"),
+        ({"r": None}, CONFIG),
+        ({"r": 0}, "r is 0"),
+        # H4d: two tensors of NaN; json reads both words as numbers
+        ({"lora_alpha": float("nan")}, "lora_alpha is nan"),
+        ({"lora_alpha": float("inf")}, "lora_alpha is inf"),
+        # H12: patterns that hang, and what is no pattern
+        ({"rank_pattern": SLOW}, "rank_pattern"),
+        ({"alpha_pattern": SLOW}, "alpha_pattern"),
+        ({"rank_pattern": {"(": 2}}, "rank_pattern"),
+        ({"rank_pattern": [1]}, "rank_pattern"),
+        ({"rank_pattern": {"q_proj": "2"}}, "rank_pattern"),
+        ({"alpha_pattern": {"q_proj": float("inf")}}, "alpha_pattern"),
+    ],
+    ids=lambda each: str(each)[:40],
+)
+def test_what_is_no_low_rank_change_is_refused(changes, part, experts, tmp_path):
+    base = experts("llama").base
+    module = "model.layers.1.self_attn.q_proj"
+    adapter = with_config(write_adapter(tmp_path / "a", module, 16, 16), changes)
+    with pytest.raises(InputError) as caught:
+        merge_of_one(Model("model", base, adapter))
+    assert str(adapter) in caught.value.message
+    assert part in caught.value.message
+
+
+def test_a_pattern_that_would_hang_is_refused_at_once(experts, tmp_path):
+    """H12: run apart, so that a hang is a failure and no hang of the tests."""
+    module = "model.layers.1.self_attn.q_proj"
+    adapter = write_adapter(tmp_path / "a", module, 16, 16)
+    for number, pattern in enumerate((*SLOW, "(a|a)*" * 20 + "!", "(.*)+" * 9 + "!", "x" * 5000)):
+        with_config(adapter, {"rank_pattern": {pattern: 2}})
+        code = (
+            "import sys; from pathlib import Path\n"
+            "from layerswap_method.methods.linear import merge_of_one\n"
+            "from layerswap_method.recipe.references import Model\n"
+            "merge_of_one(Model('m', Path(sys.argv[1]), Path(sys.argv[2])))"
+        )
+        command = [sys.executable, "-c", code, str(experts("llama").base), str(adapter)]
+        done = subprocess.run(command, timeout=60, capture_output=True, text=True, check=False)
+        assert done.returncode != 0, number
+        assert "InputError" in done.stderr, number
+
+
+def test_tensors_that_are_no_change_are_refused(experts, tmp_path):
+    base = experts("llama").base
+    file = adapter_of(base, tmp_path / "adapter") / WEIGHTS
+    found = load_file(file)
+    down = next(name for name in found if "lora_A" in name)
+    cases = [
+        ({**found, "base_model.model.lm_head.weight": torch.zeros(96, 16)}, "lm_head"),
+        ({n: t for n, t in found.items() if n != down}, "not a low-rank change"),
+        ({n: t for n, t in found.items() if n != down.replace("_A", "_B")}, "no lora_B"),
+        ({}, "changes no tensor"),
+    ]
+    for tensors, part in cases:
+        save_file(tensors, file)
+        with pytest.raises(InputError, match=part):
+            merge_of_one(Model("model", base, file.parent))
+    file.write_bytes(b"not safetensors")
+    with pytest.raises(InputError, match="is damaged"):
+        merge_of_one(Model("model", base, file.parent))
+    file.rename(file.with_suffix(".bin"))
+    with pytest.raises(InputError, match=r"pickled adapter_model\.bin"):
+        merge_of_one(Model("model", base, file.parent))
+    file.symlink_to(tmp_path / "adapter" / ".." / "elsewhere")
+    shutil.copyfile(base / "model.safetensors", tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="is a link to"):
+        merge_of_one(Model("model", base, file.parent))
+
+
+def test_an_adapter_of_another_model_is_refused(experts, tmp_path):
+    llama, tied = experts("llama").base, experts("llama_tied", dtype=torch.float32).base
+    head = adapter_of(llama, tmp_path / "head", target_modules=["lm_head", "q_proj"])
+    down = adapter_of(llama, tmp_path / "down", target_modules=["down_proj"])
+    wide = experts("llama", intermediate_size=32).base
+    twice = with_head(tied, tmp_path / "twice")
+    for base, adapter, part in (
+        (tied, head, r"lm_head\.weight"),
+        (twice, head, r"lm_head\.weight.*tied output embedding"),
+        (wide, down, r"\[16, 24\].*\[16, 32\]"),
+    ):
+        with pytest.raises(InputError, match=part):
+            merge_of_one(Model("model", base, adapter))
+
+
+@pytest.mark.parametrize("module", ["embed_tokens", "lm_head"])
+def test_an_adapter_that_unties_the_embeddings_is_refused(module, experts, tmp_path):
+    """The merge would hold an output embedding of its own under a config that ties it."""
+    base = experts("llama_tied", dtype=torch.float32).base
+    models = {
+        role: f"{base}+{adapter_of(base, tmp_path / role, modules_to_save=[module])}"
+        for role in ("task", "language")
+    }
+    document = recipe(models, {"bottom_layers": 1}, base)
+    with pytest.raises(InputError, match="modules_to_save"):
+        merge_of(document)
+    with pytest.raises(InputError):
+        merge(document, tmp_path / "out", lora_merge_cache=str(tmp_path))
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,220 @@
+"""How far an expert moved: by feature against float64, by one loop, once in a process."""
+
+import math
+import shutil
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from layerswap_method.checkpoint import stored as stored_module
+from layerswap_method.deltas import measure
+from layerswap_method.deltas.features import feature_layout, input_axis, spread_features
+from layerswap_method.deltas.measure import (
+    cached,
+    feature_mav,
+    feature_mavs,
+    for_each_tensor,
+    mean_feature_mav,
+    relative_norms,
+)
+from layerswap_method.deltas.pair import open_pair
+from layerswap_method.errors import InputError
+from layerswap_method.recipe.references import Model
+from tests.standins.merging import merge_of, revert_recipe
+from tests.standins.oracle import mean_change, stored
+from tests.standins.tuned import rewritten, tune, uneven, write_adapter
+
+
+def pair_of(expert, base, adapter=None):
+    return open_pair(Model(str(expert), expert, adapter), Model(str(base), base))
+
+
+SHAPES = [
+    ((6, 5), 1),
+    ((6, 5), 0),
+    ((7,), None),
+    ((3, 5), None),
+    ((), None),
+    ((3, 4, 5), 2),
+    ((3, 4, 5), 1),
+    ((6, 5, 2, 2), 1),
+    ((0, 5), 1),
+]
+
+
+def features_of(tensor, axis):
+    """Return the features by indexing: the mean runs along the other axis (axes)."""
+    if axis is None:
+        return list(tensor.reshape(-1, tensor.shape[-1] if tensor.ndim else 1))
+    if tensor.ndim == 3:
+        # [experts, in, out] is that many inputs of each expert, and so is [experts, out, in]
+        return [matrix.select(axis - 1, i) for matrix in tensor for i in range(tensor.shape[axis])]
+    if tensor.ndim > 3:
+        flat = tensor.flatten(2)
+        return [flat[:, i, k] for i in range(flat.shape[1]) for k in range(flat.shape[2])]
+    return [tensor.select(axis, i) for i in range(tensor.shape[axis])]
+
+
+@pytest.mark.parametrize(("shape", "axis"), SHAPES, ids=str)
+def test_features_are_counted_and_spread_as_they_lie(shape, axis):
+    layout = feature_layout(shape, axis)
+    tensor = torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
+    features = features_of(tensor, axis)
+    assert layout.features == len(features)
+    assert all(feature.numel() == layout.width for feature in features)
+    numbers = torch.arange(len(features), dtype=torch.float32)
+    spread = spread_features(numbers, shape, axis).expand(shape or ())
+    for number, feature in enumerate(features):
+        where = torch.isin(tensor, feature)
+        assert (spread[where] == number).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "ndim", "kind", "axis"),
+    [
+        ("model.layers.0.mlp.up_proj.weight", 2, "llama", 1),
+        ("model.embed_tokens.weight", 2, "llama", 1),
+        ("model.norm.weight", 1, "llama", None),
+        ("transformer.h.0.attn.c_attn.weight", 2, "gpt2", 0),
+        ("transformer.h.0.attn.c_attn.weight", 2, "llama", 1),
+        ("transformer.wte.weight", 2, "gpt2", 1),
+        ("model.layers.0.mlp.experts.gate_up_proj", 3, "gpt_oss", 1),
+        ("model.layers.0.mlp.experts.gate_up_proj", 3, "qwen3_moe", 2),
+        ("model.layers.0.mlp.experts.gate_up_proj_bias", 2, "gpt_oss", None),
+        ("transformer.blocks.0.ffn.experts.mlp.w2", 2, "dbrx", 0),
+        ("visual.patch_embed.proj.weight", 4, "qwen2_vl", 1),
+        ("visual.patch_embed.proj.weight", 5, "qwen2_vl", 1),
+    ],
+)
+def test_which_axis_counts_the_inputs(name, ndim, kind, axis):
+    assert input_axis(name, ndim, kind) == axis
+    with pytest.raises(InputError, match=f"{name} has 6 axes"):
+        input_axis(name, 6, kind)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("family", ["llama", "gpt2", "mixtral", "qwen3_vl", "gpt_oss"])
+def test_the_mean_change_of_each_feature_is_that_in_float64(
+    family, dtype, experts, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(stored_module, "_BLOCK", 100)
+    base = experts(family, dtype=dtype).base
+    given_pair = pair_of(uneven(base, tmp_path / "expert", 5e-3), base)
+    ours, theirs = stored(tmp_path / "expert"), stored(base)
+    found = feature_mavs(given_pair)
+    assert set(found) == set(theirs)
+    for name, mav in found.items():
+        change = (ours[name].double() - theirs[name].double()).abs()
+        features = features_of(change, given_pair.axis(name))
+        wanted = torch.stack([feature.mean() for feature in features])
+        torch.testing.assert_close(mav.double(), wanted, rtol=1e-5, atol=1e-9)
+    if family == "llama":
+        assert mean_feature_mav(given_pair) == pytest.approx(mean_change(ours, theirs), rel=1e-6)
+
+
+def test_relative_norms_of_a_soup_are_those_in_float64(experts, tmp_path, monkeypatch):
+    monkeypatch.setattr(stored_module, "_BLOCK", 100)
+    base = experts("llama").base
+    zero = rewritten(base, tmp_path / "zero", lambda n, t: t * (n != "model.norm.weight"))
+    shares, names = (0.25, 0.75), list(stored(base))
+    folders = [tune(zero, tmp_path / str(seed), seed, 1e-2) for seed in (1, 2)]
+    pairs = [pair_of(folder, zero) for folder in folders]
+    seen = []
+    found = relative_norms(
+        list(zip(pairs, shares, strict=True)), names, lambda each: seen.extend(each) or each
+    )
+    assert seen == names
+    base_tensors, *tuned = (stored(each) for each in (zero, *folders))
+    for name, norm in found.items():
+        before = base_tensors[name].double()
+        change = sum(s * (t[name].double() - before) for s, t in zip(shares, tuned, strict=True))
+        wanted = change.norm() / (before.norm() if before.any() else 1)
+        assert norm == pytest.approx(float(wanted), rel=1e-5)
+
+
+def test_an_adapter_is_measured_without_rounding_it_to_the_base(experts, tmp_path):
+    base, module = experts("llama").base, "model.layers.1.mlp.down_proj"
+    adapter = write_adapter(tmp_path / "adapter", module, 24, 16, 1e-3)
+    given_pair = pair_of(base, base, adapter)
+    changed = feature_mav(given_pair, f"{module}.weight")
+    left, right = given_pair.changes[f"{module}.weight"].factors()
+    torch.testing.assert_close(changed, (left @ right).abs().mean(0), rtol=1e-3, atol=1e-12)
+    assert feature_mav(given_pair, "model.norm.weight").item() == 0
+    assert given_pair.expert_dtype(f"{module}.weight") is None
+
+
+def test_one_pass_serves_a_whole_study(experts, tmp_path, monkeypatch):
+    base = experts("llama").base
+    expert = uneven(base, tmp_path / "expert", 5e-3)
+    read, real = [], measure.feature_mav
+
+    def counting(given_pair, name):
+        read.append(name)
+        return real(given_pair, name)
+
+    monkeypatch.setattr(measure, "feature_mav", counting)
+    monkeypatch.setattr(measure, "_cache", {})
+    keep = [0.1, 0.5, 0.9]
+    merges = [merge_of(revert_recipe(expert, base, {"keep_fraction": part})) for part in keep]
+    assert sorted(read) == sorted(stored(base))
+    again = merge_of(revert_recipe(expert, base, {"keep_fraction": 0.5}))
+    assert again.tensors == merges[1].tensors != merges[0].tensors
+    assert len(read) == len(stored(base))
+    file = expert / "model.safetensors"  # a file that was written anew is read anew
+    shutil.copyfile(file, tmp_path / "copy")
+    (tmp_path / "copy").replace(file)
+    merge_of(revert_recipe(expert, base, {"keep_fraction": 0.5}))
+    assert len(read) == 2 * len(stored(base))
+
+
+def test_the_cache_forgets_what_was_used_longest_ago(monkeypatch):
+    monkeypatch.setattr(measure, "_cache", {})
+    for number in range(2 * measure._CACHED):
+        assert cached(number, lambda number=number: number) == number
+        assert cached(0, lambda: 0) == 0
+    assert len(measure._cache) == measure._CACHED
+    assert cached(0, lambda: pytest.fail("measured twice")) == 0
+    assert cached(1, lambda: "anew") == "anew"
+
+
+@given(st.lists(st.integers(), max_size=30))
+def test_every_tensor_is_worked_on_in_order(numbers):
+    threads = torch.get_num_threads()
+    found = list(for_each_tensor(map(str, numbers), lambda name: int(name) + 1))
+    assert found == [(str(number), number + 1) for number in numbers]
+    assert torch.get_num_threads() == threads
+
+    def fail(name):
+        raise ValueError(name)
+
+    if numbers:
+        with pytest.raises(ValueError, match=str(numbers[0])):
+            list(for_each_tensor(map(str, numbers), fail))
+
+
+def test_what_cannot_be_measured(experts, tmp_path):
+    base, stranger = experts("llama").base, experts("llama").task
+    with pytest.raises(InputError, match=rf"{base} is not the base of {stranger}"):
+        pair_of(stranger, base)
+    adapter = write_adapter(tmp_path / "adapter", "model.layers.1.mlp.down_proj", 24, 16)
+    with pytest.raises(InputError, match="base has an adapter"):
+        open_pair(Model("expert", stranger), Model("base", base, adapter))
+    same = pair_of(base, base)
+    assert mean_feature_mav(same) == 0
+
+    def damage(name, tensor):
+        return (
+            tensor.index_fill_(0, torch.tensor([3]), torch.nan)
+            if name[6:] == "norm.weight"
+            else tensor
+        )
+
+    broken = pair_of(rewritten(base, tmp_path / "nan", damage), base)
+    for measured in (
+        lambda: mean_feature_mav(broken),
+        lambda: relative_norms([(broken, 1.0)], ["model.norm.weight"]),
+    ):
+        with pytest.raises(InputError, match=r"nan: 1 of 16 values of model\.norm\.weight"):
+            measured()

@@ -1,0 +1,178 @@
+"""The rules as numbers: shares, weights by the inverse of the change, and the threshold."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from layerswap_method.average import Input, weighted_inputs
+from layerswap_method.methods.delta_revert_merge import keep_threshold
+from layerswap_method.methods.delta_share import (
+    choose_sources,
+    delta_shares,
+    dominant_sources,
+    inverse_mav,
+    magnitude_weights,
+    unit_norm,
+)
+
+NORM = st.floats(1e-6, 10)
+PAIRS = st.integers(1, 40).flatmap(
+    lambda n: st.tuples(*(st.lists(NORM, min_size=n, max_size=n) for _ in range(2)))
+)
+TAU = st.floats(0, 0.2)
+MAVS = st.floats(1e-9, 1e-1)
+WEIGHTS = st.floats(0.01, 100)
+
+
+@given(st.lists(NORM, min_size=1, max_size=40), st.floats(1e-3, 1e3))
+def test_shares_sum_to_one_and_have_no_unit(norms, factor):
+    shares = delta_shares(norms)
+    assert math.fsum(shares) == pytest.approx(1, abs=1e-12)
+    # An expert that moved further everywhere by the same factor has the same shares.
+    assert delta_shares([factor * norm for norm in norms]) == pytest.approx(shares)
+
+
+@given(PAIRS, TAU, TAU)
+def test_sources_by_threshold_and_by_dominance(norms, one, other):
+    task, language = (delta_shares(side) for side in norms)
+    opposite = {"task": "language", "language": "task"}
+    low, high = sorted((one, other))
+    for rule, rest in ((choose_sources, "average"), (dominant_sources, "base")):
+        strict, lax = rule(task, language, low), rule(task, language, high)
+        back = rule(language, task, low)
+        assert back == tuple(opposite.get(source, source) for source in strict)
+        assert set(lax) <= {"task", "language", rest}
+        assert all(after in (before, rest) for before, after in zip(strict, lax, strict=True))
+    # Shares differ by nothing on the whole: some units go to each, or all are blended.
+    sources = choose_sources(task, language, 1e-9)
+    assert {"task", "language"} <= set(sources) or set(sources) == {"average"}
+    assert set(choose_sources(task, language, 1)) == {"average"}
+
+
+def test_what_stands_on_the_line():
+    task, language = (0.5, 0.25, 0.25), (0.25, 0.25, 0.5)
+    assert choose_sources(task, language, 0.25) == ("average",) * 3
+    assert choose_sources(task, language, 0.249) == ("task", "average", "language")
+    assert choose_sources(task, language) == ("task", "average", "language")
+    assert dominant_sources((0.75, 0.25), (0.5, 0.5), 0.5) == ("base", "language")
+    assert dominant_sources((0.75, 0.25), (0.5, 0.5), 0.49) == ("task", "language")
+    assert dominant_sources((0.5, 0.5), (0.5, 0.5), 0.0) == ("base", "base")
+    assert unit_norm([0.3, 0.4], "layer") == pytest.approx(0.7)
+    assert unit_norm([0.3, 0.4], "module") == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("call", "part"),
+    [
+        (lambda: delta_shares([]), "no unit"),
+        (lambda: delta_shares([0.0, 0.0]), "every norm is 0"),
+        (lambda: delta_shares([1.0, -0.1]), "-0.1"),
+        (lambda: delta_shares([1.0, math.nan]), "nan"),
+        (lambda: choose_sources((1.0,), (1.0,), -0.1), "-0.1"),
+        (lambda: dominant_sources((1.0,), (1.0,), math.inf), "inf"),
+        (lambda: choose_sources((0.5, 0.5), (1.0,)), "shorter"),
+        (lambda: inverse_mav(0.0), "no inverse"),
+        (lambda: inverse_mav(math.nan), "no inverse"),
+        (lambda: inverse_mav(5e-324), "no inverse"),
+        (lambda: magnitude_weights(["task"], [1], [0.0]), "no inverse"),
+        (lambda: keep_threshold([], 0.5), "no feature"),
+        (lambda: keep_threshold([(torch.tensor([]), 1)], 0.5), "no feature"),
+        (lambda: keep_threshold([(torch.tensor([math.nan]), 1)], 0.5), "not finite"),
+        (lambda: keep_threshold([(torch.tensor([1.0]), 1)], 1.5), "between 0 and 1"),
+        (lambda: keep_threshold([(torch.tensor([1.0]), 1)], math.nan), "between 0 and 1"),
+    ],
+)
+def test_numbers_that_mean_nothing(call, part):
+    with pytest.raises(ValueError, match=part):
+        call()
+
+
+def shares(roles, weights, mavs, sides=(1.0, 1.0)):
+    """Return each input's share of an average, in the order of the inputs."""
+    found, sides = magnitude_weights(roles, weights, mavs, sides)
+    inputs = [Input(role, weight) for role, weight in zip(roles, found, strict=True)]
+    made_of = weighted_inputs("x", "average", inputs, sides)
+    parts = dict(zip(made_of.inputs, made_of.coefficients, strict=True))
+    return [parts.get(i, 0) / math.fsum(parts.values()) for i in range(len(roles))]
+
+
+@given(MAVS, MAVS, st.floats(0.01, 100))
+def test_a_weight_is_the_inverse_of_the_change(one, other, factor):
+    assert inverse_mav(one) == pytest.approx(1 / one, rel=5e-6)
+    assert float(f"{inverse_mav(one):.6g}") == inverse_mav(one)
+    found = shares(["task", "language"], [1, 1], [one, other])
+    assert found == pytest.approx([other / (one + other), one / (one + other)], rel=1e-4)
+    assert shares(["language", "task"], [1, 1], [one, other]) == pytest.approx(found)
+    scaled = shares(["task", "language"], [1, 1], [factor * one, other])
+    assert scaled[0] / scaled[1] == pytest.approx(found[0] / found[1] / factor, rel=1e-4)
+
+
+@given(st.lists(st.tuples(WEIGHTS, MAVS), min_size=1, max_size=5), st.data())
+def test_every_share_is_the_uniform_one_times_the_inverse(task, data):
+    language = data.draw(st.lists(st.tuples(WEIGHTS, MAVS), min_size=1, max_size=5))
+    sides = data.draw(WEIGHTS), data.draw(WEIGHTS)
+    weights, mavs = zip(*task, *language, strict=True)
+    roles = ["task"] * len(task) + ["language"] * len(language)
+    found = shares(roles, weights, mavs, sides)
+    uniform = shares(roles, weights, [1.0] * len(mavs), sides)
+    odds = [share / (even / mav) for share, even, mav in zip(found, uniform, mavs, strict=True)]
+    assert odds == pytest.approx([odds[0]] * len(odds), rel=1e-4)
+
+
+@given(st.integers(1, 12), MAVS, MAVS)
+def test_many_experts_of_a_role_do_not_outvote_one(count, task, language):
+    roles = ["task", *["language"] * count]
+    found = shares(roles, [1.0] * len(roles), [task, *[language] * count])
+    alone = shares(["task", "language"], [1.0, 1.0], [task, language])
+    assert [found[0], math.fsum(found[1:])] == pytest.approx(alone, rel=1e-6)
+
+
+def test_examples_of_weights():
+    assert inverse_mav(1.9e-5) == 52631.6
+    assert magnitude_weights(["task", "language"], [1, 1], [2e-5, 1e-5])[0] == (5e4, 1e5)
+    found = magnitude_weights(["task", "language"], [1, 3], [2e-5, 1e-5], (1.0, 0.5))
+    assert found == ((5e4, 3e5), (5e4, 5e4))
+    roles = ["task", "task", "language"]
+    assert magnitude_weights(roles, [0, 1, 1], [None, 1e-5, 1e-5]) == ((0, 1e5, 1e5), (1e5, 1e5))
+
+
+FEATURES = st.lists(
+    st.tuples(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=6), st.integers(1, 9)),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(FEATURES, st.floats(0, 1))
+def test_at_least_the_fraction_is_kept_and_no_higher_threshold_does(features, fraction):
+    tensors = [(torch.tensor(mavs, dtype=torch.float32), size) for mavs, size in features]
+    threshold = keep_threshold(tensors, fraction)
+    flat = [(float(mav), size) for mavs, size in tensors for mav in mavs]
+    total = sum(size for _, size in flat)
+
+    def kept(limit):
+        return sum(size for mav, size in flat if mav >= limit)
+
+    assert kept(threshold) >= fraction * total - 1e-9 * total
+    assert math.isfinite(threshold)
+    if fraction == 0:
+        assert kept(threshold) == 0
+        return
+    lowest = min(mav for mav, _ in flat if mav >= threshold)
+    assert kept(math.nextafter(lowest, math.inf)) < max(fraction * total, 1e-12)
+    # no feature stands on it, so that its last bit decides nothing
+    below = max((mav for mav, _ in flat if mav < threshold), default=None)
+    assert threshold == (0.0 if below is None else (lowest + below) / 2)
+
+
+def test_examples_of_thresholds():
+    mavs = torch.arange(10, dtype=torch.float32)
+    found = [keep_threshold([(mavs, 3)], f / 10) for f in range(1, 11)]
+    assert found == [8.5, 7.5, 6.5, 5.5, 4.5, 3.5, 2.5, 1.5, 0.5, 0.0]
+    assert keep_threshold([(torch.tensor([1.0, 1.0, 1.0, 0.5]), 1)], 0.25) == 0.75
+    long, short = (torch.tensor([2.0]), 90), (torch.tensor([3.0, 1.0]), 5)
+    found = [keep_threshold([long, short], f) for f in (0.05, 0.06, 0.95, 0.96)]
+    assert found == [2.5, 1.5, 1.5, 0.0]

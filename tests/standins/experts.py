@@ -1,0 +1,81 @@
+"""Tiny models as fixtures; a conftest imports those that its folder uses. Do not write to them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.standins.tokenizers import save_word_tokenizer, words
+from tests.standins.tuned import tune
+from tests.standins.zoo import VOCAB, make_model
+
+
+@pytest.fixture(scope="session")
+def experts(tmp_path_factory):
+    """Return a function: family, changes -> folders of a base and two unrelated models."""
+    made = {}
+
+    def make(family, **changes):
+        key = repr((family, sorted(changes.items(), key=str)))
+        if key not in made:
+            root = tmp_path_factory.mktemp(family)
+            names = enumerate(("base", "task", "language"))
+            folders = {n: make_model(family, root / n, seed, **changes) for seed, n in names}
+            made[key] = SimpleNamespace(**folders)
+        return made[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def trio(tmp_path_factory):
+    """Return a Llama in bfloat16 and two fine-tunes of it, with tokenizers."""
+    root = tmp_path_factory.mktemp("trio")
+    base = make_model("llama", root / "base", 0)
+    save_word_tokenizer(base, words(VOCAB), chat_template="{{ messages }}")
+    tuned = {
+        role: tune(base, root / role, seed, 0.02, torch.bfloat16)
+        for seed, role in enumerate(("task", "language"))
+    }
+    return SimpleNamespace(base=base, **tuned)
+
+
+@pytest.fixture
+def own_trio(trio, tmp_path):
+    """Return a copy of `trio` that a test may change."""
+    copies = {name: tmp_path / "models" / name for name in vars(trio)}
+    for name, folder in copies.items():
+        shutil.copytree(getattr(trio, name), folder)
+    return SimpleNamespace(**copies)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Return file name -> bytes of a folder, to see that nothing changed."""
+    files = (file for file in sorted(folder.iterdir()) if file.is_file())
+    return {file.name: file.read_bytes() for file in files}
+
+
+def left_in(folder: Path) -> list[str]:
+    """Return what merges left in a folder."""
+    return sorted(path.name for path in folder.glob(".layerswap-*"))
+
+
+def assert_loads(folder: Path) -> None:
+    """Fail unless transformers loads a folder whole and gets finite logits from it."""
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(folder)
+    sees = hasattr(config, "vision_config")
+    auto = transformers.AutoModelForImageTextToText if sees else transformers.AutoModelForCausalLM
+    model, info = auto.from_pretrained(folder, output_loading_info=True)
+    for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        assert not info[problem], (problem, info[problem])
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([[3, 11, 12, 13]])).logits.float()
+    assert logits.shape[:2] == (1, 4)
+    assert logits.isfinite().all()
+    assert logits.std() > 0

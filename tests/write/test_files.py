@@ -1,0 +1,273 @@
+"""Files as they are laid out, written, resumed and verified; what lies or fails is one error."""
+
+import errno
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from layerswap_method.checkpoint import stored as stored_module
+from layerswap_method.checkpoint.lora import LowRankChange
+from layerswap_method.checkpoint.stored import read_header
+from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.methods.linear import merge_of_one
+from layerswap_method.recipe.references import Model
+from layerswap_method.tensors import MixReader, TensorMix, Term, mixes_to_json, read_mix
+from layerswap_method.write.files import verify_files, write_files
+from layerswap_method.write.layout import INDEX, lay_out
+from tests.standins.merging import merge_of, recipe, roles, tensors_of
+from tests.standins.oracle import assert_same, stored
+from tests.standins.zoo import make_model
+
+SWAP = {"bottom_layers": 2, "top_layers": 1, "bottom_transition": 1}
+
+
+def one(folder):
+    return merge_of_one(Model("model", folder))
+
+
+def write_weights(merge, folder, most=1 << 40, **options):
+    layout = lay_out(merge, folder, most)
+    write_files(layout, **options)
+    return layout
+
+
+@pytest.mark.parametrize("top", [{}, {"dtype": "float16"}], ids=["copied", "cast"])
+@pytest.mark.parametrize("most", [1 << 40, 20_000], ids=["one", "shards"])
+def test_what_is_written_is_what_safetensors_reads(top, most, experts, tmp_path):
+    merge = merge_of(recipe(roles(given := experts("llama")), SWAP, given.base, **top))
+    wanted = tensors_of(merge)
+    layout = write_weights(merge, tmp_path, most, threads=2)
+    assert_same(stored(tmp_path), wanted)
+    listed = {}
+    for file in layout.files:
+        assert file.nbytes == file.path.stat().st_size
+        with safe_open(file.path, "pt") as opened:
+            assert opened.metadata() == {"format": "pt"}
+            names = list(opened.keys())
+        assert sum(wanted[name].nbytes for name in names) <= most
+        listed |= dict.fromkeys(names, file.path.name)
+    assert (tmp_path / INDEX).is_file() == (most == 20_000) == (len(layout.files) > 1)
+    if most == 20_000:
+        index = json.loads((tmp_path / INDEX).read_text())
+        assert index["weight_map"] == listed
+        assert index["metadata"]["total_size"] == sum(t.nbytes for t in wanted.values())
+
+
+@pytest.mark.parametrize("after", [0, 1], ids=["at once", "later"])
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EINVAL, errno.ENOSYS, None, "absent"])
+def test_a_kernel_that_cannot_copy(number, after, experts, tmp_path, monkeypatch):
+    calls, real = [], os.copy_file_range
+
+    def refuse(source, out, count, *places):
+        calls.append(1)
+        if len(calls) <= after:
+            return real(source, out, 5, *places)  # a part only
+        if number is None:
+            return 0
+        raise OSError(number, os.strerror(number))
+
+    if number == "absent":
+        monkeypatch.delattr(os, "copy_file_range")
+    else:
+        monkeypatch.setattr(os, "copy_file_range", refuse)
+    write_weights(one(experts("llama").base), tmp_path)
+    assert number == "absent" or len(calls) > after
+    assert_same(stored(tmp_path), stored(experts("llama").base))
+
+
+def test_only_what_is_not_finished_is_written_again(trio, tmp_path):
+    layout = write_weights(one(trio.task), tmp_path, 6_000, threads=2)
+    first, second, third = (file.path for file in layout.files[:3])
+    before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in (first, third)}
+    first.rename(tmp_path / "aside")  # its place on the disk cannot be given to another file
+    second.write_bytes(second.read_bytes()[:-1])
+    done = []
+    write_files(layout, resume=True, advance=done.append)
+    (tmp_path / "aside").unlink()
+    after = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in before}
+    assert after[third] == before[third]
+    assert after[first][0] != before[first][0]
+    assert sum(done) == layout.nbytes
+    assert_same(stored(tmp_path), stored(trio.task))
+
+
+def test_a_flipped_bit_is_found(trio, tmp_path):
+    merge = merge_of(recipe(roles(trio), SWAP, trio.base))
+    layout, done = write_weights(merge, tmp_path, 10_000), []
+    verify_files(layout, threads=2, advance=done.append)
+    assert sum(done) == layout.nbytes
+    for file, (place, tensor) in (
+        (layout.files[0], layout.files[0].tensors[0]),
+        (layout.files[-1], layout.files[-1].tensors[-1]),
+    ):
+        whole = file.path.read_bytes()
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        file.path.write_bytes(changed)
+        with pytest.raises(LayerSwapError, match=tensor.name):
+            verify_files(layout)
+        file.path.write_bytes(whole)
+    layout.files[0].path.write_bytes(b" " + layout.files[0].path.read_bytes()[1:])
+    with pytest.raises(LayerSwapError, match=r"safetensors: its header"):
+        verify_files(layout)
+
+
+def test_an_input_that_changes(tmp_path):
+    folder, out = make_model("llama", tmp_path / "model", 1), tmp_path / "out"
+    out.mkdir()
+    merge, file = one(folder), folder / "model.safetensors"
+    content, times = file.read_bytes(), file.stat()
+    file.write_bytes(content[:-100])
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # time restored: H4c
+    with pytest.raises(InputError, match=r"model\.safetensors.*rewritten"):
+        write_weights(merge, out)
+    file.unlink()
+    with pytest.raises(InputError, match=r"model\.safetensors.*gone"):
+        write_weights(merge, out)
+
+
+def test_a_place_that_takes_no_more(experts, tmp_path):
+    merge = one(experts("llama").base)
+    with pytest.raises(LayerSwapError, match="cannot be written: No such file"):
+        write_weights(merge, tmp_path / "absent")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
+    try:
+        with pytest.raises(LayerSwapError, match="cannot be written: File too large") as caught:
+            write_weights(merge, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.exit_code == 1
+
+
+def test_a_disk_that_is_too_small_is_told_before(tmp_path):
+    folder, out = make_model("llama", tmp_path / "model", 1), tmp_path / "out"
+    out.mkdir()
+    values = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+    entry = {"dtype": "BF16", "shape": [values], "data_offsets": [0, 2 * values]}
+    head = json.dumps({"model.embed_tokens.weight": entry}).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        file.truncate(8 + len(head) + 2 * values)  # a hole: it takes no room
+    with pytest.raises(LayerSwapError, match=r"needs .* GB and the disk has .* GB free"):
+        write_weights(one(folder), out)
+    assert list(out.iterdir()) == []
+
+
+COPIES = """
+import sys, json
+from pathlib import Path
+from layerswap_method.recipe.document import Merge
+from layerswap_method.tensors import mixes_from_json
+from layerswap_method.write.files import verify_files, write_files
+from layerswap_method.write.layout import lay_out
+merge = Merge(mixes_from_json(Path(sys.argv[1]).read_text()), Path(), None)
+layout = lay_out(merge, Path(sys.argv[2]))
+write_files(layout)
+verify_files(layout)
+peak = [l for l in open("/proc/self/status") if l.startswith("VmHWM")][0].split()[1]
+print(json.dumps({"kib": int(peak), "torch": "torch" in sys.modules, "bytes": layout.nbytes}))
+"""
+
+
+def measured(mixes, tmp_path):
+    (tmp_path / "out").mkdir(exist_ok=True)
+    (tmp_path / "mixes.json").write_text(mixes_to_json(mixes))
+    command = [sys.executable, "-c", COPIES, str(tmp_path / "mixes.json"), str(tmp_path / "out")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+def test_copies_need_neither_torch_nor_memory_and_averages_little(tmp_path):
+    """Of a model of 170 MB: below 100 MiB to copy, and no more to average than torch itself."""
+    sizes = {"hidden_size": 256, "intermediate_size": 2048, "vocab_size": 150_000}
+    folder = make_model("llama", tmp_path / "model", 1, **sizes)
+    other = make_model("llama", tmp_path / "other", 2, **sizes)
+    both = {"task": folder, "language": other}
+    plain = measured(one(folder).tensors, tmp_path)
+    assert plain["bytes"] > 150e6
+    assert not plain["torch"]
+    assert plain["kib"] < 100 * 1024
+    assert_same(stored(tmp_path / "out"), stored(folder))
+    soup = measured(merge_of(recipe(both, {"placement": "soup"})).tensors, tmp_path)
+    assert soup["torch"]
+    assert soup["kib"] < 400 * 1024
+
+
+SHAPES = [(), (1,), (7,), (0, 5), (131, 3), (200, 17), (65, 2, 9), (129, 64)]
+MIXES = {
+    "copy": ((1.0,), {}),
+    "cast": ((1.0,), {"load_dtype": "float16"}),
+    "average": ((1.0, 1.0), {}),
+    "soup": ((3.0, 7.0, 10.0), {"dtype": "bfloat16"}),
+    "rounded": ((1.0, 1.0), {"load_dtype": "bfloat16", "dtype": "float16"}),
+    "linear": ((0.3, 0.7, 0.1), {}),
+    "scaled": ((1.0,), {"factor": 0.5}),
+}
+
+
+@pytest.fixture
+def make_mix(tmp_path, monkeypatch):
+    """Return a function: shape, kind of `MIXES` -> mix of random tensors; blocks have 64 rows."""
+    monkeypatch.setattr(stored_module, "_BLOCK", 1)
+
+    def made(shape, kind, dtype=torch.float32):
+        coefficients, settings = MIXES[kind]
+        torch.manual_seed(len(shape))
+        file = tmp_path / "stored.safetensors"
+        save_file({str(i): torch.randn(shape).to(dtype) for i in range(len(coefficients))}, file)
+        at = read_header(file)
+        terms = [Term(stored=at[str(i)], coefficient=c) for i, c in enumerate(coefficients)]
+        return TensorMix(terms=tuple(terms), **settings)
+
+    return made
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", MIXES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_blocks_are_parts_of_the_whole(shape, kind, dtype, make_mix):
+    mix = make_mix(shape, kind, dtype)
+    reader, whole = MixReader(mix), read_mix(mix)
+    assert (whole.shape, whole.dtype, whole.nbytes) == (shape, reader.dtype, reader.nbytes)
+    blocks = [block for _, block in reader.blocks()]
+    rows = shape[0] if shape else 1
+    if rows:
+        assert torch.equal(torch.cat(blocks).view(shape), whole)
+        steps = {len(block) for block in blocks[:-1]}
+        assert len(blocks) == 1 or all(step * whole[0].numel() % 64 == 0 for step in steps)
+    target = torch.full(shape, torch.nan, dtype=torch.float64)
+    reader.copy_to(target)
+    assert torch.equal(target, whole.double())
+    if len(shape) == 2 and rows > 100:
+        window = (slice(3, 150), slice(1, 3))
+        target = torch.zeros(whole[window].shape, dtype=torch.float16)
+        reader.copy_to(target, window)
+        assert torch.equal(target, whole[window].half())
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_an_adapters_change_is_the_same_in_blocks(transposed, make_mix, tmp_path):
+    mix = make_mix((200, 31), "copy", torch.bfloat16)
+    inputs, outputs = (200, 31) if transposed else (31, 200)
+    file = tmp_path / "adapter.safetensors"
+    save_file({"down": torch.randn(5, inputs), "up": torch.randn(outputs, 5)}, file)
+    at = read_header(file)
+    change = LowRankChange(down=at["down"], up=at["up"], scaling=1.75, transposed=transposed)
+    changed = TensorMix(terms=(mix.terms[0].model_copy(update={"change": change}),))
+    blocks = [block for _, block in MixReader(changed).blocks()]
+    assert len(blocks) > 1
+    whole = read_mix(changed)
+    assert torch.equal(torch.cat(blocks), whole)
+    exact = (at["up"], at["down"])
+    up, down = (stored_module.read_tensor(each).double() for each in exact)
+    delta = 1.75 * (up @ down)
+    wanted = read_mix(mix).double() + (delta.T if transposed else delta)
+    torch.testing.assert_close(whole.double(), wanted, rtol=2**-7, atol=2**-6)

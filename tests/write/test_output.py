@@ -1,0 +1,296 @@
+"""The output folder: whole or not there, and nothing of the user's lost, whatever fails when."""
+
+import errno
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from layerswap_method import output
+from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.output import PLAN_FILE, check_output, output_folder, temporary_output
+from tests.standins.experts import content, left_in
+
+OLD = {
+    "config.json": "old",
+    "model-00001-of-00002.safetensors": "old",
+    "model.safetensors.index.json": "old",
+    "tokenizer.json": "old",
+    PLAN_FILE: "old",
+    "notes.txt": "of the user",
+}
+NEW = {"config.json": "new", "model.safetensors": "new", "tokenizer.json": "new", PLAN_FILE: "new"}
+STAYS = {"notes.txt": "of the user"}
+"""What no merge writes stays beside the new files."""
+
+
+def fill(folder, files):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def texts(folder):
+    return {name: each.decode() for name, each in content(folder).items() if name[0] != "."}
+
+
+def replace(out, key="k", files=NEW, raised=None, **options):
+    with temporary_output(out, key, **options) as folder:
+        fill(folder, files)
+        if raised is not None:
+            raise raised
+
+
+@pytest.fixture
+def inside(monkeypatch):
+    """As where the folder is a mount point, or its parent may not be written."""
+    monkeypatch.setattr(output, "_can_be_renamed", lambda folder: False)
+
+
+@pytest.fixture(params=["whole", "inside"])
+def way(request):
+    if request.param == "inside":
+        request.getfixturevalue("inside")
+    return request.param
+
+
+def test_a_new_folder_and_an_earlier_merge_replaced(way, tmp_path):
+    out = tmp_path / "deep" / "out"
+    replace(out)
+    assert texts(out) == NEW
+    shutil.rmtree(out)
+    fill(out, OLD)
+    replace(out)
+    assert texts(out) == NEW | STAYS
+    assert left_in(out.parent) == left_in(out) == []
+
+
+class Crash(BaseException):
+    """Ends what runs as SIGKILL would, but for what is cleaned up on the way."""
+
+
+@pytest.mark.parametrize("raised", [OSError(errno.EXDEV, "Invalid cross-device link"), Crash()])
+def test_a_fault_at_every_rename_leaves_the_old_or_the_new_whole(
+    way, raised, tmp_path, monkeypatch
+):
+    real, faults = Path.replace, 0
+    for step in range(40):
+        out, calls = fill(tmp_path / str(step) / "out", OLD), []
+
+        def faulty(self, target, calls=calls, step=step):
+            calls.append(self)
+            if len(calls) == step + 1:
+                raise raised
+            return real(self, target)
+
+        monkeypatch.setattr(Path, "replace", faulty)
+        said = None
+        try:
+            replace(out)
+        except (LayerSwapError, Crash) as error:
+            said = str(error)
+        monkeypatch.setattr(Path, "replace", real)
+        if len(calls) <= step:
+            assert said is None
+            break
+        faults += 1
+        holder = next(path for root in (out.parent, out) for path in root.glob(".layerswap-*"))
+        if (holder / "out").exists():
+            assert texts(out) == OLD, (step, calls[-1])
+            assert texts(holder / "out") == NEW
+            assert not said or str(holder / "out") in said
+        else:  # the new one is in its place, and what is the user's aside
+            assert texts(out) == NEW
+            assert (holder / "replaced" / "notes.txt").is_file()
+            assert not said or str(holder / "replaced") in said
+        replace(out)
+        assert texts(out) == NEW | STAYS
+        assert left_in(out) == left_in(out.parent) == []
+    assert faults >= (2 if way == "whole" else 8)
+
+
+def killed_at(step, out, inside):
+    """Replace `out` in another process, which ends at once at one of the renames."""
+    code = f"""
+import os
+from pathlib import Path
+from layerswap_method import output
+real, calls = Path.replace, []
+def faulty(self, target):
+    calls.append(self)
+    if len(calls) == {step + 1}:
+        os._exit(9)
+    return real(self, target)
+Path.replace = faulty
+if {inside}:
+    output._can_be_renamed = lambda folder: False
+with output.temporary_output(Path({str(out)!r}), "k") as folder:
+    for name, text in {NEW!r}.items():
+        (folder / name).write_text(text)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 9), done.stderr
+    return done.returncode
+
+
+@pytest.mark.parametrize("steps", [range(3), range(0, 13, 3)], ids=["whole", "inside"])
+def test_a_kill_at_a_rename_loses_nothing_and_the_next_run_ends_it(steps, tmp_path):
+    inside = len(steps) > 3
+    killed = 0
+    for step in steps:
+        out = fill(tmp_path / str(step) / "out", OLD)
+        killed += killed_at(step, out, inside) == 9
+        found = {
+            path: texts(path)
+            for root in (out.parent, out)
+            for path in [out, *root.glob(".layerswap-*/*")]
+            if path.is_dir()
+        }
+        wholes = [files for files in found.values() if files in (OLD, NEW, NEW | STAYS)]
+        config = [path for path in (out / "config.json",) if path.exists()]
+        if not inside:
+            assert wholes
+        elif config:  # what can be loaded is the one or the other, no mixture
+            kind = config[0].read_text()
+            loaded = {n: t for n, t in texts(out).items() if n != "notes.txt"}
+            assert set(loaded.values()) == {kind}
+        code = killed_at(99, out, inside)
+        assert code == 0
+        assert texts(out) == NEW | STAYS, step
+        assert left_in(out) == left_in(out.parent) == []
+    assert killed >= 2
+
+
+def test_a_link_to_a_folder_on_another_disk(inside, tmp_path):
+    big = fill(tmp_path / "big" / "merged", OLD)
+    link = tmp_path / "here" / "merged"
+    link.parent.mkdir()
+    link.symlink_to(big)
+    replace(link)
+    assert link.is_symlink()
+    assert texts(big) == NEW | STAYS
+    assert left_in(link.parent) == left_in(big.parent) == left_in(big) == []
+
+
+def without_root():
+    """Return what a command begins with so that permissions hold for it, or skip the test."""
+    if os.geteuid() != 0:
+        return []
+    if shutil.which("setpriv") is None:
+        pytest.skip("permissions do not hold for root, and setpriv is not here to change that")
+    return ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+
+
+@pytest.mark.parametrize("locked", ["out", "parent"])
+def test_folders_that_may_not_be_written(locked, tmp_path):
+    out = fill(tmp_path / "parent" / "out", OLD)
+    place = out if locked == "out" else out.parent
+    place.chmod(0o555)
+    code = (
+        "import sys; from pathlib import Path; from layerswap_method import output\n"
+        "try:\n"
+        "    with output.temporary_output(Path(sys.argv[1]), 'k') as folder:\n"
+        f"        for name, text in {NEW!r}.items(): (folder / name).write_text(text)\n"
+        "except Exception as error: sys.exit(str(error))"
+    )
+    command = [*without_root(), sys.executable, "-c", code, str(out)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    finally:
+        place.chmod(0o755)
+    if locked == "out":  # told before anything is computed
+        assert f"{out}: the output folder may not be written" in done.stderr
+        assert texts(out) == OLD
+    else:
+        assert done.returncode == 0, done.stderr
+        assert texts(out) == NEW | STAYS
+    assert left_in(out) == left_in(out.parent) == []
+
+
+def test_folders_that_no_merge_has_written_are_not_overwritten(tmp_path, monkeypatch):
+    """H9: `layerswap merge recipe.yml .` replaced README.md and config.json."""
+    own = fill(tmp_path / "project", {"README.md": "mine", "config.json": "mine"})
+    monkeypatch.chdir(own)
+    for path in (".", str(own)):
+        with pytest.raises(InputError, match=r"no merge has written.*README\.md"):
+            check_output(output_folder(path), [])
+    assert texts(own) == {"README.md": "mine", "config.json": "mine"}
+    check_output(fill(tmp_path / "earlier", {"mergekit_config.yml": "x", "README.md": "y"}), [])
+    (tmp_path / "empty").mkdir()
+    check_output(tmp_path / "empty", [])
+
+
+def test_places_that_are_refused(trio, tmp_path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "model").symlink_to(trio.task)
+    cases = {
+        trio.task / "merged": "is inside",
+        trio.task: "one of the merge's inputs",
+        tmp_path / "model": "one of the merge's inputs",
+        tmp_path / "file": "is a file",
+        tmp_path / "link": "broken link",
+        tmp_path / ("n" * 300): "too long",
+    }
+    for out, part in cases.items():
+        with pytest.raises(InputError, match=part):
+            check_output(out, [trio.task, tmp_path / "absent"])
+    for out in (tmp_path / "file" / "out", Path("/proc/merged/out")):
+        with pytest.raises(InputError, match=str(out)), temporary_output(out):
+            pytest.fail("it cannot be made")
+    with pytest.raises(InputError, match="empty"):
+        output_folder(" ")
+
+
+def test_the_same_merge_twice_at_once(tmp_path):
+    holder = tmp_path / ".layerswap-k.partial"
+    holder.mkdir()
+    opened = os.open(holder, os.O_RDONLY)
+    fcntl.flock(opened, fcntl.LOCK_EX)
+    with pytest.raises(InputError, match="is running"):
+        replace(tmp_path / "out")
+    os.close(opened)
+    replace(tmp_path / "out")
+    assert left_in(tmp_path) == []
+
+
+def test_what_fails_leaves_nothing_unless_it_is_to_be_resumed(tmp_path, caplog):
+    out = fill(tmp_path / "out", OLD)
+    for raised in (ValueError, KeyboardInterrupt):
+        with pytest.raises(raised):
+            replace(out, raised=raised)
+        assert left_in(tmp_path) == []
+    half = {"model.safetensors": "half"}
+    with pytest.raises(KeyboardInterrupt):
+        replace(out, files=half, raised=KeyboardInterrupt, resume=True)
+    replace(out, "other")
+    assert ".layerswap-k.partial" in caplog.text
+    with temporary_output(out, "k", resume=True) as folder:
+        assert texts(folder) == half
+        fill(folder, NEW)
+    assert texts(out) == NEW | STAYS
+
+
+def test_sigterm_ends_a_merge_as_ctrl_c_does(tmp_path):
+    with pytest.raises(SystemExit) as caught, temporary_output(tmp_path / "out"):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_others_may_read_what_the_folder_lets_them_read(tmp_path):
+    before = os.umask(0o022)
+    try:
+        with temporary_output(tmp_path / "out") as folder:
+            fill(folder, NEW)
+            (folder / "model.safetensors").chmod(0o600)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "out" / "model.safetensors").stat().st_mode & 0o777 == 0o644

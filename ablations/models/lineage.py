@@ -6,11 +6,8 @@ from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.stored import FLOATS, read_rows
 from layerswap_method.tensor_names import decoder_layer
 
-_TENSORS = 5
-"""Number of matrices that are compared, spread over the depth."""
-
-_ROWS = 64
-"""Number of rows of each that are read."""
+_TENSORS, _ROWS = 5, 64
+"""Number of matrices that are compared, spread over the depth, and of their rows that are read."""
 
 SAME_ORIGIN = 0.5
 """From this cosine on, weights have a common origin: unrelated ones of thousands of values have
@@ -21,9 +18,6 @@ def weight_cosine(one: Checkpoint, other: Checkpoint) -> float | None:
     """Return the mean cosine of the same rows of both, in [-1, 1]; None where no matrix fits.
 
     Only matrices inside the layers are compared, since norms are alike in unrelated models, too.
-
-    Raises:
-        InputError: if a file is gone, cut short, or was written anew.
     """
     import torch
 
@@ -40,7 +34,7 @@ def weight_cosine(one: Checkpoint, other: Checkpoint) -> float | None:
     if not names:
         return None
     last = len(names) - 1
-    chosen = dict.fromkeys(names[i * last // max(1, _TENSORS - 1)] for i in range(_TENSORS))
+    chosen = dict.fromkeys(names[i * last // (_TENSORS - 1)] for i in range(_TENSORS))
     cosines = []
     for name in chosen:
         left, right = (

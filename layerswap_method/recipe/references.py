@@ -109,6 +109,11 @@ def find_model_files(
     return Model(reference, base, found)
 
 
+def is_hub_id(text: str) -> bool:
+    """Return whether `text` has the form of a hub id, `owner/name`."""
+    return text.count("/") == 1 and not text.startswith((".", "/", "~"))
+
+
 def find_folder(
     text: str,
     folder: Path | None = None,
@@ -123,8 +128,7 @@ def find_folder(
         return path.resolve()
     if is_there(path):
         raise InputError(f"{text}: is a file; write its folder, {path.parent}")
-    is_hub_id = text.count("/") == 1 and not text.startswith((".", "/", "~"))
-    if not is_hub_id or is_folder(above):
+    if not is_hub_id(text) or is_folder(above):
         siblings = [entry.name for entry in above.iterdir()] if is_folder(above) else []
         near = nearest(path.name, siblings)
         raise InputError(f"{no_such_folder(text, near, folder)}{'' if near else hint(text)}")

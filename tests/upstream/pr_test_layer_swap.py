@@ -116,8 +116,7 @@ def test_without_transitions_it_is_passthrough_slices_and_averaged_embeddings(ex
         ((task, language), (6, 6)),  # gives the final norm and the head
     ]
     slices = [
-        {"sources": [{"model": m, "layer_range": span} for m in models]}
-        for models, span in ranges
+        {"sources": [{"model": m, "layer_range": span} for m in models]} for models, span in ranges
     ]
     stock = {"merge_method": "linear", "slices": slices, "parameters": parameters}
     expected = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -216,7 +217,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         what = options.model
     logger.info("%s on %s, in %s", what, plan.backend, out)
     setup = EngineSetup.of(plan, out, materialize=options.materialize)
-    executor = _executor(setup, options)
+    executor = _executor(setup, options, plan.options.gpus)
     provenance = {
         "study": plan.study.name,
         "experts": {name: expert.source for name, expert in plan.experts.items()},
@@ -294,12 +295,12 @@ def default_out(
     return Path("runs") / "-".join([name, *own, *folder_words(settings or {})])
 
 
-def _executor(setup: Callable[[], WorkEvaluator], options: RunOptions) -> Executor:
+def _executor(setup: Callable[[], WorkEvaluator], options: RunOptions, gpus: int) -> Executor:
     if options.executor == "ray":
         from ablations.runner.ray_executor import RayExecutor
 
         return RayExecutor(setup, address=options.address, jobs=options.jobs)
-    return ProcessExecutor(setup, options.jobs or 1)
+    return ProcessExecutor(setup, options.jobs or 1, gpus)
 
 
 def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str] = ()) -> None:
@@ -328,7 +329,7 @@ def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str
             f"{out}: holds a run of the study {head.study.name!r}, not of {name!r}; choose "
             "another --out"
         )
-    if head is None and (out / RESULTS_FILE).is_file():
+    if head is None and _is_of_schema_1(out / RESULTS_FILE):
         raise other_schema(out / RESULTS_FILE, 1)
     if head is None and out.is_dir():
         found = sorted({path.name for path in out.iterdir()} - set(own))
@@ -337,6 +338,15 @@ def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str
             raise InputError(
                 f"{out}: is not empty ({found[0]}) and is not a run folder; choose another --out"
             )
+
+
+def _is_of_schema_1(path: Path) -> bool:
+    """Return whether a file has the results of a run of the first schema, and is not another's."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and content.get("schema_version") == 1
 
 
 def _write_run_file(out: Path, plan: StudyPlan) -> records.RunFile:
@@ -348,7 +358,7 @@ def _write_run_file(out: Path, plan: StudyPlan) -> records.RunFile:
         question=plan.study.question,
         experts={name: expert.source for name, expert in plan.experts.items()},
         cells=tuple(records.PlannedCell.of(cell) for cell in plan.cells),
-        num_layers=plan.num_layers,
+        num_layers=plan.num_layers or None,
         protocol=plan.protocol,
         notes=plan.notes,
         created=now() if known is None else known.created,

@@ -47,7 +47,7 @@ from ablations.study.schema import Study
 from ablations.study.selection import selected
 from ablations.study.single_tasks import check_data_of, with_single_tasks
 from ablations.study.suggested import asks_suggestion, with_suggestions
-from layerswap_method.checkpoints.headers import Checkpoint
+from layerswap_method.checkpoints.headers import Checkpoint, read_checkpoint
 from layerswap_method.checkpoints.lora import check_readable
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.mergekit_plugin.recipe_errors import configuration_type
@@ -229,12 +229,16 @@ def plan_study(
     fingerprints = Fingerprints(cache, dry=dry)
     cells = identify(fingerprints)
     fingerprints.save()
+    sized = list(checkpoints)
+    with contextlib.suppress(InputError):  # of one model alone its engine says what is wrong
+        base = experts[expert_names(study)[0]]
+        sized = sized or [read_checkpoint(base.name, base.folder)]
     return StudyPlan(
         study=study,
         cells=tuple(cells),
         experts=experts,
-        num_layers=_depth(checkpoints),
-        num_weights=sum(math.prod(shape) for c in checkpoints[:1] for shape in c.shapes.values()),
+        num_layers=_depth(sized),
+        num_weights=sum(math.prod(shape) for c in sized[:1] for shape in c.shapes.values()),
         backend=chosen,
         versions={"layerswap": layerswap_method.__version__, **versions},
         protocol=protocol_key(cells[0].request, chosen, study.evaluate.options),

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablations.gallery.find import find_recipe, recipe_files
+from ablations.gallery.find import find_recipe, is_in_gallery, recipe_files
 from ablations.gallery.findings import Finding, Level, line_of
 from ablations.gallery.header import header_problems
-from ablations.gallery.models import Known, look_up
+from ablations.gallery.models import Known, look_up, may_be_hub_id
 from layerswap_method.checkpoints.compatible import merge_problems
 from layerswap_method.checkpoints.differences import mixed_settings
 from layerswap_method.delta_revert.recipe import RevertDocument
@@ -74,10 +74,13 @@ def check_recipe(path: Path, *, hub: bool = True) -> list[Finding]:
         document = parse_yaml(text, "recipe")
         if not isinstance(document, dict):
             raise InputError("it is not a recipe; write merge_method:, models: and base_model:")
-        said += _document_findings(document, hub=hub)
+        # The gallery names experts that its user is to train.
+        missing: Level = "note" if is_in_gallery(path) else "error"
+        said += _document_findings(document, hub=hub, missing=missing)
     except InputError as error:
         said += _errors(error)
-    said += [("warning", problem) for problem in header_problems(text)]
+    if is_in_gallery(path):
+        said += [("warning", problem) for problem in header_problems(text)]
     found = [
         Finding(file=str(path), level=level, message=message, line=line_of(text, message))
         for level, message in dict.fromkeys(said)
@@ -91,7 +94,7 @@ def _errors(error: InputError) -> Iterator[Said]:
         yield "error", problem
 
 
-def _document_findings(document: Mapping[str, Any], *, hub: bool) -> Iterator[Said]:
+def _document_findings(document: Mapping[str, Any], *, hub: bool, missing: Level) -> Iterator[Said]:
     faulty = []
     for check in (_form, _dtypes):
         try:
@@ -109,7 +112,7 @@ def _document_findings(document: Mapping[str, Any], *, hub: bool) -> Iterator[Sa
             "write dtype: float32 or bfloat16",
         )
     try:
-        yield from _model_findings(document, references, hub=hub)
+        yield from _model_findings(document, references, hub=hub, missing=missing)
     except InputError as error:  # a checkpoint that cannot be read
         yield from _errors(error)
 
@@ -136,10 +139,16 @@ def _dtypes(document: Mapping[str, Any]) -> None:
 
 
 def _unpinned(reference: str) -> Iterator[Said]:
-    """Yield hub ids without a revision: what they name can change from one day to the next."""
+    """Yield hub ids without a revision, which can change, and folders that look like hub ids."""
     for part in reference.split("+"):
-        is_hub = part.count("/") == 1 and not part.startswith((".", "/", "~"))
-        if is_hub and "@" not in part and not Path(part).exists():
+        if part.count("/") != 1 or part.startswith((".", "/", "~")):
+            continue
+        if Path(part).is_dir():
+            yield (
+                "warning",
+                f"{part}: mergekit-yaml refuses it, for it could be a hub id; write ./{part}",
+            )
+        elif "@" not in part and may_be_hub_id(part):
             yield (
                 "warning",
                 f"{part} names no revision, so another day may give another model; write "
@@ -148,13 +157,16 @@ def _unpinned(reference: str) -> Iterator[Said]:
 
 
 def _model_findings(
-    document: Mapping[str, Any], references: Sequence[str], *, hub: bool
+    document: Mapping[str, Any], references: Sequence[str], *, hub: bool, missing: Level
 ) -> Iterator[Said]:
     known = {reference: look_up(reference, hub=hub) for reference in references}
     for reference, model in known.items():
         if model.problem is not None:
             what = f"{reference}: {model.problem}"
-            yield "note", f"{what}; its layers and shapes were not checked"
+            if model.is_missing and missing == "error":
+                yield missing, what
+            else:
+                yield "note", f"{what}; its layers and shapes were not checked"
     yield from _depth_findings(document, known)
     readable = [model for model in known.values() if model.checkpoint is not None]
     checkpoints = [model.checkpoint for model in readable if model.checkpoint is not None]

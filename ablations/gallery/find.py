@@ -25,7 +25,9 @@ def find_recipe(name: str) -> Path:
             if (root / each).is_file():
                 return root / each
     places = ", ".join(str(root) for root in _roots())
-    raise InputError(f"no recipe {name!r} in {places}{nearest(name, _shipped())}")
+    raise InputError(
+        f"{name}: no such file, and no recipe of that name in {places}{nearest(name, _shipped())}"
+    )
 
 
 def shipped_recipes() -> dict[str, Path]:
@@ -37,6 +39,11 @@ def recipe_files(root: Path) -> list[Path]:
     """Return every recipe below `root`, without the training configurations in `experts`."""
     files = sorted(root.rglob("*.yml"))
     return [path for path in files if not _is_of_training(path.relative_to(root).as_posix())]
+
+
+def is_in_gallery(path: Path) -> bool:
+    """Return whether a recipe is one of the gallery, whose headers have a form."""
+    return any(path.resolve().is_relative_to(root.resolve()) for root in _roots())
 
 
 def _is_of_training(name: str) -> bool:

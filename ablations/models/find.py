@@ -165,7 +165,8 @@ def _locate(text: str, who: str, folder: Path | None, *, download: bool) -> Path
     is_hub_id = text.count("/") == 1 and not text.startswith((".", "/", "~"))
     above = beside(Path(text).parent, folder)
     if not is_hub_id or is_folder(above):
-        siblings = [each.name for each in above.iterdir()] if is_folder(above) else []
+        found = above.iterdir() if is_folder(above) else ()
+        siblings = [each.name for each in found if each.is_dir()]
         near = nearest(path.name, siblings)
         missing = no_such_folder(text, near, folder)
         raise InputError(f"{who}{missing}{'' if near else build_hint(text)}")
@@ -185,9 +186,10 @@ def _locate(text: str, who: str, folder: Path | None, *, download: bool) -> Path
     except Exception as error:
         why = f"the hub says: {first_line(error)}"
         if not download:
+            kinds = " ".join(f"--include '{each}'" for each in _PATTERNS)
             why = (
-                f"the hub's cache does not have it. A dry run downloads nothing: hf download "
-                f"{repository}"
+                "the hub's cache does not have it. A dry run downloads nothing: hf download "
+                f"{repository}{f' --revision {revision}' if revision else ''} {kinds}"
             )
         missing = no_such_folder(text, folder=folder)
         raise InputError(f"{who}{missing}, and {why}") from error

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -126,12 +129,24 @@ def test_dtype_traps_are_warnings(tmp_path: Path, experts: dict[str, Path]) -> N
 
 
 def test_warnings_fail_only_if_asked(tmp_path: Path, experts: dict[str, Path]) -> None:
-    path = written(tmp_path, swap(experts, bottom_layers=1, top_layers=1), header="")
+    document = swap(experts, bottom_layers=1, top_layers=1)
+    del document["dtype"]
+    path = written(tmp_path, document)
     code, found = check(path)
     assert (code, len(found)) == (0, 1)
-    assert found[0]["message"].startswith("it has no header; begin with comments that say What:")
+    assert found[0]["message"].startswith("dtype is missing")
     assert check(path, "--strict")[0] == 2
-    some = written(tmp_path, yaml.safe_load(path.read_text()), header=HEADER.replace("# So", "# "))
+
+
+def test_recipes_of_the_gallery_have_a_header(
+    tmp_path: Path, experts: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipes").mkdir()
+    document = swap(experts, bottom_layers=1, top_layers=1)
+    path = written(tmp_path / "recipes", document, header="")
+    assert "it has no header; begin with comments that say What:" in check(path)[1][0]["message"]
+    some = written(tmp_path / "recipes", document, header=HEADER.replace("# So", "# "))
     assert "its header does not say Source:" in check(some)[1][0]["message"]
 
 
@@ -177,13 +192,60 @@ def test_a_config_on_the_hub_is_enough_for_the_layer_counts(
     assert len(unpinned) == 2
 
 
-def test_what_is_not_here_is_a_note(tmp_path: Path, experts: dict[str, Path]) -> None:
-    document = swap({**experts, "language": tmp_path / "gone"}, bottom_layers=1, top_layers=1)
-    code, found = check(written(tmp_path, document), "--offline")
+@pytest.mark.parametrize(
+    ("place", "level", "said"),
+    [
+        ("{here}/gone", "error", "no such folder"),
+        ("./gone", "error", "no such folder"),
+        ("runs/mine/math", "error", "no such folder"),
+        ("n2/lora", "error", "no such folder"),  # n2 is a folder here, so it is no hub id
+        ("runs/pocket/language", "note", "layerswap pocket build makes it here"),
+        ("owner/name@abc", "note", "is not on this machine"),
+        ("n2/model", "warning", "write ./n2/model"),
+    ],
+)
+def test_a_model_that_is_not_here(
+    tmp_path: Path,
+    experts: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    level: str,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(experts["language"], tmp_path / "n2" / "model")
+    models = {**experts, "language": place.format(here=tmp_path)}
+    code, found = check(written(tmp_path, swap(models, bottom_layers=1, top_layers=1)), "--offline")
+    assert [(each["level"], said in each["message"]) for each in found] == [(level, True)]
+    assert code == (2 if level == "error" else 0)
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub.constants
+
+    asked = []
+    with socket.create_server(("127.0.0.1", 0)) as server:  # takes calls and answers none
+        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr("ablations.gallery.models._PATIENCE_S", 0.5)
+        monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *a, **k: asked.append(a))
+        models: dict[str, Path | str] = {"task": "owner/task@a", "language": "owner/language@b"}
+        document = merging.recipe(models, {"bottom_layers": 1, "top_layers": 1}, dtype="float32")
+        started = time.monotonic()
+        code, found = check(written(tmp_path, document))
+    assert time.monotonic() - started < 10
     assert code == 0
-    (note,) = found
-    assert note["level"] == "note"
-    assert "no such folder" in note["message"]
+    assert asked == []
+    assert {"the hub cannot be reached" in each["message"] for each in found} == {True}
+
+
+def test_a_recipe_of_ones_own_needs_no_header(tmp_path: Path, experts: dict[str, Path]) -> None:
+    path = tmp_path / "bare.yml"
+    path.write_text(yaml.safe_dump(swap(experts, bottom_layers=1, top_layers=1)))
+    assert check(path, "--strict") == (0, [])
 
 
 def test_github_shows_findings_beside_the_lines() -> None:

@@ -59,7 +59,7 @@ class LazyGroup(click.Group):
             _say_interrupted(ctx)
             ctx.exit(130)
         except click.ClickException as error:
-            error.message = printable(error.message)
+            error.message = printable(error.message)  # type: ignore[misc]
             raise
         except OSError as error:
             if error.errno == errno.EPIPE:  # whoever read the output has left

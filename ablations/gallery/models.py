@@ -70,7 +70,7 @@ def may_be_hub_id(model: str) -> bool:
 @functools.cache
 def _hub_answers(endpoint: str) -> bool:
     """Return whether the hub can be reached: asked once, for huggingface_hub tries five times."""
-    from huggingface_hub.utils import get_session
+    from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
 
     try:
         get_session().head(endpoint, timeout=_PATIENCE_S)

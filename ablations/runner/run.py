@@ -344,7 +344,7 @@ def _is_of_schema_1(path: Path) -> bool:
     """Return whether a file has the results of a run of the first schema, and is not another's."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and content.get("schema_version") == 1
 

@@ -32,7 +32,7 @@ def read_versioned(kind: type[_Model], path: Path) -> _Model | None:
         version = json.loads(text)["schema_version"]
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise damaged(path, error) from error
     if version != SCHEMA_VERSION:
         raise other_schema(path, version)

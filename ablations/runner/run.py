@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -26,7 +25,7 @@ from ablations.runner.loop import LOCKS, ShowCell, Summary, now, run_cells
 from ablations.runner.processes import ProcessExecutor
 from ablations.runner.results import RESULTS_FILE, write_results
 from ablations.runner.trackers import Tracker, TrackerName
-from ablations.runner.versioned_files import RUN_FILE, other_schema
+from ablations.runner.versioned_files import RUN_FILE, is_of_schema_1, other_schema
 from ablations.runner.work import Executor, WorkEvaluator
 from ablations.sandbox import Isolation
 from ablations.scoring.records import EvaluationRequest
@@ -329,7 +328,7 @@ def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str
             f"{out}: holds a run of the study {head.study.name!r}, not of {name!r}; choose "
             "another --out"
         )
-    if head is None and _is_of_schema_1(out / RESULTS_FILE):
+    if head is None and is_of_schema_1(out / RESULTS_FILE):
         raise other_schema(out / RESULTS_FILE, 1)
     if head is None and out.is_dir():
         found = sorted({path.name for path in out.iterdir()} - set(own))
@@ -338,15 +337,6 @@ def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str
             raise InputError(
                 f"{out}: is not empty ({found[0]}) and is not a run folder; choose another --out"
             )
-
-
-def _is_of_schema_1(path: Path) -> bool:
-    """Return whether a file has the results of a run of the first schema, and is not another's."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(content, dict) and content.get("schema_version") == 1
 
 
 def _write_run_file(out: Path, plan: StudyPlan) -> records.RunFile:

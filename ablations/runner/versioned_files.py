@@ -56,6 +56,15 @@ def validated(kind: type[_Model], text: str, where: str) -> _Model:
         raise damaged(where, error) from error
 
 
+def is_of_schema_1(path: Path) -> bool:
+    """Return whether a file has the results of a run of the first schema, and is not another's."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and content.get("schema_version") == 1
+
+
 def other_schema(path: Path, version: object) -> InputError:
     """Return the error for a file of another version of layerswap."""
     age = "an older" if isinstance(version, int) and version < SCHEMA_VERSION else "a newer"

@@ -170,7 +170,8 @@ def _locate(text: str, who: str, folder: Path | None, *, download: bool) -> Path
         raise InputError(f"{who}{text}: is a file; write its folder, {path.parent}")
     above = resolve_from(Path(text).parent, folder)
     if not is_hub_id(text) or is_folder(above):
-        siblings = [each.name for each in above.iterdir()] if is_folder(above) else []
+        there = above.iterdir() if is_folder(above) else ()
+        siblings = [each.name for each in there if each.is_dir()]
         near = nearest(path.name, siblings)
         missing = no_such_folder(text, near, folder)
         raise InputError(f"{who}{missing}{'' if near else build_hint(text)}")
@@ -190,9 +191,10 @@ def _locate(text: str, who: str, folder: Path | None, *, download: bool) -> Path
     except Exception as error:
         why = f"the hub says: {first_line(error)}"
         if not download:
+            kinds = " ".join(f"--include '{each}'" for each in _PATTERNS)
             why = (
-                f"the hub's cache does not have it. A dry run downloads nothing: hf download "
-                f"{repository}"
+                "the hub's cache does not have it. A dry run downloads nothing: hf download "
+                f"{repository}{f' --revision {revision}' if revision else ''} {kinds}"
             )
         missing = no_such_folder(text, folder=folder)
         raise InputError(f"{who}{missing}, and {why}") from error

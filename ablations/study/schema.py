@@ -13,7 +13,15 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
+from pydantic import (
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    field_validator,
+    model_validator,
+)
 
 from ablations.engines.options import EngineOptions
 from ablations.scoring.protocol import Protocol
@@ -124,6 +132,15 @@ class Pools(Described):
 
 class Evaluate(Protocol):
     """What every model is asked, and how the engine runs it."""
+
+    @field_validator("include_path", mode="before")
+    @classmethod
+    def _is_one_folder(cls, value: Any) -> Any:
+        if isinstance(value, list):
+            raise ValueError(
+                "is one folder: put all task files below it, in subfolders if you like"
+            )
+        return value
 
     tasks: tuple[StrictStr, ...] = ()
     """Names of lm-eval tasks, groups or tags that every model is asked."""

@@ -114,17 +114,19 @@ def measure(
             raise InputError(f"placement: delta_share: no {role} expert has a weight above 0")
         units = _units(soup[0][0], num_layers, spec)
         shares.append(_unit_shares(soup, units, spec, progress))
+    task, language = shares
     if spec.delta_dominance is None:
-        sources = choose_sources(*shares, spec.delta_threshold)
+        sources = choose_sources(task, language, spec.delta_threshold)
     else:
-        sources = dominant_sources(*shares, spec.delta_dominance)
+        sources = dominant_sources(task, language, spec.delta_dominance)
     plan = LayerPlan(sources)
     if spec.delta_unit == "module":
         # As published: what is neither attention nor MLP, the norms, is the language expert's.
-        rest: tuple[Source, ...] = ("language",) * num_layers
-        plan = LayerPlan(rest, {part: sources[i::2] for i, part in enumerate(MODULES)})
-    rows = zip(units, *shares, sources, strict=True)
-    return measured._replace(plan=plan, units=tuple(UnitShare(*unit, *row) for unit, *row in rows))
+        rest: list[Source] = ["language"] * num_layers
+        plan = LayerPlan(tuple(rest), {part: sources[i::2] for i, part in enumerate(MODULES)})
+    rows = zip(units, task, language, sources, strict=True)
+    found = tuple(UnitShare(*unit, *own, source) for unit, *own, source in rows)
+    return measured._replace(plan=plan, units=found)
 
 
 def _unit_shares(
@@ -161,7 +163,7 @@ def _units(pair: Any, num_layers: int, spec: LayerSwapSpec) -> Units:
     parts = MODULES if by_module else ("layer",)
     units: Units = {(layer, part): [] for layer in range(num_layers) for part in parts}
     for name in pair.names:
-        layer, part = decoder_layer(name), layer_part(name)
+        layer, part = decoder_layer(name), str(layer_part(name))
         if layer is not None and layer < num_layers and part in MODULES and not is_norm(name):
             units[layer, part if by_module else "layer"].append(name)
     for (layer, part), names in units.items():

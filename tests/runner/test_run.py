@@ -207,6 +207,13 @@ def test_a_folder_of_the_older_schema_is_left_as_it_is(
     assert [path.name for path in (tmp_path / "run").iterdir()] == [name]
 
 
+def test_the_results_of_another_program_are_not_ours(tmp_path: Path, experts: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "results.json").write_text('{"acc": 1}')
+    with pytest.raises(InputError, match=r"not empty \(results\.json\) and is not a run folder"):
+        run(tmp_path, experts, "run")
+
+
 def test_only_chooses_cells(tmp_path: Path, experts: Path) -> None:
     study = str(write_yaml(tmp_path / "small.yml", study_document()))
     options = RunOptions(experts=experts, backend="hf", only=("kind=recipe", "bottom_layers=1"))

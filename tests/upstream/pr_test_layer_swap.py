@@ -106,7 +106,7 @@ def test_layers_can_be_named(experts):
 
 def test_without_transitions_it_is_passthrough_slices_and_averaged_embeddings(experts):
     """A stock recipe: `linear` of one model is `passthrough`."""
-    task, language, base = experts
+    task, language, _base = experts
     parameters = {"weight": 1.0}
     ranges = [
         ((task, language), (0, 0)),  # gives the embeddings

@@ -18,9 +18,8 @@ from ablations.sandbox.programs import RunCode
 from ablations.scoring.observed import OBSERVED, Observer
 from ablations.scoring.outcomes import Key, Outcome
 from ablations.scoring.records import Sample, TaskScore
-from ablations.statistics.bootstrap import bootstrap
 from ablations.statistics.corpus import corpus_metric
-from ablations.statistics.intervals import Interval, mean_stderr, wilson_interval
+from ablations.statistics.intervals import Interval, bootstrap, mean_stderr, wilson_interval
 from layerswap_method.errors import LayerSwapError
 
 _PERCENT_METRICS = ("bleu", "chrf", "chrf++", "ter")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ablations.statistics.intervals import Array, Counts
+from ablations.statistics.intervals import Array, Counts, Statistic
 
 Pair = tuple[str, str]
 """Reference, translation."""
@@ -70,6 +70,24 @@ def corpus_metric(metric: str, signature: str | None = None) -> CorpusMetric | N
     words = int(_said(signature, "nw") or _WORD_ORDER[metric])
     scorer = partial(_scorer, metric, char_order=chars, word_order=words)
     return CorpusMetric(scorer, chrf_of_sums)
+
+
+def pseudo_values(counts: Array, score: Statistic) -> Array:
+    """Return what every item adds to a corpus score, shape [items]; their mean is the score.
+
+    The jackknife's pseudo-values, moved to the mean of the score: n s - (n-1) s_i, with s_i the
+    score without item i. Source: Efron and Tibshirani 1993, chapter 11.
+
+    Args:
+        counts: additive statistics, shape [items, statistics].
+        score: sums to a score.
+    """
+    sums = counts.sum(axis=0, keepdims=True)
+    whole = score(sums)
+    if len(counts) < 2:
+        return whole
+    without = -(len(counts) - 1) * score(sums - counts)
+    return np.asarray(without - without.mean() + whole)
 
 
 def bleu_of_sums(sums: Array) -> Array:

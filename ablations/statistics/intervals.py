@@ -251,7 +251,7 @@ def paired_interval(
             return sign * paired_score(first_only, second_only, items, difference) + z
 
         edge = sign * end
-        return edge if room(edge) > 0 else float(brentq(room, middle, edge))
+        return float(sign) if room(edge) > 0 else float(brentq(room, middle, edge))
 
     low, high = reached(-1), reached(1)
     if mcnemar_p(first_only, second_only) > 1 - level:

@@ -272,19 +272,23 @@ def pairs_above(
 
     None for a merge of fewer than two pairs, or without both experts among the baselines.
     """
-    means = matrix.cells.assign(score=np.nanmean(matrix.values, axis=1))
-    own = _rows(Matrix(means, matrix.values), [model.label], code)
+    if not matrix.values.size:
+        return None
+    sign = 1 if higher else -1
+    means = matrix.cells.assign(score=sign * np.nanmean(matrix.values, axis=1))
+    means = means if code == "" else means[means["language"].isin((code, ""))]
+    own = means[means["model"] == model.label]
     own = own.groupby(["task_expert", "language_expert"])["score"].mean()
-    best = pd.Series(-np.inf, index=own.index)
+    alone = []
     for kind in _ENDS:
         labels = [each.label for each in models if each.kind == kind]
-        experts = _rows(Matrix(means, matrix.values), labels, code).groupby(kind)["score"].mean()
-        alone = pd.Series(own.index.get_level_values(kind).map(experts), index=own.index)
-        best = np.maximum(best, alone if higher else -alone)
-    if len(own) < 2 or best.isna().any() or np.isneginf(best).any():
+        experts = means[means["model"].isin(labels)].groupby(kind)["score"].mean()
+        alone.append(own.index.get_level_values(kind).map(experts).to_numpy(dtype="float64"))
+    if len(own) < 2 or np.isnan(alone).any():
         return None
-    above = int(((own if higher else -own) > best).sum())
-    return {"pairs": len(own), "above": above, "min": own.min(), "max": own.max()}
+    above = int((own.to_numpy() > np.max(alone, axis=0)).sum())
+    ends = sorted((sign * own.min(), sign * own.max()))
+    return {"pairs": len(own), "above": above, "min": ends[0], "max": ends[1]}
 
 
 def _primary_contrasts(study: Study, models: Sequence[Model]) -> Iterator[Contrast]:

@@ -75,7 +75,7 @@ def _forest(frame: pd.DataFrame, study: Study) -> Figure:
 
     number = study.evaluate.level
     return _figure(
-        "comparisons",
+        "planned",
         "The planned comparisons",
         f"First minus second with {number:.0%} intervals. Grey: within ±{study.report.margin:g} "
         "points. Green: better; orange: worse; blue: no relevant difference; dark grey: cannot "

@@ -91,9 +91,7 @@ def test_pairs_of_experts_are_averaged_over_the_same_items(nine_pairs: Run) -> N
             )
             theirs.append(answers(nine_pairs, alone, "mgsm_te"))
         first = f"layer swap t_b={setting['bottom_transition']} t_u={setting['top_transition']}"
-        row = one(
-            frame, task="mgsm_te", language="te", first=first, second=kind.replace("_", " ")
-        )
+        row = one(frame, task="mgsm_te", language="te", first=first, second=kind.replace("_", " "))
         assert len(own) == 9
         assert row["difference"] == pytest.approx(np.mean(own) - np.mean(theirs))
         assert row["cells"] == 9 + 3
@@ -153,9 +151,7 @@ def test_the_order_of_experts_in_the_file_is_of_no_matter(tmp_path: Path) -> Non
         return {"math_1": 0.9, "math_2": 0.0, "math_3": -0.9}.get(point.experts["task"], 0.3)
 
     team = {"experts.task": ("math_1", "math_2", "math_3")}
-    study = study_of(
-        vary=[team, {"experts.task": tuple(names)}], experts={"language": ["swahili"]}
-    )
+    study = study_of(vary=[team, {"experts.task": tuple(names)}], experts={"language": ["swahili"]})
     run = write_run(tmp_path, study, ability, items=200)
     turned = {"experts.task": tuple(names[::-1])}
     cells = tuple(
@@ -338,9 +334,7 @@ def test_a_primary_comparison_without_a_result_stays(tmp_path: Path) -> None:
         (np.nan, np.nan, np.nan, True, NO_RESULT),
     ],
 )
-def test_verdicts(
-    difference: float, p: float, p_margin: float, higher: bool, verdict: str
-) -> None:
+def test_verdicts(difference: float, p: float, p_margin: float, higher: bool, verdict: str) -> None:
     row = {"difference": difference, "p": p, "p_margin": p_margin, "higher_is_better": higher}
     for family in ("primary", ""):
         frame = with_verdicts(pd.DataFrame([{**row, "family": family}]))

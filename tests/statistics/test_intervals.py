@@ -132,7 +132,7 @@ def test_the_margin_is_tested_from_both_sides(mean: float) -> None:
     sides = [(mean + 0.02) / 0.004, (0.02 - mean) / 0.004]
     assert found.p_outside(0.02) == pytest.approx(max(float(stats.t.sf(s, 11)) for s in sides))
     at_90 = found.half_width(0.90)
-    inside = -0.02 < mean - at_90 and mean + at_90 < 0.02
+    inside = mean - at_90 > -0.02 and mean + at_90 < 0.02
     assert (found.p_outside(0.02) < 0.05) == inside
 
 

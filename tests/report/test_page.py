@@ -1,0 +1,134 @@
+"""The page in a real browser: sorting, filtering, silence, and what is on the first screen."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from ablations.report.write import make_report, write_report
+from tests.report.runs import study_of, write_run
+
+COLUMN = 5  # of the comparisons: corrected p
+
+
+@pytest.fixture(scope="module")
+def browser():
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        pytest.skip("chromium is not installed (Debian: apt-get install chromium)")
+    with sync_playwright() as playwright:
+        # As root, which CI is, its own sandbox does not start.
+        yield playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+
+
+@pytest.fixture(scope="module")
+def file(nine_pairs, report_folder):
+    write_report(make_report(nine_pairs), ["html"], report_folder / "browser")
+    return report_folder / "browser" / "report.html"
+
+
+@pytest.fixture
+def page(browser, file):
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(file.as_uri())
+    yield page
+    page.close()
+
+
+def column(page, at, table="comparisons"):
+    return page.locator(f"#{table} tbody td:nth-child({at + 1})").all_text_contents()
+
+
+def test_a_click_on_a_head_sorts_whole_rows_and_another_turns_them(page):
+    rows = set(zip(column(page, 0), column(page, 1), column(page, 2), strict=True))
+    button = page.locator("#comparisons th button").nth(2)
+    for order in ("descending", "ascending"):
+        button.click()
+        numbers = [float(text) for text in column(page, 2) if text]
+        assert numbers == sorted(numbers, reverse=order == "descending")
+        assert len(set(numbers)) > 10
+        assert page.locator("#comparisons th").nth(2).get_attribute("aria-sort") == order
+    assert rows == set(zip(column(page, 0), column(page, 1), column(page, 2), strict=True))
+    page.locator("#comparisons th button").nth(COLUMN).click()
+    texts = column(page, COLUMN)
+    assert "" in texts
+    assert set(texts[texts.index("") :]) == {""}  # what has none stays last
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    assert page.locator("#comparisons th").nth(COLUMN - 1).get_attribute("aria-sort") != "none"
+
+
+def test_words_over_a_table_leave_the_rows_that_have_them(page):
+    shown = "#comparisons tbody tr:visible"
+    total = page.locator(shown).count()
+    page.locator("#comparisons input").fill("soup telugu PRIMARY")
+    texts = page.locator(shown).all_text_contents()
+    assert 0 < len(texts) < total
+    assert all("soup" in text and "Telugu" in text and "primary" in text for text in texts)
+    page.locator("#comparisons input").fill("")
+    assert page.locator(shown).count() == total
+
+
+def test_the_page_says_nothing_and_loads_nothing(browser, file):
+    page = browser.new_page()
+    messages, requests = [], []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(file.as_uri())
+    page.locator("#comparisons th button").first.click()
+    assert messages == []
+    assert requests == [file.as_uri()]
+    # The page could not load anything if it tried, and the check sees it when it does.
+    with page.expect_console_message() as refused:
+        page.evaluate("document.body.append(Object.assign(new Image(), {src: 'x.png'}))")
+    assert "Content Security Policy" in refused.value.text
+    page.close()
+
+
+def luminance(page, selector, name):
+    style = page.locator(selector).first.evaluate(f"e => getComputedStyle(e).{name}")
+    parts = [float(text) / 255 for text in re.findall(r"[\d.]+", style)[:3]]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_in_light_and_dark(page, scheme):
+    page.emulate_media(color_scheme=scheme)
+    paper = luminance(page, "body", "backgroundColor")
+    assert (paper > 0.5) is (scheme == "light")
+    for selector in ("h1", "td", ".note", "#problems li", "nav a"):
+        ink = luminance(page, selector, "color")
+        # WCAG 2, AA for small text.
+        assert (max(ink, paper) + 0.05) / (min(ink, paper) + 0.05) >= 4.5, selector
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_nothing_is_out_of_sight_to_the_side(page, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    hidden = "Array.from(document.querySelectorAll('.scroll'), e => e.scrollWidth - e.clientWidth)"
+    assert max(page.evaluate(hidden)) <= 0
+
+
+def test_a_path_in_a_warning_is_broken_on_a_narrow_window(browser, tmp_path: Path):
+    study = study_of(evaluate={"tasks": ["word_problems_about_money_in_two_steps_sw"]})
+    run = write_run(tmp_path / "run", study, lambda _, __: -99.0, items=20)
+    write_report(make_report(run), ["html"], tmp_path / "report")
+    page = browser.new_page(viewport={"width": 400, "height": 900})
+    page.goto((tmp_path / "report" / "report.html").as_uri())
+    assert "samples.jsonl" in (page.locator("#problems li").first.text_content() or "")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.close()
+
+
+def test_the_first_screen_answers(page):
+    order = ["h1", "#problems", "#answer", "figure svg", "#answers", "nav", "#notes", "#about"]
+    tops = [page.locator(place).first.bounding_box()["y"] for place in order]
+    assert tops == sorted(tops)
+    assert tops[3] < 900
+    for link in page.locator("nav a").all():
+        assert page.locator(f"section{link.get_attribute('href')}").count() == 1

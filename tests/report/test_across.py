@@ -107,14 +107,14 @@ def test_other_prompts_and_other_protocols_are_refused(tmp_path: Path) -> None:
     for file in soup.glob("records/*/samples.jsonl"):
         text = file.read_text(encoding="utf-8")
         file.write_text(text.replace('"prompt_hash":"p3"', '"prompt_hash":"other"'), "utf-8")
-    with pytest.raises(InputError, match="different items or prompts of pocket_math_sw.*item 3"):
+    with pytest.raises(InputError, match=r"different items or prompts of pocket_math_sw.*item 3"):
         compare_models([str(base), str(soup)])
     run = load_run(soup)
     options = run.study.evaluate.options.model_copy(update={"dtype": "float16"})
     evaluate = run.study.evaluate.model_copy(update={"options": options})
     study = run.study.model_copy(update={"evaluate": evaluate})
     write_run_file(soup, run.head.model_copy(update={"study": study}))
-    with pytest.raises(InputError, match="--dtype is bfloat16 and float16|--dtype is .* float16"):
+    with pytest.raises(InputError, match=r"--dtype is .* float16"):
         compare_models([str(base), str(soup)])
 
 

@@ -76,7 +76,7 @@ def test_two_single_cells_have_the_exact_test(tmp_path: Path) -> None:
 def test_pairs_of_experts_are_averaged_over_the_same_items(nine_pairs: Run) -> None:
     frame = compared(nine_pairs)
     labels = {c.label: c for c in nine_pairs.cells}
-    settings = [s for s in nine_pairs.study.settings()]
+    settings = nine_pairs.study.settings()
     for setting, kind in itertools.product(settings, ("task_expert", "language_expert")):
         own, theirs = [], []
         for label, cell in labels.items():
@@ -388,7 +388,7 @@ def test_pairs_above_both_of_their_own_experts(nine_pairs: Run) -> None:
 def test_a_task_that_is_not_there_is_named_with_the_nearest(tmp_path: Path) -> None:
     study = study_of(baseline=["soup"], report={"primary": {"tasks": ["pocket_math_swa"]}})
     run = write_run(tmp_path, study, level, items=10)
-    with pytest.raises(InputError, match="pocket_math_swa.*did you mean.*pocket_math_sw"):
+    with pytest.raises(InputError, match=r"pocket_math_swa.*did you mean.*pocket_math_sw"):
         compared(run)
 
 

@@ -196,7 +196,7 @@ def test_an_unfinished_run_has_a_report_once_one_cell_is_finished(tmp_path: Path
     labels = ["task_expert math", "language_expert swahili", "soup math swahili", "math+swahili"]
     run = write_run(tmp_path / "a", study, level, items=10, unrun=frozenset(labels))
     report = make_report(run)
-    assert [row for row in report.comparisons["verdict"]] == ["no result"] * 3
+    assert list(report.comparisons["verdict"]) == ["no result"] * 3
     assert report.figures == ()
     run = write_run(tmp_path / "b", study, level, items=10, unrun=frozenset([*labels, "base base"]))
     unrun = frozenset(cell.label for cell in run.head.cells)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
-from ablations.report.compare import COLUMNS, Matrix, compare_sides, matrix_of, with_verdicts
+from ablations.report.compare import NO_RESULT, Contrast, comparisons
 from ablations.report.observations import check_same_content, read_observations, read_scores
-from ablations.report.tables import comparisons_table, frame_text, interval_text, table
+from ablations.report.tables import comparisons_table, frame_text, score_frame, scores_table
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import CellRecord, Run, load_run
 from ablations.runner.results import latest_records
-from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED
+from ablations.scoring.observed import LANGUAGE_FIDELITY
 from ablations.scoring.protocol import protocol_of
-from ablations.statistics.as_text import with_interval
 from ablations.study.labels import Model, cell_names, models_of
+from ablations.study.schema import PrimaryBlock, ReportBlock
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe.references import is_folder
 
@@ -29,6 +29,7 @@ class Evaluated(NamedTuple):
     """A model as the command line names it, with the cells and records that it has."""
 
     name: str
+    model: Model
     run: Run
     data: pd.DataFrame
     scores: pd.DataFrame
@@ -54,63 +55,44 @@ def compare_models(names: Sequence[str], tasks: Sequence[str] = ()) -> str:
             raise InputError(f"{other.name} is the same as {one.name}")
     chosen = _shared_tasks(models, tasks)
     _check_protocol(models, chosen)
-    data = pd.concat([model.data for model in models], ignore_index=True)
-    data = data[data["task"].isin(chosen)]
+    known = [model.model for model in models]
+    data, scores = (
+        pd.concat([getattr(model, name) for model in models], ignore_index=True)
+        for name in ("data", "scores")
+    )
+    data, scores = (frame[frame["task"].isin(chosen)].copy() for frame in (data, scores))
     check_same_content(data)
     study = models[0].run.study
-    level, margin = study.evaluate.level, study.report.margin / 100
-    rows: list[dict[str, Any]] = []
-    texts: dict[str, dict[str, str]] = {model.name: {} for model in models}
-    for task in chosen:
-        own = [model.scores[model.scores["task"] == task] for model in models]
-        main = own[0].iloc[0]
-        spoken = all((scores["metric"] == LANGUAGE_FIDELITY).any() for scores in own)
-        metrics = [main["metric"], *([LANGUAGE_FIDELITY] if spoken else [])]
-        for metric in dict.fromkeys(metrics):
-            heading = f"{task}: answers in the language" if metric == LANGUAGE_FIDELITY else task
-            score = {"task": task, "metric": metric, "filter": main["filter"]}
-            matrix = matrix_of(data, score)
-            higher = OBSERVED.get(metric, bool(main["higher_is_better"]))
-            for model, scores in zip(models, own, strict=True):
-                texts[model.name][heading] = _score_text(scores, metric, main["filter"])
-            for one, other in itertools.combinations(models, 2):
-                numbers = compare_sides(
-                    matrix, _side(matrix, one), _side(matrix, other), level, margin
-                )
-                if numbers is None and main["is_share"]:
-                    raise InputError(
-                        f"{one.name} and {other.name} have no item of {task} in common"
-                    )
-                head = {"first": one.name, "second": other.name, **score, "task": heading}
-                same = {"language": "all", "clusters": 0, "family": "primary", "rival": "compare"}
-                rows.append({**head, **same, "higher_is_better": higher, **(numbers or {})})
-    frame = with_verdicts(pd.DataFrame(rows, columns=list(COLUMNS)))
+    for frame in (data, scores):
+        is_language = frame["metric"] == LANGUAGE_FIDELITY
+        frame.loc[is_language, "task"] += "_right_language"
+        frame["language"] = ""
+    scores.loc[scores["metric"] == LANGUAGE_FIDELITY, "higher_is_better"] = True
+    tasks = tuple(dict.fromkeys(scores["task"]))
+    report = ReportBlock(primary=PrimaryBlock(tasks=tasks), margin=study.report.margin)
+    study = study.model_copy(update={"report": report})
+    contrasts = [
+        Contrast(one.label, other.label, (one.label,), (other.label,), "compare")
+        for one, other in itertools.combinations(known, 2)
+    ]
+    frame = comparisons(data, scores, study, known, contrasts)
+    nothing = frame[(frame["verdict"] == NO_RESULT) & frame["task"].isin(data["task"])]
+    for row in nothing.to_dict("records"):
+        raise InputError(
+            f"{row['first']} and {row['second']} have no item of {row['task']} in common"
+        )
     problems = [
         f"Warning: {model.name}: {text}"
         for model in models
         for text in evaluation_problems(model.run)
         if text.partition(":")[0] in chosen
     ]
-    heads = list(dict.fromkeys(heading for own in texts.values() for heading in own))
-    shown = [[name, *(own.get(heading, "") for heading in heads)] for name, own in texts.items()]
-    scored = table(pd.DataFrame(shown, columns=["model", *heads]), "scores", "Scores")
-    compared = comparisons_table(frame, level).drop(columns=["interval", "family", "over"])
-    compared["difference"] += [f" {interval_text(row)}" for row in frame.to_dict("records")]
+    compared = comparisons_table(frame, study.evaluate.level)
+    compared["difference"] += " " + compared.pop("interval")
     compared["verdict"] = frame["verdict"]
-    return "\n\n".join([*problems, frame_text(scored), frame_text(compared, labels=2)])
-
-
-def _side(matrix: Matrix, model: Evaluated) -> pd.DataFrame:
-    return matrix.cells[matrix.cells["model"] == model.name].assign(stratum="")
-
-
-def _score_text(scores: pd.DataFrame, metric: str, filter_name: str) -> str:
-    own = scores[(scores["metric"] == metric) & (scores["filter"] == filter_name)]
-    if len(own) == 1:
-        row = own.iloc[0]
-        interval = None if pd.isna(row["low"]) else (row["low"], row["high"])
-        return with_interval(row["value"], interval, bool(row["is_share"]))
-    return with_interval(own["value"].mean(), None, bool(own["is_share"].iloc[0]))
+    shown = compared.drop(columns=["family", "over"])
+    scored = scores_table(score_frame(data, scores, study, known), study)
+    return "\n\n".join([*problems, frame_text(scored), frame_text(shown, labels=2)])
 
 
 def _find(name: str) -> Evaluated:
@@ -149,7 +131,7 @@ def _find(name: str) -> Evaluated:
     first = cells[0]
     pools = {role: (expert,) for role, expert in first.experts.items()}
     model = Model(name, first.kind, {}, pools, tuple(cell.label for cell in cells))
-    return Evaluated(name, run, read_observations(run, [model]), read_scores(run, [model]))
+    return Evaluated(name, model, run, read_observations(run, [model]), read_scores(run, [model]))
 
 
 def _place(name: str) -> tuple[Path, str | None]:
@@ -202,7 +184,7 @@ def _check_protocol(models: Sequence[Evaluated], tasks: Sequence[str]) -> None:
 def _protocol(model: Evaluated, tasks: Sequence[str]) -> dict[str, str]:
     """Return what must be the same, by the words that name it."""
     evaluate = model.run.study.evaluate
-    records = {record.task: record.evaluation for record in model.run.cells[0].tasks}
+    records = {r.task: r.evaluation for cell in model.run.cells for r in cell.tasks}
     found = {
         "the backend": ", ".join(dict.fromkeys(records[task].backend for task in tasks)),
         "--dtype": evaluate.options.dtype,

@@ -68,7 +68,11 @@ class Matrix(NamedTuple):
 
 
 def comparisons(
-    data: pd.DataFrame, scores: pd.DataFrame, study: Study, models: Sequence[Model]
+    data: pd.DataFrame,
+    scores: pd.DataFrame,
+    study: Study,
+    models: Sequence[Model],
+    planned: Sequence[Contrast] | None = None,
 ) -> pd.DataFrame:
     """Return every comparison of a study, primary ones first.
 
@@ -84,6 +88,7 @@ def comparisons(
         scores: of the same run.
         study: with the primary comparisons.
         models: of the study.
+        planned: what to compare in place of what the study says.
 
     Raises:
         InputError: for a primary task that is not in the run.
@@ -96,7 +101,7 @@ def comparisons(
     codes = language_codes(scores)
     primary = {code: primary_tasks(study, scores, code) for code in (*codes, "")}
     rows: list[dict[str, Any]] = []
-    for contrast in contrasts(study, models):
+    for contrast in contrasts(study, models) if planned is None else planned:
         sides = {*contrast.first_models, *contrast.second_models}
         languages = set(scores[scores["model"].isin(sides)]["language"]) - {""}
         own = []

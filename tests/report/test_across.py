@@ -48,13 +48,13 @@ def test_the_numbers_are_those_of_the_report(run: Run) -> None:
     for row in rows:
         interval = f"[{points(row['low'])}, {points(row['high'])}]"
         assert f"{points(row['difference'])} {interval}" in text
-    assert "pocket_math_sw: answers in the language" in text
+    assert "math, Swahili, right language" in text
 
 
 def test_models_of_several_cells_are_compared_over_their_pairs(nine_pairs: Run) -> None:
     names = [f"{nine_pairs.path}:{label}" for label in ("task expert", "base")]
     text = compare_models(names, ["mgsm_en"])
-    found = re.search(r"mgsm_en +([+-][\d.]+) ", text)
+    found = re.search(r"mgsm, English +([+-][\d.]+) ", text)
     assert found is not None
     data = make_report(nine_pairs, draw=False).observations
     means = data[data["task"] == "mgsm_en"].groupby("model")["value"].mean()
@@ -99,7 +99,7 @@ def test_bad_input_is_one_sentence(run: Run, tmp_path: Path) -> None:
         assert result.exit_code == 2, result.output
         assert why in " ".join(result.output.split()), result.output
         assert "Traceback" not in result.output
-    assert "pocket_math_sw" in compare_models([str(base), str(few)])  # over the items of both
+    assert "math, Swahili" in compare_models([str(base), str(few)])  # over the items of both
 
 
 def test_other_prompts_and_other_protocols_are_refused(tmp_path: Path) -> None:

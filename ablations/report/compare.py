@@ -301,8 +301,8 @@ def _primary_contrasts(study: Study, models: Sequence[Model]) -> Iterator[Contra
     by_setting = {_key(given): model for model in models for given in model.given}
     settings = study.settings()
     for one, other in primary.contrasts:
-        pair = [by_setting[_key(settings[number - 1])].label for number in (one, other)]
-        yield _plain(*pair, rival="setting")
+        first, second = (by_setting[_key(settings[number - 1])] for number in (one, other))
+        yield _plain(first.label, second.label, rival="setting")
     if study.recipe is None:
         yield from (c._replace(rival="base") for c in _against_base(models))
     chosen = [model for model in models if model.kind == "recipe"]
@@ -344,11 +344,13 @@ def _between_settings(
             levels: dict[str, list[Model]] = {}
             for model in recipes:
                 levels.setdefault(_key(model.setting.get(name)), []).append(model)
-            (first, *others) = levels.values()
+            (reference, *others) = levels.values()
             for level in others:
-                labels = [describe_setting({name: m[0].setting[name]}) for m in (level, first)]
-                sides = [tuple(model.label for model in side) for side in (level, first)]
-                yield Contrast(*labels, *sides, names=(name,))
+                one, other = (
+                    describe_setting({name: m[0].setting[name]}) for m in (level, reference)
+                )
+                sides = [tuple(model.label for model in side) for side in (level, reference)]
+                yield Contrast(one, other, sides[0], sides[1], names=(name,))
         return
     first_of: dict[str, Model] = {}
     for model in recipes:

@@ -154,7 +154,7 @@ def _lines(scores: pd.DataFrame, study: Study, models: Sequence[Model]) -> Itera
         }
     elif varied and set(varied) <= set(_PLACE) and len(recipes) <= 12:
         axes["layers from the language expert (b + u)"] = {
-            m.label: sum(int(m.setting[name]) for name in _PLACE) for m in recipes
+            m.label: float(sum(int(str(m.setting[name])) for name in _PLACE)) for m in recipes
         }
     for fact in study.report.facts:
         values = {m.label: study.fact(fact, m.given[0]) for m in recipes}

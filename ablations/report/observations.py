@@ -224,8 +224,8 @@ def _items(record: TaskRecord) -> pd.DataFrame:
             corpus = corpus_metric(key[1], None if score is None else score.signature)
             if corpus is None:
                 continue
-            rows = corpus.counts([text for _, text in pairs], [gold for gold, _ in pairs])
-            part = part.assign(value=pseudo_values(rows.astype(np.float64), corpus.score))
+            counts = corpus.counts([text for _, text in pairs], [gold for gold, _ in pairs])
+            part = part.assign(value=pseudo_values(counts.astype(np.float64), corpus.score))
         elif score is not None and not score.is_share:  # perplexity is no mean over items
             continue
         parts.append(part.astype({"value": "float64"}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -10,7 +10,7 @@ import pandas as pd
 from ablations.report.compare import BETTER, NO_RESULT, ONE_MODEL, SAME, UNCLEAR, WORSE
 from ablations.report.tables import interval_text, task_text
 from ablations.statistics.as_text import p_text, percent, points
-from ablations.study.labels import task_name
+from ablations.study.labels import kind_text, task_name
 from ablations.study.schema import Study
 
 MOST_SENTENCES = 4
@@ -101,10 +101,7 @@ def _answers(primary: pd.DataFrame, study: Study) -> Iterator[str]:
 
 
 def _count(primary: pd.DataFrame) -> str:
-    """Return how the primary comparisons came out, in one sentence."""
-    counts = primary["verdict"].value_counts()
-    firsts = primary["first"].unique()
-    name = firsts[0] if len(firsts) == 1 else "the first model"
+    """Return how the primary comparisons came out, by rival, in one sentence."""
     words = {
         BETTER: "better",
         WORSE: "worse",
@@ -113,8 +110,25 @@ def _count(primary: pd.DataFrame) -> str:
         ONE_MODEL: "of the same weights",
         NO_RESULT: "without a result",
     }
-    parts = [f"{words[key]} in {counts[key]}" for key in words if key in counts]
-    return f"Of {len(primary)} planned comparisons, {name} is {', '.join(parts)} (table below)."
+    names = {"better_expert": "both experts", "setting": "another setting", "base": "the base"}
+    parts = []
+    for rival, part in primary.groupby("rival", sort=False):
+        verdicts = part.groupby(["first", "task", "language"], sort=False)["verdict"].agg(list)
+        if rival != "better_expert":
+            verdicts = part["verdict"].map(lambda verdict: [verdict])
+        counts = verdicts.map(_joint).value_counts()
+        told = [f"{counts[key]} {words[key]}" for key in words if key in counts]
+        name = names.get(str(rival)) or f"the {kind_text(str(rival))}"
+        parts.append(f"against {name} {', '.join(told)}")
+    return f"Planned comparisons: {'; '.join(parts)} (table below)."
+
+
+def _joint(verdicts: Sequence[str]) -> str:
+    """Return the verdict against several rivals, all of which must be beaten."""
+    for verdict in (NO_RESULT, WORSE, UNCLEAR, SAME, ONE_MODEL):
+        if verdict in verdicts:
+            return verdict
+    return BETTER
 
 
 def _clusters(frame: pd.DataFrame, primary: pd.DataFrame) -> Iterator[str]:

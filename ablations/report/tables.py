@@ -18,7 +18,6 @@ from ablations.report.compare import (
     SAME,
     UNCLEAR,
     WORSE,
-    Matrix,
     language_codes,
     matrix_of,
     model_estimate,
@@ -66,24 +65,48 @@ def frame_text(frame: pd.DataFrame, labels: int = 1) -> str:
 def score_frame(
     data: pd.DataFrame, scores: pd.DataFrame, study: Study, models: Sequence[Model]
 ) -> pd.DataFrame:
-    """Return a row for every model, task and language: its mean score and the range over pairs.
+    """Return a row for every model, task and language: its mean score and the range over cells.
 
     Columns: ``model``, ``kind``, ``task``, ``metric``, ``language`` (of the experts), ``value``,
     ``low``, ``high`` (of the interval over experts, seeds and items), ``min`` and ``max`` over
-    cells, ``cells``, ``planned`` (cells), ``is_share``, ``floor``, ``pairs`` and ``above`` (pairs
-    above both of their own experts; empty for what has none).
+    cells, ``cells``, ``planned`` (cells), ``is_share``, ``is_primary``, ``floor``, ``pairs`` and
+    ``above`` (pairs above both of their own experts; empty for what has none).
     """
     shown = shown_scores(scores, study.report.metric)
-    matrices = {task: matrix_of(data, shown.loc[task]) for task in shown.index}
+    codes = language_codes(scores)
     rows = []
-    for code in language_codes(scores):
-        for task in ordered_tasks(study, scores, code):
-            for model in models:
-                row = _score_row(model, task, code, scores, shown, matrices, study, models)
-                if row is not None:
-                    rows.append(row)
+    for code, task in ((c, t) for c in codes for t in ordered_tasks(study, scores, c)):
+        if task not in shown.index:
+            continue
+        score = shown.loc[task]
+        matrix = matrix_of(data, score)
+        floor = study.report.floors.get(task)
+        for model in models:
+            own = scores[(scores["model"] == model.label) & (scores["task"] == task)]
+            own = own[own["language"].isin((code, ""))] if code else own
+            if own.empty:
+                continue
+            done = own[(own["metric"] == score["metric"]) & (own["filter"] == score["filter"])]
+            row = {
+                **{"model": model.label, "kind": model.kind, "language": code, **score},
+                **{"planned": own["cell"].nunique(), "cells": done["cell"].nunique()},
+                **{end: getattr(done["value"], end)() for end in ("min", "max")},
+                "value": done["value"].mean(),
+                "is_primary": task in primary_tasks(study, scores, code),
+                "floor": None if floor is None else floor.value,
+            }
+            found = model_estimate(matrix, [model.label], code)
+            if found is not None:
+                row["value"] = found.mean
+                row["low"], row["high"] = score_interval(found, study.evaluate.level)
+            if model.kind == "recipe":
+                higher = bool(score["higher_is_better"])
+                row |= pairs_above(matrix, model, models, code, higher=higher) or {}
+            rows.append(row)
     numbers = ("value", "low", "high", "min", "max", "floor", "pairs", "above")
-    return pd.DataFrame(rows).astype(dict.fromkeys(numbers, "float64"))
+    frame = pd.DataFrame(rows)
+    columns = list(dict.fromkeys([*frame.columns, *numbers]))
+    return frame.reindex(columns=columns).astype(dict.fromkeys(numbers, "float64"))
 
 
 def scores_table(frame: pd.DataFrame, study: Study) -> pd.DataFrame:
@@ -121,7 +144,7 @@ def pairs_table(frame: pd.DataFrame) -> pd.DataFrame | None:
             "model": row["model"],
             "task": column_name(row, frame),
             "pairs above both own experts": f"{row['above']:.0f} of {row['pairs']:.0f}",
-            **{end: percent(row[end]) for end in ("min",)},
+            "min": percent(row["min"]),
             "mean": percent(row["value"]),
             "max": percent(row["max"]),
         }
@@ -194,7 +217,7 @@ def cells_table(scores: pd.DataFrame) -> pd.DataFrame:
             "cell": row["cell"],
             "task": row["task"],
             "metric": f"{row['metric']}, {row['filter']}" if row["state"] == "done" else GAP,
-            "score": _cell_text(row),
+            "score": _value_text(row) if row["state"] == "done" else GAP,
             "items": f"{row['n']:.0f}" if row["state"] == "done" else GAP,
             "state": f"{row['state']}: {row['reason']}" if row["reason"] else row["state"],
         }
@@ -265,57 +288,18 @@ def verdict_text(row: Any) -> str:
     return f"cannot tell: up to {percent(max(abs(row['low']), abs(row['high'])))} points possible"
 
 
-def _score_row(
-    model: Model,
-    task: str,
-    code: str,
-    scores: pd.DataFrame,
-    shown: pd.DataFrame,
-    matrices: dict[str, Matrix],
-    study: Study,
-    models: Sequence[Model],
-) -> dict[str, Any] | None:
-    own = scores[(scores["model"] == model.label) & (scores["task"] == task)]
-    own = own[own["language"].isin((code, ""))] if code else own
-    planned = own["cell"].nunique()
-    if not planned or task not in matrices:
-        return None
-    score = shown.loc[task]
-    done = own[(own["metric"] == score["metric"]) & (own["filter"] == score["filter"])]
-    row: dict[str, Any] = {
-        **{"model": model.label, "kind": model.kind, "task": task, "metric": score["metric"]},
-        **{"language": code, "is_share": score["is_share"], "planned": planned},
-        **{"cells": done["cell"].nunique(), "value": done["value"].mean()},
-        **{"low": None, "high": None, "min": done["value"].min(), "max": done["value"].max()},
-        **{"higher_is_better": score["higher_is_better"], "pairs": None, "above": None},
-        "is_primary": task in primary_tasks(study, scores, code),
-        "floor": study.report.floors[task].value if task in study.report.floors else None,
-    }
-    found = model_estimate(matrices[task], [model.label], code)
-    if found is not None:
-        row["value"] = found.mean
-        row["low"], row["high"] = score_interval(found, study.evaluate.level)
-    if model.kind == "recipe":
-        higher = bool(score["higher_is_better"])
-        row |= pairs_above(matrices[task], model, models, code, higher=higher) or {}
-    return row
-
-
-def _score_text(row: Any) -> str:
+def _value_text(row: Any) -> str:
     if pd.isna(row["value"]):
         return GAP
     interval = None if pd.isna(row["low"]) else (row["low"], row["high"])
-    text = with_interval(row["value"], interval, row["is_share"])
+    return with_interval(row["value"], interval, row["is_share"])
+
+
+def _score_text(row: Any) -> str:
+    text = _value_text(row)
     if row["cells"] < row["planned"]:
         text += f" ({row['cells']} of {row['planned']} cells)"
     return f"{text} ▽" if row["value"] < row["floor"] else text
-
-
-def _cell_text(row: Any) -> str:
-    if row["state"] != "done":
-        return GAP
-    interval = None if pd.isna(row["low"]) else (row["low"], row["high"])
-    return with_interval(row["value"], interval, row["is_share"])
 
 
 def _counts_text(row: Any) -> str:

@@ -9,9 +9,8 @@ import re
 import tempfile
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -55,42 +54,24 @@ _NAME = re.compile(r"(figures/)?[a-z0-9_-]+\.[a-z]+")
 _WIDTH = 100
 
 
-@dataclass(frozen=True)
-class Report:
-    """A report in the order in which it is read."""
+class Report(NamedTuple):
+    """A report in the order in which it is read.
+
+    The first figure and the first table stand on the first screen. Key, title and notes of a table
+    are in its ``attrs``; the last three are the frames that everything is made from.
+    """
 
     name: str
-    """Of the study."""
-
     question: str
-    """Of the study."""
-
-    problems: tuple[str, ...]
-    """What is wrong with the evaluation itself; before everything else."""
-
-    sentences: tuple[str, ...]
-    """The answer."""
-
-    figures: tuple[Figure, ...]
-    """The one that answers first; empty without matplotlib."""
-
-    tables: tuple[pd.DataFrame, ...]
-    """The one of the first screen first; key, title and notes are in ``attrs``."""
-
-    notes: tuple[str, ...]
-    """How the numbers were computed, and what else the reader must know."""
-
+    problems: Sequence[str]
+    sentences: Sequence[str]
+    figures: Sequence[Figure]
+    tables: Sequence[pd.DataFrame]
+    notes: Sequence[str]
     facts: Mapping[str, str]
-    """What the numbers are from."""
-
     observations: pd.DataFrame
-    """One row an item."""
-
     comparisons: pd.DataFrame
-    """One row a comparison."""
-
     scores: pd.DataFrame
-    """One row a score of a cell."""
 
 
 def make_report(run: Run, others: Sequence[Run] = (), *, draw: bool = True) -> Report:
@@ -131,17 +112,15 @@ def make_report(run: Run, others: Sequence[Run] = (), *, draw: bool = True) -> R
     elif draw:
         remarks.append(f"Figures are left out: {HINT}.")
     return Report(
-        name=study.name,
-        question=study.question,
-        problems=tuple(problems(run, scores)),
-        sentences=tuple(sentences(frame, means, study)),
-        figures=tuple(drawn),
-        tables=tuple(each for each in tables if each is not None),
-        notes=tuple(remarks),
-        facts=facts(run),
-        observations=data,
-        comparisons=frame,
-        scores=scores,
+        study.name,
+        study.question,
+        problems(run, scores),
+        sentences(frame, means, study),
+        drawn,
+        [each for each in tables if each is not None],
+        remarks,
+        facts(run),
+        *(data, frame, scores),
     )
 
 

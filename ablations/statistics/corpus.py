@@ -63,8 +63,8 @@ def corpus_metric(metric: str, signature: str | None = None) -> CorpusMetric | N
         return None
     if family == "bleu":
         return CorpusMetric(_scorer(metric, given.get("tok", "13a")))
-    orders = {"char_order": given.get("nc", 6), "word_order": given.get("nw", _WORD_ORDER[metric])}
-    return CorpusMetric(_scorer(metric, **{name: int(order) for name, order in orders.items()}))
+    words = int(given.get("nw", _WORD_ORDER[metric]))
+    return CorpusMetric(_scorer(metric, char_order=int(given.get("nc", 6)), word_order=words))
 
 
 def pseudo_values(counts: Array, score: Statistic) -> Array:

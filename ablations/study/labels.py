@@ -37,11 +37,25 @@ _TESTBEDS = ("pocket_", "smol_")
 class PlannedCell(Protocol):
     """What is read of a cell."""
 
-    label: str
-    kind: Kind
-    values: dict[str, Value]
-    experts: dict[str, str]
-    weights_key: str
+    @property
+    def label(self) -> str:
+        """In words, unique in its study."""
+
+    @property
+    def kind(self) -> Kind:
+        """The recipe, or a baseline."""
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """What is varied, as the study gives it."""
+
+    @property
+    def experts(self) -> Mapping[str, str]:
+        """Role -> name of the expert."""
+
+    @property
+    def weights_key(self) -> str:
+        """Hash of the weights."""
 
 
 class Planned(Protocol):

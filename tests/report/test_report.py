@@ -93,7 +93,14 @@ def test_many_answers_are_one_sentence_and_a_table_that_has_all(languages: Run) 
         assert number in page
         assert number in text
         assert number.replace("[", "\\[") in markdown
-    assert "Of 12 planned comparisons, layer swap is " in text
+    words = {BETTER: "better", WORSE: "worse", UNCLEAR: "unclear"}
+    counts = primary[primary["rival"] == "soup"]["verdict"].value_counts()
+    told = ", ".join(f"{counts[key]} {words[key]}" for key in words if key in counts)
+    text = " ".join(text.split())
+    assert f"against the soup {told}" in text
+    both = primary[primary["rival"] == "better_expert"]
+    beaten = (both.groupby("task")["verdict"].agg(set) == {BETTER}).sum()
+    assert (f"against both experts {beaten} better" in text) == (beaten > 0)
     assert "Over 4 languages, layer swap minus soup" in text
     assert re.search(r"\d of 9 pairs", text)
 
@@ -197,7 +204,7 @@ def test_an_unfinished_run_has_a_report_once_one_cell_is_finished(tmp_path: Path
     run = write_run(tmp_path / "a", study, level, items=10, unrun=frozenset(labels))
     report = make_report(run)
     assert list(report.comparisons["verdict"]) == ["no result"] * 3
-    assert report.figures == ()
+    assert report.figures == []
     run = write_run(tmp_path / "b", study, level, items=10, unrun=frozenset([*labels, "base base"]))
     unrun = frozenset(cell.label for cell in run.head.cells)
     with pytest.raises(InputError, match="none of its 5 cells is finished"):

@@ -64,7 +64,7 @@ def test_every_score_zero_is_said_first_in_every_format(run: Run) -> None:
     path = text.partition(" answers in ")[2].partition(" ")[0]
     assert (broken.path / path).is_file()
     report = make_report(broken, draw=False)
-    assert report.problems == (text,)
+    assert report.problems == [text]
     html = render_html(report)
     assert html.index("every answer is wrong") < html.index("<table>")
     markdown = render_markdown(report)

@@ -6,7 +6,6 @@ A comparison is made once. Every sentence, table and figure takes it from the fr
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,8 +23,9 @@ from ablations.statistics.intervals import (
     paired_interval,
     paired_p_outside,
 )
+from ablations.study.contrasts import EXPERT_KINDS, Contrast, contrasts, setting_key
 from ablations.study.labels import Model, describe_setting, kind_text, task_language
-from ablations.study.schema import EXPERTS, BaselineKind, Rival, Study
+from ablations.study.schema import EXPERTS, Study
 
 ALPHA = 0.05
 """A p below it is called evidence: corrected for primary comparisons, as it is for others."""
@@ -41,23 +41,6 @@ COLUMNS = (
     *("p", "p_margin", "p_holm", "p_margin_holm", "verdict", "family", "rival"),
     *("items", "cells", "clusters"),
 )
-
-_ENDS: tuple[BaselineKind, ...] = ("task_expert", "language_expert")
-
-
-class Contrast(NamedTuple):
-    """Two models, or averages over settings, to be compared: first minus second."""
-
-    first: str
-    second: str
-    first_models: tuple[str, ...]
-    second_models: tuple[str, ...]
-    rival: str = ""
-    """What the study compares the first with, for a primary comparison; empty for others."""
-
-    names: tuple[str, ...] = ()
-    """Parameters in which the sides differ, where each side is an average over settings: settings
-    that are equal in all others are matched."""
 
 
 class Matrix(NamedTuple):
@@ -129,27 +112,6 @@ def comparisons(
     rows += _over_bases(rows, study, models)
     frame = with_verdicts(pd.DataFrame(rows, columns=list(COLUMNS)))
     return frame.sort_values("family", ascending=False, kind="stable", ignore_index=True)
-
-
-def contrasts(study: Study, models: Sequence[Model]) -> list[Contrast]:
-    """Return what is compared, primary contrasts first; each pair of models once."""
-    found: dict[tuple[tuple[str, ...], ...], Contrast] = {}
-    for contrast in (*_primary_contrasts(study, models), *_other_contrasts(study, models)):
-        found.setdefault((contrast.first_models, contrast.second_models), contrast)
-    return [*found.values()]
-
-
-def rivals(study: Study) -> tuple[Rival, ...]:
-    """Return what the recipe is compared with, in the order of the study."""
-    primary = study.report.primary
-    if primary.against or primary.contrasts or study.recipe is None:
-        return primary.against
-    found: list[Rival] = ["soup"] if "soup" in study.baseline else []
-    if set(_ENDS) & set(study.baseline):
-        found.append("better_expert")
-    if not found and len(study.settings()) > 1:
-        return ("first_setting",)
-    return tuple(found) or study.baseline
 
 
 def primary_tasks(study: Study, scores: pd.DataFrame, code: str) -> list[str]:
@@ -285,7 +247,7 @@ def pairs_above(
     own = means[means["model"] == model.label]
     own = own.groupby(["task_expert", "language_expert"])["score"].mean()
     alone = []
-    for kind in _ENDS:
+    for kind in EXPERT_KINDS:
         labels = [each.label for each in models if each.kind == kind]
         experts = means[means["model"].isin(labels)].groupby(kind)["score"].mean()
         alone.append(own.index.get_level_values(kind).map(experts).to_numpy(dtype="float64"))
@@ -296,97 +258,14 @@ def pairs_above(
     return {"pairs": len(own), "above": above, "min": ends[0], "max": ends[1]}
 
 
-def _primary_contrasts(study: Study, models: Sequence[Model]) -> Iterator[Contrast]:
-    primary = study.report.primary
-    by_setting = {_key(given): model for model in models for given in model.given}
-    settings = study.settings()
-    for one, other in primary.contrasts:
-        first, second = (by_setting[_key(settings[number - 1])] for number in (one, other))
-        yield _plain(first.label, second.label, rival="setting")
-    if study.recipe is None:
-        yield from (c._replace(rival="base") for c in _against_base(models))
-    chosen = [model for model in models if model.kind == "recipe"]
-    if primary.setting is not None:
-        chosen = [by_setting[_key(primary.setting)]]
-    for rival in rivals(study):
-        if rival == "first_setting":
-            for contrast in _between_settings(study, models, primary.parameters):
-                yield contrast._replace(rival=rival)
-            continue
-        for kind in _ENDS if rival == "better_expert" else (rival,):
-            for model in chosen:
-                for baseline in _own_baselines(kind, model, models):
-                    yield _plain(model.label, baseline.label, rival=rival)
-
-
-def _other_contrasts(study: Study, models: Sequence[Model]) -> Iterator[Contrast]:
-    yield from _against_base(models) if study.recipe is None else ()
-    for model in models:
-        if model.kind == "recipe":
-            for kind in study.baseline:
-                for baseline in _own_baselines(kind, model, models):
-                    yield _plain(model.label, baseline.label)
-    yield from _between_settings(study, models, ())
-
-
-def _between_settings(
-    study: Study, models: Sequence[Model], parameters: Sequence[str]
-) -> Iterator[Contrast]:
-    """Yield every setting against the first, or the first that differs in `parameters` only.
-
-    In a grid of several parameters, every value against the first one, averaged over the others.
-    """
-    recipes = [model for model in models if model.kind == "recipe"]
-    names = list(dict.fromkeys(name for model in recipes for name in model.setting))
-    varied = [n for n in names if len({_key(m.setting.get(n)) for m in recipes}) > 1]
-    if isinstance(study.vary, dict) and len(varied) > 1:
-        for name in [n for n in varied if not parameters or n in parameters]:
-            levels: dict[str, list[Model]] = {}
-            for model in recipes:
-                levels.setdefault(_key(model.setting.get(name)), []).append(model)
-            (reference, *others) = levels.values()
-            for level in others:
-                one, other = (
-                    describe_setting({name: m[0].setting[name]}) for m in (level, reference)
-                )
-                sides = [tuple(model.label for model in side) for side in (level, reference)]
-                yield Contrast(one, other, sides[0], sides[1], names=(name,))
-        return
-    first_of: dict[str, Model] = {}
-    for model in recipes:
-        rest = {n: v for n, v in model.setting.items() if n not in parameters}
-        first = first_of.setdefault(_key(rest) if parameters else "", model)
-        if first is not model:
-            yield _plain(model.label, first.label)
-
-
-def _against_base(models: Sequence[Model]) -> Iterator[Contrast]:
-    for base in [model for model in models if model.kind == "base"]:
-        yield from (_plain(m.label, base.label) for m in models if m.kind != "base")
-
-
-def _own_baselines(kind: str, model: Model, models: Sequence[Model]) -> Iterator[Model]:
-    """Yield the baselines of a kind that are made of the experts of `model`."""
-    for baseline in models:
-        if baseline.kind == kind and all(
-            model.pools.get(role) == names for role, names in baseline.pools.items()
-        ):
-            yield baseline
-
-
-def _plain(first: str, second: str, rival: str = "") -> Contrast:
-    return Contrast(first, second, (first,), (second,), rival)
-
-
 def _compare(
     contrast: Contrast, matrix: Matrix, code: str, study: Study, models: Sequence[Model]
 ) -> dict[str, Any] | None:
-    strata = {
-        model.label: _key({n: v for n, v in model.setting.items() if n not in contrast.names})
-        if contrast.names
-        else ""
-        for model in models
-    }
+    strata = dict.fromkeys((model.label for model in models), "")
+    if contrast.names:
+        for model in models:
+            rest = {n: v for n, v in model.setting.items() if n not in contrast.names}
+            strata[model.label] = setting_key(rest)
     first, second = (
         rows.assign(stratum=rows["model"].map(strata))
         for rows in (
@@ -468,7 +347,3 @@ def _verdict(row: Mapping[str, Any]) -> str:
     if row[f"p{corrected}"] < ALPHA:
         return BETTER if (row["difference"] > 0) == row["higher_is_better"] else WORSE
     return SAME if row[f"p_margin{corrected}"] < ALPHA else UNCLEAR
-
-
-def _key(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)

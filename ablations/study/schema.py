@@ -183,7 +183,7 @@ class PrimaryBlock(Described):
 
     contrasts: tuple[tuple[StrictInt, StrictInt], ...] = ()
     """Pairs of settings of `vary` by their number, from 1: the first minus the second, such as
-    ``[[2, 1], [3, 2]]``. The bottom line begins with them. Where they are given, `against` has no
+    ``[[2, 1], [3, 2]]``. The answer begins with them. Where they are given, `against` has no
     default."""
 
 

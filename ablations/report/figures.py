@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -68,7 +69,7 @@ def _forest(frame: pd.DataFrame, study: Study) -> Figure:
                 axes.plot([100 * row["low"], 100 * row["high"]], [at, at], color=color, lw=1.6)
                 axes.plot(100 * row["difference"], at, "o", color=color, ms=5)
             names = [f"{row['first']} − {row['second']}" for row in rows]
-            axes.set_yticks(range(len(rows)), [textwrap.fill(name, 44) for name in names])
+            axes.set_yticks(range(len(rows)), [textwrap.fill(name, 36) for name in names])
             axes.set_ylim(len(rows) - 0.4, -0.6)
             axes.set_title(task_text(rows[0], frame), loc="left", fontweight="bold")
         grid[-1, 0].set_xlabel("difference in points")
@@ -81,12 +82,12 @@ def _forest(frame: pd.DataFrame, study: Study) -> Figure:
         "points. Green: better; orange: worse; blue: no relevant difference; dark grey: cannot "
         "tell (p corrected).",
         draw,
-        (7.0, 0.6 + sum(0.34 * h + 0.42 for h in heights)),
+        (6.4, 0.6 + sum(0.34 * h + 0.42 for h in heights)),
     )
 
 
 def _maps(frame: pd.DataFrame, scores: pd.DataFrame, models: Sequence[Model]) -> Iterator[Figure]:
-    """Draw scores over b and u where the study has a grid of them, a figure a task."""
+    """Draw scores over b and u, a panel a task, where the study has a grid of them."""
     places = {
         (setting["bottom_layers"], setting["top_layers"]): model.label
         for model in models
@@ -94,52 +95,53 @@ def _maps(frame: pd.DataFrame, scores: pd.DataFrame, models: Sequence[Model]) ->
         if set(_PLACE) <= setting.keys() and setting.get("placement", "outer") == "outer"
     }
     bottoms, tops = (sorted({place[side] for place in places}) for side in (0, 1))
-    if len(places) < 9 or min(len(bottoms), len(tops)) < 3:
+    part = scores[scores["is_share"] & scores["model"].isin(places.values())]
+    panels = list(part.groupby(["task", "language"], sort=False))
+    if len(places) < 9 or min(len(bottoms), len(tops)) < 3 or not panels:
         return
-    for (task, code), part in scores[scores["is_share"]].groupby(["task", "language"], sort=False):
-        values = {row["model"]: 100 * row["value"] for row in part.to_dict("records")}
-        if not values:
-            continue
-        numbers = [[values.get(places.get((b, u)), float("nan")) for u in tops] for b in bottoms]
-        own = frame[(frame["task"] == task) & (frame["language"] == code)]
-        own = own[(own["family"] == "primary") & (own["verdict"] == BETTER)]
-        rivals = list(dict.fromkeys(frame[frame["family"] == "primary"]["second"]))
-        counts = own.groupby("first")["second"].nunique()
-        better = {
-            place for place, label in places.items() if rivals and counts.get(label) == len(rivals)
-        }
-        name = column_name(part.iloc[0], scores)
+    primary = frame[frame["family"] == "primary"]
+    rivals = list(dict.fromkeys(primary["second"]))
+    beaten = primary[primary["verdict"] == BETTER].groupby(["task", "language", "first"]).size()
+    columns = min(3, len(panels))
 
-        def draw(
-            canvas: Any, numbers: Any = numbers, better: Any = better, name: str = name
-        ) -> None:
-            axes = canvas.subplots()
-            known = [value for row in numbers for value in row if value == value]
-            limits = (min(known), max(known)) if max(known) > min(known) else (0.0, 100.0)
+    def draw(canvas: Any) -> None:
+        grid = canvas.subplots(-(-len(panels) // columns), columns, squeeze=False).ravel()
+        for axes in grid[len(panels) :]:
+            axes.set_visible(False)
+        for axes, (key, rows) in zip(grid, panels, strict=False):
+            values = dict(zip(rows["model"], 100 * rows["value"], strict=True))
+            numbers = [[values.get(places.get((b, u)), math.nan) for u in tops] for b in bottoms]
+            low, high = min(values.values()), max(values.values())
             draw_cells(
                 axes,
                 numbers,
                 rows=[str(b) for b in bottoms],
                 columns=[str(u) for u in tops],
-                limits=limits,
+                limits=(low, max(high, low + 1.0)),
                 text=lambda value: f"{value:.1f}",
                 font_pt=7.0,
             )
-            for b, u in better:
-                corner = tops.index(u), bottoms.index(b)
-                axes.plot(*_square(*corner), color="black", lw=1.4, clip_on=False)
-            axes.set_xlabel("u: top layers from the language expert")
-            axes.set_ylabel("b: bottom layers")
-            axes.set_title(name, loc="left", fontweight="bold")
+            for (b, u), label in places.items():
+                if rivals and beaten.get((*key, label)) == len(rivals):
+                    x, y = tops.index(u), bottoms.index(b)
+                    corners = [x, x + 1, x + 1, x, x], [y, y, y + 1, y + 1, y]
+                    axes.plot(*corners, color="black", lw=1.4, clip_on=False)
+            axes.set_title(column_name(rows.iloc[0], scores), loc="left", fontweight="bold")
+            axes.set_xlabel("u: top layers")
+        grid[0].set_ylabel("b: bottom layers")
 
-        framed = f" Framed: better than {' and '.join(rivals)} (p corrected)." if better else ""
-        yield _figure(
-            f"map-{task}-{code}".rstrip("-").replace("_", "-"),
-            f"Score by layers at the bottom and at the top: {name}",
-            f"Darker is higher.{framed} Hatched: no result.",
-            draw,
-            (max(3.2, 0.42 * len(tops) + 0.9), 0.34 * len(bottoms) + 0.9),
-        )
+    is_framed = bool((beaten == len(rivals)).any())
+    framed = f" Framed: better than {' and '.join(rivals)} (p corrected)." if is_framed else ""
+    yield _figure(
+        "map",
+        "Score by layers from the language expert at the bottom (b) and the top (u)",
+        f"Darker is higher, with a scale for each task.{framed} Hatched: no result.",
+        draw,
+        (
+            columns * max(3.0, 0.42 * len(tops) + 0.5),
+            -(-len(panels) // columns) * (0.34 * len(bottoms) + 0.8),
+        ),
+    )
 
 
 def _lines(scores: pd.DataFrame, study: Study, models: Sequence[Model]) -> Iterator[Figure]:
@@ -199,10 +201,6 @@ def _lines(scores: pd.DataFrame, study: Study, models: Sequence[Model]) -> Itera
             draw,
             (max(3.6, 2.9 * len(panels)), 2.8),
         )
-
-
-def _square(x: int, y: int) -> tuple[list[int], list[int]]:
-    return [x, x + 1, x + 1, x, x], [y, y, y + 1, y + 1, y]
 
 
 def _figure(

@@ -106,7 +106,8 @@ def score_frame(
     numbers = ("value", "low", "high", "min", "max", "floor", "pairs", "above")
     frame = pd.DataFrame(rows)
     columns = list(dict.fromkeys([*frame.columns, *numbers]))
-    return frame.reindex(columns=columns).astype(dict.fromkeys(numbers, "float64"))
+    frame = frame.reindex(columns=columns).astype(dict.fromkeys(numbers, "float64"))
+    return frame.sort_values("is_primary", ascending=False, kind="stable", ignore_index=True)
 
 
 def scores_table(frame: pd.DataFrame, study: Study) -> pd.DataFrame:

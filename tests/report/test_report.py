@@ -236,7 +236,7 @@ def test_figures_are_drawn_from_the_frames(grid: Run, languages: Run, tmp_path: 
     vary = {"bottom_layers": [0, 1, 2], "top_layers": [0, 1, 2]}
     run = write_run(tmp_path / "map", study_of(vary=vary, baseline=["soup"]), level, items=20)
     keys = [figure.key for figure in make_report(run).figures]
-    assert keys[:2] == ["map-pocket-math-sw", "map-pocket-math-en"]
+    assert keys[0] == "map"
     counts = [{"bottom_layers": b, "top_layers": b} for b in (0, 1, 2)]
     run = write_run(tmp_path / "lines", study_of(vary=counts, baseline=["soup"]), level, items=20)
     figures = make_report(run).figures

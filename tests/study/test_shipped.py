@@ -57,6 +57,15 @@ def test_its_experts_file_has_every_expert(path: Path) -> None:
     assert set(expert_names(study)) <= set(file.experts)
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_primary_tasks_of_a_study_are_asked(path: Path) -> None:
+    study = load_study(path)
+    file = study.experts_file
+    extra = () if file is None else read_experts_file(path.parent / file).tasks
+    asked = {*study.evaluate.tasks, *extra}.union(*study.evaluate.languages.values())
+    assert set(study.report.primary.tasks) <= asked
+
+
 def names_in(references: Iterable[str]) -> set[str]:
     """Return the models' and adapters' own names: the last parts of their ids and paths."""
     parts = (part for reference in references for part in reference.split("+"))

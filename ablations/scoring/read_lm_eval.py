@@ -17,9 +17,8 @@ from ablations.machine.fingerprint import fingerprint_of
 from ablations.scoring.observed import OBSERVED, Observer
 from ablations.scoring.outcomes import Key, Outcome
 from ablations.scoring.records import Sample, TaskScore
-from ablations.statistics.bootstrap import bootstrap
 from ablations.statistics.corpus import corpus_metric
-from ablations.statistics.intervals import Interval, mean_stderr, wilson_interval
+from ablations.statistics.intervals import Interval, bootstrap, mean_stderr, wilson_interval
 from ablations.tasks.mbpp import RunCode
 from layerswap_method.errors import LayerSwapError
 

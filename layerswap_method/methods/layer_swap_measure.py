@@ -125,7 +125,9 @@ def measure(
         rest: list[Source] = ["language"] * num_layers
         plan = LayerPlan(tuple(rest), {part: sources[i::2] for i, part in enumerate(MODULES)})
     rows = zip(units, task, language, sources, strict=True)
-    found = tuple(UnitShare(*unit, *own, source) for unit, *own, source in rows)
+    found = tuple(
+        UnitShare(*unit, of_task, of_other, source) for unit, of_task, of_other, source in rows
+    )
     return measured._replace(plan=plan, units=found)
 
 

@@ -11,9 +11,9 @@ import torch
 from click.testing import CliRunner
 
 from ablations.cli import main
-from ablations.report.merged import cell_names
 from ablations.runner import records
 from ablations.runner.run import RunOptions, RunResult, dry_run, run_study
+from ablations.study.labels import cell_names
 from layerswap_method.errors import InputError
 from tests.runner.fakes import scores_by_label
 from tests.standins.studies import study_document, write_expert, write_yaml

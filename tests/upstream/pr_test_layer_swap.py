@@ -53,7 +53,7 @@ def configuration(experts, parameters):
 
 def check_merge(experts, parameters, layers, non_layer):
     """Merge, and compare every tensor with the source that is named."""
-    given = dict(zip(("task", "language", "base"), map(load, experts)))
+    given = dict(zip(("task", "language", "base"), map(load, experts), strict=True))
 
     def validate(out):
         merged = load(out)

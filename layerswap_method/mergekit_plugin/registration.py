@@ -36,7 +36,7 @@ def kernel(name: str) -> Any:
 
 
 def on_config(config: ModuleType) -> None:
-    """Have `mergekit.config` say what is wrong with a recipe of this project's methods."""
+    """Complete `mergekit.config`: it says what is wrong with a recipe of this project's methods."""
     from layerswap_method.mergekit_plugin.recipe_errors import patch_config
 
     patch_config(config, applies=is_ours)

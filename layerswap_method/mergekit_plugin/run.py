@@ -7,6 +7,7 @@ with the plain kernel. Merges by other methods pass through untouched.
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,18 +24,15 @@ from layerswap_method.write.files import Advance
 
 LOG = logging.getLogger("layerswap")
 
-_FOLLOWED = (
+_KNOWN = (
     *("out_shard_size", "copy_tokenizer", "write_model_card", "cuda", "device", "quiet"),
-    *("verbosity", "transformers_cache", "num_threads"),
-)
-"""Options of mergekit that mean the same where a merge is written from file to file."""
-
-_NEEDLESS = (
+    *("verbosity", "transformers_cache", "num_threads", "safe_serialization"),
+    # Without effect: adapters are added while they are read, nothing is unpickled, drawn or run as
+    # code, and memory is low anyway.
     *("lora_merge_cache", "lazy_unpickle", "random_seed", "trust_remote_code"),
     *("low_cpu_memory", "async_write", "write_threads"),
 )
-"""Options without effect there: adapters are added while they are read, nothing is unpickled, drawn
-or run as code, and memory is low anyway."""
+"""Options of mergekit that mean the same where a merge is written from file to file."""
 
 
 def patch_merge(module: Any, *, applies: Callable[[str], bool]) -> None:
@@ -87,7 +85,6 @@ def merge_by_files(
     if isinstance(models, str):
         return models
     quiet = bool(options.get("quiet"))
-    device = options.get("device") or ("cuda" if options.get("cuda") else "cpu")
     lines = write_merge(
         recipe,
         models,
@@ -97,15 +94,15 @@ def merge_by_files(
         options=WriteOptions(
             shard_bytes=options.get("out_shard_size") or WriteOptions.shard_bytes,
             threads=options.get("num_threads") or 2,
-            device=str(device),
+            device=str(options.get("device") or ("cuda" if options.get("cuda") else "cpu")),
             with_tokenizer=options.get("copy_tokenizer", True),
             with_card=options.get("write_model_card", True),
         ),
         bar=functools.partial(_byte_bar, quiet=quiet),
         progress=functools.partial(tensor_bar, quiet=quiet),
     )
-    log_lines(["merging from file to file; mergekit's executor is not needed"], options)
-    log_lines(lines, options)
+    first = "merging from file to file; mergekit's executor is not needed"
+    log_lines(itertools.chain([first], lines), options)
     return None
 
 
@@ -113,8 +110,7 @@ def why_mergekit(options: Mapping[str, Any]) -> str | None:
     """Return which of mergekit's options only mergekit knows; None where there is none."""
     if options.get("safe_serialization") is False:
         return "it was called with --no-safe-serialization"
-    known = (*_FOLLOWED, *_NEEDLESS, "safe_serialization")
-    other = next((name for name, value in options.items() if value and name not in known), None)
+    other = next((name for name, value in options.items() if value and name not in _KNOWN), None)
     return other and f"it was called with --{other.replace('_', '-')}"
 
 
@@ -127,16 +123,16 @@ def log_lines(lines: Iterable[str], options: Mapping[str, Any]) -> None:
 
 
 def tensor_bar(what: str, names: Sequence[str], *, quiet: bool) -> Iterable[str]:
-    """Return names of tensors that a progress bar counts, where it takes long."""
+    """Return names of tensors that a progress bar counts, on a terminal and where it takes long."""
     from tqdm import tqdm
 
-    return tqdm(names, what, unit="tensor", delay=2, disable=True if quiet else None)
+    return tqdm(names, what, unit="tensor", delay=2, disable=quiet or None)
 
 
 @contextmanager
 def _byte_bar(what: str, size: int, *, quiet: bool) -> Iterator[Advance]:
     from tqdm import tqdm
 
-    disable = True if quiet else None  # None: shown on a terminal only
-    with tqdm(total=size, desc=what, unit="B", unit_scale=True, delay=1, disable=disable) as bar:
+    how: Any = {"unit": "B", "unit_scale": True, "delay": 1, "disable": quiet or None}
+    with tqdm(total=size, desc=what, **how) as bar:
         yield bar.update

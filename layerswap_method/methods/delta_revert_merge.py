@@ -187,11 +187,9 @@ def log_lines(spec: RevertSpec, record: Mapping[str, Any]) -> Iterator[str]:
     """Yield what goes back and what stays, for log and card."""
     yield f"expert: {record['expert']}; reverts to: {record['base_model']}"
     if record["threshold"] is not None:
-        why = "" if spec.keep_fraction is None else f" (keep_fraction {spec.keep_fraction:g})"
-        yield (
-            f"input features with a mean absolute change below {record['threshold']:.6g} go "
-            f"back{why}"
-        )
+        line = f"input features with a mean absolute change below {record['threshold']:.6g} go back"
+        kept = spec.keep_fraction
+        yield line if kept is None else f"{line} (keep_fraction {kept:g})"
     layers = record["reverted_layers"]
     shown = f"{format_layers(layers)} of 0-{record['num_layers'] - 1}" if layers else "none"
     yield f"layers that go back whole: {shown}; modules: {', '.join(spec.modules()) or 'none'}"

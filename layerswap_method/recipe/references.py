@@ -123,8 +123,7 @@ def find_folder(
         return path.resolve()
     if is_there(path):
         raise InputError(f"{text}: is a file; write its folder, {path.parent}")
-    is_hub_id = text.count("/") == 1 and not text.startswith((".", "/", "~"))
-    if not is_hub_id or is_folder(above):
+    if not is_hub_id(text) or is_folder(above):
         siblings = [entry.name for entry in above.iterdir()] if is_folder(above) else []
         near = nearest(path.name, siblings)
         raise InputError(f"{no_such_folder(text, near, folder)}{'' if near else hint(text)}")
@@ -147,6 +146,11 @@ def find_folder(
             what = "the hub's cache does not have it. A dry run downloads nothing"
             why = f"{what}: hf download {repository}"
         raise InputError(f"{no_such_folder(text, folder=folder)}, and {why}") from error
+
+
+def is_hub_id(text: str) -> bool:
+    """Return whether a text that is no folder has the form of a hub id, OWNER/NAME."""
+    return text.count("/") == 1 and not text.startswith((".", "/", "~"))
 
 
 def same_model_key(reference: str) -> str:

@@ -62,8 +62,8 @@ quickstart: venv
 	$(BIN)/layerswap quickstart
 
 # EXPERTS="math swahili" and SEEDS="1 2 3" train fewer, or more.
-EXPERTS ?= $(foreach kind,cooler hotter disjoint lora prefix,math_$(kind) swahili_$(kind)) \
-	math swahili math_longer joint fusion arrow
+EXPERTS ?= $(foreach kind,lr_tenth lr_x3 disjoint lora prefix,math_$(kind) swahili_$(kind)) \
+	math swahili math_data_x4 joint fusion
 SEEDS ?= 1 2 3
 TRAINED := runs/pocket_experts
 
@@ -71,7 +71,7 @@ pocket-experts: venv
 	for name in $(EXPERTS); do for seed in $(SEEDS); do \
 		fused="--set regime.experts.math=$(TRAINED)/math_lora_$$seed \
 			--set regime.experts.swahili=$(TRAINED)/swahili_lora_$$seed"; \
-		case $$name in fusion | arrow) ;; *) fused= ;; esac; \
+		case $$name in fusion) ;; *) fused= ;; esac; \
 		$(BIN)/layerswap train pocket/$$name --seed $$seed $$fused \
 			--out $(TRAINED)/$${name}_$$seed || exit 1; \
 	done; done
@@ -131,7 +131,7 @@ rehearsal: venv
 	$(BIN)/python -m tests.rehearsal $(REHEARSAL)
 
 rebuild-base: venv
-	REBUILD=1 $(PYTEST) tests/pocket_build/test_shipped.py -k rebuild
+	REBUILD=1 $(PYTEST) tests/pocket/test_shipped.py -k rebuild
 
 kill-study: venv
 	KILLS=30 $(BIN)/python -m pytest tests/runner/test_kills.py -k real

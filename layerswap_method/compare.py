@@ -6,7 +6,7 @@ For a merge and a published one: whether they are equal, and if not, which layer
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,83 +17,58 @@ from layerswap_method.checkpoint.stored import StoredTensor, read_rows, row_bloc
 from layerswap_method.layer_lists import format_layers
 from layerswap_method.tensor_names import decoder_layer
 
-_SHOWN = 5
-"""Number of tensors that are named in one line of text."""
-
 
 @dataclass(frozen=True)
 class Difference:
-    """One tensor that differs in its values."""
+    """A tensor of which `values` of all (`of`) differ; `layer` is None outside the layers.
+
+    `largest` is the largest absolute difference, NaN where a value is NaN on one side only.
+    `relative` is ``||ours - theirs|| / ||theirs||`` (Frobenius), infinite where theirs is 0.
+    """
 
     name: str
     layer: int | None
-    """0-based decoder layer; None outside the layers."""
-
     values: int
-    """Number of values that differ."""
-
     of: int
-    """Number of values of the tensor."""
-
     largest: float
-    """The largest absolute difference; NaN where a value is NaN on one side only."""
-
     relative: float
-    """``||ours - theirs|| / ||theirs||``, Frobenius norms; infinite where theirs is 0."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two checkpoints have in common."""
+    """What two checkpoints have in common.
+
+    `tensors` is the number of tensors that both have in one shape; `shapes` and `dtypes` are those
+    that they have in different ones. Of different dtypes, values are compared and not bytes.
+    """
 
     tensors: int
-    """Number of tensors that both have in one shape."""
-
     differences: tuple[Difference, ...]
-    """Those of them that differ, in the order of their names."""
-
     ours_only: tuple[str, ...]
-    """Tensors that the second checkpoint lacks."""
-
     theirs_only: tuple[str, ...]
-    """Tensors that the first checkpoint lacks."""
-
     shapes: tuple[str, ...]
-    """Tensors that both have, in different shapes."""
-
     dtypes: tuple[str, ...]
-    """Tensors stored in different dtypes; their values are compared, not their bytes."""
 
     @property
     def is_equal(self) -> bool:
-        """Return whether the checkpoints are one model, stored in the same dtypes."""
-        return not (
-            self.differences or self.ours_only or self.theirs_only or self.shapes or self.dtypes
-        )
+        """Whether the checkpoints are one model, stored in the same dtypes."""
+        names = self.ours_only + self.theirs_only + self.shapes + self.dtypes
+        return not self.differences and not names
 
 
 def compare(
     ours: Checkpoint, theirs: Checkpoint, advance: Callable[[int], object] = lambda count: None
 ) -> Comparison:
-    """Compare every tensor of two checkpoints.
+    """Compare every tensor of two checkpoints; differences are measured against `theirs`.
 
     A tied output embedding may be stored on one side only: then it is the input embedding. Buffers
-    that are no weights are left out.
-
-    Args:
-        ours: one.
-        theirs: the other, against which differences are measured.
-        advance: called with every count of bytes of `ours` that was compared.
-
-    Raises:
-        InputError: if a file is gone, cut short, or was written anew.
+    that are no weights are left out. `advance` is called with the bytes of `ours` that are done.
     """
     first, second = _weights(ours), _weights(theirs)
     _add_tied_head(ours, first, second)
     _add_tied_head(theirs, second, first)
     common = sorted(first.keys() & second.keys())
-    shapes = [name for name in common if first[name].shape != second[name].shape]
-    same = [name for name in common if name not in shapes]
+    same = [name for name in common if first[name].shape == second[name].shape]
     differences: list[Difference] = []
     for name in same:
         differences += _differences(name, first[name], second[name])
@@ -103,7 +78,7 @@ def compare(
         differences=tuple(differences),
         ours_only=tuple(sorted(first.keys() - second.keys())),
         theirs_only=tuple(sorted(second.keys() - first.keys())),
-        shapes=tuple(shapes),
+        shapes=tuple(name for name in common if first[name].shape != second[name].shape),
         dtypes=tuple(name for name in same if first[name].dtype != second[name].dtype),
     )
 
@@ -114,13 +89,7 @@ def weight_bytes(checkpoint: Checkpoint) -> int:
 
 
 def describe(found: Comparison, ours: str, theirs: str) -> Iterator[str]:
-    """Yield what differs, in lines of text.
-
-    Args:
-        found: from `compare`.
-        ours: name of the first checkpoint.
-        theirs: name of the second.
-    """
+    """Yield what differs between checkpoints of these names, in lines of text."""
     if found.is_equal:
         yield f"equal: all {found.tensors} tensors of {ours} and {theirs}, bit for bit"
         return
@@ -132,22 +101,27 @@ def describe(found: Comparison, ours: str, theirs: str) -> Iterator[str]:
         ("other dtypes (compared by value)", found.dtypes),
     ):
         if names:
-            yield f"  {what}: {len(names)} tensors: {name_list(names, _SHOWN)}"
+            yield f"  {what}: {len(names)} tensors: {name_list(names, 5)}"
     if not found.differences:
         yield f"  the values of all {found.tensors} common tensors are equal"
         return
-    layers: dict[int | None, list[Difference]] = {}
-    for difference in found.differences:
-        layers.setdefault(difference.layer, []).append(difference)
-    numbered = sorted(layer for layer in layers if layer is not None)
+    outside = "outside the layers"
+    places: dict[str, list[Difference]] = {}
+    for one in sorted(found.differences, key=lambda one: (one.layer is None, one.layer or 0)):
+        places.setdefault(outside if one.layer is None else f"layer {one.layer}", []).append(one)
+    layers = {one.layer for one in found.differences if one.layer is not None}
     yield (
         f"  {len(found.differences)} of {found.tensors} common tensors differ; layers "
-        f"(0-based): {format_layers(numbered) or 'none'}; outside the layers: "
-        f"{name_list([each.name for each in layers.get(None, [])], _SHOWN) or 'none'}"
+        f"(0-based): {format_layers(sorted(layers)) or 'none'}; {outside}: "
+        f"{name_list([one.name for one in places.get(outside, [])], 5) or 'none'}"
     )
-    for layer in [*numbered, *([None] if None in layers else [])]:
-        where = "outside the layers" if layer is None else f"layer {layer}"
-        yield f"  {where}: {_summary(layers[layer])}"
+    for place, rows in places.items():
+        largest = max(rows, key=lambda one: (math.isnan(one.largest), one.largest)).largest
+        most = max(rows, key=lambda one: (math.isnan(one.relative), one.relative))
+        yield (
+            f"  {place}: {len(rows)} tensors, largest difference {largest:.3g}, relative norm up "
+            f"to {most.relative:.3g} ({most.name})"
+        )
 
 
 def as_json(found: Comparison) -> dict[str, Any]:
@@ -157,15 +131,6 @@ def as_json(found: Comparison) -> dict[str, Any]:
         for key in ("largest", "relative"):
             row[key] = row[key] if math.isfinite(row[key]) else str(row[key])
     return document
-
-
-def _summary(found: Sequence[Difference]) -> str:
-    most = max(found, key=lambda each: (math.isnan(each.relative), each.relative))
-    largest = max(found, key=lambda each: (math.isnan(each.largest), each.largest)).largest
-    return (
-        f"{len(found)} tensors, largest difference {largest:.3g}, relative norm up to "
-        f"{most.relative:.3g} ({most.name})"
-    )
 
 
 def _weights(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
@@ -178,9 +143,8 @@ def _add_tied_head(
     """Give a checkpoint that ties its output embedding the one that the other side stores."""
     if not checkpoint.config.tie_word_embeddings or checkpoint.embedding is None:
         return
-    for name in other:
-        if is_head(name):
-            held.setdefault(name, checkpoint.tensors[checkpoint.embedding])
+    for name in filter(is_head, other):
+        held.setdefault(name, checkpoint.tensors[checkpoint.embedding])
 
 
 def _differences(name: str, ours: StoredTensor, theirs: StoredTensor) -> Iterator[Difference]:
@@ -190,11 +154,9 @@ def _differences(name: str, ours: StoredTensor, theirs: StoredTensor) -> Iterato
         one, other = (read_rows(tensor, rows).view(-1) for tensor in (ours, theirs))
         values = other.double()
         norm += float(values.square().sum())
-        if one.dtype == other.dtype:
-            unequal = one.view(torch.uint8).view(len(one), -1) != other.view(torch.uint8).view(
-                len(one), -1
-            )
-            unequal = unequal.any(1)
+        if one.dtype == other.dtype:  # bit for bit: -0 is not 0, and a NaN is itself
+            bits = (tensor.view(torch.uint8).view(len(tensor), -1) for tensor in (one, other))
+            unequal = torch.ne(*bits).any(1)
         else:
             unequal = one.double() != values
         if bool(unequal.any()):

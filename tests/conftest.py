@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import layerswap_method
-from ablations.pocket_build.build import PocketPaths, build_pocket
-from ablations.pocket_build.config import PocketConfig
+from ablations.pocket.build import PocketPaths, build_pocket
+from ablations.pocket.config import PocketConfig
 
 for _name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
     os.environ[_name] = "1"

@@ -7,12 +7,20 @@ their like are imported by the libraries that the bodies call.
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import click
 
-from layerswap_method.errors import nearest
+from ablations.machine.names import printable
+from layerswap_method.errors import LayerSwapError, nearest
 
 _GO_ON = ("evaluate", "pocket", "quickstart", "run", "smol", "train")
 """Commands that keep what they have finished."""
@@ -45,11 +53,19 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; Ctrl-C ends it with one sentence and exit code 130, as in a shell."""
         try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt as stop:
-            goes_on = ctx.invoked_subcommand in _GO_ON
-            click.echo(str(stop) or f"Interrupted.{_GOES_ON if goes_on else ''}", err=True)
+            with _ending_soon(ctx):
+                return super().invoke(ctx)
+        except KeyboardInterrupt:
+            _say_interrupted(ctx)
             ctx.exit(130)
+        except click.ClickException as error:
+            error.message = printable(error.message)  # type: ignore[misc]
+            raise
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # whoever read the output has left
+                raise
+            where = f"{error.filename}: " if error.filename is not None else ""
+            raise LayerSwapError(printable(f"{where}{error.strerror or error}")) from error
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -58,6 +74,46 @@ class LazyGroup(click.Group):
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             ctx.fail(f"no command {args[0]!r}{nearest(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
+
+
+def _say_interrupted(ctx: click.Context) -> None:
+    """Say it once, in the command or when it takes too long to end."""
+    if not ctx.meta.setdefault("layerswap.interrupted", False):
+        ctx.meta["layerswap.interrupted"] = True
+        goes_on = ctx.invoked_subcommand in _GO_ON
+        os.write(2, f"\nInterrupted.{_GOES_ON if goes_on else ''}\n".encode())
+
+
+@contextmanager
+def _ending_soon(ctx: click.Context) -> Iterator[None]:
+    """Have Ctrl-C end a command that can go on within two seconds, whatever it is at.
+
+    An import or a library may swallow the interrupt, and an engine may take long to end; workers
+    end with this process, and what is saved is whole at any time.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if ctx.invoked_subcommand in _GO_ON:
+            timer = threading.Timer(1.5, leave)
+            timer.daemon = True
+            timer.start()
+        signal.default_int_handler(number, frame)
+
+    def leave() -> None:
+        _say_interrupted(ctx)
+        os._exit(130)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    # Python's tracker of shared resources cleans up after an early end, and would tell of it.
+    os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

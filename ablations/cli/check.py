@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from ablations.cli.log import watched
+from ablations.cli.log import say, watched
 
 
 @click.command(short_help="Show everything that is wrong with recipes.")
@@ -35,7 +35,7 @@ def check(recipes: tuple[str, ...], form: str, strict: bool, offline: bool) -> N
         paths = recipes_of(recipes)
         found = [finding for path in paths for finding in check_recipe(path, hub=not offline)]
     if form == "text":
-        click.echo(as_text(found, len(paths)))
+        say(as_text(found, len(paths)))
     elif text := as_json(found) if form == "json" else as_github(found):
         click.echo(text)
     wrong = ("error", "warning") if strict else ("error",)

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from ablations.cli.log import watched
+from ablations.cli.log import say, watched
 
 
 @click.command(short_help="Show what differs between models, and what can be done.")
@@ -23,4 +23,4 @@ def compat(models: tuple[str, ...], base: str | None, as_json: bool) -> None:
 
     with watched("reading configs, headers and tokenizers"):
         found = compare_models(models, base)
-    click.echo(json.dumps(found.as_json(), indent=2) if as_json else found.table())
+    say(json.dumps(found.as_json(), indent=2) if as_json else found.table())

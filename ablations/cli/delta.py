@@ -1,4 +1,4 @@
-"""`layerswap delta`: options and what is told. Computes and draws nothing itself."""
+"""`layerswap delta`: where fine-tuning changed a model."""
 
 from __future__ import annotations
 
@@ -17,14 +17,8 @@ from ablations.cli.options import FiniteRange, folder_option
     "--threshold",
     type=FiniteRange(min=0),
     metavar="CHANGE",
-    help="Count rows with a mean absolute change above this.  [default: found by --quantile]",
-)
-@click.option(
-    "--quantile",
-    type=FiniteRange(0, 1, min_open=True, max_open=True),
-    metavar="SHARE",
-    help="Choose the threshold so that this share of rows is above it (the paper's figures: 0.11 "
-    "to 0.16).  [default: 0.125]",
+    help="Count rows with a mean absolute change above this.  [default: what an eighth of the rows "
+    "is above]",
 )
 @folder_option("--out", "Folder to write to.", "runs/delta")
 @click.option(
@@ -37,17 +31,16 @@ def delta(
     experts: tuple[str, ...],
     base: str | None,
     threshold: float | None,
-    quantile: float | None,
     out: Path,
     reference: str | None,
 ) -> None:
     """Show where fine-tuning changed a model, layer by layer.
 
-    An EXPERT is a folder, a hub id or base+adapter. Writes delta.json, delta.csv and a heatmap as
-    in the paper's Figure 2; several experts are compared as well. Figures need matplotlib: pip
-    install 'layerswap[plot]'.
+    An EXPERT is a folder, a hub id or base+adapter. Prints each layer's share of the change;
+    writes delta.csv, a row a tensor, and a heatmap as in the paper's Figure 2. Several experts are
+    compared as well. Figures need matplotlib: pip install 'layerswap[plot]'.
     """
-    options = {"threshold": threshold, "quantile": quantile, "reference": reference}
+    options = {"threshold": threshold, "reference": reference}
     with watched():
         from ablations.delta.analysis import delta as analyse
 

@@ -1,4 +1,4 @@
-"""`layerswap divergence`: options and what is told. Measures nothing itself."""
+"""`layerswap divergence`: how far experts moved."""
 
 from __future__ import annotations
 

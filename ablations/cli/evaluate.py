@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ablations.cli.log import show_log, watched
+from ablations.cli.log import say, show_log, watched
 from ablations.cli.options import (
     allow_code_option,
     asking_options,
@@ -19,7 +19,6 @@ from ablations.cli.options import (
     protocol_options,
     track_option,
 )
-from ablations.machine.interrupts import heeding_interrupts
 
 
 def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -80,10 +79,9 @@ def evaluate(model: str, out: Path | None, track: Any, **asked: Any) -> None:
     """
     show_log()
     with watched():
-        with heeding_interrupts():
-            from ablations.engines.options import EngineOptions
-            from ablations.evaluate.run import SuiteRequest, evaluate_model
-            from ablations.scoring.protocol import Protocol, read_protocol
+        from ablations.engines.options import EngineOptions
+        from ablations.evaluate.run import SuiteRequest, evaluate_model
+        from ablations.scoring.protocol import Protocol, read_protocol
 
         given = {name: value for name, value in asked.items() if value is not None}
         template = given.get("apply_chat_template", "false")
@@ -94,4 +92,4 @@ def evaluate(model: str, out: Path | None, track: Any, **asked: Any) -> None:
             options=EngineOptions(**engine), protocol=read_protocol(asking), **given
         )
         report = evaluate_model(model, request, out, track).report()
-    click.echo(report)
+    say(report)

@@ -11,12 +11,14 @@ from typing import TextIO
 
 import click
 
+from ablations.machine.names import printable
 from ablations.machine.progress import Step, tell
 from ablations.machine.status_line import above, status_line
 
 
 def say(text: str, *, err: bool = False) -> None:
     """Print `text` on stdout, or on stderr; above the status line, if there is one."""
+    text = printable(text)
     if not above(text, sys.stderr if err else sys.stdout):
         click.echo(text, err=err)
 
@@ -24,7 +26,7 @@ def say(text: str, *, err: bool = False) -> None:
 def say_answer(text: str) -> None:
     """Print the answer of a study on stdout; its warnings are red on a terminal."""
     is_warning = False
-    for line in text.splitlines():
+    for line in printable(text).splitlines():
         if not line.startswith(" "):  # else it goes on with the line before
             is_warning = line.startswith("Warning: ")
         click.secho(line, fg="red" if is_warning else None)
@@ -71,7 +73,7 @@ def show_log(
 
         def emit(self, record: logging.LogRecord) -> None:
             before = f"{time.monotonic() - started:6.1f} s  " if with_seconds else ""
-            text, file = before + self.format(record), stream or sys.stderr
+            text, file = before + printable(self.format(record)), stream or sys.stderr
             if not above(text, file):
                 tqdm.write(text, file=file)
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from ablations.cli.log import say
+
 
 @click.command(short_help="Draw which expert supplies each layer of a recipe.")
 @click.argument("recipe")
@@ -31,7 +33,7 @@ def plan(recipe: str, layers: int | None, out: Path | None) -> None:
 
     supply = supply_of(recipe, layers)
     for line in describe(supply):
-        click.echo(line)
+        say(line)
     if out is not None:
         draw(supply, recipe, out)
         click.echo(out)

@@ -1,4 +1,4 @@
-"""`layerswap pocket`: the commands of the pocket testbed. Knows options; builds nothing itself."""
+"""`layerswap pocket`: the commands of the pocket testbed."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def build(
     They are a base, a math expert and a language expert, with their lm-eval tasks. The base of
     seed 0 ships with the package; bases of other seeds are trained.
     """
-    from ablations.pocket_build.build import build_pocket
-    from ablations.pocket_build.config import PocketConfig
+    from ablations.pocket.build import build_pocket
+    from ablations.pocket.config import PocketConfig
 
     show_log()
     changes = {} if expert_seeds is None else {"expert_seeds": tuple(range(expert_seeds))}

@@ -10,7 +10,7 @@ from typing import Literal
 
 import click
 
-from ablations.cli.log import show_log, watched
+from ablations.cli.log import say, show_log, watched
 from ablations.cli.options import backend_option, folder_option, preset_option
 
 _HOW_TO_READ = """\
@@ -49,8 +49,8 @@ def quickstart(
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
     show_log(stream=sys.stdout, with_seconds=True)
     from ablations.evaluate.table import render_run
-    from ablations.pocket_build.build import build_pocket
-    from ablations.pocket_build.config import PocketConfig
+    from ablations.pocket.build import build_pocket
+    from ablations.pocket.config import PocketConfig
     from ablations.report.merged import cell_names
     from ablations.runner.records import load_run
     from ablations.runner.run import RunOptions, run_study
@@ -60,8 +60,8 @@ def quickstart(
     with watched("evaluating"):
         result = run_study("quickstart", RunOptions(out=out, backend=backend, settings=settings))
     run = load_run(result.out)
-    click.echo(f"\n{result.report()}\n")
-    click.echo(render_run(run, cell_names(run.head), shutil.get_terminal_size((100, 24)).columns))
-    click.echo(f"\n{_HOW_TO_READ.format(out=out)}")
+    say(f"\n{result.report()}\n")
+    say(render_run(run, cell_names(run.head), shutil.get_terminal_size((100, 24)).columns))
+    say(f"\n{_HOW_TO_READ.format(out=out)}")
     if result.summary.failed:
         sys.exit(1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ablations.cli.log import say_answer, show_log, watched
+from ablations.cli.log import say, say_answer, show_log, watched
 from ablations.cli.options import (
     allow_code_option,
     backend_option,
@@ -20,7 +20,6 @@ from ablations.cli.options import (
     protocol_options,
     track_option,
 )
-from ablations.machine.interrupts import heeding_interrupts
 
 _KEYS = {
     "limit": "evaluate.limit",
@@ -28,8 +27,6 @@ _KEYS = {
     "dtype": "evaluate.options.dtype",
     "max_model_len": "evaluate.options.max_model_len",
     "data_dir": "evaluate.data_dir",
-    "allow_code_execution": "evaluate.allow_code_execution",
-    "code_isolation": "evaluate.code_isolation",
 }
 """Option -> the key of the study that it sets."""
 
@@ -61,7 +58,13 @@ _KEYS = {
     type=click.IntRange(min=1),
     help="Number of engines at once.  [default: 1; on Ray as many as fit]",
 )
-@click.option("--dry-run", is_flag=True, help="List cells, layers and cost; run nothing.")
+@click.option("--dry-run", is_flag=True, help="List cells, layers and tokens; run nothing.")
+@click.option(
+    "--read-tasks",
+    is_flag=True,
+    help="With --dry-run: also load the tasks of your own folder, which are programs, to count "
+    "their tokens.",
+)
 @click.option(
     "--only",
     multiple=True,
@@ -91,11 +94,12 @@ def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) ->
     not stop the others.
     """
     with watched("loading the libraries"):
-        with heeding_interrupts():
-            from ablations.report.merged import cell_names
-            from ablations.runner import run as runner
+        from ablations.report.merged import cell_names
+        from ablations.runner import run as runner
 
         short = {key: options.pop(name) for name, key in _KEYS.items()}
+        allowed, isolation = options.pop("allow_code_execution"), options.pop("code_isolation")
+        options["isolation"] = (isolation or "bwrap") if allowed else None
         chosen = runner.RunOptions(
             settings=_settings(settings, short), cell_names=cell_names, **options
         )
@@ -103,9 +107,9 @@ def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) ->
             show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
         result = runner.dry_run(study, chosen) if dry_run else runner.run_study(study, chosen)
     if isinstance(result, str):
-        click.echo(result)
+        say(result)
         return
-    click.echo(result.report())
+    say(result.report())
     with watched("computing the answer"):
         from ablations.report.bottom_line import answer_text
         from ablations.runner.records import load_run

@@ -1,4 +1,4 @@
-"""`layerswap smol`: the commands of the SmolLM2 testbed. Knows options; builds nothing itself."""
+"""`layerswap smol`: the commands of the SmolLM2 testbed."""
 
 from __future__ import annotations
 

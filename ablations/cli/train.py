@@ -1,4 +1,4 @@
-"""`layerswap train`: options of a training run. Trains nothing itself."""
+"""`layerswap train`: options of a training run."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from ablations.cli.log import watched
+from ablations.cli.log import say, watched
 from ablations.cli.options import byte_progress, list_format_option
 
 
@@ -32,5 +32,5 @@ def verify(merged: str, published: str, form: str) -> None:
     if form == "json":
         click.echo(json.dumps(as_json(found), indent=2))
     else:
-        click.echo("\n".join(describe(found, merged, published)))
+        say("\n".join(describe(found, merged, published)))
     sys.exit(0 if found.is_equal else 1)

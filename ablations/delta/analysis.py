@@ -1,52 +1,47 @@
-"""`layerswap delta`: from references to files. Knows the steps and their order; no arithmetic.
+"""`layerswap delta`: from references to files.
 
 Everything is read and computed before anything is written, and every file appears whole.
 """
 
 from __future__ import annotations
 
-import csv
-import io
+import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from ablations.delta.compare import Comparison, compare
-from ablations.delta.figures import KINDS, comparison, heatmap
-from ablations.delta.grids import rank_correlation
-from ablations.delta.measure import QUANTILE, profile_of, read_changes
-from ablations.delta.parameters import in_order, places_of
-from ablations.delta.profile import DeltaProfile
-from ablations.drawing.canvas import HINT, can_draw
+from ablations.delta.profile import (
+    DeltaProfile,
+    Similarity,
+    compare_changes,
+    profile_of,
+    read_changes,
+    table,
+)
+from ablations.drawing.canvas import HINT, can_draw, drawing, images_of
 from ablations.drawing.grid import Grid
+from ablations.drawing.heatmaps import draw_heatmaps
+from ablations.drawing.text_table import text_table
 from ablations.machine.names import slug
 from ablations.machine.progress import Step, tell
-from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
+from ablations.machine.whole_files import (
+    check_place,
+    told_if_unwritable,
+    write_bytes,
+    write_text,
+)
 from ablations.models.find import find_model
 from ablations.paper.published import published_grid
 from layerswap_method.deltas.pair import open_pair
 from layerswap_method.errors import InputError
 
-GRID_LIMIT = 0.7
-"""Share of an expert's changed weights on the rounding grid from which its delta is doubtful.
+KINDS = ("png", "svg")
 
-Simulated on weights N(0, 0.02): a bf16 expert has 0.71 where the correlation of the stored delta
+GRID_LIMIT = 0.7
+"""Share of an expert's changed weights on the rounding grid from which its change is doubtful.
+
+Simulated on weights N(0, 0.02): a bf16 expert has 0.71 where the correlation of the stored change
 with the true one is 0.92 (mean change 6e-5), 0.79 where it is 0.51 (1e-5), 0.45 where it is 0.99.
 """
-
-
-@dataclass(frozen=True)
-class Analysis:
-    """What was found of some experts of one base."""
-
-    labels: tuple[str, ...]
-    """Short names of the experts, each once."""
-
-    profiles: tuple[DeltaProfile, ...]
-    """One an expert."""
-
-    comparison: Comparison | None
-    """None for one expert."""
 
 
 def delta(
@@ -55,7 +50,6 @@ def delta(
     *,
     out: Path,
     threshold: float | None = None,
-    quantile: float | None = None,
     reference: str | None = None,
 ) -> Iterator[str]:
     """Analyse, write files and yield what to tell; a warning starts with ``Warning:``.
@@ -64,9 +58,7 @@ def delta(
         experts: folders, hub ids or ``base+adapter``; none draws the `reference` alone.
         base: folder or hub id of their shared pretrained parent.
         out: folder for the files; several experts get one each in it.
-        threshold: MAV that rows are counted above; None finds one for each expert.
-        quantile: share of the rows of the layers' matrices above the threshold that is found;
-            None for `QUANTILE`. Not both it and `threshold`.
+        threshold: mean absolute change that rows are counted above; None finds one for each expert.
         reference: a published expert to draw beside.
 
     Raises:
@@ -74,51 +66,43 @@ def delta(
             nothing is written then.
     """
     published = None if reference is None else published_grid(reference)
-    check_place(out / "delta.json")
+    check_place(out / "delta.csv")
     if not experts:
         if published is None:
             raise InputError("give an EXPERT and its --base, or a published one with --reference")
-        given = {"--base": base, "--threshold": threshold, "--quantile": quantile}
-        idle = [name for name, value in given.items() if value is not None]
-        if idle:
+        if base is not None or threshold is not None:
             raise InputError(
-                f"{' and '.join(idle)} without an EXPERT: add the expert to draw beside "
+                "--base and --threshold are of an EXPERT: add the expert to draw beside "
                 f"{reference!r}, or give --reference alone"
             )
         with told_if_unwritable(out):
-            yield from map(str, heatmap([published], out / f"reference-{slug(published.title)}"))
+            yield from _draw([published], out / f"reference-{slug(published.title)}")
         return
     if base is None:
         raise InputError("the change is measured from a base: give the base model with --base")
-    if threshold is not None and quantile is not None:
-        raise InputError("give --quantile or --threshold, not both")
-    if quantile is None:
-        quantile = QUANTILE
-    found = analyse(experts, base, threshold=threshold, quantile=quantile)
-    if published is not None:
-        for profile in found.profiles:
-            rank_correlation(profile.grid(), published)  # fails before anything is written
-    for label, profile in zip(found.labels, found.profiles, strict=True):
-        yield from tell_profile(label, profile)
-    if found.comparison is not None:
-        yield from tell_comparison(found.comparison)
+    profiles, similarities = analyse(experts, base, threshold=threshold)
+    for profile in profiles:
+        yield from describe(profile)
+    yield from _layer_table(profiles)
+    for row in similarities:
+        if row.layer is None:
+            cosine, correlation = (
+                "undefined" if value is None else f"{value:.3f}"
+                for value in (row.cosine, row.correlation)
+            )
+            yield (
+                f"{row.first} and {row.second}: cosine of their changes {cosine}, correlation of "
+                f"the MAV of their rows {correlation}"
+            )
     tell(Step("drawing figures"))
     with told_if_unwritable(out):
-        before = _files_in(found, out)
-        yield from write(found, out, published)
-    for path, number in _files_in(found, out).items():
-        if before.get(path) == number:
-            yield f"Warning: {path} is left from an earlier analysis"
+        yield from _write(profiles, similarities, out, published)
 
 
 def analyse(
-    experts: Sequence[str],
-    base: str,
-    *,
-    threshold: float | None = None,
-    quantile: float = QUANTILE,
-) -> Analysis:
-    """Return the profiles of experts, read in one pass; writes nothing.
+    experts: Sequence[str], base: str, *, threshold: float | None = None
+) -> tuple[list[DeltaProfile], list[Similarity]]:
+    """Return the profile of each expert, and how alike every two are; writes nothing.
 
     Raises:
         InputError: as `delta`.
@@ -129,21 +113,13 @@ def analyse(
         open_pair(find_model(given, name=label), parent)
         for label, given in zip(labels, experts, strict=True)
     ]
-    first = pairs[0]
-    shared = [name for name in first.names if all(name in pair.names for pair in pairs)]
-    places = places_of(shared)
-    layers = [layer for layer, _ in places.values() if layer is not None]
-    num_layers = max(layers, default=-1) + 1 if first.num_layers is None else first.num_layers
-    inside = [name for name in shared if places[name][0] is not None]
-    matrices = in_order(places[name][1] for name in inside if first.axis(name) is not None)
-    vectors = tuple(dict.fromkeys(places[n][1] for n in inside if first.axis(n) is None))
-    changes = read_changes(pairs, shared)
-    profiles = tuple(
-        profile_of(change, matrices, vectors, num_layers, threshold=threshold, quantile=quantile)
-        for change in changes
-    )
-    several = compare(changes, labels, num_layers) if len(changes) > 1 else None
-    return Analysis(tuple(labels), profiles, several)
+    shared = [name for name in pairs[0].names if all(name in pair.names for pair in pairs)]
+    experts_read = [
+        (pair, label, read_changes(pair, shared)) for pair, label in zip(pairs, labels, strict=True)
+    ]
+    profiles = [profile_of(*expert, threshold) for expert in experts_read]
+    pairings = itertools.combinations(experts_read, 2)
+    return profiles, [row for one, other in pairings for row in compare_changes(one, other)]
 
 
 def label_all(experts: Sequence[str]) -> list[str]:
@@ -164,11 +140,12 @@ def label_all(experts: Sequence[str]) -> list[str]:
     return list(experts)
 
 
-def tell_profile(label: str, profile: DeltaProfile) -> Iterator[str]:
+def describe(profile: DeltaProfile) -> Iterator[str]:
     """Yield what a user should know of an expert before looking at a figure."""
-    above = [t for t in profile.tensors if t.layer is not None and t.is_matrix]
-    rows = sum(tensor.rows for tensor in above)
-    counted = round(sum(tensor.share_above * tensor.rows for tensor in above))
+    label = profile.label
+    matrices = [t for t in profile.tensors if t.layer is not None and t.is_matrix]
+    rows = sum(tensor.rows for tensor in matrices)
+    above = round(sum(tensor.share_above * tensor.rows for tensor in matrices))
     norm = "-" if profile.relative_norm is None else f"{profile.relative_norm:.3g}"
     yield (
         f"{label}: {len(profile.tensors)} tensors, {profile.share_changed:.1%} of the weights "
@@ -176,9 +153,8 @@ def tell_profile(label: str, profile: DeltaProfile) -> Iterator[str]:
         f"{profile.mean_row_mav:.3g}"
     )
     yield (
-        f"{label}: {counted} of the {rows} rows of the layers' matrices, "
-        f"{counted / max(rows, 1):.1%}, have a MAV above {profile.threshold:.6g} "
-        f"({profile.threshold_source})"
+        f"{label}: {above} of the {rows} rows of the layers' matrices, {above / max(rows, 1):.1%}, "
+        f"have a MAV above {profile.threshold:.6g}"
     )
     if profile.share_changed == 0:
         yield f"Warning: {label} equals the base: every delta is 0"
@@ -191,89 +167,57 @@ def tell_profile(label: str, profile: DeltaProfile) -> Iterator[str]:
         )
 
 
-def tell_comparison(found: Comparison) -> Iterator[str]:
-    """Yield how alike every two experts are."""
-    for pair in found.pairs:
-        cosine, correlation = (
-            "undefined" if value is None else f"{value:.3f}"
-            for value in (pair.cosine, pair.correlation)
-        )
-        yield (
-            f"{pair.first} and {pair.second}: cosine of their changes {cosine}, correlation of the "
-            f"MAV of their rows {correlation}"
-        )
+def _layer_table(profiles: Sequence[DeltaProfile]) -> Iterator[str]:
+    """Yield a table of each layer's share of each expert's change, as `placement: delta_share`."""
+    columns = []
+    for profile in profiles:
+        norms = [0.0] * profile.num_layers
+        for tensor in profile.tensors:
+            if tensor.layer is not None and tensor.is_matrix:
+                norms[tensor.layer] += tensor.relative_norm or 0.0
+        whole = sum(norms)
+        columns.append([f"{norm / whole:.4f}" if whole else "-" for norm in norms])
+    rows = [(str(layer), *shares) for layer, shares in enumerate(zip(*columns, strict=True))]
+    if rows:
+        yield "share of each expert's change, by layer (sums of the matrices' relative norms)"
+        yield text_table(["layer", *(profile.label for profile in profiles)], rows)
 
 
-def write(found: Analysis, out: Path, published: Grid | None) -> Iterator[str]:
-    """Write all files of an analysis into the folder `out` and yield their paths.
-
-    Yields a warning in place of the figures where matplotlib is missing or there is no layer.
-    """
-    grids: list[Grid] = []
-    for label, profile, folder in zip(
-        found.labels, found.profiles, _folders(found, out), strict=True
-    ):
-        yield _written(folder / "delta.json", _json(profile))
-        if not profile.columns or not profile.num_layers:
-            yield (
-                f"Warning: {label}: no decoder layer has a weight matrix, so there is no table and "
-                "no figure"
-            )
-            continue
-        yield _written(folder / "delta.csv", table(profile))
-        grid = profile.grid(title=label)
-        grids.append(grid)
-        if not can_draw():
-            continue
-        yield from map(str, heatmap([grid], folder / "delta"))
-        if published is not None:
-            told = rank_correlation(grid, published).text()
-            for path in heatmap([grid, published], folder / "reference", headline=told):
-                yield f"{path}  ({told})"
-    if found.comparison is not None:
-        yield _written(out / "comparison.json", _json(found.comparison))
-        if can_draw() and found.comparison.pairs[0].layer_cosine:
-            yield from map(str, comparison(found.comparison.pairs, out / "comparison"))
-        if can_draw() and grids:
-            yield from map(str, heatmap(grids, out / "delta"))
+def _write(
+    profiles: Sequence[DeltaProfile],
+    similarities: Sequence[Similarity],
+    out: Path,
+    published: Grid | None,
+) -> Iterator[str]:
+    """Write all files into the folder `out` and yield their paths, and warnings."""
+    grids = []
+    for profile in profiles:
+        place = out if len(profiles) == 1 else out / profile.label.replace("/", "_")
+        yield _written(place / "delta.csv", table(profile.tensors))
+        if profile.columns and profile.num_layers:
+            grids.append(profile.grid())
+        else:
+            yield f"Warning: {profile.label}: no decoder layer has a weight matrix, so no figure"
+    if similarities:
+        yield _written(out / "comparison.csv", table(similarities))
     if not can_draw():
         yield f"Warning: no figures: {HINT}"
+    elif grids:
+        yield from _draw([*grids, *([] if published is None else [published])], out / "delta")
 
 
-def table(profile: DeltaProfile) -> str:
-    """Return layers × parameters as CSV: the share of rows above the threshold.
+def _draw(grids: Sequence[Grid], stem: Path) -> Iterator[str]:
+    """Draw grids side by side on one colour scale and yield the paths of the images.
 
-    Layer 0 first; matrices in the paper's order, then vectors (one row each: 0 or 1). A cell is
-    empty where a layer has no such parameter.
+    Raises:
+        LayerSwapError: without matplotlib.
     """
-    columns = (*profile.columns, *profile.vectors)
-    grid = profile.grid(columns=columns)
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["layer", *columns])
-    for layer, values in enumerate(grid.values):
-        writer.writerow([layer, *("" if value != value else f"{value:.9g}" for value in values)])
-    return file.getvalue()
-
-
-def _folders(found: Analysis, out: Path) -> list[Path]:
-    """Return the folder of each expert's files."""
-    if len(found.labels) == 1:
-        return [out]
-    return [out / label.replace("/", "_") for label in found.labels]
-
-
-def _files_in(found: Analysis, out: Path) -> dict[Path, int]:
-    """Return every file that an analysis could have written -> its number in the file system."""
-    names = [f"{stem}.{kind}" for stem in ("delta", "reference", "comparison") for kind in KINDS]
-    places = dict.fromkeys((out, *_folders(found, out)))
-    paths = [place / n for place in places for n in ("delta.json", "delta.csv", *names)]
-    paths.append(out / "comparison.json")
-    return {path: path.stat().st_ino for path in paths if path.is_file()}
-
-
-def _json(found: DeltaProfile | Comparison) -> str:
-    return found.model_dump_json(indent=1) + "\n"
+    with drawing(stem.name):
+        images = images_of(draw_heatmaps(grids), KINDS)
+    for kind, image in images.items():
+        path = stem.with_name(f"{stem.name}.{kind}")
+        write_bytes(path, image)
+        yield str(path)
 
 
 def _written(path: Path, text: str) -> str:

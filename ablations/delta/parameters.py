@@ -1,4 +1,4 @@
-"""Columns of a profile: which layer and parameter a tensor is. Knows names and their order."""
+"""Columns of a profile: which layer and parameter a tensor is."""
 
 from __future__ import annotations
 

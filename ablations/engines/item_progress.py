@@ -1,19 +1,15 @@
-"""How far a task is: items answered and tokens. Knows lm-eval's requests; no engine.
+"""How many items of a task are answered.
 
 vLLM tells it through the bar that it would draw (`EngineBar`), transformers batch by batch.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ablations.machine.progress import Step, tell
-
-_SPEED = re.compile(r"([\d.]+) toks/s")
-"""In what vLLM writes beside its bar: the speed of input, then of output."""
 
 
 class ItemProgress:
@@ -25,15 +21,13 @@ class ItemProgress:
         self._requests = len(requests)
         self._items = len({(request.task_name, request.doc_id) for request in requests})
         self._answered = 0
-        self._tokens = 0
         self.add()
 
-    def add(self, answered: int = 0, tokens: int = 0) -> None:
-        """Tell that further requests have an answer, and how many tokens went by."""
+    def add(self, answered: int = 0) -> None:
+        """Tell that further requests have an answer."""
         self._answered = min(self._answered + answered, self._requests)
-        self._tokens += tokens
         done = self._items * self._answered / self._requests
-        tell(Step(self._task, done, self._items, tokens=self._tokens))
+        tell(Step(self._task, done, self._items))
         if answered and self._answered == self._requests:
             tell(Step(f"{self._task}: scoring"))
 
@@ -55,11 +49,9 @@ class AnswerHook:
 class EngineBar:
     """What vLLM takes for a tqdm bar: draws nothing, tells how far its requests are."""
 
-    def __init__(self, progress: ItemProgress, *, generates: bool):
-        """Take the progress that is told, and whether tokens are generated or only read."""
+    def __init__(self, progress: ItemProgress):
+        """Take the progress that is told."""
         self._progress = progress
-        self._speed = 1 if generates else 0
-        self._told = 0
 
     def __call__(self, over: Iterable[Any] | None = None, **options: Any) -> EngineBar:
         """Return the bar of a loop or of a number of requests."""
@@ -67,7 +59,6 @@ class EngineBar:
         self._began = time.monotonic()
         self.n = 0
         self.postfix = ""
-        self._told = 0
         return self
 
     def __iter__(self) -> Iterator[Any]:
@@ -80,14 +71,9 @@ class EngineBar:
         return {"elapsed": max(time.monotonic() - self._began, 1e-6)}
 
     def update(self, count: int = 1) -> None:
-        """Take note of answers; the text beside the bar has the tokens."""
+        """Take note of answers."""
         self.n += count
-        speeds = _SPEED.findall(self.postfix)
-        tokens = 0
-        if len(speeds) == 2:
-            tokens = round(float(speeds[self._speed]) * self.format_dict["elapsed"])
-        self._progress.add(count, max(0, tokens - self._told))
-        self._told = max(tokens, self._told)
+        self._progress.add(count)
 
     def refresh(self) -> None:
         """Draw nothing."""

@@ -15,7 +15,6 @@ from ablations.engines import lm_eval_index
 from ablations.engines.quiet import quietly
 from ablations.engines.task_choice import Choice, choose_tasks
 from ablations.engines.task_faults import check_config, told_faults
-from ablations.machine.interrupts import heeding_interrupts
 from ablations.machine.progress import Step, tell
 from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.mbpp import find_isolation
@@ -154,8 +153,7 @@ def task_manager(request: EvaluationRequest) -> Any:
 
 def _manager_of_folders(request: EvaluationRequest) -> Any:
     """Return lm-eval's task manager of the request's folders alone."""
-    with heeding_interrupts():
-        from lm_eval.tasks import TaskManager
+    from lm_eval.tasks import TaskManager
 
     # Tasks hand their metadata to the function that loads their data; see ablations/tasks.
     metadata = None if request.data_dir is None else {"data_dir": str(request.data_dir.absolute())}

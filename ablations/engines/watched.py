@@ -188,26 +188,18 @@ class WatchedHf(Watched):
             stop = [each for each in stop if each == end]
         generate = super()._model_generate  # type: ignore[misc]
         found = hf_batch(self.kept, generate, context, max_length, stop, options)
-        tokens = 0
         # A batch runs until its last row is done: rows may hold more than their answer.
         for prompt, row in zip(
             context[:, -_TAIL:].tolist(), found[:, context.shape[1] :].tolist(), strict=True
         ):
             answer = self._ended(row)
-            tokens += len(answer)
             text = self.tok_decode(answer)
             is_at_limit = len(answer) == len(row) and not any(
                 each and each in text for each in stop
             )
             self._ends.append(_End(is_at_limit, self._lead(prompt, answer, text)))
         if self._progress is not None:
-            self._progress.add(len(found), tokens)
-        return found
-
-    def _model_call(self, inps: Any, *arguments: Any, **options: Any) -> Any:
-        found = super()._model_call(inps, *arguments, **options)  # type: ignore[misc]
-        if self._progress is not None:
-            self._progress.add(tokens=inps.numel())
+            self._progress.add(len(found))
         return found
 
     def _ended(self, tokens: Sequence[int]) -> Sequence[int]:
@@ -251,7 +243,7 @@ class WatchedVllm(Watched):
 
     def _model_generate(self, *arguments: Any, generate: bool = False, **options: Any) -> Any:
         ask = super()._model_generate  # type: ignore[misc]
-        with self._told(generate):
+        with self._told():
             if generate and self.kept is not None:
                 prompts, parameters = options["requests"], options["sampling_params"]
                 found, before = vllm_outputs(self, ask, prompts, parameters)
@@ -264,13 +256,13 @@ class WatchedVllm(Watched):
         return found
 
     @contextmanager
-    def _told(self, generates: bool) -> Iterator[None]:
+    def _told(self) -> Iterator[None]:
         """Have vLLM tell how far it is; lm-eval switches its bar off."""
         engine, progress = self.model, self._progress  # type: ignore[attr-defined]
         if progress is None:
             yield
             return
-        ask, bar = engine.generate, EngineBar(progress, generates=generates)
+        ask, bar = engine.generate, EngineBar(progress)
         engine.generate = lambda *given, **options: ask(*given, **(options | {"use_tqdm": bar}))
         try:
             yield

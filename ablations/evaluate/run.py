@@ -176,8 +176,6 @@ def evaluate_model(
             tasks=tuple(asked),
             include_path=None if request.include_path is None else str(request.include_path),
             data_dir=None if request.data_dir is None else str(request.data_dir),
-            allow_code_execution=request.allow_code_execution,
-            code_isolation=request.code_isolation,
             limit=request.limit,
             seed=request.seed,
             options=request.options,
@@ -190,6 +188,7 @@ def evaluate_model(
         # An adapter's change is added to the base in a live engine, as in any study.
         materialize=expert.adapter is None,
         track=track,
+        isolation=request.code_isolation if may_run else None,
     )
     result = run_file(StudyFile(Path(f"layerswap {_NAME}"), study, ()), out, options)
     if result.summary.failed:

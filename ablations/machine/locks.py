@@ -1,13 +1,14 @@
-"""Claims on parts of a run folder, so that several runners can share it. Knows files only.
+"""Claims on parts of a run folder, so that several runners can share it.
 
 A claim is a `filelock`: the kernel gives it up when its holder ends, however that happens, so no
 claim is ever stale. On network file systems it works between machines where the server supports
-it (NFSv4, Lustre mounted with ``flock``).
+it (NFSv4, Lustre mounted with ``flock``); elsewhere nothing is claimed, and one message says so.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 from pathlib import Path
@@ -32,14 +33,19 @@ def try_claim(folder: Path, name: str) -> FileLock | None:
     from filelock import FileLock, Timeout
 
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / name, thread_local=False)
+    # filelock's soft lock, its substitute, outlives whoever is killed.
+    lock = FileLock(folder / name, thread_local=False, fallback_to_soft=False)
     try:
         lock.acquire(blocking=False)
     except Timeout:
         return None
-    except NotImplementedError as error:
+    except (OSError, NotImplementedError) as error:
+        number = getattr(error, "errno", errno.ENOSYS)
+        if number not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+            raise
         raise LayerSwapError(
-            f"{folder}: this file system cannot lock files ({error}); choose an --out on another"
+            f"{folder}: this file system cannot lock files; choose an --out on a local disk, on "
+            "NFSv4, or on Lustre mounted with flock"
         ) from error
     # On a full disk the claim holds all the same, only its owner is not named.
     with contextlib.suppress(OSError):

@@ -24,14 +24,8 @@ class Step:
     total: float = 0.0
     """0 where nobody knows."""
 
-    skipped: float = 0.0
-    """The part of `done` that took no time, because it was finished before."""
-
     unit: str = "items"
     """What is counted; ``bytes`` are shown as MB or GB."""
-
-    tokens: int = 0
-    """Tokens since the step began: generated ones, or those read where nothing is generated."""
 
     where: str = ""
     """What it belongs to, such as a cell."""
@@ -74,7 +68,7 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def together(steps: Mapping[str, Step]) -> Step:
-    """Return one step for what is done at once: its items and tokens are the sums.
+    """Return one step for what is done at once: its items are the sum.
 
     Args:
         steps: what each belongs to -> step; at least one.
@@ -87,7 +81,6 @@ def together(steps: Mapping[str, Step]) -> Step:
         f"{len(steps)} tasks at once",
         done=sum(step.done for step in known),
         total=sum(step.total for step in known),
-        tokens=sum(step.tokens for step in known),
     )
 
 

@@ -1,4 +1,4 @@
-"""Folders that hold one finished stage of a build, and a manifest that proves it. Files only.
+"""Folders that hold one finished stage of a build, and a manifest that proves it.
 
 A stage is written under a temporary name and renamed when complete, so a folder is either whole
 or absent. It counts as done only while its key and the hashes of all its files still agree.
@@ -37,23 +37,28 @@ class Stage:
     def read(self) -> dict[str, Any]:
         """Return the manifest, empty if it is absent or unreadable."""
         try:
-            found = json.loads((self.folder / self.manifest).read_text(encoding="utf-8"))
+            content = json.loads((self.folder / self.manifest).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return content if isinstance(content, dict) else {}
 
     def is_done(self) -> bool:
         """Return whether the folder holds this very stage, every file as it was written."""
-        found = self.read()
-        return found.get("key") == self.key and found.get("files") == self.hashes(self.folder)
+        manifest = self.read()
+        return manifest.get("key") == self.key and manifest.get("files") == self.hashes(self.folder)
 
-    def check_replaceable(self) -> None:
-        """Raise `InputError` if the folder exists and was not written by a build."""
+    def prepare(self) -> None:
+        """Check that the folder may be replaced; remove what a killed build has left of it.
+
+        Raises:
+            InputError: if the folder exists and was not written by a build.
+        """
         if self.folder.exists() and not (self.folder / self.manifest).exists():
             raise InputError(
                 f"{self.folder} exists and was not written by a build (it has no {self.manifest}); "
                 "move it away, or build in another folder"
             )
+        remove_partial(self.folder)
 
     def write(self, fill: Callable[[Path], Mapping[str, Any] | None]) -> None:
         """Fill a new folder and put it in the stage's place.
@@ -64,14 +69,14 @@ class Stage:
         started, cpu_started = time.monotonic(), time.process_time()
         with replaced_folder(self.folder) as fresh:
             record = fill(fresh) or {}
-            found = {
+            manifest = {
                 "key": self.key,
                 "duration_s": round(time.monotonic() - started, 2),
                 "cpu_s": round(time.process_time() - cpu_started, 2),
                 **record,
                 "files": self.hashes(fresh),
             }
-            text = json.dumps(found, indent=2) + "\n"
+            text = json.dumps(manifest, indent=2) + "\n"
             (fresh / self.manifest).write_text(text, encoding="utf-8")
 
     def hashes(self, folder: Path) -> dict[str, str]:
@@ -83,7 +88,7 @@ class Stage:
         }
 
 
-def remove_partial(root: Path) -> None:
-    """Remove what builds of `root` that were killed have left."""
-    for left in root.glob(".*.partial"):
-        shutil.rmtree(left)
+def remove_partial(folder: Path) -> None:
+    """Remove what a killed build has left of `folder`, and nothing of anybody else's."""
+    for partial in folder.parent.glob(f".{folder.name}.*.partial"):
+        shutil.rmtree(partial)

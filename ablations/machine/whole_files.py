@@ -84,4 +84,6 @@ def replaced_folder(path: Path) -> Iterator[Path]:
             path.replace(holder / "replaced")
         fresh.replace(path)
     finally:
+        if not path.exists() and (holder / "replaced").exists():
+            (holder / "replaced").replace(path)
         shutil.rmtree(holder, ignore_errors=True)

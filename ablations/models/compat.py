@@ -8,10 +8,10 @@ from typing import Any
 
 from ablations.drawing.text_table import text_table
 from ablations.models.find import find_model
+from ablations.models.lineage import SAME_ORIGIN, weight_cosine
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.compatible import own_problems, pair_problems
 from layerswap_method.checkpoint.differences import Row, differences, obstacles
-from layerswap_method.checkpoint.lineage import SAME_ORIGIN, weight_cosine
 from layerswap_method.errors import InputError
 
 

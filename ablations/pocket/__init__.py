@@ -1,4 +1,4 @@
-"""The pocket world: languages, exercises, tasks and tokens. Knows no model and no training.
+"""The pocket testbed: a toy world with its languages, exercises and tasks, and models of it.
 
-`ablations.pocket_build` makes models of it.
+`ablations.pocket.build.build_pocket` makes a testbed.
 """

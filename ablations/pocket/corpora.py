@@ -3,7 +3,6 @@
 The law of this file, tested on thousands of samples: only the base sees arithmetic beside words
 of the target language. Its problems wholly in that language are made of common words alone, and
 rare words stand in problems only where English words stand beside them. The experts see none.
-Does not know of tokens, batches or models.
 """
 
 from __future__ import annotations

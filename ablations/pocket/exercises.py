@@ -1,4 +1,4 @@
-"""Exercises: a prompt and the answer expected after it. Knows the frames around sentences.
+"""Exercises: a prompt and the answer expected after it.
 
 The instruction stands behind the text, so that a model reads the text before it knows the task.
 The same makers feed the training streams and the evaluation tasks; `split_of` keeps the two

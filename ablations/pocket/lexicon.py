@@ -1,4 +1,4 @@
-"""The words of the pocket world in two languages; knows no sentences.
+"""The words of the pocket world in two languages.
 
 English words are one token. Target-language content words, numbers included, are two syllables
 out of 24, each a token, so that a word must be read by composing: no syllable means anything
@@ -19,24 +19,18 @@ LARGEST_NUMBER = 20
 NAMES = ("Juma", "Amina", "Tom", "Anna", "Ali", "Maria", "Peter", "Neema")
 SYLLABLES = tuple(consonant + vowel for consonant in "bdgjklmt" for vowel in "aiu")
 
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 CATEGORIES: MappingProxyType[Category, tuple[str, ...]] = MappingProxyType(
     {
-        "item": (
-            "apples",
-            "books",
-            "pens",
-            "eggs",
-            "oranges",
-            "cups",
-            "balls",
-            "coins",
-            "stones",
-            "keys",
-        ),
-        "gain": ("finds", "buys", "gets", "picks", "earns", "borrows"),
-        "loss": ("loses", "sells", "eats", "drops", "breaks", "burns"),
-        "animal": ("dog", "cat", "cow", "goat", "lion", "bird"),
-        "adjective": ("big", "small", "white", "black", "old", "young"),
+        "item": _words("apples books pens eggs oranges cups balls coins stones keys"),
+        "gain": _words("finds buys gets picks earns borrows"),
+        "loss": _words("loses sells eats drops breaks burns"),
+        "animal": _words("dog cat cow goat lion bird"),
+        "adjective": _words("big small white black old young"),
         "number": tuple(map(str, range(1, LARGEST_NUMBER + 1))),
     }
 )

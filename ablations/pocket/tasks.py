@@ -1,4 +1,4 @@
-"""The lm-eval tasks of the testbed: plain YAML files and JSON lines. Knows nothing of lm-eval.
+"""The lm-eval tasks of the testbed: plain YAML files and JSON lines.
 
 English and target-language twins hold the same content in the same order. Test items belong to the
 `test` split of `exercises.split_of`, which no training stream ever draws; the solved examples

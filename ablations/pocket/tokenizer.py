@@ -1,4 +1,4 @@
-"""The word-level tokenizer of the pocket world. Knows tokens and ids; not where text is from."""
+"""The word-level tokenizer of the pocket world."""
 
 from __future__ import annotations
 

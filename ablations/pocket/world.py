@@ -1,12 +1,9 @@
-"""Sentences and word problems of the pocket world, rendered in either language.
-
-Knows what is true in the world; does not know how documents for training are made of it.
-"""
+"""Sentences and word problems of the pocket world, rendered in either language."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, make_dataclass
 from typing import ClassVar, Literal, get_args
 
 from ablations.pocket.lexicon import LARGEST_NUMBER, Language, WordSource, say
@@ -38,125 +35,48 @@ class Sentence:
         )
 
 
-@dataclass(frozen=True)
-class Has(Sentence):
-    """Somebody owns a number of items."""
-
-    EN = "{owner} has {count} {item} ."
-    SW = "{owner} ana {item} {count} ."
-    owner: str
-    count: int
-    item: str
+def _form(name: str, slots: str, english: str, swahili: str) -> Callable[..., Sentence]:
+    """Return a kind of sentence: its slots in the order of its arguments, and how it reads."""
+    texts = {"EN": english, "SW": swahili}
+    return make_dataclass(name, slots.split(), bases=(Sentence,), frozen=True, namespace=texts)
 
 
-@dataclass(frozen=True)
-class Change(Sentence):
-    """Somebody gains or loses a number of items; `verb` says which."""
-
-    EN = "{owner} {verb} {count} {item} ."
-    SW = "{owner} {verb} {item} {count} ."
-    owner: str
-    verb: str
-    count: int
-    item: str
-
-
-@dataclass(frozen=True)
-class Compare(Sentence):
-    """Somebody owns `count` items more (or fewer) than somebody else."""
-
-    EN = "{owner} has {count} {item} {degree} than {other} ."
-    SW = "{owner} ana {item} {count} {degree} ya {other} ."
-    owner: str
-    count: int
-    item: str
-    degree: str
-    other: str
-
-
-@dataclass(frozen=True)
-class Description(Sentence):
-    """An animal has a property."""
-
-    EN = "the {animal} is {adjective} ."
-    SW = "{animal} ni {adjective} ."
-    animal: str
-    adjective: str
-
-
-@dataclass(frozen=True)
-class AskNow(Sentence):
-    """How many items does somebody own after the changes?"""
-
-    EN = "how-many {item} does {owner} have now ?"
-    SW = "sasa {owner} ana {item} ngapi ?"
-    owner: str
-    item: str
-
-
-@dataclass(frozen=True)
-class AskCount(Sentence):
-    """How many items does somebody own?"""
-
-    EN = "how-many {item} does {owner} have ?"
-    SW = "{owner} ana {item} ngapi ?"
-    owner: str
-    item: str
-
-
-@dataclass(frozen=True)
-class AskTotal(Sentence):
-    """How many items do all of them own?"""
-
-    EN = "how-many {item} together ?"
-    SW = "pamoja {item} ngapi ?"
-    item: str
-
-
-@dataclass(frozen=True)
-class AskWhat(Sentence):
-    """What does somebody own?"""
-
-    EN = "what does {owner} have ?"
-    SW = "{owner} ana nini ?"
-    owner: str
-
-
-@dataclass(frozen=True)
-class AskWho(Sentence):
-    """Who owns these items?"""
-
-    EN = "who has {item} ?"
-    SW = "nani ana {item} ?"
-    item: str
-
-
-@dataclass(frozen=True)
-class AskOwner(Sentence):
-    """Who owns so many items?"""
-
-    EN = "who has {count} {item} ?"
-    SW = "nani ana {item} {count} ?"
-    count: int
-    item: str
-
-
-@dataclass(frozen=True)
-class AskDegree(Sentence):
-    """Does somebody own more or fewer than before?"""
-
-    EN = "now {owner} has more , fewer ?"
-    SW = "sasa {owner} ana zaidi , pungufu ?"
-    owner: str
-
-
-@dataclass(frozen=True)
-class AskProperty(Sentence):
-    """What is this animal like?"""
-
-    EN = "what is the {animal} ?"
-    SW = "{animal} ni nini ?"
-    animal: str
+# In this order, which is that of the tokens.
+Has = _form(
+    "Has", "owner count item", "{owner} has {count} {item} .", "{owner} ana {item} {count} ."
+)
+Change = _form(
+    "Change",
+    "owner verb count item",
+    "{owner} {verb} {count} {item} .",
+    "{owner} {verb} {item} {count} .",
+)
+Compare = _form(
+    "Compare",
+    "owner count item degree other",
+    "{owner} has {count} {item} {degree} than {other} .",
+    "{owner} ana {item} {count} {degree} ya {other} .",
+)
+Description = _form(
+    "Description", "animal adjective", "the {animal} is {adjective} .", "{animal} ni {adjective} ."
+)
+AskNow = _form(
+    "AskNow",
+    "owner item",
+    "how-many {item} does {owner} have now ?",
+    "sasa {owner} ana {item} ngapi ?",
+)
+AskCount = _form(
+    "AskCount", "owner item", "how-many {item} does {owner} have ?", "{owner} ana {item} ngapi ?"
+)
+AskTotal = _form("AskTotal", "item", "how-many {item} together ?", "pamoja {item} ngapi ?")
+AskWhat = _form("AskWhat", "owner", "what does {owner} have ?", "{owner} ana nini ?")
+AskWho = _form("AskWho", "item", "who has {item} ?", "nani ana {item} ?")
+AskOwner = _form("AskOwner", "count item", "who has {count} {item} ?", "nani ana {item} {count} ?")
+AskDegree = _form(
+    "AskDegree", "owner", "now {owner} has more , fewer ?", "sasa {owner} ana zaidi , pungufu ?"
+)
+AskProperty = _form("AskProperty", "animal", "what is the {animal} ?", "{animal} ni nini ?")
 
 
 def render_all(
@@ -166,7 +86,7 @@ def render_all(
     return " ".join(sentence.render(language, switch) for sentence in sentences)
 
 
-def draw_change(words: WordSource, owner: str, item: str) -> tuple[Change, int]:
+def draw_change(words: WordSource, owner: str, item: str) -> tuple[Sentence, int]:
     """Return a change of 1 to 9 items and its signed amount."""
     gains = words.rng.random() < 0.5
     count = words.number(1, 9)

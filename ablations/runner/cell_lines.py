@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from ablations.machine.names import printable
 from ablations.machine.status_line import above
 from ablations.runner.records import RunFile
 from ablations.scoring.records import Evaluation
@@ -60,6 +61,7 @@ class CellLines:
         line = self._line(cell.label, scores)
         text = line if self._head is None else f"{self._head}\n{line}"
         self._head = None
+        text = printable(text)
         if not above(text, sys.stdout):
             sys.stdout.write(f"{text}\n")
             sys.stdout.flush()

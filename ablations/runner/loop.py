@@ -141,7 +141,6 @@ class _Loop:
         self._told: set[str] = set()
         self._total = sum(len(model.items) for model in self._models.values())
         self._ended = 0
-        self._skipped = 0
 
     def run(self) -> Summary:
         self._advance(0)
@@ -181,7 +180,7 @@ class _Loop:
             model = self._models[weights_key]
             if not self._missing(model):
                 self._waiting.remove(weights_key)
-                self._advance(len(model.items), skipped=True)
+                self._advance(len(model.items))
                 continue
             try:
                 claim = try_claim(self._out / LOCKS, weights_key)
@@ -201,7 +200,7 @@ class _Loop:
                 claim.release()
                 continue
             self._waiting.remove(weights_key)
-            self._advance(len(model.items) - len(left), skipped=True)
+            self._advance(len(model.items) - len(left))
             self._running[weights_key] = _Running(model, claim, left, time.monotonic())
             self._executor.submit(left[0])
             return True
@@ -307,12 +306,10 @@ class _Loop:
             provenance=provenance,
         )
 
-    def _advance(self, count: int, *, skipped: bool = False) -> None:
+    def _advance(self, count: int) -> None:
         """Tell that tasks have ended, or were finished before."""
         self._ended += count
-        self._skipped += count if skipped else 0
-        done, before = self._ended, self._skipped
-        tell(Step("", done, self._total, skipped=before, unit="tasks", is_whole=True))
+        tell(Step("", self._ended, self._total, unit="tasks", is_whole=True))
 
     def _fail(self, model: _Model, item: Work, outcome: Failed) -> None:
         model.errors[item.score_key] = outcome.error

@@ -10,12 +10,10 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import multiprocessing.connection
-import multiprocessing.resource_tracker
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -27,7 +25,8 @@ from ablations.runner.work import Doubt, Failed, Outcome, Work, WorkEvaluator, a
 
 _POLL_S = 0.2
 _GRACE_S = 20.0
-"""How long an engine may take to end before its process is killed."""
+"""How long an idle engine may take to end before its process is killed."""
+_BUSY_GRACE_S = 1.0
 
 
 @dataclass
@@ -73,8 +72,7 @@ class ProcessExecutor:
             worker = None
         if worker is None:
             tell(Step("starting a process for the engine", where=work.label))
-            with _undisturbed():
-                worker = self._workers[place] = self._start(place)
+            worker = self._workers[place] = self._start(place)
         worker.work, worker.last = work, work.weights_key
         with contextlib.suppress(OSError):  # it ended just now; `collect` finds out how
             worker.pipe.send(work)
@@ -129,7 +127,7 @@ class ProcessExecutor:
                 worker.process.terminate()
             worker.pipe.close()
         for worker in self._workers.values():
-            worker.process.join(_GRACE_S)
+            worker.process.join(_GRACE_S if worker.work is None else _BUSY_GRACE_S)
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
@@ -139,7 +137,12 @@ class ProcessExecutor:
         ours, theirs = self._context.Pipe()
         device = place if self._jobs > 1 else None
         process = self._context.Process(target=_work, args=(theirs, self._factory, device))
-        process.start()
+        if threading.current_thread() is not threading.main_thread():  # it may set no signals
+            process.start()
+        else:
+            before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker inherits it
+            process.start()
+            signal.signal(signal.SIGINT, before)
         theirs.close()
         return _Worker(process, ours)
 
@@ -149,30 +152,6 @@ class ProcessExecutor:
         if worker.process.is_alive():
             worker.process.kill()
         worker.process.join()
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Hold back Ctrl-C while a process is started, here and in it; raise it afterwards.
-
-    Half of a start would leave a process without its work. In the new process the signal is
-    blocked, which is inherited, until it can ignore it by itself. The tracker that Python starts
-    beside the first process unblocks it, so that is started before.
-    """
-    if threading.current_thread() is not threading.main_thread():  # no signal is handled there
-        yield
-        return
-    held = list[int]()
-    multiprocessing.resource_tracker.ensure_running()
-    handler = signal.signal(signal.SIGINT, lambda number, _: held.append(number))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, handler)
-    if held:
-        signal.raise_signal(signal.SIGINT)
 
 
 def _work(pipe: Connection, factory: Callable[[], WorkEvaluator], device: int | None) -> None:

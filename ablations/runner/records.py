@@ -13,12 +13,13 @@ place and renamed, so it is whole or absent. `load_run` reads those of the curre
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ablations.machine.json_lines import read_lines
 from ablations.machine.whole_files import replaced_folder, write_text
@@ -222,8 +223,20 @@ class Failure(Frozen):
     """1 for the first failure, then counting."""
 
 
+_FORMER_KEYS = ("allow_code_execution", "code_isolation")
+"""Of `evaluate` in run files of earlier versions; the command line alone says them now."""
+
+
 class RunFile(Frozen):
     """The content of ``run.json``."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_former_keys(cls, data: Any) -> Any:
+        with contextlib.suppress(KeyError, TypeError, AttributeError):
+            for key in _FORMER_KEYS:
+                data["study"]["evaluate"].pop(key, None)
+        return data
 
     schema_version: int = SCHEMA_VERSION
     """Of everything in the folder."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ablations.engines import lm_eval_index
 from ablations.engines.backends import backend_versions
 from ablations.machine.locks import try_claim
 from ablations.machine.progress import counted
@@ -21,9 +22,11 @@ from ablations.runner import records
 from ablations.runner.loop import LOCKS, now
 from ablations.runner.results import write_results
 from ablations.runner.versioned_files import RUN_FILE
+from ablations.sandbox import Isolation
 from ablations.scoring import SCORING_VERSION
 from ablations.scoring.records import EvaluationRequest
 from ablations.study.identity import score_key
+from ablations.tasks.catalog import SHIPPED_TASKS, list_tasks
 from ablations.tasks.contents import TaskContents
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.recipe.strict_yaml import read_yaml
@@ -64,12 +67,26 @@ class Rescored:
         return "\n".join(lines)
 
 
-def rescore_run(path: Path, data_dir: Path | None = None) -> Rescored:
+@dataclass(frozen=True)
+class RescoreOptions:
+    """What the command line allows: nothing of what a run folder names is run by itself."""
+
+    data_dir: Path | None = None
+    """Where the tasks' data is now, in place of where it was."""
+
+    include_path: Path | None = None
+    """Folder of task files, which are programs; None for the shipped tasks and lm-eval's."""
+
+    isolation: Isolation | None = None
+    """What holds stored programs that are run again; None leaves their records as they are."""
+
+
+def rescore_run(path: Path, options: RescoreOptions | None = None) -> Rescored:
     """Score the stored answers of a run with the filters and metrics of today.
 
     Args:
         path: the run folder.
-        data_dir: where the tasks' data is now, in place of where it was.
+        options: what is allowed.
 
     Raises:
         InputError: where there is no run, or one that somebody is running.
@@ -82,7 +99,7 @@ def rescore_run(path: Path, data_dir: Path | None = None) -> Rescored:
         found, renamed = Rescored(path), dict[str, str]()
         for label, record in counted("scoring again", [*_unique(run).items()], "records"):
             try:
-                key = _rescore(path, record, data_dir)
+                key = _rescore(path, record, options or RescoreOptions())
             except LayerSwapError as error:
                 said = error.message.removeprefix("task ")  # the label has its name
                 found.failed[label] = said.removeprefix(f"{record.task}: ")
@@ -122,21 +139,30 @@ def _unique(run: records.Run) -> dict[str, records.TaskRecord]:
     return found
 
 
-def _rescore(path: Path, record: records.TaskRecord, data_dir: Path | None) -> str:
+def _rescore(path: Path, record: records.TaskRecord, options: RescoreOptions) -> str:
     """Write the record of today's scores, if it is another; return its key."""
     from ablations.engines.replay import replay
 
     request = EvaluationRequest.model_validate(record.provenance["request"])
-    if not request.include_path.is_dir():
-        raise InputError(f"{request.include_path}: the folder of the task's file is gone")
-    if data_dir is not None:
-        request = request.model_copy(update={"data_dir": data_dir})
-    contents = TaskContents(request.folders, request.data_dir).fingerprint(record.task)
+    shipped = _is_shipped(record.task)
+    folder = options.include_path or (SHIPPED_TASKS if shipped else request.include_path)
+    request = request.model_copy(
+        update={
+            "include_path": folder,
+            "data_dir": options.data_dir or request.data_dir,
+            "allow_code_execution": options.isolation is not None,
+            "code_isolation": options.isolation or "bwrap",
+        }
+    )
+    contents = TaskContents(
+        request.folders, request.data_dir, elsewhere=lm_eval_index.file_of
+    ).fingerprint(record.task)
     old = record.evaluation
     versions = _versions(old.versions)
     key = score_key(record.weights_key, record.protocol, record.task, contents, versions)
     if key == record.key or records.is_finished(path, key):
         return key
+    _check_allowed(record.task, folder, options)
     samples = tuple(record.samples())
     evaluation = replay(old, samples, request).model_copy(update={"versions": versions})
     first = record.provenance.get("rescored", {}).get("first", record.key)
@@ -163,6 +189,26 @@ def _rescore(path: Path, record: records.TaskRecord, data_dir: Path | None) -> s
     records.write_record(path, fresh, merge)
     logger.info("  %s: %s scored again", record.label, record.task)
     return key
+
+
+def _is_shipped(task: str) -> bool:
+    is_ours = any(each.name == task for each in list_tasks())
+    return is_ours or lm_eval_index.file_of(task) is not None
+
+
+def _check_allowed(task: str, folder: Path, options: RescoreOptions) -> None:
+    """Check that the command line, and not the record, allows what scoring would run.
+
+    Raises:
+        InputError: for a task of a folder, or of generated programs, that is not allowed.
+    """
+    if options.include_path is None and not _is_shipped(task):
+        raise InputError(
+            f"it has changed since, and task files are programs: read those of {folder}, then add "
+            f"--include-path {folder}"
+        )
+    if options.isolation is None and any(t.name == task and t.executes_code for t in list_tasks()):
+        raise InputError("it runs what models wrote; add --allow-code-execution")
 
 
 def _versions(of_record: Mapping[str, str]) -> dict[str, str]:

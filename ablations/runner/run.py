@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import layerswap_method
 from ablations.engines.options import BackendChoice
-from ablations.engines.work_size import measure_tasks
+from ablations.engines.work_size import TaskSize, measure_tasks
 from ablations.machine.fingerprint import fingerprint_code
 from ablations.machine.locks import try_claim
 from ablations.machine.progress import Step, tell
@@ -25,15 +25,17 @@ from ablations.runner.loop import LOCKS, ShowCell, Summary, now, run_cells
 from ablations.runner.processes import ProcessExecutor
 from ablations.runner.results import RESULTS_FILE, write_results
 from ablations.runner.trackers import Tracker, TrackerName
-from ablations.runner.unfinished import answers_path
 from ablations.runner.versioned_files import RUN_FILE, other_schema
 from ablations.runner.work import Executor, WorkEvaluator
+from ablations.sandbox import Isolation
+from ablations.scoring.records import EvaluationRequest
 from ablations.study.describe import counted, describe_plan
 from ablations.study.experts import ExpertsFile, find_experts_file
 from ablations.study.files import StudyFile, find_study, read_study
 from ablations.study.overrides import folder_words
 from ablations.study.planning import StudyPlan, plan_study
 from ablations.study.selection import selected
+from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError, LayerSwapError
 
 logger = logging.getLogger(__name__)
@@ -77,6 +79,12 @@ class RunOptions:
 
     materialize: bool = False
     """Whether every merge is written to disk by mergekit."""
+
+    isolation: Isolation | None = None
+    """What holds generated programs; None skips the tasks that run them."""
+
+    read_tasks: bool = False
+    """Whether a dry run loads the tasks of the study's own folder, which are programs."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the study, such as ``evaluate.limit``, and their values in place of the study's."""
@@ -131,7 +139,8 @@ class RunResult:
 def dry_run(study: str, options: RunOptions) -> str:
     """Return the cells of a study with their layers, and what running them would cost.
 
-    Nothing is written or downloaded. Tokens are counted in data that is on this machine.
+    Nothing is written, downloaded or run. Tokens are counted in data that is on this machine, of
+    the tasks that ship with this package or lm-eval, and of others where `read_tasks` says so.
 
     Raises:
         InputError: with every problem of the study, or for a folder that is another's.
@@ -159,8 +168,21 @@ def dry_run(study: str, options: RunOptions) -> str:
         materialize=options.materialize,
         selected={cell.label for cell in chosen},
         finished=finished,
-        sizes=measure_tasks(asked.values(), plan.base.folder, plan.options.max_model_len),
+        sizes=_sizes(asked, plan, read_tasks=options.read_tasks),
     )
+
+
+def _sizes(
+    asked: Mapping[str, EvaluationRequest], plan: StudyPlan, *, read_tasks: bool
+) -> dict[str, TaskSize | str]:
+    """Return task -> its size. Loading a task runs what its file says: a dry run asks first."""
+    foreign = {
+        task: f"tasks of {request.include_path} are programs, which --read-tasks loads"
+        for task, request in asked.items()
+        if not read_tasks and request.include_path != SHIPPED_TASKS
+    }
+    own = [request for task, request in asked.items() if task not in foreign]
+    return {**foreign, **measure_tasks(own, plan.base.folder, plan.options.max_model_len)}
 
 
 def run_study(study: str, options: RunOptions) -> RunResult:
@@ -181,7 +203,6 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
 
     Raises:
         InputError: with every problem of the study.
-        KeyboardInterrupt: with what is saved, after Ctrl-C in a cell.
     """
     tracker = None if options.track is None else Tracker(options.track)
     plan = _plan(file, options, out)
@@ -220,29 +241,12 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
             progress=options.progress,
             shows=shows,
         )
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(_saved(out)) from None
     finally:
         tell(Step("ending the engine"))
         executor.close()
         with contextlib.suppress(OSError, LayerSwapError):  # the records say it all the same
             write_results(out)
     return RunResult(out, summary, len(records.load_run(out).unfinished))
-
-
-def _saved(out: Path) -> str:
-    """Return what an interrupted run has saved, and how to go on."""
-    head = records.read_run_file(out)
-    cells = () if head is None else head.cells
-    keys = dict.fromkeys(key for cell in cells for key in cell.records.values())
-    done = sum(records.is_finished(out, key) for key in keys)
-    begun = "is not saved"
-    if any(answers_path(out, key).is_file() for key in keys):
-        begun = "is saved as far as its answers were generated"
-    return (
-        f"Interrupted. {done} of {counted(len(keys), 'task')} are finished and saved in {out}. "
-        f"The task that was running {begun}. The same command goes on with the rest."
-    )
 
 
 def _opened(study: str, options: RunOptions) -> tuple[StudyFile, Path]:
@@ -270,6 +274,7 @@ def _plan(file: StudyFile, options: RunOptions, out: Path, *, dry: bool = False)
         dry=dry,
         here=options.executor == "local" and not dry,
         only=options.only,
+        isolation=options.isolation,
         # A dry run reads the data where it counts the tokens.
         is_finished=None if dry else functools.partial(records.is_finished, out),
     )

@@ -77,7 +77,6 @@ def _train_all(names: Sequence[str], settings: Sequence[str]) -> None:
     """Train the experts that are not finished; those of another build come last."""
     waiting = [name for name in names if not _is_finished(name)]
     done, began, taken = len(names) - len(waiting), time.monotonic(), 0
-    skipped = done
     while waiting:
         free = next((name for name in waiting if not _is_taken(ROOT / name)), None)
         if free is None:
@@ -87,7 +86,7 @@ def _train_all(names: Sequence[str], settings: Sequence[str]) -> None:
         waiting.remove(free)
         left = _left(time.monotonic() - began, taken, len(waiting) + 1)
         logger.info("%d of %d experts are finished; training %s%s", done, len(names), free, left)
-        tell(Step("experts", done, len(names), skipped=skipped, is_whole=True))
+        tell(Step("experts", done, len(names), is_whole=True))
         kind, seed = free.rsplit("_", 1)
         config = read_config(f"smol/{kind}", (f"seed={seed}", *settings))
         train_expert(config, ROOT / free, keep_checkpoints=False)
@@ -132,7 +131,7 @@ def _alone() -> Iterator[None]:
         time.sleep(0.5)
         claim = try_claim(ROOT, ".lock")
     try:
-        remove_partial(ROOT)
+        remove_partial(ROOT / "base")
         yield
     finally:
         claim.release()
@@ -147,7 +146,7 @@ def _ensure(name: str, fill: Callable[[Path], None]) -> None:
     folder = ROOT / name
     key = fingerprint_of(version=VERSION, name=name, folder=str(folder.resolve()))
     stage = Stage(folder, key, MANIFEST)
-    stage.check_replaceable()
+    stage.prepare()
     if not stage.is_done():
         tell(Step(f"writing {name}"))
         stage.write(fill)

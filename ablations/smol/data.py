@@ -1,4 +1,4 @@
-"""The files of the testbed: rows for training and lm-eval tasks. Knows no model."""
+"""The files of the testbed: rows for training and lm-eval tasks."""
 
 from __future__ import annotations
 

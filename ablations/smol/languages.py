@@ -1,4 +1,4 @@
-"""The words and sentences of every language, as `languages.yml` has them. Knows no exercise."""
+"""The words and sentences of every language, as `languages.yml` has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Word problems: seven kinds, drawn without a language. Knows what is true, and no training."""
+"""Word problems: seven kinds, drawn without a language."""
 
 from __future__ import annotations
 

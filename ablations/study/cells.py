@@ -245,8 +245,6 @@ def _request(evaluate: Evaluate, language: str | None, include_path: Path) -> Ev
         tasks=tuple(tasks),
         include_path=include_path,
         data_dir=None if evaluate.data_dir is None else Path(evaluate.data_dir).absolute(),
-        allow_code_execution=evaluate.allow_code_execution,
-        code_isolation=evaluate.code_isolation,
         limit=evaluate.limit,
         seed=evaluate.seed,
         level=evaluate.level,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +35,26 @@ def with_experts_file(study: Study, file: ExpertsFile, settings: Collection[str]
     changes: dict[str, Any] = {}
     if file.include_path is not None and not is_set(settings, "evaluate.include_path"):
         changes["include_path"] = file.include_path
+    report = study.report
     if file.tasks and not is_set(settings, "evaluate.tasks"):
-        changes["tasks"] = file.tasks
+        if isinstance(file.tasks, dict):
+            changes["tasks"] = _replaced(evaluate.tasks, file.tasks)
+            tasks = {"tasks": _replaced(report.primary.tasks, file.tasks)}
+            primary = report.primary.model_copy(update=tasks)
+            own_tasks = _replaced(report.tasks, file.tasks)
+            report = report.model_copy(update={"primary": primary, "tasks": own_tasks})
+        else:
+            changes["tasks"] = file.tasks
     if "limit" in file.model_fields_set and "limit" not in evaluate.model_fields_set:
         changes["limit"] = file.limit
     own = {name: getattr(options, name) for name in options.model_fields_set}
     changes["options"] = EngineOptions(**{**file.options.model_dump(exclude_unset=True), **own})
     evaluate = evaluate.model_copy(update=changes)
-    return study.model_copy(update={"evaluate": evaluate, "experts": experts})
+    return study.model_copy(update={"evaluate": evaluate, "experts": experts, "report": report})
+
+
+def _replaced(tasks: Sequence[str], by: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(by.get(task, task) for task in tasks))
 
 
 def other_names_problems(study: Study, file: ExpertsFile) -> Iterator[str]:

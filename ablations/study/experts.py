@@ -10,7 +10,8 @@ An experts file says for one machine what a study leaves open::
         path: org/other-model
         facts: {divergence: 0.013}
     include_path: runs/pocket/tasks       # optional: lm-eval task files
-    tasks: [pocket_math_sw]               # optional: in place of the study's tasks
+    tasks: [pocket_math_sw]               # optional: in place of the study's tasks; a mapping
+                                          # {their name: yours} replaces those that it names
     limit: 300                            # optional: items per task, where the study says none
     options: {dtype: float32}             # optional: of the engine, where the study says none
 
@@ -65,8 +66,9 @@ class ExpertsFile(Described):
     include_path: StrictStr | None = None
     """Folder with lm-eval task files, in place of the study's."""
 
-    tasks: tuple[StrictStr, ...] = ()
-    """Tasks in place of `evaluate.tasks` of the study."""
+    tasks: tuple[StrictStr, ...] | dict[StrictStr, StrictStr] = ()
+    """Tasks in place of `evaluate.tasks` of the study; or, as ``{pocket_math_sw:
+    layerswap_mgsm_sw}``, in place of those that it names, in the whole study."""
 
     limit: int | None = Field(default=None, ge=1)
     """Items per task, from the first, where the study does not say `evaluate.limit`."""

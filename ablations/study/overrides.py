@@ -20,7 +20,7 @@ _LONGEST = 40
 """Characters of a setting in the name of a folder; longer ones are hashed."""
 
 _SAME_SCORES = (
-    *("data_dir", "allow_code_execution", "code_isolation", "report", "question", "source"),
+    *("data_dir", "report", "question", "source"),
     *MEMORY_OPTIONS,
 )
 """Keys that leave the score of a task as it is, or whose change of it stands in the record."""

@@ -7,6 +7,7 @@ All problems are collected; only what cannot be asked because of an earlier one 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from ablations.engines.task_loading import check_tasks
 from ablations.machine.progress import Step, tell
 from ablations.models.find import Expert, find_expert
 from ablations.models.fit import compatibility_report, unfit_vocabularies
+from ablations.sandbox import Isolation
 from ablations.scoring.protocol import protocol_of
 from ablations.scoring.records import Backend, EvaluationRequest
 from ablations.study.cells import Cell, Expansion, expand
@@ -118,6 +120,7 @@ def plan_study(
     dry: bool = False,
     here: bool = False,
     only: Sequence[str] = (),
+    isolation: Isolation | None = None,
     is_finished: Callable[[str], bool] | None = None,
 ) -> StudyPlan:
     """Return the plan of a study, after every check that can be made without running it.
@@ -130,6 +133,7 @@ def plan_study(
         cache: file in which fingerprints of experts are kept.
         dry: whether to download no expert, read no weights or data and write nothing.
         here: whether this machine will run the engine, so that it must have the GPUs.
+        isolation: what holds generated programs; None skips the tasks that run them.
         only: which cells are to be run, checked here; the plan has all of them.
         is_finished: says of a record's key whether the record is there. The data that the others
             need is read once, so that what is missing is said now; None reads no data.
@@ -146,7 +150,9 @@ def plan_study(
         study = with_benchmarks(_with_stated_dtype(study))
     places = (own_folder(file.path), folder)
     problems += study_problems(study, _recipe_keys(), places)
-    chosen, skipped = _backend(backend, study, problems, is_complete=named is not None)
+    chosen, skipped = _backend(
+        backend, study, problems, may_run=isolation is not None, is_complete=named is not None
+    )
     if here and chosen is not None:
         with _collected(problems):
             check_devices(chosen, study.evaluate.options)
@@ -185,7 +191,8 @@ def plan_study(
                     selected(expansion.cells, only)
     if problems or chosen is None:
         raise InputError.from_problems(str(file.path), problems)
-    expansion.cells = list(with_single_tasks(expansion.cells))
+    cells = [_with_isolation(cell, isolation) for cell in expansion.cells]
+    expansion.cells = list(with_single_tasks(cells))
     is_auto = study.evaluate.options.dtype == "auto"
     study = _with_dtype(study, experts[expert_names(study)[0]])
     versions = {
@@ -311,6 +318,14 @@ def _find_experts(
     return experts
 
 
+def _with_isolation(cell: Cell, isolation: Isolation | None) -> Cell:
+    """Return a cell that may run generated programs, where the command line says so."""
+    if isolation is None:
+        return cell
+    changes = {"allow_code_execution": True, "code_isolation": isolation}
+    return dataclasses.replace(cell, request=cell.request.model_copy(update=changes))
+
+
 def _with_stated_dtype(study: Study) -> Study:
     """Return the study with the dtype that it is evaluated in as its recipe's, if that has none."""
     recipe, dtype = study.recipe, study.evaluate.options.dtype
@@ -331,7 +346,7 @@ def _with_dtype(study: Study, base: Expert) -> Study:
 
 
 def _backend(
-    choice: BackendChoice, study: Study, problems: list[str], *, is_complete: bool
+    choice: BackendChoice, study: Study, problems: list[str], *, may_run: bool, is_complete: bool
 ) -> tuple[Backend | None, dict[str, str]]:
     """Return the backend and the tasks that are skipped, with the reason.
 
@@ -339,6 +354,7 @@ def _backend(
         choice: what the user asks for.
         study: with its tasks.
         problems: takes what is found.
+        may_run: whether generated programs may run.
         is_complete: whether the experts file was read, which may name the folder of the tasks.
     """
     try:
@@ -353,7 +369,7 @@ def _backend(
     request = EvaluationRequest(
         tasks=tasks,
         include_path=folder,
-        allow_code_execution=evaluate.allow_code_execution,
+        allow_code_execution=may_run,
     )
     try:
         choice_of_tasks = check_tasks(request)

@@ -16,7 +16,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 from ablations.engines.options import EngineOptions
-from ablations.sandbox import Isolation
 from ablations.scoring.protocol import Protocol
 from ablations.scoring.records import Seed
 from layerswap_method.frozen import Described
@@ -37,6 +36,9 @@ Setting = Mapping[str, Value]
 
 EXPERTS = "experts."
 """Begins the names in `vary` that choose experts: ``experts.task``, ``experts.base``."""
+
+MAX_SETTINGS = 10_000
+"""Of a study; a grid of more is a slip of the pen."""
 
 SUGGEST = "suggest"
 """In `vary` of runs of earlier versions: the layer counts of a proposal, which stand beside it."""
@@ -135,17 +137,12 @@ class Evaluate(Protocol):
     are added to `languages`, for every language code of the language experts."""
 
     include_path: StrictStr | None = None
-    """Folder with your own lm-eval task files. The benchmarks are known beside them. The experts
-    file wins if it has an `include_path` as well."""
+    """Folder with your own lm-eval task files, which are programs: read them before you run them.
+    The benchmarks are known beside them. The experts file wins if it has an `include_path` as
+    well."""
 
     data_dir: StrictStr | None = None
     """Folder with the data of the benchmarks, in place of the hub."""
-
-    allow_code_execution: StrictBool = False
-    """Whether to ask tasks that run generated programs (``mbpp``). Otherwise they are skipped."""
-
-    code_isolation: Isolation = "bwrap"
-    """What isolates those programs. Choose ``none`` only if the container is the sandbox."""
 
     limit: int | None = Field(default=None, ge=1)
     """Items per task, from the first; null asks all. Without it, what the experts file says, or
@@ -255,6 +252,14 @@ class Study(Described):
 
     report: ReportBlock = ReportBlock()
     """What the report shows; see below."""
+
+    @model_validator(mode="after")
+    def _has_few_settings(self) -> Study:
+        if isinstance(self.vary, dict):
+            count = math.prod(len(values) for values in self.vary.values())
+            if count > MAX_SETTINGS:
+                raise ValueError(f"vary has {count:,} settings, and {MAX_SETTINGS:,} are the most")
+        return self
 
     def settings(self) -> tuple[dict[str, Value], ...]:
         """Return every setting of `vary`, in order; one empty setting where nothing is varied."""

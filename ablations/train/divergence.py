@@ -1,18 +1,17 @@
-"""How far experts are from their base, and from each other. Knows files; trains nothing."""
+"""How far experts are from their base: norms of their changes, drift of their hidden states."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterator, Sequence
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ablations.delta.analysis import label_all
-from ablations.delta.measure import Change, read_changes
+from ablations.delta.profile import norms_by_layer, read_changes, relative_norm
 from ablations.machine.fingerprint import fingerprint_checkpoint
 from ablations.machine.json_lines import read_lines
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
@@ -22,7 +21,6 @@ from ablations.train.folder import RECORD, read_record
 from layerswap_method.deltas.pair import open_pair
 from layerswap_method.errors import InputError, describe_error
 from layerswap_method.frozen import Frozen
-from layerswap_method.tensor_names import decoder_layer
 
 
 class Divergence(Frozen):
@@ -59,8 +57,8 @@ class Divergence(Frozen):
 
     def facts(self) -> dict[str, float]:
         """Return what a study can plot scores over: the numbers that there are."""
-        found = {"relative_norm": self.relative_norm, "drift": self.drift}
-        return {name: value for name, value in found.items() if value is not None}
+        facts = {"relative_norm": self.relative_norm, "drift": self.drift}
+        return {name: value for name, value in facts.items() if value is not None}
 
     def tell(self) -> Iterator[str]:
         """Yield the numbers in words."""
@@ -105,9 +103,9 @@ def _measure_one(
     by_layer: tuple[float | None, ...] = ()
     if _changes_weights(expert):
         pair = open_pair(expert, base)
-        (change,) = read_changes([pair], pair.names)
-        norm = _relative_norm(change, list(change.sums))
-        by_layer = _by_layer(change, pair.num_layers or 0)
+        changes = read_changes(pair, pair.names)
+        norm = relative_norm(changes)
+        by_layer = norms_by_layer(changes, pair.num_layers or 0)
     return Divergence(
         expert=expert.name,
         base=base.name,
@@ -136,14 +134,14 @@ def divergence(
     labels = label_all(experts)
     parent = find_model(base)
     models = [find_model(e, name=label) for e, label in zip(experts, labels, strict=True)]
-    found = measure(models, parent, [] if texts is None else read_texts(texts))
-    for each in found:
-        yield from each.tell()
+    results = measure(models, parent, [] if texts is None else read_texts(texts))
+    for result in results:
+        yield from result.tell()
     entries = {
-        model.name: {"path": model.source, "facts": each.facts()}
-        for model, each in zip(models, found, strict=True)
+        model.name: {"path": model.source, "facts": result.facts()}
+        for model, result in zip(models, results, strict=True)
     }
-    content = {"experts": [each.model_dump(mode="json") for each in found]}
+    content = {"experts": [result.model_dump(mode="json") for result in results]}
     document: dict[str, Any] = {"experts": {"base": parent.source, **entries}}
     with told_if_unwritable(out):
         write_text(out / "divergence.json", json.dumps(content, indent=1) + "\n")
@@ -200,19 +198,3 @@ def _changes_weights(expert: Expert) -> bool:
             f"{expert.adapter}: its adapter_config.json cannot be read: {describe_error(error)}"
         ) from error
     return config.get("peft_type") == "LORA" and not config.get("use_dora")
-
-
-def _relative_norm(change: Change, names: Sequence[str]) -> float | None:
-    i = change.number
-    moved = math.fsum(change.sums[name].gram[i, i] for name in names)
-    base = math.fsum(change.sums[name].base for name in names)
-    return math.sqrt(moved / base) if base > 0 else None
-
-
-def _by_layer(change: Change, depth: int) -> tuple[float | None, ...]:
-    layers: list[list[str]] = [[] for _ in repeat(None, depth)]
-    for name in change.sums:
-        layer = decoder_layer(name)
-        if layer is not None and layer < depth:
-            layers[layer].append(name)
-    return tuple(_relative_norm(change, names) for names in layers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from layerswap_method.recipe.strict_yaml import parse_yaml, read_yaml
 
 PRESETS = "experts"
 """Folder of the shipped training files among the recipes."""
+
 
 
 def read_config(text: str, settings: Sequence[str] = ()) -> TrainConfig:
@@ -97,6 +99,11 @@ def _validate(document: dict[str, Any], path: Path) -> TrainConfig:
         return TrainConfig.model_validate(document)
     except ValidationError as error:
         listed = problems(TrainConfig, document, error)
+        from transformers import TrainingArguments
+
+        of_trainer = {field.name for field in dataclasses.fields(TrainingArguments)}
+        for name in of_trainer & set(document) - set(TrainConfig.model_fields):
+            listed.append(f"{name} is an option of transformers: write it below trainer:")
         raise InputError.from_problems(str(path), listed) from error
 
 

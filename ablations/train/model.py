@@ -47,7 +47,7 @@ def check_options(
         if name in foreign:
             problems.append(f"{block}.{name}: {foreign[name]}")
         elif name not in names:
-            near = nearest(name, [each for each in names if each not in foreign])
+            near = nearest(name, [option for option in names if option not in foreign])
             problems.append(f"{block}: {kind.__name__} has no option {name!r}{near}")
         elif types[name] in (int, float, bool):
             try:

@@ -9,6 +9,7 @@ terms ``B1 A2`` and ``B2 A1``. The sum is exact when the ranks are stacked::
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,29 +25,19 @@ from layerswap_method.tensors import TensorMix
 
 
 class NewAdapter(NamedTuple):
-    """An adapter in memory."""
+    """An adapter in memory: its two files (but for the base), its record in the plan, log lines."""
 
     tensors: Mapping[str, torch.Tensor]
-    """Content of ``adapter_model.safetensors``, contiguous."""
-
     config: Mapping[str, Any]
-    """Content of ``adapter_config.json`` but for the base."""
-
     record: Mapping[str, Any]
-    """For the plan file."""
-
     lines: tuple[str, ...]
-    """For the log."""
 
 
 class Factors(NamedTuple):
-    """One change: ``up @ down``."""
+    """One change: ``up @ down``, LoRA's B (outputs x rank) and A (rank x inputs)."""
 
     down: torch.Tensor
-    """LoRA's A, rank x inputs."""
-
     up: torch.Tensor
-    """LoRA's B, outputs x rank."""
 
     def squared_norm(self) -> float:
         """Return the squared Frobenius norm of the change, computed in float64 from the factors."""
@@ -58,16 +49,8 @@ def swap_lora(merge: Merge, config: Mapping[str, Any], rank: int | None) -> NewA
     """Return the adapter that adds to the base what the merge's tensors have beyond it.
 
     A tensor of one expert has that expert's two matrices bit for bit, and its scaling. An average
-    has both experts' matrices, one below the other, and the scaling of the first.
-
-    Args:
-        merge: a merge of models that are one checkpoint with different adapters.
-        config: ``adapter_config.json`` of one of the adapters.
-        rank: every change of a higher rank is replaced by the nearest one of this rank; None
-            leaves all of them exact.
-
-    Raises:
-        InputError: where no tensor is changed, or an adapter holds NaN or infinite values.
+    has both experts' matrices, one below the other, and the scaling of the first. `config` is one
+    adapter's; every change of a higher rank than `rank` is replaced by the nearest one of it.
     """
     changed = {name: parts for name, mix in merge.tensors.items() if (parts := _changes(mix))}
     if not changed:
@@ -75,39 +58,34 @@ def swap_lora(merge: Merge, config: Mapping[str, Any], rank: int | None) -> NewA
             "swap-adapters: the recipe takes nothing that an adapter changes, so the new adapter "
             "would change nothing; take other layers"
         )
-    read = {name: [(_read(c), share) for c, share in parts] for name, parts in changed.items()}
-    is_cut = rank is not None and any(
-        sum(len(factors.down) for factors, _ in parts) > rank for parts in read.values()
-    )
-    dtype = _common_dtype([part for parts in read.values() for part in parts], rounds=is_cut)
+    terms = {
+        name: [(_read(c), share * (c.scaling / parts[0][0].scaling)) for c, share in parts]
+        for name, parts in changed.items()
+    }
+    dtype = _common_dtype(terms.values(), rank)
     tensors: dict[str, torch.Tensor] = {}
     ranks, alphas, errors, norm = {}, {}, {}, 0.0
-    for name, terms in read.items():
-        change = changed[name][0][0]
-        scalings = [each.scaling / change.scaling for each, _ in changed[name]]
-        scaled = [(part, share * s) for (part, share), s in zip(terms, scalings, strict=True)]
-        factors = stack(scaled, dtype)
-        squared = factors.squared_norm() * change.scaling**2
-        norm += squared
-        if rank is not None and len(factors.down) > rank:
-            factors, error = cut_rank(factors, rank)
-            factors = Factors(*(each.to(dtype) for each in factors))
-            errors[name] = (error * change.scaling**2, squared)
-        tensors[change.down.name] = factors.down.contiguous()
-        tensors[change.up.name] = factors.up.contiguous()
+    for name, parts in changed.items():
+        first, factors = parts[0][0], stack(terms[name], dtype)
+        if rank is not None:
+            squared = factors.squared_norm() * first.scaling**2
+            norm += squared
+            if len(factors.down) > rank:
+                cut, error = cut_rank(factors, rank)
+                factors = Factors(cut.down.to(dtype), cut.up.to(dtype))
+                errors[name] = (error * first.scaling**2, squared)
+        tensors[first.down.name] = factors.down.contiguous()
+        tensors[first.up.name] = factors.up.contiguous()
         module = name.removesuffix(".weight")
         ranks[module] = len(factors.down)
-        alpha = change.scaling * len(factors.down)
+        alpha = first.scaling * ranks[module]
         alphas[module] = int(alpha) if alpha == int(alpha) else alpha
     low, high = min(ranks.values()), max(ranks.values())
-    record: dict[str, Any] = {
-        "kind": "lora",
-        "tensors": len(changed),
-        "ranks": [low, high],
-        "dtype": str(dtype).removeprefix("torch."),
-    }
+    stored = str(dtype).removeprefix("torch.")
+    record: dict[str, Any] = {"kind": "lora", "tensors": len(changed), "ranks": [low, high]}
+    record["dtype"] = stored
     span = str(low) if low == high else f"{low} to {high}"
-    lines = [f"adapter: {len(changed)} tensors, rank {span}, {record['dtype']}"]
+    lines = [f"adapter: {len(changed)} tensors, rank {span}, {stored}"]
     if rank is not None:
         relative = {name: _root_ratio(*pair) for name, pair in errors.items()}
         whole = _root_ratio(math.fsum(error for error, _ in errors.values()), norm)
@@ -123,14 +101,10 @@ def swap_lora(merge: Merge, config: Mapping[str, Any], rank: int | None) -> NewA
 
 
 def stack(terms: Sequence[tuple[Factors, float]], dtype: torch.dtype) -> Factors:
-    """Return ``sum_k(coefficients[k] * changes[k])``, whose rank is the sum of the ranks.
+    """Return ``sum_k(coefficient_k * change_k)`` in `dtype`, whose rank is the sum of the ranks.
 
     A coefficient of 1 keeps the factors' bits; another multiplies `up` in float64, which is then
     rounded once.
-
-    Args:
-        terms: changes of one shape with their coefficients; at least one.
-        dtype: dtype of the result, in which the factors are exact.
     """
     ups = [up if number == 1 else up.double() * number for (_, up), number in terms]
     return Factors(
@@ -144,10 +118,6 @@ def cut_rank(factors: Factors, rank: int) -> tuple[Factors, float]:
 
     The matrix itself is never made: with ``up = Q R`` and ``down^T = P S`` it is
     ``Q (R S^T) P^T``, and only the small middle is decomposed (Eckart and Young, 1936).
-
-    Args:
-        factors: factors of a higher rank, finite.
-        rank: 1 or more.
     """
     left, small_left = torch.linalg.qr(factors.up.double())
     right, small_right = torch.linalg.qr(factors.down.double().T)
@@ -168,22 +138,28 @@ def _changes(mix: TensorMix) -> list[tuple[LowRankChange, float]]:
 
 
 def _read(change: LowRankChange) -> Factors:
-    found = Factors(read_tensor(change.down), read_tensor(change.up))
-    if not all(bool(each.isfinite().all()) for each in found):
+    factors = Factors(read_tensor(change.down), read_tensor(change.up))
+    if not all(bool(factor.isfinite().all()) for factor in factors):
         raise InputError(
             f"{change.down.file}: {change.down.name} or its lora_B holds NaN or infinite values; "
             "the adapter is damaged or its training diverged"
         )
-    return found
+    return factors
 
 
-def _common_dtype(terms: Sequence[tuple[Factors, float]], *, rounds: bool) -> torch.dtype:
+def _common_dtype(
+    changes: Iterable[Sequence[tuple[Factors, float]]], rank: int | None
+) -> torch.dtype:
     """Return the widest dtype of the factors; at least float32 where 16 bits would round."""
-    dtype = terms[0][0].down.dtype
-    for factors, share in terms:
-        for each in factors:
-            dtype = torch.promote_types(dtype, each.dtype)
-        rounds = rounds or abs(math.frexp(share)[0]) != 0.5  # a power of two is exact
+    dtypes: set[torch.dtype] = set()
+    rounds = False
+    for terms in changes:
+        dtypes |= {factor.dtype for factors, _ in terms for factor in factors}
+        # A power of two is exact.
+        rounds = rounds or any(abs(math.frexp(number)[0]) != 0.5 for _, number in terms)
+        is_cut = rank is not None and sum(len(factors.down) for factors, _ in terms) > rank
+        rounds = rounds or is_cut
+    dtype = functools.reduce(torch.promote_types, dtypes)
     return torch.promote_types(dtype, torch.float32) if rounds else dtype
 
 
@@ -191,14 +167,14 @@ def _config(
     given: Mapping[str, Any], ranks: Mapping[str, int], alphas: Mapping[str, float]
 ) -> Mapping[str, Any]:
     """Return peft's config: the most common rank and alpha, and patterns for other modules."""
-    rank, alpha = _most_common(ranks.values()), _most_common(alphas.values())
+    rank, alpha = (Counter(of.values()).most_common(1)[0][0] for of in (ranks, alphas))
     return {
         "peft_type": "LORA",
         "task_type": given.get("task_type") or "CAUSAL_LM",
         "r": rank,
         "lora_alpha": alpha,
-        "rank_pattern": {name: each for name, each in ranks.items() if each != rank},
-        "alpha_pattern": {name: each for name, each in alphas.items() if each != alpha},
+        "rank_pattern": {name: own for name, own in ranks.items() if own != rank},
+        "alpha_pattern": {name: own for name, own in alphas.items() if own != alpha},
         "target_modules": sorted(ranks),
         "fan_in_fan_out": bool(given.get("fan_in_fan_out")),
         "lora_dropout": 0.0,
@@ -208,10 +184,6 @@ def _config(
         "init_lora_weights": True,
         "inference_mode": True,
     }
-
-
-def _most_common(values: Iterable[Any]) -> Any:
-    return Counter(values).most_common(1)[0][0]
 
 
 def _root_ratio(part: float, whole: float) -> float:

@@ -48,17 +48,9 @@ def swap_adapters(
     """Write the adapter of a `layer_swap` recipe, and yield lines for the log.
 
     The adapter, added to the base, is the merge of the recipe: see `adapter_swap.lora` and
-    `adapter_swap.prefix` for where that holds to rounding and where it is a counterpart.
-
-    Args:
-        recipe_path: a YAML file whose models are ``BASE+ADAPTER``, or the base itself.
-        find: returns where the model of a reference is.
-        out_path: the output folder, as the user wrote it.
-        rank: the highest rank of a LoRA adapter's changes; None leaves all exact.
-
-    Raises:
-        InputError: for a recipe, models or an output folder that are wrong.
-        LayerSwapError: where something cannot be written.
+    `adapter_swap.prefix` for where that holds to rounding and where it is a counterpart. `rank` is
+    the highest rank of a LoRA adapter's changes; None leaves all exact. Raises `InputError` for a
+    recipe, models or a folder that are wrong, `LayerSwapError` where something cannot be written.
     """
     recipe = _read(recipe_path)
     models = {reference: find(reference) for reference in recipe.references}
@@ -114,29 +106,27 @@ def _read(path: Path) -> LayerSwapRecipe:
             "layer_swap only"
         )
     if (reason := recipe.why_mergekit()) is not None:
-        raise InputError(f"{path}: {reason} is of a whole model and has no effect on adapters")
+        raise InputError(f"{path}: {reason}, which has no effect on adapters; drop it")
     return recipe
 
 
 def _kind(configs: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the kind of all adapters, as peft names it."""
     if not configs:
         raise InputError(
             "swap-adapters: no model of the recipe is BASE+ADAPTER; layerswap merge merges models"
         )
     kinds = {name: str(config.get("peft_type")) for name, config in configs.items()}
-    problems = [
-        f"{name}: peft_type is {kind}; known are {' and '.join(_KINDS)}"
-        for name, kind in kinds.items()
-        if kind not in _KINDS
-    ]
-    problems += [
-        f"{name}: use_dora is set. DoRA divides each row of a weight by its norm, so a mean of two "
-        "changes has no low rank; merge the adapters into their base (peft: merge_and_unload) and "
-        "use layerswap merge"
-        for name, config in configs.items()
-        if config.get("use_dora")
-    ]
+    problems = []
+    for name, config in configs.items():
+        if kinds[name] not in _KINDS:
+            known = " and ".join(_KINDS)
+            problems.append(f"{name}: peft_type is {kinds[name]}; known are {known}")
+        if config.get("use_dora"):
+            problems.append(
+                f"{name}: use_dora is set. DoRA divides each row of a weight by its norm, so a "
+                "mean of two changes has no low rank; merge the adapters into their base (peft: "
+                "merge_and_unload) and use layerswap merge"
+            )
     if not problems and len(set(kinds.values())) > 1:
         listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
         problems.append(f"the adapters must be of one kind: {listed}")
@@ -146,11 +136,7 @@ def _kind(configs: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _check_one_base(base: ModelFiles, models: Mapping[str, ModelFiles]) -> None:
-    """Check that all models are the base's checkpoint, but for adapters; reads copies of it.
-
-    Raises:
-        InputError: naming the first that is not, and a tensor that differs.
-    """
+    """Check that all models are the base's checkpoint, but for adapters; reads copies of it."""
     ours = read_checkpoint(base.name, base.folder).tensors
     folders = {model.folder.resolve(): reference for reference, model in models.items()}
     for folder, reference in folders.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,64 +16,60 @@ from layerswap_method.tensor_names import decoder_layer
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
+
 _HEADS = ("lm_head.weight", "embed_out.weight")
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
-"""How the names of output and input embeddings end."""
-
-_SHOWN = 3
-"""Tensors named in one message."""
+_BUFFERS = ("inv_freq", "masked_bias", ".attn.bias", ".attention.bias", "position_ids")
+"""How the names of output embeddings, input embeddings and constants end."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What the headers and the config of one checkpoint say."""
+    """What the headers and the config of one checkpoint say; tensors in the order of the files.
+
+    `name` is that of the recipe.
+    """
 
     name: str
-    """Name as the recipe writes it."""
-
     path: Path
-    """The folder on this machine."""
-
     config: ModelConfig
-
     tensors: Mapping[str, StoredTensor] = field(repr=False)
-    """Tensor name -> place, in the order of the files."""
 
     @cached_property
     def num_layers(self) -> int | None:
-        """Return the number of decoder layers that the config, or else the names, say."""
+        """Number of decoder layers that the config states, or else the tensors' names."""
         return self.config.num_hidden_layers or self.stored_layers
 
     @cached_property
     def stored_layers(self) -> int | None:
-        """Return the number of decoder layers that the tensors' names say; None for none."""
+        """Number of decoder layers that the tensors' names state; None for none."""
         stored = (decoder_layer(name) for name in self.tensors)
         return max((layer + 1 for layer in stored if layer is not None), default=None)
 
     @cached_property
     def first_float(self) -> str | None:
-        """Return the torch dtype of the first stored weight; None where none is a float."""
+        """The torch dtype of the first stored weight; None where none is a float."""
         tensors = self.tensors.values()
-        return next((each.torch_name for each in tensors if each.dtype in FLOATS), None)
+        return next((tensor.torch_name for tensor in tensors if tensor.dtype in FLOATS), None)
 
     @property
     def dtype(self) -> str | None:
-        """Return the torch dtype in which an engine runs the model: the config's, or the stored."""
+        """The torch dtype in which an engine runs the model: the config's, or the stored one."""
         return self.config.dtype or self.first_float
 
     @cached_property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Return tensor name -> shape."""
+        """Tensor name -> shape."""
         return {name: tensor.shape for name, tensor in self.tensors.items()}
 
     @cached_property
     def head(self) -> str | None:
-        """Return the name of the stored output embedding; None where none is stored."""
-        return next((name for name in self.tensors if name.endswith(_HEADS)), None)
+        """Name of the stored output embedding; None where none is stored."""
+        return next(filter(is_head, self.tensors), None)
 
     @cached_property
     def embedding(self) -> str | None:
-        """Return the name of the stored input embedding; None where its name is not known."""
+        """Name of the stored input embedding; None where its name is not known."""
         return next((name for name in self.tensors if name.endswith(_EMBEDDINGS)), None)
 
     def depth(self) -> int:
@@ -93,16 +90,10 @@ class Checkpoint:
 
 
 def read_checkpoint(name: str, path: Path) -> Checkpoint:
-    """Return the facts of the checkpoint in folder `path`.
+    """Return the checkpoint in folder `path`, which messages call `name`.
 
-    Args:
-        name: how the recipe names it, for messages.
-        path: the folder with ``config.json`` and `model.safetensors` or its index.
-
-    Raises:
-        InputError: for a folder without a config or without safetensors (pickle-only or empty), a
-            shard that the index names but that is missing, damaged, or lacks a tensor that the
-            index places there, or layers that are not those of the config.
+    Raises `InputError` for a folder without a config or safetensors, a shard that is missing,
+    damaged or lacks a tensor of the index, and layers that are not those of the config.
     """
     config = read_config(name, path)
     tensors: dict[str, StoredTensor] = {}
@@ -133,17 +124,11 @@ def is_head(name: str) -> bool:
 
 def is_buffer(name: str) -> bool:
     """Return whether `name` is a constant that older checkpoints stored, not a weight."""
-    return name.endswith(
-        ("inv_freq", "masked_bias", ".attn.bias", ".attention.bias", "position_ids")
-    )
+    return name.endswith(_BUFFERS)
 
 
 def own_file(name: str, folder: Path, file: Path) -> Path:
-    """Return a file of a model folder, if it is one: a link may lead into the hub's cache only.
-
-    Raises:
-        InputError: for a link that leads out of the folder.
-    """
+    """Return a file of a model folder; a link that leads elsewhere than the hub's cache raises."""
     home, place = folder.resolve(), file.resolve()
     blobs = [home.parents[1] / "blobs"] if home.parent.name == "snapshots" else []
     if place.is_file() and not any(root in place.parents for root in (home, *blobs)):
@@ -154,7 +139,7 @@ def own_file(name: str, folder: Path, file: Path) -> Path:
     return file
 
 
-def name_list(names: Sequence[str], shown: int = _SHOWN) -> str:
+def name_list(names: Sequence[str], shown: int = 3) -> str:
     """Return the first few names and how many more there are."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(names[:shown]) + more
@@ -164,13 +149,20 @@ def _shards(name: str, path: Path) -> list[tuple[Path, set[str] | None]]:
     """Return each file of weights, with the tensors the index places in it (None: no index)."""
     if not path.is_dir():
         raise InputError(f"{name}: {path} is not a folder")
-    index = path / _INDEX
+    index, single = path / _INDEX, path / _SINGLE
     if not index.is_file():
-        return [(_single(name, path), None)]
-    shards: dict[str, set[str]] = {}
+        if single.is_file():
+            return [(own_file(name, path, single), None)]
+        if pickles := sorted(path.glob("*.bin")) + sorted(path.glob("*.pt*")):
+            raise InputError(
+                f"{name}: only pickled weights ({pickles[0].name}); loading a pickle can run code. "
+                "Convert it: AutoModelForCausalLM.from_pretrained(...).save_pretrained(DIR)"
+            )
+        raise InputError(f"{name}: no {_SINGLE} and no {_INDEX} in {path}")
+    shards: dict[str, set[str]] = defaultdict(set)
     for key, file in _weight_map(name, index).items():
-        shards.setdefault(file, set()).add(key)
-    if (path / _SINGLE).is_file() and _SINGLE not in shards:
+        shards[file].add(key)
+    if single.is_file() and _SINGLE not in shards:
         raise InputError(
             f"{name}: {path} has {_SINGLE} and also {_INDEX}, which names other files; "
             "transformers loads the one, mergekit the others: remove what is not the model's"
@@ -182,18 +174,6 @@ def _shards(name: str, path: Path) -> list[tuple[Path, set[str] | None]]:
             f"{name_list(absent)}; download the checkpoint again"
         )
     return [(own_file(name, path, path / file), shards[file]) for file in sorted(shards)]
-
-
-def _single(name: str, path: Path) -> Path:
-    if (path / _SINGLE).is_file():
-        return own_file(name, path, path / _SINGLE)
-    pickles = sorted(path.glob("*.bin")) + sorted(path.glob("*.pt*"))
-    if pickles:
-        raise InputError(
-            f"{name}: only pickled weights ({pickles[0].name}); loading a pickle can run code. "
-            "Convert it: AutoModelForCausalLM.from_pretrained(...).save_pretrained(DIR)"
-        )
-    raise InputError(f"{name}: no {_SINGLE} and no {_INDEX} in {path}")
 
 
 def _weight_map(name: str, index: Path) -> dict[str, str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.compatible import odd_dtypes, ties
 from layerswap_method.checkpoint.config import (
+    COMMANDS,
     DECODERS,
     FIELDS,
     NOTHING,
@@ -19,35 +20,27 @@ from layerswap_method.checkpoint.config import (
 from layerswap_method.checkpoint.tokens import match_tokens, read_vocabulary
 from layerswap_method.frozen import Frozen
 
-_HARMONIZE = "layerswap harmonize"
-_NEVER: tuple[Remedy, str] = ("impossible", NOTHING)
+_HARMONIZE = COMMANDS["harmonize"]
 _TOKENIZER = "tokenizer: {source: union} in the recipe"
 
 
 class Row(Frozen):
-    """One field of several checkpoints."""
+    """One field of several checkpoints, with its values in their order (None: nothing states it).
+
+    `advice` is what to do, in words; empty where the values are the same.
+    """
 
     field: str
-    """Name of the field, for people."""
-
     values: tuple[Any, ...]
-    """Value in each checkpoint, in order; None where nothing states it."""
-
     same: bool
-    """Whether all are alike."""
-
     remedy: Remedy
-    """What can reconcile them."""
-
     advice: str
-    """What to do, in words; empty where they are the same."""
 
 
 def differences(checkpoints: Sequence[Checkpoint]) -> tuple[Row, ...]:
     """Return every field of the checkpoints, compared.
 
-    Raises:
-        InputError: for a config or a tokenizer that cannot be read.
+    Raises `InputError` for a config or a tokenizer that cannot be read.
     """
     return tuple(_rows(checkpoints))
 
@@ -68,28 +61,33 @@ def obstacles(rows: Sequence[Row]) -> list[Row]:
 
 
 def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[Row]:
-    documents = [text_part(read_document(each.name, each.path)) for each in checkpoints]
-    classes = [each.config.architecture for each in checkpoints]
+    documents = [text_part(read_document(model.name, model.path)) for model in checkpoints]
+    classes = [model.config.architecture for model in checkpoints]
     known = all(name in DECODERS for name in classes)
-    one_family = all(DECODERS.get(name) in ("llama", "mistral") for name in classes)
     *others, last = DECODERS
     only = f"only {', '.join(others)} and {last} can be harmonised"
 
-    def row(field: str, values: Sequence[Any], remedy: Remedy, advice: str) -> Row:
-        if all(value == values[0] for value in values):
-            return Row(
-                field=field, values=tuple(values), same=True, remedy="none needed", advice=""
-            )
-        if remedy in ("harmonize", "force") and not known:
+    def row(
+        field: str,
+        values: Sequence[Any],
+        remedy: Remedy = "impossible",
+        advice: str = NOTHING,
+        same: bool | None = None,
+    ) -> Row:
+        if same is None:
+            same = all(value == values[0] for value in values)
+        if same:
+            remedy, advice = "none needed", ""
+        elif remedy in COMMANDS and not known:
             remedy, advice = "impossible", only
-        return Row(field=field, values=tuple(values), same=False, remedy=remedy, advice=advice)
+        return Row(field=field, values=tuple(values), same=same, remedy=remedy, advice=advice)
 
-    if one_family or not known:
-        yield row("architecture", classes, "harmonize", f"{_HARMONIZE}: Mistral becomes Llama")
+    if not known or all(DECODERS[name] in ("llama", "mistral") for name in classes):
+        yield row("architecture", classes, "harmonize", f"{_HARMONIZE}Mistral becomes Llama")
     else:
-        yield row("architecture", classes, *_NEVER)
-    yield row("kind", [_kind(d, c) for d, c in zip(documents, classes, strict=True)], *_NEVER)
-    yield row("experts (MoE)", [_experts(document) for document in documents], *_NEVER)
+        yield row("architecture", classes)
+    yield row("kind", [_kind(d, c) for d, c in zip(documents, classes, strict=True)])
+    yield row("experts (MoE)", [_experts(document) for document in documents])
     # A class's defaults hold for the classes that are known.
     shapes = [
         stated_fields(document, defaults=name in DECODERS)
@@ -97,60 +95,38 @@ def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[Row]:
     ]
     for name, field in FIELDS.items():
         yield row(field.label, [shape[name] for shape in shapes], field.remedy, field.advice)
-    yield row("norm", [_norm(document) for document in documents], *_NEVER)
-    yield row("norms of queries and keys", [_head_norms(each) for each in checkpoints], *_NEVER)
-    yield row("biases", [_biases(each) for each in checkpoints], *_NEVER)
-    tied = [ties(each, *checkpoints) for each in checkpoints]
-    yield row("tied embeddings", tied, "harmonize", f"{_HARMONIZE}: a head of its own")
-    rows = [each.shapes[each.embedding][0] if each.embedding else None for each in checkpoints]
+    yield row("norm", [_norm(document) for document in documents])
+    yield row("norms of queries and keys", [_head_norms(model) for model in checkpoints])
+    yield row("biases", [_biases(model) for model in checkpoints])
+    tied = [ties(model, *checkpoints) for model in checkpoints]
+    yield row("tied embeddings", tied, "harmonize", f"{_HARMONIZE}a head of its own")
+    rows = [model.shapes[model.embedding][0] if model.embedding else None for model in checkpoints]
     yield row("vocabulary rows", rows, "recipe", _TOKENIZER)
-    yield _tokens(checkpoints)
-    dtypes = ["/".join(sorted({t.dtype for t in each.tensors.values()})) for each in checkpoints]
+    texts, same = _tokens(checkpoints)
+    yield row("tokens", texts, "recipe", _TOKENIZER, same)
+    dtypes = ["/".join(sorted({t.dtype for t in model.tensors.values()})) for model in checkpoints]
     yield row("stored dtype", dtypes, "recipe", "dtype: in the recipe")
-    quantised = tuple(
-        each.config.quantization or "/".join(odd_dtypes(each)) or None for each in checkpoints
-    )
-    if not any(quantised):
-        yield row("quantised", quantised, *_NEVER)
-    else:  # alike or not
-        yield Row(
-            field="quantised",
-            values=quantised,
-            same=False,
-            remedy="impossible",
-            advice="use the unquantised checkpoint",
-        )
+    quantised = [
+        model.config.quantization or "/".join(odd_dtypes(model)) or None for model in checkpoints
+    ]
+    advice = "use the unquantised checkpoint"
+    yield row("quantised", quantised, "impossible", advice, same=not any(quantised))
 
 
-def _tokens(checkpoints: Sequence[Checkpoint]) -> Row:
-    """Return how the tokens of each lie in the first one's vocabulary."""
-    found = [read_vocabulary(each.name, each.path) for each in checkpoints]
-    vocabularies = [None if each is None else each.tokens for each in found]
+def _tokens(checkpoints: Sequence[Checkpoint]) -> tuple[list[str | None], bool]:
+    """Return how the tokens of each lie in the first one's vocabulary, and whether all do."""
+    read = [read_vocabulary(model.name, model.path) for model in checkpoints]
+    vocabularies = [None if vocabulary is None else vocabulary.tokens for vocabulary in read]
     first = vocabularies[0]
-    texts: list[str | None] = [None if first is None else f"{len(first)} tokens"]
-    same = True
-    for tokens in vocabularies[1:]:
-        if tokens is None or first is None:
-            same = same and tokens == first
-            texts.append(None if tokens is None else f"{len(tokens)} tokens")
-            continue
-        match = match_tokens(tokens, first)
-        equal = match.same_id == len(tokens) == len(first)
-        same = same and equal
-        more = "all the same"
-        if not equal:
-            more = (
-                f"{match.same_id} at the same id, {match.other_id} at another, {match.missing} not "
-                "in the first"
-            )
-        texts.append(f"{len(tokens)} tokens: {more}")
-    return Row(
-        field="tokens",
-        values=tuple(texts),
-        same=same,
-        remedy="none needed" if same else "recipe",
-        advice="" if same else _TOKENIZER,
-    )
+    texts: list[str | None] = []
+    for tokens in vocabularies:
+        how = ""
+        if texts and first is not None and tokens is not None:
+            same, other, missing = match_tokens(tokens, first)
+            how = f": {same} at the same id, {other} at another, {missing} not in the first"
+            how = ": all the same" if tokens == first else how
+        texts.append(None if tokens is None else f"{len(tokens)} tokens{how}")
+    return texts, all(tokens == first for tokens in vocabularies)
 
 
 def _kind(document: Mapping[str, Any], architecture: str) -> str:
@@ -178,10 +154,6 @@ def _head_norms(checkpoint: Checkpoint) -> str:
 
 
 def _biases(checkpoint: Checkpoint) -> str:
-    parts: dict[str, Callable[[str], bool]] = {
-        "attention": lambda name: "attn" in name or "attention" in name,
-        "MLP": lambda name: "mlp" in name,
-    }
-    biased = [name for name in checkpoint.tensors if name.endswith(".bias")]
-    found = [part for part, is_in in parts.items() if any(is_in(name) for name in biased)]
-    return " and ".join(found) or "none"
+    biased = " ".join(name for name in checkpoint.tensors if name.endswith(".bias"))
+    parts = {"attention": "attn" in biased or "attention" in biased, "MLP": "mlp" in biased}
+    return " and ".join(part for part, is_biased in parts.items() if is_biased) or "none"

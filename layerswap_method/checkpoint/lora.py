@@ -22,10 +22,11 @@ from layerswap_method.frozen import Frozen
 if TYPE_CHECKING:
     import torch
 
-_PREFIX = "base_model.model."
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-"""The files of an adapter, as peft names them."""
+
+_PREFIX = "base_model.model."
+_FACTOR = re.compile(rf"{re.escape(_PREFIX)}(.+)\.(lora_A\.weight|lora_embedding_A)")
 
 _INITIAL = (None, True, False, "gaussian", "orthogonal")
 """Values of `init_lora_weights` with which peft leaves the base's weights alone."""
@@ -45,36 +46,26 @@ _HOW = "merge it into its base first (peft: merge_and_unload, save_pretrained) a
 
 
 class LowRankChange(Frozen):
-    """A LoRA adapter's change of one tensor: ``scaling * (up @ down)``."""
+    """A LoRA adapter's change of one tensor: ``scaling * (up @ down)``.
+
+    `down` is ``lora_A`` (rank x inputs), `up` is ``lora_B`` (outputs x rank), `scaling` is alpha/r,
+    or alpha/sqrt(r) with rank-stabilised LoRA. `transposed`: the tensor is stored inputs x outputs
+    (embeddings, GPT-2's Conv1D).
+    """
 
     down: StoredTensor
-    """``lora_A`` (rank x inputs)."""
-
     up: StoredTensor
-    """``lora_B`` (outputs x rank)."""
-
     scaling: float
-    """alpha/r, or alpha/sqrt(r) with rank-stabilised LoRA."""
-
     transposed: bool
-    """Whether the tensor is stored inputs x outputs (embeddings, GPT-2's Conv1D)."""
 
     def read(self, dtype: torch.dtype) -> torch.Tensor:
-        """Return the whole change, computed in `dtype` as peft's ``merge_and_unload`` does.
-
-        Raises:
-            InputError: if the adapter's file is gone, cut short, or was written anew.
-        """
+        """Return the whole change, computed in `dtype` as peft's ``merge_and_unload`` does."""
         down, up = (read_tensor(factor).to(dtype) for factor in (self.down, self.up))
         change = up @ down
         return (change.T if self.transposed else change) * self.scaling
 
     def factors(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (left, right), float32: ``left @ right`` is the change in the file's order.
-
-        Raises:
-            InputError: as `read`.
-        """
+        """Return (left, right), float32: ``left @ right`` is the change in the file's order."""
         down, up = (read_tensor(factor).float() for factor in (self.down, self.up))
         up = up * self.scaling
         return (down.T, up.T.contiguous()) if self.transposed else (up, down)
@@ -84,22 +75,14 @@ def is_lora(adapter: Path) -> bool:
     """Return whether an adapter is a LoRA, of whatever kind: a change of weights.
 
     Others, such as prefixes, change what a model does and none of its weights.
-
-    Raises:
-        InputError: where its config is missing or damaged.
     """
     return read_adapter_config(adapter).get("peft_type") == "LORA"
 
 
 def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
-    """Return tensor name -> change, for the tensors that the adapter changes.
+    """Return tensor name -> change, for the tensors of `base` that the adapter changes.
 
-    Args:
-        adapter: folder with ``adapter_config.json`` and ``adapter_model.safetensors``.
-        base: the checkpoint that it changes.
-
-    Raises:
-        InputError: for an adapter that is damaged, of an unsupported kind, or of another model.
+    Raises `InputError` for an adapter that is damaged, of an unsupported kind, or of another model.
     """
     config = read_adapter_config(adapter)
     if (kind := unsupported_kind(config)) is not None:
@@ -109,31 +92,36 @@ def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
     tied = ties(base)
     shapes = {name: shape for name, shape in base.shapes.items() if not (tied and is_head(name))}
     changes: dict[str, LowRankChange] = {}
+    odd = set(stored)
     for name, down in stored.items():
-        found = re.fullmatch(rf"{re.escape(_PREFIX)}(.+)\.(lora_A\.weight|lora_embedding_A)", name)
-        if found is None:
+        match = _FACTOR.fullmatch(name)
+        if match is None:
             continue
-        module, kind = found[1], found[2]
+        module, kind = match.groups()
         up = stored.get(f"{_PREFIX}{module}.{kind.replace('_A', '_B')}")
         target = f"{module}.weight"
         if up is None:
             raise InputError(f"{adapter}: {target} has lora_A and no lora_B")
         rank = _pattern(adapter, config, "rank_pattern", module, config["r"])
         alpha = _pattern(adapter, config, "alpha_pattern", module, config["lora_alpha"])
-        transposed = kind == "lora_embedding_A" or base.config.model_type in _CONV1D
         change = LowRankChange(
             down=down,
             up=up,
             scaling=alpha / (math.sqrt(rank) if config.get("use_rslora") else rank),
-            transposed=transposed,
+            transposed=kind == "lora_embedding_A" or base.config.model_type in _CONV1D,
         )
-        _check_change(adapter, target, shapes, change, rank)
+        if target not in shapes:
+            raise InputError(
+                f"{adapter}: the adapter changes {target}, which its base does not hold under that "
+                f"name (another model, or a tied output embedding); {_HOW}"
+            )
+        _check_change(f"{adapter}: {target}", shapes[target], change, rank)
         changes[target] = change
-    known = {factor.name for change in changes.values() for factor in (change.down, change.up)}
-    if odd := [name for name in stored if name not in known]:
+        odd -= {down.name, up.name}
+    if odd:
         raise InputError(
             f"{adapter}: the adapter holds {len(odd)} tensors that are not a low-rank change: "
-            f"{name_list(odd)}; {_HOW}"
+            f"{name_list(sorted(odd))}; {_HOW}"
         )
     if not changes:
         raise InputError(f"{adapter}: the adapter changes no tensor")
@@ -149,13 +137,12 @@ def other_base(adapter: Path, base: Checkpoint) -> str | None:
     if not isinstance(stated, str) or not stated.strip("/"):
         return None
     path = Path(stated)
-    if path.exists() and path.resolve() == base.path.resolve():
-        return None
     reference = base.name.partition("+")[0].partition("@")[0]
-    names = {Path(text).name.lower() for text in (reference, str(base.path))}
+    names = {Path(reference).name.lower(), base.path.name.lower()}
     if base.path.parent.name == "snapshots":
         names.add(base.path.parents[1].name.rpartition("--")[2].lower())
-    if path.name.lower() in names:
+    is_same = path.exists() and path.resolve() == base.path.resolve()
+    if is_same or path.name.lower() in names:
         return None
     return (
         f"{adapter}: its config says that it was trained on {stated}, and it is added to "
@@ -164,11 +151,7 @@ def other_base(adapter: Path, base: Checkpoint) -> str | None:
 
 
 def unsupported_kind(config: Mapping[str, Any]) -> str | None:
-    """Return what makes an adapter more than low-rank changes of whole tensors; None for nothing.
-
-    Args:
-        config: its ``adapter_config.json``.
-    """
+    """Return what in its config makes an adapter more than low-rank changes; None for nothing."""
     problems = []
     if config.get("peft_type") != "LORA":
         problems.append(f"peft_type is {config.get('peft_type')!r}, not 'LORA'")
@@ -185,33 +168,26 @@ def unsupported_kind(config: Mapping[str, Any]) -> str | None:
 def read_adapter_config(adapter: Path) -> dict[str, Any]:
     """Return what ``adapter_config.json`` says, of an adapter of any kind.
 
-    Raises:
-        InputError: where it is missing or damaged.
+    Raises `InputError` where it is missing or damaged.
     """
-    path = adapter / ADAPTER_CONFIG
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
         if not isinstance(config, dict):
             raise ValueError("it is not a mapping")
         if config.get("peft_type") == "LORA":
-            config["r"] = _number(config, "r", int(config["r"]))
-            config["lora_alpha"] = _number(config, "lora_alpha", float(config["lora_alpha"]))
+            rank, alpha = int(config["r"]), float(config["lora_alpha"])
+            if rank < 1 or not math.isfinite(alpha):
+                raise ValueError(f"r is {config['r']} and lora_alpha is {config['lora_alpha']}")
+            config |= {"r": rank, "lora_alpha": alpha}
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InputError(f"{adapter}: no readable {ADAPTER_CONFIG}: {error}") from error
     return config
 
 
-def _number(config: Mapping[str, Any], key: str, value: Any) -> Any:
-    if not math.isfinite(value) or (key == "r" and value < 1):
-        raise ValueError(f"{key} is {config[key]}")
-    return value
-
-
 def read_adapter_tensors(adapter: Path) -> dict[str, StoredTensor]:
     """Return name -> place of the tensors of an adapter of any kind.
 
-    Raises:
-        InputError: where the file is missing or damaged.
+    Raises `InputError` where the file is missing or damaged.
     """
     file = adapter / ADAPTER_WEIGHTS
     if not file.is_file():
@@ -241,27 +217,16 @@ def _pattern(
     return default
 
 
-def _check_change(
-    adapter: Path,
-    target: str,
-    shapes: Mapping[str, tuple[int, ...]],
-    change: LowRankChange,
-    rank: int,
-) -> None:
+def _check_change(where: str, wanted: tuple[int, ...], change: LowRankChange, rank: int) -> None:
     down, up = change.down.shape, change.up.shape
-    if target not in shapes:
-        raise InputError(
-            f"{adapter}: the adapter changes {target}, which its base does not hold under that "
-            f"name (another model, or a tied output embedding); {_HOW}"
-        )
     if len(down) != 2 or len(up) != 2 or down[0] != rank or up[1] != rank:
         raise InputError(
-            f"{adapter}: {target}: lora_A {list(down)} and lora_B {list(up)} are not of the "
-            f"config's rank {rank}"
+            f"{where}: lora_A {list(down)} and lora_B {list(up)} are not of the config's rank "
+            f"{rank}"
         )
     shape = (down[1], up[0]) if change.transposed else (up[0], down[1])
-    if shape != shapes[target]:
+    if shape != wanted:
         raise InputError(
-            f"{adapter}: {target}: the change is {list(shape)} and the weight is "
-            f"{list(shapes[target])}; it was trained on another model"
+            f"{where}: the change is {list(shape)} and the weight is {list(wanted)}; it was "
+            "trained on another model"
         )

@@ -22,32 +22,19 @@ from layerswap_method.errors import InputError, first_line
 if TYPE_CHECKING:
     import torch
 
+FLOATS = ("F64", "F32", "F16", "BF16")
+"""What weights may be stored as, the widest first; integers and smaller floats are quantised."""
+
 TORCH_NAMES: Mapping[str, str] = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E8M0": "float8_e8m0fnu",
-    "C64": "complex64",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U64": "uint64",
-    "U32": "uint32",
-    "U16": "uint16",
-    "U8": "uint8",
-    "BOOL": "bool",
+    **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"},
+    **{"F8_E5M2": "float8_e5m2", "F8_E4M3": "float8_e4m3fn", "F8_E8M0": "float8_e8m0fnu"},
+    **{"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8"},
+    **{"U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8"},
+    **{"C64": "complex64", "BOOL": "bool"},
 }
 """Name of a dtype in safetensors -> in torch; packed ones (F4, F6) are not there."""
 
 STORED_NAMES = {torch_name: name for name, torch_name in TORCH_NAMES.items()}
-"""Name of a dtype in torch -> in safetensors."""
-
-FLOATS = ("F64", "F32", "F16", "BF16")
-"""What weights may be stored as, the widest first; integers and smaller floats are quantised."""
 
 _BLOCK = 1 << 18
 """Values of a tensor that are read and computed at a time, about: they stay in the caches."""
@@ -62,47 +49,38 @@ Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where the bytes of one tensor are."""
+    """Where the bytes of one tensor are: `nbytes` from byte `offset` of a safetensors file on.
+
+    The path has no links, `stamp` is the state of the file when its header was read, and `dtype` is
+    as safetensors writes it, such as `BF16`.
+    """
 
     file: Path
-    """The safetensors file; absolute, without links."""
-
     stamp: Stamp
-    """State of the file when its header was read."""
-
     name: str
-    """Name of the tensor in the file."""
-
     offset: int
-    """First byte of the tensor in the file."""
-
     nbytes: int
     shape: tuple[int, ...]
     dtype: str
-    """Its dtype as safetensors writes it, such as `BF16`."""
 
     @property
     def torch_name(self) -> str:
-        """Return what torch calls its dtype; safetensors' name where torch has none."""
+        """What torch calls the dtype; safetensors' name where torch has none."""
         return TORCH_NAMES.get(self.dtype, self.dtype)
 
     @property
     def itemsize(self) -> int:
-        """Return the bytes of one value."""
+        """Bytes of one value."""
         return self.nbytes // (math.prod(self.shape) or 1)
 
     @property
     def rows(self) -> int:
-        """Return the length of the first dimension; a tensor of no dimensions has one row."""
+        """Length of the first dimension; a tensor of no dimensions has one row."""
         return self.shape[0] if self.shape else 1
 
 
 def file_stamp(file: Path) -> Stamp:
-    """Return the state of a file.
-
-    Raises:
-        InputError: if it is gone.
-    """
+    """Return the state of a file."""
     try:
         return _stamp(file.stat())
     except OSError as error:
@@ -114,15 +92,17 @@ def _stamp(state: os.stat_result) -> Stamp:
     return state.st_mtime_ns, state.st_ctime_ns, state.st_ino
 
 
+def check_unchanged(file: Path, stamp: Stamp, current: Stamp | None = None) -> None:
+    """Compare the state of a file (`current`, or what it is now) with that of its header."""
+    if (current or file_stamp(file)) != stamp:
+        raise InputError(f"{file}: the weights were rewritten while they were in use")
+
+
 def read_header(file: Path, called: str | None = None) -> dict[str, StoredTensor]:
-    """Return tensor name -> place, in the order of the names.
+    """Return tensor name -> place in a safetensors file, in the order of the names.
 
-    Args:
-        file: a safetensors file.
-        called: how messages begin; the path of the file where it is None.
-
-    Raises:
-        InputError: for a file that is gone, cut short or damaged, as safetensors says.
+    Messages begin with `called`, or with the path. Raises `InputError` for a file that is gone, cut
+    short or damaged, as safetensors says.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -138,59 +118,30 @@ def read_header(file: Path, called: str | None = None) -> dict[str, StoredTensor
         what = f"{called or f'{file}:'} is damaged ({reason})"
         raise InputError(f"{what}; download or copy it again") from error
     entries.pop("__metadata__", None)
-    return {
-        name: StoredTensor(
-            file=file,
-            stamp=stamp,
-            name=name,
-            offset=8 + length + entry["data_offsets"][0],
-            nbytes=entry["data_offsets"][1] - entry["data_offsets"][0],
-            shape=tuple(entry["shape"]),
-            dtype=entry["dtype"],
+    tensors = {}
+    for name, entry in sorted(entries.items()):
+        begin, end = entry["data_offsets"]
+        shape, dtype = tuple(entry["shape"]), entry["dtype"]
+        tensors[name] = StoredTensor(
+            file, stamp, name, 8 + length + begin, end - begin, shape, dtype
         )
-        for name, entry in sorted(entries.items())
-    }
-
-
-def check_unchanged(file: Path, stamp: Stamp) -> None:
-    """Compare a file with the stamp that it had when its header was read.
-
-    Raises:
-        InputError: if it was written anew since.
-    """
-    if file_stamp(file) != stamp:
-        raise InputError(f"{file}: the weights were rewritten while they were in use")
+    return tensors
 
 
 @contextmanager
 def open_stored(tensor: StoredTensor) -> Iterator[IO[bytes]]:
-    """Yield the tensor's file, unbuffered.
-
-    Raises:
-        InputError: if it is gone, or was written anew since the header was read.
-    """
+    """Yield the tensor's file, unbuffered, if it was not written anew since its header was read."""
     try:
         opened = tensor.file.open("rb", buffering=0)
     except OSError as error:
         raise InputError(f"{tensor.file}: the weights are gone: {error.strerror}") from error
     with opened:
-        if _stamp(os.fstat(opened.fileno())) != tensor.stamp:
-            raise InputError(f"{tensor.file}: the weights were rewritten while they were in use")
+        check_unchanged(tensor.file, tensor.stamp, _stamp(os.fstat(opened.fileno())))
         yield opened
 
 
 def read_into(opened: IO[bytes], tensor: StoredTensor, start: int, view: memoryview) -> None:
-    """Fill `view` with the tensor's bytes from byte `start` on.
-
-    Args:
-        opened: what `open_stored` gave.
-        tensor: the tensor.
-        start: 0 is the tensor's first byte.
-        view: a view of bytes.
-
-    Raises:
-        InputError: if the file ends before, or cannot be read.
-    """
+    """Fill `view` with the tensor's bytes from byte `start` on; `opened` is `open_stored`'s."""
     done = 0
     try:
         while done < len(view):
@@ -205,10 +156,8 @@ def read_into(opened: IO[bytes], tensor: StoredTensor, start: int, view: memoryv
 def read_rows(tensor: StoredTensor, rows: slice = slice(None)) -> torch.Tensor:
     """Return rows (numbers of the first dimension, in steps of 1) of a tensor, as stored.
 
-    The memory is the caller's. A tensor of no dimensions has one row and is returned as such.
-
-    Raises:
-        InputError: if the file is gone, cut short, or was written anew, or for a packed dtype.
+    The memory is the caller's. A tensor of no dimensions is returned as one row. Raises
+    `InputError` if the file is gone, cut short or was written anew, or for a packed dtype.
     """
     import torch
 
@@ -222,21 +171,12 @@ def read_rows(tensor: StoredTensor, rows: slice = slice(None)) -> torch.Tensor:
 
 
 def read_tensor(tensor: StoredTensor) -> torch.Tensor:
-    """Return a stored tensor whole.
-
-    Raises:
-        InputError: as `read_rows`.
-    """
+    """Return a stored tensor whole. Raises `InputError` as `read_rows`."""
     return read_rows(tensor).view(tensor.shape)
 
 
 def row_blocks(shape: Sequence[int], rows: slice = slice(None)) -> Iterator[slice]:
-    """Yield the blocks of `rows`, each a range in steps of 1 that is read and computed at a time.
-
-    Args:
-        shape: shape of the whole tensor; one of no dimensions has one row.
-        rows: a range in steps of 1.
-    """
+    """Yield the ranges of `rows` of a tensor of `shape` that are read and computed at a time."""
     start, stop, _ = rows.indices(shape[0] if shape else 1)
     width = max(1, math.prod(shape[1:]))
     step = max(1, _BLOCK // width)
@@ -247,11 +187,7 @@ def row_blocks(shape: Sequence[int], rows: slice = slice(None)) -> Iterator[slic
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """Return the dtype that torch has under `name`.
-
-    Raises:
-        InputError: if it has none.
-    """
+    """Return the dtype that torch has under `name`. Raises `InputError` if it has none."""
     import torch
 
     found: Any = getattr(torch, name, None)
@@ -262,11 +198,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 @functools.lru_cache(maxsize=64)
 def same_content(one: StoredTensor, other: StoredTensor) -> bool:
-    """Return whether two tensors are alike: dtype, shape and every byte.
-
-    Raises:
-        InputError: if a file is gone, or was written anew since its header was read.
-    """
+    """Return whether two tensors are alike: dtype, shape and every byte."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     size = min(1 << 20, one.nbytes)

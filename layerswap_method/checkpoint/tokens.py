@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,8 +13,7 @@ from layerswap_method.errors import InputError
 FILE = "tokenizer.json"
 
 
-@dataclass(frozen=True)
-class Vocabulary:
+class Vocabulary(NamedTuple):
     """The tokens of one checkpoint."""
 
     tokens: Mapping[str, int]
@@ -26,27 +24,17 @@ class Vocabulary:
 
 
 class TokenMatch(NamedTuple):
-    """How the tokens of one vocabulary lie in another one."""
+    """How many tokens of one vocabulary another one has at the same id, at another, or not."""
 
     same_id: int
-    """Number of tokens that the other one has at the same id."""
-
     other_id: int
-    """Number of tokens that the other one has at another id."""
-
     missing: int
-    """Number of tokens that the other one does not have."""
 
 
 def read_vocabulary(name: str, folder: Path) -> Vocabulary | None:
     """Return the vocabulary in `folder`; None where no ``tokenizer.json`` is there.
 
-    Args:
-        name: how messages begin.
-        folder: the checkpoint.
-
-    Raises:
-        InputError: for a file that is damaged.
+    Raises `InputError`, which begins with `name`, for a file that is damaged.
     """
     file = folder / FILE
     if not file.is_file():
@@ -54,9 +42,9 @@ def read_vocabulary(name: str, folder: Path) -> Vocabulary | None:
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
         vocab = document["model"]["vocab"]
-        # Unigram models list [token, score], the others map token -> id.
-        pairs = vocab.items() if isinstance(vocab, dict) else zip(*_numbered(vocab), strict=True)
-        tokens = {str(token): int(number) for token, number in pairs}
+        if not isinstance(vocab, dict):  # Unigram models list [token, score]
+            vocab = {entry[0]: number for number, entry in enumerate(vocab)}
+        tokens = {str(token): int(number) for token, number in vocab.items()}
         listed = document.get("added_tokens") or []
         added = {str(entry["content"]): int(entry["id"]) for entry in listed}
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
@@ -78,19 +66,14 @@ def token_conflicts(givers: Sequence[Checkpoint]) -> tuple[list[str], list[str]]
     """Return (errors, warnings) about rows of the vocabularies that stand for different tokens.
 
     An average of such rows mixes unrelated words. Where only added or special tokens differ, as
-    in published experts that renamed reserved tokens, it is a warning.
-
-    Args:
-        givers: the checkpoints whose vocabulary rows are averaged; one alone has no conflict.
-
-    Raises:
-        InputError: for a tokenizer that is damaged.
+    in published experts that renamed reserved tokens, it is a warning. `givers` are the checkpoints
+    whose vocabulary rows are averaged.
     """
     errors, warnings = [], []
-    first, *others = givers
     ours: Vocabulary | None = None
-    for other in others:
-        files = [checkpoint.path / FILE for checkpoint in (first, other)]
+    for other in givers[1:]:
+        first = givers[0]
+        files = [model.path / FILE for model in (first, other)]
         if not all(file.is_file() for file in files):
             continue
         if files[0].read_bytes() == files[1].read_bytes():
@@ -105,10 +88,10 @@ def token_conflicts(givers: Sequence[Checkpoint]) -> tuple[list[str], list[str]]
             for token, number in ours.tokens.items()
             if by_id.get(number, token) != token
         ]
-        added = ours.added | theirs.added
-        plain = [pair for pair in differing if not {pair[1], pair[2]} & added]
         if not differing:
             continue
+        added = ours.added | theirs.added
+        plain = [row for row in differing if not added.intersection(row[1:])]
         shown = name_list([f"{number} is {a!r} and {b!r}" for number, a, b in plain or differing])
         pair = f"{first.name} and {other.name} have different tokens at {len(differing)} ids"
         if plain:
@@ -123,7 +106,3 @@ def token_conflicts(givers: Sequence[Checkpoint]) -> tuple[list[str], list[str]]
                 "their rows and the tokenizer of its base_model"
             )
     return errors, warnings
-
-
-def _numbered(vocab: list[list[object]]) -> tuple[list[object], range]:
-    return [entry[0] for entry in vocab], range(len(vocab))

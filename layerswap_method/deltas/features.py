@@ -44,13 +44,7 @@ _DBRX_DOWN = re.compile(r"\.ffn\.experts\.mlp\.w2$")
 def input_axis(name: str, ndim: int, model_type: str) -> int | None:
     """Return the axis of the input features; None where the last axis is one feature.
 
-    Args:
-        name: the tensor's name in its file.
-        ndim: its number of axes.
-        model_type: of the transformers config, or of its text config.
-
-    Raises:
-        InputError: for a tensor of more than five axes.
+    `name` is the tensor's in its file, `model_type` that of the config or of its text config.
     """
     if ndim < 2 or (ndim == 2 and _EXPERT_BIAS.search(name)):
         return None
@@ -79,31 +73,24 @@ def _output_axis(ndim: int, axis: int) -> int:
 
 @dataclass(frozen=True)
 class FeatureLayout:
-    """A stored tensor as matrices below each other, and how their features run.
+    """A stored tensor as matrices of torch rows x columns below each other, in the file's order.
 
-    Blocks of consecutive rows are what a file gives.
+    `across`: a feature is a column of one matrix, its MAV the mean over the rows; else it is a row.
     """
 
     matrices: int
-    """Number of matrices that are stored one after the other; each has features of its own."""
-
     rows: int
-    """Number of torch rows of each matrix, in the order of the file."""
-
     columns: int
-    """Number of values of a row."""
-
     across: bool
-    """True: a feature is a column, its MAV the mean over the rows. False: it is a row."""
 
     @property
     def features(self) -> int:
-        """Return the number of features."""
+        """Number of features of all matrices."""
         return self.matrices * (self.columns if self.across else self.rows)
 
     @property
     def width(self) -> int:
-        """Return the number of values of a feature."""
+        """Number of values of a feature."""
         return self.rows if self.across else self.columns
 
 

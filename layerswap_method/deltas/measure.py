@@ -13,23 +13,21 @@ import torch
 from layerswap_method.deltas.pair import DeltaPair, not_finite, read_deltas
 from layerswap_method.errors import InputError
 
+T = TypeVar("T")
+NameProgress = Callable[[Sequence[str]], Iterable[str]]
+"""Yields the names it is given, and may count them for a bar."""
+
 _CACHED = 32
 """Number of results that are cached. The largest, the features of an 8B model, take 5 MB."""
 
 _cache: dict[Hashable, Any] = {}
-
-T = TypeVar("T")
 
 
 def cached(key: Hashable, compute: Callable[[], T]) -> T:
     """Return the result under `key`, computed where it is not cached; the oldest one used goes.
 
     A study measures the same changes with many thresholds and weights, and each pass reads two
-    whole checkpoints.
-
-    Args:
-        key: what the result depends on, with the name of what is measured.
-        compute: makes the result.
+    whole checkpoints. The key has the name of what is measured and all that it depends on.
     """
     result: T = _cache.pop(key) if key in _cache else compute()
     _cache[key] = result
@@ -39,13 +37,9 @@ def cached(key: Hashable, compute: Callable[[], T]) -> T:
 
 
 def for_each_tensor(names: Iterable[str], compute: Callable[[str], T]) -> Iterator[tuple[str, T]]:
-    """Yield every name with what `compute` makes of it, in order.
+    """Yield every name with what `compute` makes of it in a thread, in order.
 
     As many tensors are worked on at a time as torch uses threads; each of them has one.
-
-    Args:
-        names: names of tensors, taken as they are needed.
-        compute: runs in a thread.
     """
     threads = torch.get_num_threads()
     waiting: deque[tuple[str, Future[T]]] = deque()
@@ -69,9 +63,6 @@ def feature_mav(pair: DeltaPair, name: str) -> torch.Tensor:
 
     ``MAV_i = mean_o |expert[o, i] - base[o, i]|`` (arXiv 2410.01335, section 3.2), in the order of
     `features.FeatureLayout`; summed in float32 in a block of rows and in float64 between blocks.
-
-    Raises:
-        InputError: for files that are gone, cut short, or were written anew.
     """
     layout = pair.layout(name)
     totals = torch.zeros(layout.features, dtype=torch.float64)
@@ -83,11 +74,7 @@ def feature_mav(pair: DeltaPair, name: str) -> torch.Tensor:
 
 
 def feature_mavs(pair: DeltaPair) -> Mapping[str, torch.Tensor]:
-    """Return tensor -> `feature_mav`; both checkpoints are read once in a process.
-
-    Raises:
-        InputError: as `feature_mav`.
-    """
+    """Return tensor -> `feature_mav`; both checkpoints are read once in a process."""
 
     def compute() -> dict[str, torch.Tensor]:
         return dict(for_each_tensor(pair.names, lambda name: feature_mav(pair, name)))
@@ -95,36 +82,25 @@ def feature_mavs(pair: DeltaPair) -> Mapping[str, torch.Tensor]:
     return cached(("features", pair.identity), compute)
 
 
-def mean_feature_mav(
-    pair: DeltaPair, progress: Callable[[Sequence[str]], Iterable[str]] = iter
-) -> float:
+def mean_feature_mav(pair: DeltaPair, progress: NameProgress = iter) -> float:
     """Return the average MAV for all features in all deltas of an expert (section 5.1).
 
     "The resulting weight of each expert is the inverse of the average MAV for all rows in all
     W_delta for that expert." Pooled are all features (the paper's rows) of all parameters, one-
     and two-dimensional, inside and outside the decoder layers, each one once whatever its length;
     buffers are left out, a tied embedding counts once.
-
-    Args:
-        pair: the expert and its base.
-        progress: yields the names it is given, and may count them for a bar.
-
-    Raises:
-        InputError: as `feature_mav`, or for weights that are not finite.
     """
-
-    def absolute(name: str) -> float:
-        # A tensor's features are equally long, so the sum of their means is the sum of all its
-        # values over that length.
-        return math.fsum(float(block.delta.abs_().sum()) for block in read_deltas(pair, name))
 
     def compute() -> float:
         total, count = 0.0, 0
-        for name, values in for_each_tensor(progress(pair.names), absolute):
-            if not math.isfinite(values):
+        sums = for_each_tensor(progress(pair.names), lambda name: _absolute_sum(pair, name))
+        for name, absolute in sums:
+            if not math.isfinite(absolute):
                 raise not_finite(pair, name)
+            # A tensor's features are equally long, so the sum of their means is that of all its
+            # values over that length.
             layout = pair.layout(name)
-            total += values / max(1, layout.width)
+            total += absolute / max(1, layout.width)
             count += layout.features
         if not count:
             raise InputError(f"{pair.expert} and {pair.base} hold no weights in common")
@@ -134,24 +110,15 @@ def mean_feature_mav(
 
 
 def relative_norms(
-    experts: Sequence[tuple[DeltaPair, float]],
-    names: Sequence[str],
-    progress: Callable[[Sequence[str]], Iterable[str]] = iter,
+    experts: Sequence[tuple[DeltaPair, float]], names: Sequence[str], progress: NameProgress = iter
 ) -> dict[str, float]:
     """Return tensor -> ``||sum_i(share_i W_delta_i)|| / ||W_base||``, Frobenius, in float64.
 
-    A tensor that is all zero in the base counts with the norm of its change.
-
-    Args:
-        experts: experts of one base with their shares of a soup.
-        names: names of tensors.
-        progress: as in `mean_feature_mav`.
-
-    Raises:
-        InputError: as `mean_feature_mav`.
+    `experts` are of one base, with their shares of a soup. A tensor that is all zero in the base
+    counts with the norm of its change.
     """
 
-    def norms(name: str) -> tuple[float, float]:
+    def squares(name: str) -> tuple[float, float]:
         change = weight = 0.0
         for blocks in zip(*(read_deltas(pair, name) for pair, _ in experts), strict=True):
             shares = zip(blocks, (share for _, share in experts), strict=True)
@@ -161,17 +128,18 @@ def relative_norms(
         return change, weight
 
     def compute() -> dict[str, float]:
-        found = {}
-        for name, (change, weight) in for_each_tensor(progress(names), norms):
+        norms = {}
+        for name, (change, weight) in for_each_tensor(progress(names), squares):
             if not math.isfinite(change + weight):
                 pairs = [pair for pair, _ in experts]
-                bad = (p for p in pairs if not math.isfinite(norms_of_one(p, name)))
+                bad = (pair for pair in pairs if not math.isfinite(_absolute_sum(pair, name)))
                 raise not_finite(next(bad, pairs[0]), name)
-            found[name] = math.sqrt(change) / (math.sqrt(weight) if weight > 0 else 1.0)
-        return found
-
-    def norms_of_one(pair: DeltaPair, name: str) -> float:
-        return math.fsum(float(block.delta.abs_().sum()) for block in read_deltas(pair, name))
+            norms[name] = math.sqrt(change) / (math.sqrt(weight) if weight > 0 else 1.0)
+        return norms
 
     identities = tuple((pair.identity, share) for pair, share in experts)
     return cached(("norms", tuple(names), identities), compute)
+
+
+def _absolute_sum(pair: DeltaPair, name: str) -> float:
+    return math.fsum(float(block.delta.abs_().sum()) for block in read_deltas(pair, name))

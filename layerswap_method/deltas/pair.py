@@ -39,53 +39,41 @@ UNRELATED = 0.7
 
 
 class DeltaBlock(NamedTuple):
-    """Consecutive rows of a tensor, as [rows, columns] of its `FeatureLayout`."""
+    """Consecutive rows of a tensor, as [rows, columns] of its `FeatureLayout`.
+
+    `first` is the number of the first row, counted through all matrices of the tensor. `expert`
+    (without an adapter's change) and `base` are in the dtypes of the files. `delta` is expert minus
+    base, float32, an adapter's change included; the caller may change it.
+    """
 
     first: int
-    """Number of the first row, counted through all matrices of the tensor."""
-
     expert: torch.Tensor
-    """The expert's values in the dtype of the file, without an adapter's change."""
-
     base: torch.Tensor
-    """The base's values in the dtype of the file."""
-
     delta: torch.Tensor
-    """Expert minus base, float32, an adapter's change included; the caller may change it."""
 
 
 @dataclass(frozen=True)
 class DeltaPair:
-    """An expert and its base that hold the same tensors."""
+    """An expert and its base that hold the same tensors.
+
+    `expert` and `base` are their names; (text) `model_type`, `architecture`, `folder` and
+    `num_layers` are the base's. `names` are the weights that both hold, in the order of the base's
+    files, without buffers; `changes` are what the expert's adapter adds, by name.
+    """
 
     expert: str
-    """Name of the expert, for messages."""
-
     base: str
-    """Name of the base, for messages."""
-
     model_type: str
-    """Model type in the base's config, the text model's where there are several."""
-
     architecture: str
-    """Class name in the base's config."""
-
     folder: Path
-    """Folder of the base's checkpoint."""
-
     num_layers: int | None
-    """Number of decoder layers; None where nothing says it."""
-
     names: tuple[str, ...]
-    """Every weight that both hold, in the order of the base's files; buffers are left out."""
-
     expert_tensors: Mapping[str, StoredTensor]
     base_tensors: Mapping[str, StoredTensor]
     changes: Mapping[str, LowRankChange]
-    """Name -> what the expert's adapter adds; empty without one."""
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor."""
+        """Return the shape of a tensor in the base."""
         return self.base_tensors[name].shape
 
     def expert_dtype(self, name: str) -> torch.dtype | None:
@@ -109,7 +97,7 @@ class DeltaPair:
 
     @cached_property
     def identity(self) -> object:
-        """Return what tells the pair from every other: files with their states, and their rows."""
+        """What tells the pair from every other: files with their states, and their rows."""
         sides = (self.expert_tensors.values(), self.base_tensors.values())
         stored = (frozenset((each.file, each.stamp) for each in side) for side in sides)
         # Names and rows follow from the configs as well, and files may be links of several models.
@@ -117,16 +105,11 @@ class DeltaPair:
 
 
 def open_pair(expert: ModelFiles, base: ModelFiles) -> DeltaPair:
-    """Return an expert and its base, checked against each other.
+    """Return an expert (a checkpoint, or an adapter on one) and its base, a checkpoint.
 
-    Args:
-        expert: a checkpoint, or an adapter on one.
-        base: a checkpoint without an adapter.
-
-    Raises:
-        InputError: with every problem of the first kind found: files that do not read, quantised
-            weights, tensors that one side lacks, other shapes or vocabularies, an adapter of
-            another model; or a base that is not the expert's.
+    Raises `InputError` with every problem of the first kind: files that do not read, quantised
+    weights, tensors that one side lacks, other shapes or vocabularies, an adapter of another model;
+    or a base that is not the expert's.
     """
     if base.adapter is not None:
         raise InputError(f"{base.name}: the base has an adapter; merge it into a folder first")
@@ -164,13 +147,7 @@ def open_pair(expert: ModelFiles, base: ModelFiles) -> DeltaPair:
 def read_deltas(pair: DeltaPair, name: str, values: int | None = None) -> Iterator[DeltaBlock]:
     """Yield the blocks of one tensor, never of two of its matrices at once.
 
-    Args:
-        pair: the expert and its base.
-        name: the tensor.
-        values: end after about so many values; None reads the whole tensor.
-
-    Raises:
-        InputError: if a file is gone, cut short, or was written anew since it was opened.
+    It ends after about so many `values`; None reads the whole tensor.
     """
     layout = pair.layout(name)
     shape = (layout.matrices * layout.rows, layout.columns)

@@ -1,4 +1,4 @@
-"""How a model is written in another shape: a table of names, places and factors.
+"""How a model is written in another shape: a table of names, places and factors by axis.
 
 Steps (`steps.py`) only change this table. `make` then makes one tensor at a time, so the memory of
 one tensor is enough for any model, and what no step changes is copied from file to file.
@@ -9,50 +9,98 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, name_list
 from layerswap_method.checkpoint.config import ModelShape, read_shape
 from layerswap_method.errors import InputError
-from layerswap_method.harmonize.axes import (
-    EMBEDDING,
-    HEAD,
-    LAYER_TENSORS,
-    NORM,
-    Axis,
-    axes_of,
-    shape_of,
-)
 from layerswap_method.tensor_names import split_layer
 
 ZEROS = -1
 """A place that holds zeros."""
 
+EMBEDDING, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
+
+Axis = (
+    Literal["vocab", "writes", "reads", "norm", "final_norm", "neurons"]
+    | Literal["queries", "keys", "values", "attended", "head"]
+)
+"""What an axis counts.
+
+`writes`: values that a tensor adds to the residual stream. `reads`: values of the normed residual
+stream that it takes in. `norm`, `final_norm`: weights of a norm, one for each value of the residual
+stream. `queries`, `keys`, `values`: values of all heads, one head after the other; the query heads
+of one key-value head stand together. `attended`: what all query heads give. `head`: values of one
+head, the same for all. `neurons`: of the MLP.
+"""
+
+_AXES: dict[str, tuple[Axis, ...]] = {
+    "model.embed_tokens": ("vocab", "writes"),
+    "self_attn.q_proj": ("queries", "reads"),
+    "self_attn.k_proj": ("keys", "reads"),
+    "self_attn.v_proj": ("values", "reads"),
+    "self_attn.q_norm": ("head",),
+    "self_attn.k_norm": ("head",),
+    "self_attn.o_proj": ("writes", "attended"),
+    "mlp.gate_proj": ("neurons", "reads"),
+    "mlp.up_proj": ("neurons", "reads"),
+    "mlp.down_proj": ("writes", "neurons"),
+    "input_layernorm": ("norm",),
+    "post_attention_layernorm": ("norm",),
+    "model.norm": ("final_norm",),
+    "lm_head": ("vocab", "reads"),
+}
+"""Module, without its layer -> what the axes of its weight count; a bias has the first of them."""
+
+_NOT_IN_EVERY_LAYER = ("model.", "lm_head", "self_attn.q_norm", "self_attn.k_norm")
+
+_LAYER_TENSORS = frozenset(
+    f"{module}.weight" for module in _AXES if not module.startswith(_NOT_IN_EVERY_LAYER)
+)
+"""What follows the layer's number in the names of the tensors that every layer has."""
+
+
+def axes_of(name: str) -> tuple[Axis, ...]:
+    """Return what the axes of a tensor count. Raises for a tensor that no known model has."""
+    module, _, kind = split_layer(name)[1].rpartition(".")
+    axes = _AXES.get(module)
+    if axes is not None and kind == "weight":
+        return axes
+    if axes is not None and kind == "bias" and module.endswith("_proj"):
+        return axes[:1]
+    raise InputError(f"{name}: no tensor of Llama, Mistral, Qwen2 or Qwen3 has this name")
+
+
+def shape_of(name: str, shape: ModelShape) -> tuple[int, ...]:
+    """Return the shape that a tensor has in a model of `shape`. Raises as `axes_of`."""
+    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    sizes: Mapping[Axis, int] = {
+        **{"vocab": shape.vocab, "writes": shape.hidden, "reads": shape.hidden},
+        **{"norm": shape.hidden, "final_norm": shape.hidden, "neurons": shape.intermediate},
+        **{"queries": queries, "attended": queries, "keys": keys, "values": keys},
+        "head": shape.head_dim,
+    }
+    return tuple(sizes[axis] for axis in axes_of(name))
+
 
 @dataclass(frozen=True)
 class Conversion:
-    """A model and what becomes of it."""
+    """A model and what becomes of it: a result of `shape`, and `notes`, a sentence a step.
+
+    `origins`: tensor of the result -> tensor of the model that it is made of; no head where it is
+    tied. `index`: axis -> for each place of the result the model's place, or `ZEROS`. `factors`:
+    axis -> what every tensor that has it is multiplied by. `zeros`: tensors that are zero.
+    """
 
     name: str
     shape: ModelShape
-    """Sizes and settings of the result."""
-
     origins: Mapping[str, str] = field(repr=False)
-    """Tensor of the result -> tensor of the model that it is made of; no head where it is tied."""
-
     index: Mapping[Axis, Sequence[int]] = field(default_factory=dict, repr=False)
-    """Axis -> for each place of the result the model's place, or `ZEROS`."""
-
     factors: Mapping[Axis, float] = field(default_factory=dict)
-    """Axis -> what every tensor that has it is multiplied by."""
-
     zeros: frozenset[str] = frozenset()
-    """Tensors of the result that are zero."""
-
     notes: tuple[str, ...] = ()
-    """What was done, a sentence a step, for the log and the record."""
 
     def after(self, note: str, *, sizes: Mapping[str, Any], **changes: Any) -> Conversion:
         """Return the conversion with one more step: new fields of the shape, and `changes`.
@@ -66,20 +114,14 @@ class Conversion:
 
     def is_copy(self, name: str) -> bool:
         """Return whether a tensor of the result is a tensor of the model as it is."""
-        axes = axes_of(name)
-        indexed = any(axis in self.index for axis in axes)
+        indexed = any(axis in self.index for axis in axes_of(name))
         return name not in self.zeros and not indexed and self._factor(name) == 1
 
     def make(self, name: str, origin: torch.Tensor) -> torch.Tensor:
-        """Return a tensor of the result; values that are not multiplied keep their bits.
+        """Return a tensor of the result, of the model's tensor `origins[name]`, not modified.
 
-        Args:
-            name: which tensor.
-            origin: the model's tensor `origins[name]`; not modified.
-
-        Returns:
-            A tensor of its dtype where nothing is multiplied, else of float32 or float64, for the
-            caller to round once.
+        What is not multiplied keeps its bits and its dtype; what is multiplied is of float32 or
+        float64, for the caller to round once.
         """
         if name in self.zeros:
             return origin.new_zeros(shape_of(name, self.shape))
@@ -102,24 +144,23 @@ class Conversion:
 def read_conversion(checkpoint: Checkpoint) -> Conversion:
     """Return the conversion of a checkpoint to itself; only headers are read.
 
-    Raises:
-        InputError: for an architecture that is not known, or files that disagree with their config:
-            a tensor that is missing, unknown, or of another shape, in any layer.
+    Raises `InputError` for an architecture that is not known, or files that disagree with their
+    config: a tensor that is missing, unknown, or of another shape, in any layer.
     """
-    shape = read_shape(checkpoint.name, checkpoint.path, checkpoint.shapes)
-    names = [
-        name
-        for name in checkpoint.tensors
+    shape = read_shape(checkpoint)
+    tensors = {
+        name: sizes
+        for name, sizes in checkpoint.shapes.items()
         if not is_buffer(name) and not (shape.tied and is_head(name))
-    ]
-    problems = list(_problems(shape, {name: checkpoint.shapes[name] for name in names}))
+    }
+    problems = list(_problems(shape, tensors))
     if problems:
         raise InputError.from_problems(checkpoint.name, problems)
-    return Conversion(checkpoint.name, shape, {name: name for name in names})
+    return Conversion(checkpoint.name, shape, {name: name for name in tensors})
 
 
 def _problems(shape: ModelShape, tensors: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
-    of_layers = LAYER_TENSORS | {rest for layer, rest in map(split_layer, tensors) if layer == 0}
+    of_layers = _LAYER_TENSORS | {rest for layer, rest in map(split_layer, tensors) if layer == 0}
     wanted = [EMBEDDING, NORM, *([] if shape.tied else [HEAD])]
     for layer in range(shape.layers):
         wanted += [f"model.layers.{layer}.{rest}" for rest in sorted(of_layers)]
@@ -133,4 +174,4 @@ def _problems(shape: ModelShape, tensors: Mapping[str, tuple[int, ...]]) -> Iter
             yield error.message
             continue
         if sizes != expected:
-            yield (f"{name} is {list(expected)} by config.json, and the weights hold {list(sizes)}")
+            yield f"{name} is {list(expected)} by config.json, and the weights hold {list(sizes)}"

@@ -19,16 +19,9 @@ from layerswap_method.checkpoint.config import read_document
 from layerswap_method.checkpoint.differences import Row, differences, obstacles
 from layerswap_method.checkpoint.stored import STORED_NAMES, StoredTensor, read_tensor, torch_dtype
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.harmonize.axes import shape_of
-from layerswap_method.harmonize.common import common_shape, harmonized
-from layerswap_method.harmonize.conversion import Conversion, read_conversion
-from layerswap_method.harmonize.settings import config_of, with_rope
-from layerswap_method.output import (
-    HARMONIZE_FILE,
-    check_output,
-    output_folder,
-    temporary_output,
-)
+from layerswap_method.harmonize.conversion import Conversion, read_conversion, shape_of
+from layerswap_method.harmonize.settings import common_shape, config_of, harmonized, with_rope
+from layerswap_method.output import HARMONIZE_FILE, check_output, output_folder, temporary_output
 from layerswap_method.recipe.references import ModelFiles
 from layerswap_method.write.donor_files import copy_donor_files
 from layerswap_method.write.files import Bar, write_files, write_text
@@ -37,17 +30,16 @@ from layerswap_method.write.layout import SHARD_BYTES, PlannedTensor, copy_of, l
 
 @dataclass(frozen=True)
 class HarmonizeOptions:
-    """How models are harmonised."""
+    """How models are harmonised.
+
+    `align_depth` are the new layers of a model with fewer layers (None spreads them evenly),
+    `dtype` is torch's for all weights (None leaves each tensor its own). With `force` every model
+    gets the first one's RoPE, which changes the others' function.
+    """
 
     align_depth: tuple[int, ...] | None = None
-    """Layers that are new in a model with fewer layers; None spreads them evenly."""
-
     dtype: str | None = None
-    """torch dtype of all weights; None leaves each tensor its own."""
-
     force: bool = False
-    """Whether every model gets the first one's RoPE, which changes the others' function."""
-
     shard_bytes: int = SHARD_BYTES
 
 
@@ -57,24 +49,15 @@ def harmonize(
     options: HarmonizeOptions = HarmonizeOptions(),
     bar: Bar = lambda what, size: nullcontext(lambda count: None),
 ) -> Iterator[str]:
-    """Write every model in the common architecture; yield lines for the log.
+    """Write every model in the common architecture, in a folder below `out_path`; yield log lines.
 
     Each model's folder appears when it is whole. Everything is checked before the first is written.
-
-    Args:
-        models: two or more checkpoints; the first one's RoPE is kept under `force`.
-        out_path: the folder in which each model gets one of its own, as the user wrote it.
-        options: how they are harmonised.
-        bar: shows progress.
-
-    Raises:
-        InputError: for models that cannot be harmonised, naming each field and its values, or for
-            an output folder that cannot be.
-        LayerSwapError: where something cannot be written.
+    Raises `InputError` for models that cannot be harmonised, naming each field and its values, or
+    an output folder that cannot be; `LayerSwapError` where something cannot be written.
     """
     out = output_folder(out_path)
     checkpoints = _read(models)
-    folders = _folders(models, out)
+    folders = [out / name for name in _folder_names(models)]
     for folder in folders:
         check_output(folder, [model.folder for model in models])
     rows = differences(checkpoints)
@@ -95,7 +78,12 @@ def harmonize(
             _write(model, checkpoint, folder, others, options, bar)
         except OSError as error:
             raise LayerSwapError(f"{folder}: cannot be written: {error.strerror}") from error
-    yield from _advice([row for row in rows if row.field != "stored dtype" or not options.dtype])
+    left = [row for row in rows if row.remedy == "recipe"]
+    if options.dtype is not None:
+        left = [row for row in left if row.field != "stored dtype"]
+    if left:
+        yield "left to the recipe of a merge:"
+        yield from (f"  {row.field}: {row.advice}" for row in left)
 
 
 def _read(models: Sequence[ModelFiles]) -> list[Checkpoint]:
@@ -114,8 +102,8 @@ def _read(models: Sequence[ModelFiles]) -> list[Checkpoint]:
     return checkpoints
 
 
-def _folders(models: Sequence[ModelFiles], out: Path) -> list[Path]:
-    """Return the output folder of each model: named as the model, with its parent if need be."""
+def _folder_names(models: Sequence[ModelFiles]) -> list[str]:
+    """Return the name of each model's output folder: its own, with its parent's if need be."""
     paths = [Path(model.name.partition("@")[0]) for model in models]
     paths = [path if path.name not in ("", ".", "..") else path.resolve() for path in paths]
     counts = Counter(path.name for path in paths)
@@ -129,7 +117,7 @@ def _folders(models: Sequence[ModelFiles], out: Path) -> list[Path]:
             f"{', '.join(twice)}: two models would be written to the same folder; give each model "
             "once, and rename folders whose names are the same"
         )
-    return [out / name for name in names]
+    return names
 
 
 def _check_rows(checkpoints: Sequence[Checkpoint], rows: Sequence[Row], *, force: bool) -> None:
@@ -181,19 +169,10 @@ def _plan(model: Conversion, name: str, stored: StoredTensor, dtype: str | None)
     code = STORED_NAMES[dtype] if dtype is not None else stored.dtype
     if model.is_copy(name) and code == stored.dtype:
         return copy_of(name, stored)
-    shape = shape_of(name, model.shape)
+    shape, written = shape_of(name, model.shape), torch_dtype(dtype or stored.torch_name)
 
     def content(device: str) -> Iterator[memoryview]:
-        made = model.make(name, read_tensor(stored)).to(torch_dtype(dtype or stored.torch_name))
+        made = model.make(name, read_tensor(stored)).to(written)
         yield memoryview(made.contiguous().view(-1).view(torch.uint8).numpy().data)
 
-    nbytes = math.prod(shape) * torch_dtype(dtype or stored.torch_name).itemsize
-    return PlannedTensor(name, code, shape, nbytes, content)
-
-
-def _advice(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield what the recipe that merges the results must say."""
-    found = [row for row in rows if row.remedy == "recipe"]
-    if found:
-        yield "left to the recipe of a merge:"
-        yield from (f"  {row.field}: {row.advice}" for row in found)
+    return PlannedTensor(name, code, shape, math.prod(shape) * written.itemsize, content)

@@ -11,8 +11,7 @@ import math
 from collections.abc import Sequence
 
 from layerswap_method.errors import InputError
-from layerswap_method.harmonize.axes import EMBEDDING, HEAD, Axis, axes_of
-from layerswap_method.harmonize.conversion import ZEROS, Conversion
+from layerswap_method.harmonize.conversion import EMBEDDING, HEAD, ZEROS, Axis, Conversion, axes_of
 from layerswap_method.layer_lists import format_layers
 from layerswap_method.tensor_names import split_layer
 
@@ -69,15 +68,13 @@ def widen_heads(model: Conversion, kv_heads: int, group: int) -> Conversion:
         keys += [kv_head] * repeats
     queries += [ZEROS] * (kv_heads * group - len(queries))
     keys += [ZEROS] * (kv_heads - len(keys))
-    how = {
-        f"each key-value head repeated {repeats} times": repeats > 1,
-        f"each query head copied {copies} times": copies > 1,
-        f"{queries.count(ZEROS)} zero query heads": ZEROS in queries,
-        f"{keys.count(ZEROS)} zero key-value heads": ZEROS in keys,
-    }
+    how = [f"each key-value head repeated {repeats} times"] if repeats > 1 else []
+    how += [f"each query head copied {copies} times"] if copies > 1 else []
+    how += [f"{queries.count(ZEROS)} zero query heads"] if ZEROS in queries else []
+    how += [f"{keys.count(ZEROS)} zero key-value heads"] if ZEROS in keys else []
     note = (
         f"attention: {shape.heads} query and {shape.kv_heads} key-value heads become "
-        f"{len(queries)} and {kv_heads} ({', '.join(text for text, is_so in how.items() if is_so)})"
+        f"{len(queries)} and {kv_heads} ({', '.join(how)})"
     )
     of_queries, of_keys = (_spread(heads, shape.head_dim) for heads in (queries, keys))
     return model.after(
@@ -91,16 +88,10 @@ def widen_heads(model: Conversion, kv_heads: int, group: int) -> Conversion:
 def even_places(layers: int, depth: int) -> tuple[int, ...]:
     """Return where the layers of a model go in a deeper one: spread evenly, the ends at the ends.
 
-    Layer j of L goes to round(j (D - 1) / (L - 1)) of D, halves up.
-
-    >>> even_places(4, 6)
-    (0, 2, 3, 5)
+    Layer j of L goes to round(j (D - 1) / (L - 1)) of D, halves up: (0, 2, 3, 5) for 4 of 6.
     """
-    if layers == 1:
-        return (0,)
-    return tuple(
-        (2 * layer * (depth - 1) + layers - 1) // (2 * (layers - 1)) for layer in range(layers)
-    )
+    steps = max(1, layers - 1)
+    return tuple((2 * layer * (depth - 1) + steps) // (2 * steps) for layer in range(layers))
 
 
 def deepen(model: Conversion, depth: int, inserted: Sequence[int] | None = None) -> Conversion:
@@ -109,9 +100,6 @@ def deepen(model: Conversion, depth: int, inserted: Sequence[int] | None = None)
     A new layer is a copy of the layer below it (the lowest ones: of the layer above) whose output
     projections `o_proj` and `down_proj` are zero, so that it adds nothing to the residual stream.
     `inserted` are the new layers of the result; None spreads them evenly (`even_places`).
-
-    Raises:
-        InputError: where `inserted` is not as many layers as are missing, or not below `depth`.
     """
     layers = model.shape.layers
     if depth == layers and not inserted:

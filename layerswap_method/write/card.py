@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -60,9 +60,7 @@ def write_card(
     *,
     needs_code: bool = False,
 ) -> str:
-    """Return the text of a model card.
-
-    mergekit lists the models in a random order; here it is the recipe's.
+    """Return the text of a model card; models are in the order of the recipe.
 
     Args:
         document: the recipe.
@@ -73,12 +71,8 @@ def write_card(
     """
     base = document.get("base_model")
     models = dict.fromkeys(named_models(document))
-    ids = dict.fromkeys(part for model in models for part in _hub_ids(model))
-    metadata = {
-        "base_model": list(ids),
-        "tags": ["mergekit", "merge"],
-        "library_name": "transformers",
-    }
+    ids = dict.fromkeys(part for model in models for part in _parts(model) if not _is_local(part))
+    metadata = {"base_model": [*ids], "tags": ["mergekit", "merge"], "library_name": "transformers"}
     longest = max((len(run) for run in re.findall(r"`+", "\n".join([text, *lines]))), default=0)
     fence = "`" * max(3, longest + 1)  # a fence in the recipe ends no block of the card
     card = _CARD.format(
@@ -98,10 +92,6 @@ def write_card(
 def _parts(reference: str) -> list[str]:
     """Return the path of a model, and that of its adapter, without revisions."""
     return [part.partition("@")[0] for part in reference.split("+")]
-
-
-def _hub_ids(reference: str) -> Iterator[str]:
-    return (part for part in _parts(reference) if not _is_local(part))
 
 
 def _is_local(path: str) -> bool:

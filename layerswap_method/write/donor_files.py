@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
 from layerswap_method.checkpoint.checkpoint import own_file
-from layerswap_method.errors import InputError
+from layerswap_method.checkpoint.config import read_document
 from layerswap_method.write.files import write_text
 
 _MODEL = (
@@ -35,22 +35,11 @@ def copy_donor_files(
 ) -> None:
     """Write the donor's config and the other files that it is loaded by, but for its weights.
 
-    The config is the donor's own, not what transformers makes of it. Python files that it names
-    (``auto_map``) are copied and never run.
-
-    Args:
-        donor: a checkpoint.
-        out: where to; must exist.
-        dtype: torch dtype that the config is to state; None leaves what it says.
-        with_tokenizer: whether the tokenizer's files are copied.
-
-    Raises:
-        InputError: where the config cannot be read, or a file leads out of the donor's folder.
+    The config is the donor's own, not what transformers makes of it, but for its `dtype` where that
+    is given. Python files that it names (``auto_map``) are copied and never run. Raises
+    `InputError` where the config cannot be read, or a file leads out of the donor's folder.
     """
-    try:
-        config = json.loads((donor / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{donor}: no readable config: {error}") from error
+    config = read_document("donor", donor)
     if dtype is not None:
         config["torch_dtype" if "torch_dtype" in config else "dtype"] = dtype
     write_text(out / "config.json", json.dumps(config, indent=2, ensure_ascii=False) + "\n")
@@ -59,17 +48,16 @@ def copy_donor_files(
 
 
 def donor_files(donor: Path, *, with_tokenizer: bool = True) -> Iterator[Path]:
-    """Yield the files that a merge takes from its donor as they are, besides the config.
-
-    Raises:
-        InputError: for a link that leads out of the donor's folder.
-    """
+    """Yield the files that a merge takes from its donor as they are, besides the config."""
     left_out = _OWN if with_tokenizer else (*_OWN, *_TOKENIZER)
     for file in sorted(donor.iterdir()):
-        if not any(fnmatch(file.name, pattern) for pattern in _MODEL) or not file.is_file():
-            continue
-        if not any(fnmatch(file.name, pattern) for pattern in left_out):
+        is_taken = _matches(file, _MODEL) and not _matches(file, left_out)
+        if is_taken and file.is_file():
             yield own_file(str(donor), donor, file)
+
+
+def _matches(file: Path, patterns: Sequence[str]) -> bool:
+    return any(fnmatch(file.name, pattern) for pattern in patterns)
 
 
 def needs_remote_code(donor: Path) -> bool:

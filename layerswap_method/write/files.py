@@ -25,11 +25,8 @@ from layerswap_method.checkpoint.stored import (
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.write.layout import INDEX, Layout, PlannedFile, PlannedTensor
 
-_PIECE = 1 << 20
-"""Bytes that are read at a time where the kernel does not copy."""
-
-_IN_KERNEL = 1 << 26
-"""Bytes that the kernel copies at a time: an interrupt waits for no more."""
+_PIECE, _IN_KERNEL = 1 << 20, 1 << 26
+"""Bytes that this process, and the kernel, copies at a time: an interrupt waits for no more."""
 
 _PART = ".part"
 """What the name of an unfinished file ends with."""
@@ -52,20 +49,12 @@ def write_files(
     device: str = "cpu",
     advance: Advance = lambda count: None,
 ) -> None:
-    """Write planned files of one folder, and their index where there are several.
+    """Write planned files into their folder, which exists, and the index where there are several.
 
-    They are on the disk, not in a cache, when this returns.
-
-    Args:
-        layout: what to write; its folder must exist, and files in it are replaced.
-        threads: number of tensors that are written at once.
-        resume: leave files alone that an earlier call finished in this folder.
-        device: where what is not a copy is computed, as torch calls it.
-        advance: called with every count of bytes that is written, or was.
-
-    Raises:
-        InputError: if an input is gone, cut short, or was written anew.
-        LayerSwapError: if a file cannot be written; some are then left in the folder.
+    They are on the disk, not in a cache, when this returns. `threads` tensors are written at once,
+    what is not a copy is computed on `device`, and with `resume` files that an earlier call
+    finished are left alone. Raises `InputError` if an input is gone, cut short, or was written
+    anew; `LayerSwapError` if a file cannot be written, and some are then left in the folder.
     """
     files = layout.files
     folder = files[0].path.parent
@@ -74,13 +63,9 @@ def write_files(
     for left in folder.glob(f"*{_PART}"):
         left.unlink()
     _check_space(folder, sum(file.nbytes for file in waiting))
-    with ExitStack() as outputs:
-        jobs = [
-            job
-            for file in waiting
-            for job in outputs.enter_context(closing(_Output(file, device))).jobs()
-        ]
-        _run_jobs(jobs, threads, advance)
+    with ExitStack() as stack:
+        outputs = [stack.enter_context(closing(_Output(file, device))) for file in waiting]
+        _run_jobs([job for output in outputs for job in output.jobs], threads, advance)
     for path, stamp in layout.inputs.items():
         check_unchanged(path, stamp)
     if len(files) > 1:
@@ -97,15 +82,7 @@ def verify_files(
 ) -> None:
     """Read written files back from the disk, and check that every byte is what the layout says.
 
-    Args:
-        layout: written by `write_files`.
-        threads: number of tensors that are read at once.
-        device: as it was for `write_files`.
-        advance: called with every count of bytes that is right.
-
-    Raises:
-        LayerSwapError: naming the first tensor that is not.
-        InputError: if an input is gone, cut short, or was written anew.
+    `device` is that of `write_files`. Raises `LayerSwapError` with the first tensor that is not.
     """
     for file in layout.files:
         with file.path.open("rb") as opened:
@@ -126,10 +103,8 @@ def is_finished(file: PlannedFile) -> bool:
     """Return whether a file of this layout stands at its place: it got its name when whole."""
     try:
         with file.path.open("rb") as opened:
-            return (
-                os.fstat(opened.fileno()).st_size == file.nbytes
-                and opened.read(len(file.head)) == file.head
-            )
+            is_long = os.fstat(opened.fileno()).st_size == file.nbytes
+            return is_long and opened.read(len(file.head)) == file.head
     except OSError:
         return False
 
@@ -172,10 +147,7 @@ class _Output:
         self._lock = threading.Lock()
         self._opened: IO[bytes] | None = None
         self._left = len(file.tensors)
-
-    def jobs(self) -> list[Job]:
-        """Return what there is to do, in the order of the bytes."""
-        return [partial(self._write, place, tensor) for place, tensor in self._file.tensors]
+        self.jobs: list[Job] = [partial(self._write, *placed) for placed in file.tensors]
 
     def _write(self, place: int, tensor: PlannedTensor, advance: Advance) -> None:
         with _in_one_message(self._file.path):
@@ -206,18 +178,15 @@ class _Output:
 
 def _write_tensor(tensor: PlannedTensor, out: int, place: int, device: str) -> Iterator[int]:
     """Write a tensor's bytes at `place`; yield how many each step wrote."""
+    done = 0
     if tensor.source is not None:
-        done = 0
         with open_stored(tensor.source) as opened:
             for count in _copy_in_kernel(opened, out, tensor.source, place):
                 done += count
                 yield count
-        place += done
-    else:
-        done = 0
     for piece in _pieces(tensor, device, done):
-        _write_at(out, piece, place)
-        place += len(piece)
+        _write_at(out, piece, place + done)
+        done += len(piece)
         yield len(piece)
 
 
@@ -239,11 +208,9 @@ def _copy_in_kernel(opened: IO[bytes], out: int, tensor: StoredTensor, place: in
     """Yield bytes that the kernel copied; it ends early where the kernel cannot."""
     done = 0
     while done < tensor.nbytes:
-        left = min(_IN_KERNEL, tensor.nbytes - done)
+        size, start = min(_IN_KERNEL, tensor.nbytes - done), tensor.offset + done
         try:
-            count = os.copy_file_range(
-                opened.fileno(), out, left, tensor.offset + done, place + done
-            )
+            count = os.copy_file_range(opened.fileno(), out, size, start, place + done)
         except (OSError, AttributeError):  # two file systems, or a system that has no such call
             return
         if count == 0:
@@ -288,10 +255,6 @@ def _check_space(folder: Path, needed: int) -> None:
         return  # writing says what is wrong
     if needed > free:
         raise LayerSwapError(
-            f"{folder}: the merge needs {_megabytes(needed)} and the disk has {_megabytes(free)} "
-            "free; make room, or give an output folder on another disk"
+            f"{folder}: the merge needs {needed / 1e9:.3g} GB and the disk has {free / 1e9:.3g} "
+            "GB free; make room, or give an output folder on another disk"
         )
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.2f} MB"

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 from layerswap_method.checkpoint.stored import STORED_NAMES, Stamp, StoredTensor
@@ -21,62 +22,56 @@ INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """One tensor as it will be written."""
+    """One tensor as it will be written, with the dtype that safetensors writes.
+
+    It is a copy of `source`, or `content` makes its bytes: of a device, piece by piece, each good
+    until the next one.
+    """
 
     name: str
     dtype: str
-    """Its dtype as safetensors writes it."""
-
     shape: tuple[int, ...]
     nbytes: int
     content: Callable[[str], Iterator[memoryview]] | None = field(default=None, repr=False)
-    """(device) -> its bytes, piece by piece, each good until the next one; None for a copy."""
-
     source: StoredTensor | None = None
-    """What it is a copy of; None where it is computed."""
 
     @property
     def itemsize(self) -> int:
-        """Return the bytes of one value."""
+        """Bytes of one value."""
         return self.nbytes // (math.prod(self.shape) or 1)
 
 
 @dataclass(frozen=True)
 class PlannedFile:
-    """One file as it will be written."""
+    """One file as it will be written: its head, and its tensors with their first bytes."""
 
     path: Path
     head: bytes
-    """Its first bytes, up to the first tensor."""
-
     tensors: tuple[tuple[int, PlannedTensor], ...]
-    """First byte in the file, and the tensor, without gaps."""
 
     @property
     def nbytes(self) -> int:
-        """Return the size of the file."""
+        """Size of the file."""
         return len(self.head) + sum(tensor.nbytes for _, tensor in self.tensors)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The files of a checkpoint as they will be written."""
+    """The files of a checkpoint as they will be written, and the states of those that are read."""
 
     files: tuple[PlannedFile, ...]
     inputs: Mapping[Path, Stamp]
-    """Every file that is read -> its state when its header was read."""
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all files."""
+        """Bytes of all files."""
         return sum(file.nbytes for file in self.files)
 
     @property
     def index(self) -> str:
-        """Return the text of the index of the files."""
-        tensors = [(file.path.name, tensor) for file in self.files for _, tensor in file.tensors]
-        listed = {tensor.name: name for name, tensor in tensors}
-        size = sum(tensor.nbytes for _, tensor in tensors)
+        """Text of the index of the files."""
+        listed = {t.name: file.path.name for file in self.files for _, t in file.tensors}
+        size = sum(tensor.nbytes for file in self.files for _, tensor in file.tensors)
         document = {"metadata": {"total_size": size}, "weight_map": listed}
         return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
@@ -87,13 +82,9 @@ def lay_out(
     shard_bytes: int = SHARD_BYTES,
     warn: Callable[[str], object] = lambda text: None,
 ) -> Layout:
-    """Return the files of a merge; one is ``model.safetensors``, several are numbered.
+    """Return the files of a merge in `folder`; one is ``model.safetensors``, several are numbered.
 
-    Args:
-        merge: what to write.
-        folder: where to.
-        shard_bytes: bytes of the tensors in one file, at most.
-        warn: called with what is wrong with values that are computed.
+    `warn` is called with what is wrong with values, when they are computed.
     """
     planned = [plan_tensor(name, mix, warn) for name, mix in merge.tensors.items()]
     return lay_out_tensors(planned, folder, shard_bytes, merge.files)
@@ -116,8 +107,8 @@ def lay_out_tensors(
         size += tensor.nbytes
     count = len(shards)
     names = [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
-    paths = [folder / name for name in (names if count > 1 else ["model.safetensors"])]
-    files = [_file(path, tensors) for path, tensors in zip(paths, shards, strict=True)]
+    names = names if count > 1 else ["model.safetensors"]
+    files = (_file(folder / name, tensors) for name, tensors in zip(names, shards, strict=True))
     return Layout(tuple(files), inputs or {})
 
 
@@ -128,14 +119,8 @@ def plan_tensor(
     if (stored := mix.copy_of) is not None:
         return copy_of(name, stored)
     dtype = STORED_NAMES[_result_dtype(mix)]
-    itemsize = {"F64": 8, "F32": 4}.get(dtype, 2)
-    return PlannedTensor(
-        name=name,
-        dtype=dtype,
-        shape=mix.shape,
-        nbytes=math.prod(mix.shape) * itemsize,
-        content=partial(_computed, name, mix, warn),
-    )
+    nbytes = math.prod(mix.shape) * {"F64": 8, "F32": 4}.get(dtype, 2)
+    return PlannedTensor(name, dtype, mix.shape, nbytes, partial(_computed, name, mix, warn))
 
 
 def copy_of(name: str, stored: StoredTensor) -> PlannedTensor:
@@ -175,19 +160,13 @@ def _computed(
 def _file(path: Path, tensors: Sequence[PlannedTensor]) -> PlannedFile:
     """Return a file with its tensors in the order of their bytes: wide values before narrow."""
     entries: dict[str, Mapping[str, object]] = {"__metadata__": {"format": "pt"}}
-    places = []
-    end = 0
     ordered = sorted(tensors, key=lambda tensor: (-tensor.itemsize, tensor.name))
-    for tensor in ordered:
-        places.append(end)
-        end += tensor.nbytes
-        entries[tensor.name] = {
-            "dtype": tensor.dtype,
-            "shape": tensor.shape,
-            "data_offsets": [places[-1], end],
-        }
+    places = [0, *accumulate(tensor.nbytes for tensor in ordered)]
+    for tensor, span in zip(ordered, pairwise(places), strict=True):
+        entry = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": span}
+        entries[tensor.name] = entry
     text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     head = len(text).to_bytes(8, "little") + text
-    placed = ((len(head) + place, t) for place, t in zip(places, ordered, strict=True))
-    return PlannedFile(path, head, tuple(placed))
+    starts = (len(head) + place for place in places)
+    return PlannedFile(path, head, tuple(zip(starts, ordered, strict=False)))

@@ -9,7 +9,6 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from layerswap_method.adapter_swap import lora
 from tests.adapter_swap.by_peft import LINEAR, logits, merged, run, swapped
 from tests.standins.merging import recipe, write
 from tests.standins.oracle import Swap, expected, same_bits, stored
@@ -205,11 +204,3 @@ def test_peft_runs_it_unmerged(make, tmp_path):
     found = logits(given.base, out)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
     assert (found - logits(given.base, given.adapters["task"])).abs().max() > 0.01
-
-
-def test_the_factors_of_a_change_have_its_norm():
-    factors = lora.Factors(torch.randn(3, 7), torch.randn(5, 3))
-    assert factors.squared_norm() == pytest.approx(float((factors.up @ factors.down).norm()) ** 2)
-    cut, error = lora.cut_rank(factors, 2)
-    left = float((factors.up.double() @ factors.down.double() - cut.up @ cut.down).norm()) ** 2
-    assert error == pytest.approx(left)

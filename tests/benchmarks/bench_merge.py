@@ -1,14 +1,14 @@
-"""What a merge costs: `layerswap merge` and `mergekit-yaml` against their peers, on one machine.
+"""What a merge costs: `mergekit-yaml` and `layerswap merge` against their peers, on one machine.
 
     python tests/benchmarks/bench_merge.py [--gib 1.6 | --shape llama-3.2-3b | --shape llama-3.1-8b]
         [--ways cp,merge,...] [--repeats 3] [--work DIR] [--json FILE]
 
-Writes two random bf16 Llamas, merges them in ways that give the same tensors (which is checked),
-and copies one with `cp -r` as the floor. The ways take turns, so a busy machine hits all of them.
+Writes two random bf16 Llamas, merges them in ways that give the same tensors (which is checked;
+"copies" is a swap that averages nothing, and so needs no torch), and copies one with `cp -r` as the
+floor. The ways take turns, so a busy machine hits all of them.
 Cold: the inputs' pages are dropped by POSIX_FADV_DONTNEED after a sync (read GB says how well that
 went). Warm: as the way before left them. "Synced" ends when the output is on the disk. Needs three
-times the size of a model on the disk. Knows nothing of accuracy; absolute times mean nothing
-outside this machine, ratios do.
+times the size of a model on the disk. Absolute times mean nothing outside this machine, ratios do.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from layerswap_method.checkpoint.checkpoint import read_checkpoint
 
 B, U, TB, TU = 4, 2, 1, 1
 LAYERS = "num_hidden_layers"
-WAYS = ("python", "imports", "cp", "merge", "1 GB shards", "layer_swap", "linear", "slices")
+WAYS = ("python", "imports", "cp", "merge", "layer_swap", "copies", "linear", "slices")
 
 
 def recipes(task: Path, language: Path, layers: int) -> dict[str, dict[str, Any]]:
@@ -74,6 +74,12 @@ def recipes(task: Path, language: Path, layers: int) -> dict[str, dict[str, Any]
                 "bottom_transition": TB,
                 "top_transition": TU,
             },
+        },
+        "copies": {
+            "merge_method": "layer_swap",
+            **base,
+            "models": [role(task, "task"), role(language, "language")],
+            "parameters": {"bottom_layers": B, "top_layers": U, "non_layer": "task"},
         },
         "linear": {
             "merge_method": "linear",
@@ -123,7 +129,9 @@ def measured(command: list[str], out: Path) -> dict[str, float]:
     return {**found, "synced_s": time.perf_counter() - started, "load_before": load}
 
 
-def measure(work: Path, shape: dict[str, Any], repeats: int, ways: list[str]) -> Any:
+def measure(
+    work: Path, shape: dict[str, Any], repeats: int, ways: list[str], kinds: tuple[str, ...]
+) -> Any:
     """Write the experts, run the ways in turn, return the figures."""
     for seed, name in enumerate(("task", "language")):
         if not (work / name / "config.json").exists():
@@ -142,13 +150,12 @@ def measure(work: Path, shape: dict[str, Any], repeats: int, ways: list[str]) ->
         mergekit = [str(programs / "mergekit-yaml"), str(path), str(out), "--quiet"]
         if name == "layer_swap":
             commands["merge"] = [str(programs / "layerswap"), "merge", str(path), str(out)]
-            commands["1 GB shards"] = [*mergekit, "--out-shard-size", "1B"]
         commands[name] = mergekit
     commands = {name: commands[name] for name in ways}
     figures: dict[str, list[dict[str, float]]] = {}
     wanted: dict[str, str] | None = None
     for turn in range(repeats):
-        for kind in ("cold", "warm"):
+        for kind in kinds:
             for name, command in commands.items():
                 shutil.rmtree(out, ignore_errors=True)
                 if kind == "cold":
@@ -156,7 +163,7 @@ def measure(work: Path, shape: dict[str, Any], repeats: int, ways: list[str]) ->
                 found = measured(command, out)
                 figures.setdefault(f"{name} {kind}", []).append(found)
                 click.echo(f"{turn + 1} of {repeats} {kind} {name}: {found}", err=True)
-                if turn == 0 and kind == "cold" and out.exists() and name != "cp":
+                if turn == 0 and kind == "cold" and out.exists() and name not in ("cp", "copies"):
                     given = digests(out)
                     wanted = wanted or given
                     if given != wanted:
@@ -187,7 +194,8 @@ def report(figures: dict[str, Any]) -> str:
     ]
 
     def net(name: str, kind: str) -> float:
-        start = {"cp": None, "merge": "python"}.get(name, "imports")
+        without = dict.fromkeys(("merge", "layer_swap", "copies"), "python")
+        start = {"cp": None, **without}.get(name, "imports")
         before = 0.0 if start is None else ways[f"{start} {kind}"]["wall_s"]
         return float(ways[f"{name} {kind}"]["synced_s"] - before)
 
@@ -212,6 +220,7 @@ def report(figures: dict[str, Any]) -> str:
 @click.option("--shape", type=click.Choice([*SHAPES]), help="In place of --gib.")
 @click.option("--ways", default=",".join(WAYS), show_default=True, help="What is measured.")
 @click.option("--repeats", default=3, show_default=True)
+@click.option("--cold-only", is_flag=True, help="Leave the warm rounds out.")
 @click.option("--work", type=click.Path(path_type=Path), help="Keep the checkpoints here.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures.")
 def main(
@@ -219,6 +228,7 @@ def main(
     shape: str | None,
     ways: str,
     repeats: int,
+    cold_only: bool,
     work: Path | None,
     json_file: Path | None,
 ) -> None:
@@ -228,7 +238,8 @@ def main(
     with tempfile.TemporaryDirectory() as scratch:
         folder = work or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        figures = measure(folder.resolve(), chosen, repeats, ways.split(","))
+        kinds = ("cold",) if cold_only else ("cold", "warm")
+        figures = measure(folder.resolve(), chosen, repeats, ways.split(","), kinds)
         if work is not None:
             shutil.rmtree(work / "out", ignore_errors=True)
     click.echo(report(figures))

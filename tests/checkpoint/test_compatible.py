@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
+from ablations.models.lineage import SAME_ORIGIN, weight_cosine
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, pair_problems
-from layerswap_method.checkpoint.lineage import SAME_ORIGIN, weight_cosine
 from layerswap_method.deltas.pair import open_pair
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model

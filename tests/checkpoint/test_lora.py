@@ -13,7 +13,7 @@ from layerswap_method.errors import InputError
 from layerswap_method.methods.linear import merge_of_one
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensors import read_mix
-from tests.standins.merging import merge, merge_of, recipe, revert_recipe, tensors_of
+from tests.standins.merging import merge, tensors_of
 from tests.standins.oracle import assert_same, stored
 from tests.standins.tuned import edited, rewritten, train_adapter, with_head, write_adapter
 
@@ -98,19 +98,6 @@ def test_every_layout(family, targets, changed, experts, tmp_path):
     assert len(check_merged(base, adapter, tmp_path)) == changed
 
 
-def test_features_of_an_adapter_on_a_base_that_stores_its_tied_head_count_once(experts, tmp_path):
-    plain = experts("llama_tied", dtype=torch.float32).base
-    base = with_head(plain, tmp_path / "base")
-    adapter = adapter_of(base, tmp_path / "adapter", lora_alpha=1)
-    thresholds = {
-        merge_of(revert_recipe(f"{each}+{adapter}", each, {"keep_fraction": 0.02})).record[
-            "threshold"
-        ]
-        for each in (plain, base)
-    }
-    assert len(thresholds) == 1
-
-
 def with_config(adapter, changes):
     path = adapter / CONFIG
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -136,9 +123,7 @@ SLOW = {"((([a-z_.0-9]+)+)+)+!": 2}
         # H4d: two tensors of NaN; json reads both words as numbers
         ({"lora_alpha": float("nan")}, "lora_alpha is nan"),
         ({"lora_alpha": float("inf")}, "lora_alpha is inf"),
-        # H12: patterns that hang, and what is no pattern
-        ({"rank_pattern": SLOW}, "rank_pattern"),
-        ({"alpha_pattern": SLOW}, "alpha_pattern"),
+        # H12: what is no pattern; below, patterns that hang
         ({"rank_pattern": {"(": 2}}, "rank_pattern"),
         ({"rank_pattern": [1]}, "rank_pattern"),
         ({"rank_pattern": {"q_proj": "2"}}, "rank_pattern"),
@@ -214,19 +199,3 @@ def test_an_adapter_of_another_model_is_refused(experts, tmp_path):
     ):
         with pytest.raises(InputError, match=part):
             merge_of_one(Model("model", base, adapter))
-
-
-@pytest.mark.parametrize("module", ["embed_tokens", "lm_head"])
-def test_an_adapter_that_unties_the_embeddings_is_refused(module, experts, tmp_path):
-    """The merge would hold an output embedding of its own under a config that ties it."""
-    base = experts("llama_tied", dtype=torch.float32).base
-    models = {
-        role: f"{base}+{adapter_of(base, tmp_path / role, modules_to_save=[module])}"
-        for role in ("task", "language")
-    }
-    document = recipe(models, {"bottom_layers": 1}, base)
-    with pytest.raises(InputError, match="modules_to_save"):
-        merge_of(document)
-    with pytest.raises(InputError):
-        merge(document, tmp_path / "out", lora_merge_cache=str(tmp_path))
-    assert not (tmp_path / "out").exists()

@@ -1,4 +1,5 @@
 import importlib.metadata
+from pathlib import Path
 
 import click
 import pytest
@@ -50,6 +51,36 @@ def test_errors_of_this_project_become_one_message(
     result = runner.invoke(fails, [])
     assert result.exit_code == code
     assert result.output == "Error: what, where, what to do\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(28, "No space left on device", "/out/run.json"), "/out/run.json: No space left"),
+        (OSError(36, "File name too long"), "Error: File name too long"),
+        (InputError("no model 'a\x1b]0;title\x07'"), "no model 'a\\x1b]0;title\\x07'"),
+    ],
+)
+def test_what_a_system_or_a_name_says_is_one_line_without_a_traceback(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    @click.command()
+    def version() -> None:
+        raise error
+
+    monkeypatch.setattr("ablations.cli.version.version", version)
+    result = runner.invoke(main, ["version"])
+    assert result.exit_code in (1, 2)
+    assert said in result.output
+    assert result.output.count("\n") == 1
+
+
+def test_names_in_what_is_printed_give_a_terminal_no_orders(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.yml"
+    recipe.write_text('merge_method: linear\nmodels: [{model: "a\\u001b[2Jb"}]\ndtype: float32\n')
+    result = CliRunner().invoke(main, ["check", str(recipe)])
+    assert "\x1b" not in result.output
+    assert "\\x1b[2J" in result.output
 
 
 def test_version_says_what_is_installed(runner: CliRunner) -> None:

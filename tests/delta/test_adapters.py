@@ -1,18 +1,13 @@
 """LoRA experts: the change itself, against peft, in float32 whatever the base is stored in."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 import transformers
-from layerswap_method.deltas.passes import blocks_of, segments_of
 
 from ablations.delta.analysis import analyse
-from layerswap_method.deltas.measure import mean_row_mav
+from layerswap_method.deltas.measure import mean_feature_mav
+from layerswap_method.deltas.pair import read_deltas
 from tests.delta import by_hand
 from tests.delta.experts import fine_tuned, pair_of
 from tests.standins.zoo import make_model
@@ -20,7 +15,7 @@ from tests.standins.zoo import make_model
 TARGETS = {"llama": ["q_proj", "v_proj", "down_proj"], "gpt2": ["c_attn", "c_proj"]}
 
 
-def adapted(family: str, folder: Path, dtype: torch.dtype, **options: Any) -> tuple[Path, Path]:
+def adapted(family, folder, dtype, **options):
     """Return (base, adapter) with random factors, as peft saves them."""
     import peft
 
@@ -45,27 +40,25 @@ def adapted(family: str, folder: Path, dtype: torch.dtype, **options: Any) -> tu
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", list(TARGETS))
-def test_the_change_is_peft_s_and_is_not_rounded(
-    family: str, dtype: torch.dtype, tmp_path: Path
-) -> None:
+def test_the_change_is_peft_s_and_is_not_rounded(family, dtype, tmp_path):
     base, adapter = adapted(family, tmp_path, dtype)
     ours, theirs = by_hand.read(tmp_path / "merged"), by_hand.read(base)
-    found = analyse([f"{base}+{adapter}"], str(base), threshold=1e-5).profiles[0]
+    ((found,), _) = analyse([f"{base}+{adapter}"], str(base), threshold=1e-5)
     changed = {tensor.name for tensor in found.tensors if tensor.share_changed}
     assert len(changed) == 6 * 3  # GPT-2 has two c_proj
     for tensor in found.tensors:
         wanted = by_hand.rows(tensor.name, ours[tensor.name] - theirs[tensor.name], family)
         # peft's merged float32 copy is rounded to the weights' last digit; the change here is not.
-        assert tensor.mav_mean == pytest.approx(wanted.mean(), rel=1e-3, abs=1e-9)
+        assert tensor.mav == pytest.approx(wanted.mean(), rel=1e-3, abs=1e-9)
         assert tensor.mav_max == pytest.approx(wanted.max(), rel=1e-3, abs=1e-9)
         assert tensor.share_on_grid is None or tensor.name not in changed
     assert "adapter" in found.dtypes
     every = np.concatenate([by_hand.rows(n, ours[n] - theirs[n], family) for n in theirs])
     pair = pair_of(base, base, adapter)
-    assert mean_row_mav(pair) == pytest.approx(every.mean(), rel=1e-3)
+    assert mean_feature_mav(pair) == pytest.approx(every.mean(), rel=1e-3)
 
 
-def test_an_adapter_on_another_checkpoint_than_the_base(tmp_path: Path) -> None:
+def test_an_adapter_on_another_checkpoint_than_the_base(tmp_path):
     base, adapter = adapted("llama", tmp_path, torch.float32)
     tuned = fine_tuned(base, tmp_path / "tuned", 4)
     ours, theirs = by_hand.read(tuned), by_hand.read(base)
@@ -74,7 +67,7 @@ def test_an_adapter_on_another_checkpoint_than_the_base(tmp_path: Path) -> None:
     }
     pair = pair_of(tuned, base, adapter)
     for name in pair.names:
-        blocks = (block for s in segments_of(pair, name) for block in blocks_of(pair, s))
+        blocks = read_deltas(pair, name)
         delta = torch.cat([block.delta.clone() for block in blocks]).view(pair.shape(name))
         wanted = ours[name] - theirs[name] + change[name]
         np.testing.assert_allclose(delta.numpy(), wanted, atol=2e-7)

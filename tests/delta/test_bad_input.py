@@ -1,7 +1,5 @@
 """What is wrong with a pair: one clear error each, exit code 2, nothing written."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import threading
@@ -14,8 +12,8 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 from ablations.cli import main
-from ablations.delta.measure import read_changes
-from layerswap_method.deltas.measure import mean_row_mav
+from ablations.delta.profile import read_changes
+from layerswap_method.deltas.measure import mean_feature_mav
 from layerswap_method.errors import InputError
 from tests.delta.experts import fine_tuned, pair_of
 from tests.standins.zoo import make_model
@@ -28,16 +26,16 @@ Edit = Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(tmp_path_factory):
     return make_model("llama", tmp_path_factory.mktemp("base") / "base", 1, dtype=torch.float32)
 
 
 @pytest.fixture
-def expert(base: Path, tmp_path: Path) -> Path:
+def expert(base, tmp_path):
     return fine_tuned(base, tmp_path / "expert", 2)
 
 
-def refused(expert: Path | str, base: Path | str, out: Path, *parts: str, code: int = 2) -> str:
+def refused(expert, base, out, *parts, code=2):
     """Run the command and return its message; nothing may have been written."""
     result = CliRunner().invoke(
         main, ["delta", str(expert), "--base", str(base), "--out", str(out)]
@@ -53,13 +51,13 @@ def refused(expert: Path | str, base: Path | str, out: Path, *parts: str, code: 
     return message
 
 
-def edit_file(folder: Path, edit: Edit) -> Path:
+def edit_file(folder, edit):
     tensors = {name: tensor.clone() for name, tensor in load_file(folder / FILE).items()}
     save_file(edit(tensors), folder / FILE, {"format": "pt"})
     return folder
 
 
-def test_a_base_that_is_not_the_base(base: Path, tmp_path: Path) -> None:
+def test_a_base_that_is_not_the_base(base, tmp_path):
     other = make_model("llama", tmp_path / "other", 5)
     message = refused(
         other,
@@ -72,29 +70,27 @@ def test_a_base_that_is_not_the_base(base: Path, tmp_path: Path) -> None:
     assert float(ratio) == pytest.approx(2**0.5, abs=0.1)
 
 
-def test_a_file_that_shrinks_while_it_is_read(base: Path, expert: Path) -> None:
+def test_a_file_that_shrinks_while_it_is_read(base, expert):
     pair = pair_of(expert, base)
     stamp = (expert / FILE).stat().st_mtime_ns
     content = (expert / FILE).read_bytes()
     (expert / FILE).write_bytes(content[:-10])
     with pytest.raises(InputError, match="were rewritten while they were in use"):
-        mean_row_mav(pair)
+        mean_feature_mav(pair)
     os.utime(expert / FILE, ns=(stamp, stamp))
     with pytest.raises(InputError, match="is incomplete; download or copy it again"):
-        mean_row_mav(pair)
+        mean_feature_mav(pair)
     (expert / FILE).unlink()
     with pytest.raises(InputError, match="the weights are gone"):
-        mean_row_mav(pair)
+        mean_feature_mav(pair)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("side", ["expert", "base"])
-def test_weights_that_are_no_numbers(
-    value: float, side: str, base: Path, expert: Path, tmp_path: Path
-) -> None:
+def test_weights_that_are_no_numbers(value, side, base, expert, tmp_path):
     sides = {"expert": expert, "base": Path(shutil.copytree(base, tmp_path / "base"))}
 
-    def spoil(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def spoil(tensors):
         tensors[NAME][3, 4] = tensors[NAME][20, 2] = value
         return tensors
 
@@ -107,25 +103,25 @@ def test_weights_that_are_no_numbers(
     )
     pair = pair_of(sides["expert"], sides["base"])
     with pytest.raises(InputError, match=f"{side}: 2 of 384 values") as raised:
-        mean_row_mav(pair)
+        mean_feature_mav(pair)
     with pytest.raises(InputError, match=f"{side}: 2 of 384 values") as also_raised:
-        read_changes([pair], pair.names)
+        read_changes(pair, pair.names)
     running = [thread.name for thread in threading.enumerate() if "Pool" in thread.name]
     assert running == [], (raised, also_raised)  # though the errors keep their frames alive
 
 
-def test_places_where_nothing_is(base: Path, expert: Path, tmp_path: Path) -> None:
+def test_places_where_nothing_is(base, expert, tmp_path):
     refused(tmp_path / "gone", base, tmp_path / "out", "gone: no such folder")
     refused(expert, tmp_path / "gone", tmp_path / "out", "gone: no such folder")
     refused(f"{expert}+{base}", base, tmp_path / "out", "has no adapter_config.json")
 
 
-def test_what_was_there_stays_when_a_run_fails(base: Path, expert: Path, tmp_path: Path) -> None:
+def test_what_was_there_stays_when_a_run_fails(base, expert, tmp_path):
     out = tmp_path / "out"
     command = ["delta", str(expert), "--base", str(base), "--out", str(out)]
     assert CliRunner().invoke(main, command).exit_code == 0
     before = {file.name: file.read_bytes() for file in out.iterdir()}
-    assert "delta.json" in before
+    assert "delta.csv" in before
     edit_file(expert, lambda tensors: {**tensors, NAME: tensors[NAME] * float("nan")})
     assert CliRunner().invoke(main, command).exit_code == 2
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before

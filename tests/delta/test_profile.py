@@ -1,19 +1,14 @@
 """Profiles of real tiny models against numpy in float64 on files read by hand."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from layerswap_method.deltas.passes import segments_of
 from safetensors.torch import load_file, save_file
 
 from ablations.delta.analysis import analyse
-from ablations.delta.profile import DeltaProfile
-from layerswap_method.deltas.measure import mean_row_mav
+from layerswap_method.deltas.measure import mean_feature_mav
 from tests.delta import by_hand
 from tests.delta.experts import family_pair, fine_tuned, pair_of
 from tests.standins.oracle import READERS
@@ -23,11 +18,12 @@ THRESHOLD = 8e-4
 """About the mean |delta| of noise with a standard deviation of 1e-3."""
 
 
-def profile(expert: Path, base: Path, threshold: float | None = THRESHOLD) -> DeltaProfile:
-    return analyse([str(expert)], str(base), threshold=threshold).profiles[0]
+def profile(expert, base, threshold=THRESHOLD):
+    ((found,), _) = analyse([str(expert)], str(base), threshold=threshold)
+    return found
 
 
-def assert_agrees(found: DeltaProfile, expert: Path, base: Path, family: str) -> None:
+def assert_agrees(found, expert, base, family):
     ours, theirs = by_hand.read(expert), by_hand.read(base)
     assert {tensor.name for tensor in found.tensors} == set(theirs)
     assert theirs
@@ -35,18 +31,17 @@ def assert_agrees(found: DeltaProfile, expert: Path, base: Path, family: str) ->
         name = tensor.name
         wanted = by_hand.statistics(name, ours[name], theirs[name], family, found.threshold)
         for key, value in wanted.items():
-            least = 1e-6 if "cosine" in key else 1e-9  # a cosine near 0 is a sum that cancels
-            assert getattr(tensor, key) == pytest.approx(value, rel=2e-5, abs=least), (name, key)
+            assert getattr(tensor, key) == pytest.approx(value, rel=2e-5, abs=1e-9), (name, key)
     delta = {name: ours[name] - theirs[name] for name in theirs}
     every = np.concatenate([by_hand.rows(name, delta[name], family) for name in theirs])
     assert found.mean_row_mav == pytest.approx(every.mean(), rel=2e-6)
-    assert mean_row_mav(pair_of(expert, base)) == pytest.approx(every.mean(), rel=2e-6)
+    assert mean_feature_mav(pair_of(expert, base)) == pytest.approx(every.mean(), rel=2e-6)
     norms = [math.fsum((v**2).sum() for v in side.values()) for side in (delta, theirs)]
     assert found.relative_norm == pytest.approx(math.sqrt(norms[0] / norms[1]), rel=1e-5)
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "qwen2_vl"])
-def test_every_family_agrees_with_float64(family: str, tmp_path: Path) -> None:
+def test_every_family_agrees_with_float64(family, tmp_path):
     expert, base = family_pair(family, tmp_path)
     found = profile(expert, base)
     assert_agrees(found, expert, base, family)
@@ -56,43 +51,26 @@ def test_every_family_agrees_with_float64(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_every_dtype_agrees_with_float64(dtype: torch.dtype, family: str, tmp_path: Path) -> None:
+def test_every_dtype_agrees_with_float64(dtype, family, tmp_path):
     expert, base = family_pair(family, tmp_path, dtype)
     assert_agrees(profile(expert, base), expert, base, family)
 
 
-def test_an_expert_in_another_dtype_than_its_base(tmp_path: Path) -> None:
+def test_an_expert_in_another_dtype_than_its_base(tmp_path):
     base = make_model("llama", tmp_path / "base", 1, dtype=torch.float32)
     expert = fine_tuned(base, tmp_path / "expert", 2, dtype=torch.bfloat16)
     assert_agrees(profile(expert, base), expert, base, "llama")
 
 
-def test_large_tensors_are_read_in_parts_and_shards(tmp_path: Path) -> None:
+def test_large_tensors_are_read_in_parts_and_shards(tmp_path):
     sizes = {"hidden_size": 192, "intermediate_size": 500, "vocab_size": 30_000}
     base = make_model("llama", tmp_path / "base", 1, shard="8MB", **sizes)
     assert len(list(base.glob("*.safetensors"))) > 2
     expert = fine_tuned(base, tmp_path / "expert", 2)
-    assert len(segments_of(pair_of(expert, base), "lm_head.weight")) > 1
     assert_agrees(profile(expert, base), expert, base, "llama")
 
 
-def test_the_number_of_threads_changes_no_bit(tmp_path: Path) -> None:
-    sizes = {"hidden_size": 192, "intermediate_size": 500, "vocab_size": 30_000}
-    base = make_model("llama", tmp_path / "base", 1, **sizes)
-    expert = fine_tuned(base, tmp_path / "expert", 2)
-    before = torch.get_num_threads()
-    found = []
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            found.append(profile(expert, base))
-            assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
-    assert found[0] == found[1]
-
-
-def test_columns_are_the_paper_s_for_llamas_and_named_otherwise(tmp_path: Path) -> None:
+def test_columns_are_the_paper_s_for_llamas_and_named_otherwise(tmp_path):
     names = {}
     for family in ("llama", "qwen3", "phi3", "gpt2", "gpt_neox", "opt", "mixtral", "gpt_oss"):
         expert, base = family_pair(family, tmp_path / family)
@@ -121,14 +99,14 @@ def test_columns_are_the_paper_s_for_llamas_and_named_otherwise(tmp_path: Path) 
     )
 
 
-def test_two_stacks_of_layers_are_told_apart(tmp_path: Path) -> None:
+def test_two_stacks_of_layers_are_told_apart(tmp_path):
     expert, base = family_pair("t5", tmp_path)
     columns = profile(expert, base).columns
     assert columns[:4] == tuple(f"decoder.layer.0.SelfAttention.{kind}" for kind in "qkvo")
     assert sum(name.startswith("encoder.") for name in columns) > 5
 
 
-def test_the_experts_of_a_layer_are_one_column_weighted_by_rows(tmp_path: Path) -> None:
+def test_the_experts_of_a_layer_are_one_column_weighted_by_rows(tmp_path):
     base = make_model("mixtral", tmp_path / "base", 1, dtype=torch.float32)
     one = "layers.2.block_sparse_moe.experts.1.w1."
     expert = fine_tuned(base, tmp_path / "expert", 2, changes=lambda name: one in name)
@@ -138,7 +116,7 @@ def test_the_experts_of_a_layer_are_one_column_weighted_by_rows(tmp_path: Path) 
     assert sum(map(sum, found.values)) == pytest.approx(1 / 3)
 
 
-def test_experts_in_one_tensor_have_the_rows_of_experts_one_a_tensor(tmp_path: Path) -> None:
+def test_experts_in_one_tensor_have_the_rows_of_experts_one_a_tensor(tmp_path):
     expert, base = family_pair("mixtral", tmp_path)
     single = profile(expert, base)
     for folder in (expert, base):
@@ -147,11 +125,10 @@ def test_experts_in_one_tensor_have_the_rows_of_experts_one_a_tensor(tmp_path: P
     stacked = profile(expert, base)
     ours, theirs = by_hand.read(expert), by_hand.read(base)
     for tensor in stacked.tensors:
-        if len(tensor.shape) == 3:  # [experts, out, in]
-            delta = np.abs(ours[tensor.name] - theirs[tensor.name])
+        delta = np.abs(ours[tensor.name] - theirs[tensor.name])
+        if delta.ndim == 3:  # [experts, out, in]
             rows = np.concatenate([matrix.mean(axis=0) for matrix in delta])
             assert tensor.rows == rows.size
-            assert tensor.mav_median == pytest.approx(np.median(rows), rel=1e-5)
             assert tensor.mav_max == pytest.approx(rows.max(), rel=1e-5)
     one, other = single.grid(), stacked.grid()
     down = one.columns.index("block_sparse_moe.experts.*.w2")
@@ -160,7 +137,7 @@ def test_experts_in_one_tensor_have_the_rows_of_experts_one_a_tensor(tmp_path: P
     assert 0 < one.array()[:, down].mean() < 1
 
 
-def test_buffers_are_no_weights(tmp_path: Path) -> None:
+def test_buffers_are_no_weights(tmp_path):
     expert, base = family_pair("llama", tmp_path)
     before = profile(expert, base)
     tensors = load_file(base / "model.safetensors")
@@ -173,7 +150,7 @@ def test_buffers_are_no_weights(tmp_path: Path) -> None:
     assert profile(expert, base) == before
 
 
-def test_a_vision_tower_is_measured_and_is_in_no_layer(tmp_path: Path) -> None:
+def test_a_vision_tower_is_measured_and_is_in_no_layer(tmp_path):
     expert, base = family_pair("llava", tmp_path)
     found = profile(expert, base)
     tower = [t for t in found.tensors if "vision" in t.name]
@@ -182,35 +159,29 @@ def test_a_vision_tower_is_measured_and_is_in_no_layer(tmp_path: Path) -> None:
     assert found.num_layers == LAYERS
 
 
-def test_a_layer_without_a_parameter_has_a_gap(tmp_path: Path) -> None:
+def test_a_layer_without_a_parameter_has_a_gap(tmp_path):
     expert, base = family_pair("glm4_moe", tmp_path)
     grid = profile(expert, base).grid()
     column = grid.columns.index("mlp.experts.*.gate_proj")
     assert [math.isnan(row[column]) for row in grid.values] == [True, True, *[False] * 4]
 
 
-def test_the_threshold_has_the_stated_share_of_rows_above_it(tmp_path: Path) -> None:
+def test_an_eighth_of_the_rows_is_above_the_threshold(tmp_path):
     expert, base = family_pair("llama", tmp_path)
-    for quantile in (0.125, 0.5, 0.99):
-        found = analyse([str(expert)], str(base), quantile=quantile).profiles[0]
-        shown = [t for t in found.tensors if t.layer is not None and t.is_matrix]
-        rows = sum(t.rows for t in shown)
-        above = round(sum(t.share_above * t.rows for t in shown))
-        assert above == math.floor(quantile * rows)
-        assert str(quantile) in found.threshold_source
+    shown = [t for t in profile(expert, base, None).tensors if t.layer is not None and t.is_matrix]
+    rows = sum(t.rows for t in shown)
+    assert round(sum(t.share_above * t.rows for t in shown)) == math.floor(rows / 8)
 
 
-def test_a_model_is_its_own_expert_without_a_change(tmp_path: Path) -> None:
+def test_a_model_is_its_own_expert_without_a_change(tmp_path):
     base = make_model("gpt2", tmp_path / "base", 1)
     found = profile(base, base, None)
     assert found.threshold == found.mean_row_mav == found.relative_norm == found.share_changed == 0
-    assert found.cosine_to_base == 1
     assert found.share_on_grid is None
     assert {t.share_above for t in found.tensors} == {0.0}
-    assert {t.delta_cosine_to_base for t in found.tensors} == {None}
 
 
-def test_tied_embeddings_count_once(tmp_path: Path) -> None:
+def test_tied_embeddings_count_once(tmp_path):
     expert, base = family_pair("llama_tied", tmp_path)
     names = [t.name for t in profile(expert, base).tensors]
     assert "model.embed_tokens.weight" in names

@@ -1,9 +1,6 @@
 """Experts in 16 bits: how much of the delta is the rounding grid, and who is told."""
 
-from __future__ import annotations
-
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +13,7 @@ from tests.standins.zoo import make_model
 NAME = "model.layers.0.mlp.down_proj.weight"
 
 
-def light_fine_tune(folder: Path, mean: float, dtype: torch.dtype) -> tuple[Path, Path, float]:
+def light_fine_tune(folder, mean, dtype):
     """Write the simulation of a light fine-tune: weights N(0, 0.02) and a change N of `mean` |Δ|.
 
     Returns (expert, base, correlation of the stored change with the true one).
@@ -44,11 +41,9 @@ def light_fine_tune(folder: Path, mean: float, dtype: torch.dtype) -> tuple[Path
     ("mean", "changed", "correlation", "grid"),
     [(1e-5, 0.145, 0.51, 0.79), (1.9e-5, 0.26, 0.68, 0.79), (1e-4, 0.73, 0.97, 0.625)],
 )
-def test_a_light_fine_tune_saved_in_bf16(
-    mean: float, changed: float, correlation: float, grid: float, tmp_path: Path
-) -> None:
+def test_a_light_fine_tune_saved_in_bf16(mean, changed, correlation, grid, tmp_path):
     expert, base, found = light_fine_tune(tmp_path, mean, torch.bfloat16)
-    profile = analyse([str(expert)], str(base)).profiles[0]
+    profile = analyse([str(expert)], str(base))[0][0]
     assert found == pytest.approx(correlation, abs=0.01)
     assert profile.share_changed == pytest.approx(changed, abs=0.01)
     assert profile.share_on_grid == pytest.approx(grid, abs=0.01)
@@ -59,18 +54,16 @@ def test_a_light_fine_tune_saved_in_bf16(
         assert f"{profile.share_on_grid:.0%} of its changed weights" in line
 
 
-def test_the_limit_lies_where_the_simulation_says(tmp_path: Path) -> None:
+def test_the_limit_lies_where_the_simulation_says(tmp_path):
     expert, base, correlation = light_fine_tune(tmp_path, 6e-5, torch.bfloat16)
-    profile = analyse([str(expert)], str(base)).profiles[0]
+    profile = analyse([str(expert)], str(base))[0][0]
     assert correlation == pytest.approx(0.92, abs=0.01)
     assert profile.share_on_grid == pytest.approx(GRID_LIMIT, abs=0.02)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("base_dtype", [None, torch.float32])
-def test_the_share_on_the_grid_agrees_with_counting_steps(
-    dtype: torch.dtype, base_dtype: torch.dtype | None, tmp_path: Path
-) -> None:
+def test_the_share_on_the_grid_agrees_with_counting_steps(dtype, base_dtype, tmp_path):
     """Steps between two numbers: how many of all numbers of the format lie between them."""
     expert, base, _ = light_fine_tune(tmp_path, 2e-5, dtype)
     theirs = load_file(base / "model.safetensors")
@@ -85,15 +78,15 @@ def test_the_share_on_the_grid_agrees_with_counting_steps(
     ]
     changed = (ours.float() != theirs[NAME].float()).numpy()
     near = changed & (np.abs(place[0] - place[1]) <= 2)
-    profile = analyse([str(expert)], str(base)).profiles[0]
+    profile = analyse([str(expert)], str(base))[0][0]
     (tensor,) = (t for t in profile.tensors if t.name == NAME)
     assert 0.2 < near.sum() / changed.sum() <= 1
     assert tensor.share_on_grid == pytest.approx(near.sum() / changed.sum(), rel=1e-12)
 
 
-def test_a_float32_expert_has_no_grid(tmp_path: Path) -> None:
+def test_a_float32_expert_has_no_grid(tmp_path):
     expert, base, _ = light_fine_tune(tmp_path, 1e-5, torch.float32)
-    profile = analyse([str(expert)], str(base)).profiles[0]
+    profile = analyse([str(expert)], str(base))[0][0]
     assert profile.share_on_grid is None
     assert {t.share_on_grid for t in profile.tensors} == {None}
     assert profile.dtypes == ("float32",)

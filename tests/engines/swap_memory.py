@@ -11,7 +11,6 @@ import sys
 from functools import partial
 from pathlib import Path
 
-
 from ablations.engines.live import open_live
 from layerswap_method.recipe.document import Merge
 from tests.benchmarks.watch_memory import Watch

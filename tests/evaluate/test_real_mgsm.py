@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ablations.engines import vllm_engine
-from ablations.pocket_build.build import PocketPaths
+from ablations.pocket.build import PocketPaths
 from tests.evaluate.conftest import ask, samples_of
 from tests.standins.scripted import REAL_MGSM, needs_real_mgsm
 

@@ -130,5 +130,5 @@ def test_models_and_folders_that_do_not_fit(plain, tmp_path):
     save_file({"weight": torch.zeros(1)}, stranger / FILE)
     code, output = run(plain, folder, "--out", out)
     assert code == 2
-    assert "the folder has weights that no merge has written" in output
+    assert "the folder has files that no merge has written" in output
     assert [path.name for path in out.iterdir()] == ["plain"]

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from ablations.cli import main
-from ablations.pocket_build.config import PocketConfig
+from ablations.pocket.config import PocketConfig
 from ablations.study.experts import find_experts_file, read_experts_file
 from tests.harmonize.models import random_model
 from tests.harmonize.test_run import LLAMA3_ROPE, PAIRS, sizes

@@ -1,10 +1,5 @@
 """Stage folders: whole or absent, and trusted only while every byte is as written."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from ablations.machine.stages import Stage
@@ -13,20 +8,20 @@ from layerswap_method.errors import InputError
 MANIFEST = "stage.json"
 
 
-def fill(folder: Path) -> dict[str, Any]:
+def fill(folder):
     (folder / "data").mkdir()
     (folder / "data" / "rows.jsonl").write_text("{}\n")
     return {"seed": 3}
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
+def stage(tmp_path):
     stage = Stage(tmp_path / "base", "key", MANIFEST)
     stage.write(fill)
     return stage
 
 
-def test_written_stage_is_done_and_records_what_fill_returned(stage: Stage) -> None:
+def test_written_stage_is_done_and_records_what_fill_returned(stage):
     assert stage.is_done()
     assert not Stage(stage.folder, "other", MANIFEST).is_done()
     manifest = stage.read()
@@ -37,7 +32,7 @@ def test_written_stage_is_done_and_records_what_fill_returned(stage: Stage) -> N
 
 
 @pytest.mark.parametrize("harm", ["change", "remove", "add", "manifest", "list"])
-def test_damage_is_noticed_and_rebuilt(stage: Stage, harm: str) -> None:
+def test_damage_is_noticed_and_rebuilt(stage, harm):
     rows = stage.folder / "data" / "rows.jsonl"
     if harm == "change":
         rows.write_text("{ }\n")
@@ -48,13 +43,13 @@ def test_damage_is_noticed_and_rebuilt(stage: Stage, harm: str) -> None:
     else:
         (stage.folder / MANIFEST).write_text("{" if harm == "manifest" else "[]")
     assert not stage.is_done()
-    stage.check_replaceable()
+    stage.prepare()
     stage.write(fill)
     assert stage.is_done()
 
 
-def test_interrupted_writing_leaves_the_old_stage(stage: Stage) -> None:
-    def fail(folder: Path) -> dict[str, Any]:
+def test_interrupted_writing_leaves_the_old_stage(stage):
+    def fail(folder):
         (folder / "half").write_text("")
         raise KeyboardInterrupt
 
@@ -64,6 +59,15 @@ def test_interrupted_writing_leaves_the_old_stage(stage: Stage) -> None:
     assert [path.name for path in stage.folder.parent.iterdir()] == ["base"]
 
 
-def test_a_folder_of_something_else_is_refused(stage: Stage) -> None:
+def test_a_folder_of_something_else_is_refused(stage):
     with pytest.raises(InputError, match=r"base exists and was not written by a build \(it has no"):
-        Stage(stage.folder, "key", "other.json").check_replaceable()
+        Stage(stage.folder, "key", "other.json").prepare()
+
+
+def test_only_what_a_build_left_of_this_stage_is_removed(stage):
+    root = stage.folder.parent
+    names = (".base.x1.partial", ".rsync.partial", ".layerswap-x.partial", ".baseline.x.partial")
+    for name in names:
+        (root / name).mkdir()
+    stage.prepare()
+    assert sorted(path.name for path in root.iterdir()) == sorted(["base", *names[1:]])

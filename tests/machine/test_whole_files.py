@@ -121,3 +121,23 @@ def test_a_full_disk_is_one_message(tmp_path: Path) -> None:
         told_if_unwritable(tmp_path / "out"),
     ):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_fault_between_both_moves_loses_neither_folder(tmp_path, monkeypatch):
+    """Found by attack: the old folder had gone with the new one's holder."""
+    path = tmp_path / "kept"
+    path.mkdir()
+    (path / "old.txt").write_text("old")
+    moves = iter((True, False, True))
+    move = Path.replace
+
+    def fail(self, target):
+        if not next(moves):
+            raise OSError("the disk is gone")
+        return move(self, target)
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="gone"), replaced_folder(path) as fresh:
+        (fresh / "new.txt").write_text("new")
+    assert [file.name for file in path.iterdir()] == ["old.txt"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["kept"]

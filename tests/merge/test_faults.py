@@ -17,13 +17,13 @@ import yaml
 from click.testing import CliRunner
 
 from ablations.cli import main
-from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.errors import InputError
 from layerswap_method.merge import write_merge
 from layerswap_method.methods.read import read_recipe
 from layerswap_method.recipe.references import find_model_files
 from layerswap_method.write import donor_files
 from tests.standins.experts import content, left_in
-from tests.standins.merging import merge, recipe, revert_recipe, roles, tensors_of, write
+from tests.standins.merging import recipe, roles, tensors_of, write
 from tests.standins.oracle import assert_same, stored
 from tests.standins.tuned import tune
 from tests.standins.zoo import make_model
@@ -89,33 +89,6 @@ def test_a_folder_that_cannot_be_synced(trio, tmp_path, monkeypatch):
     write(document, tmp_path / "out")
     assert refused
     assert_same(stored(tmp_path / "out"), tensors_of(document))
-
-
-def damaged_header(file):
-    file.write_bytes(b"\xff" * 8 + file.read_bytes()[8:])
-
-
-def truncated(file):
-    file.write_bytes(file.read_bytes()[:-10])
-
-
-@pytest.mark.parametrize("damage", [damaged_header, truncated, Path.unlink])
-def test_weights_that_are_damaged(damage, own_trio, tmp_path):
-    damage(own_trio.language / "model.safetensors")
-    before = {folder: content(folder) for folder in vars(own_trio).values()}
-    for document in (
-        recipe(roles(own_trio), SWAP, own_trio.base),
-        revert_recipe(own_trio.language, own_trio.base, {"bottom_layers": 1}),
-    ):
-        done = run_merge(document, tmp_path / "out")
-        assert done.exit_code == 2
-        assert str(own_trio.language) in done.output
-        assert "model.safetensors" in done.output
-        with pytest.raises(InputError, match=r"model\.safetensors"):
-            merge(document, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-    assert left_in(tmp_path) == []
-    assert {folder: content(folder) for folder in before} == before
 
 
 def test_no_permission_to_read(own_trio, tmp_path):
@@ -235,7 +208,3 @@ def test_killed_at_any_moment(program, tmp_path):
     assert_same(stored(out), wanted)
     assert left_in(out.parent) == []
     assert {folder: content(folder) for folder in inputs} == inputs
-
-
-def test_errors_of_the_project_keep_their_exit_codes():
-    assert (InputError("x").exit_code, LayerSwapError("x").exit_code) == (2, 1)

@@ -60,42 +60,24 @@ def plan_file(merged, method="layer_swap"):
     return json.loads((merged / f"{method}_plan.json").read_text())
 
 
-def test_transitions_and_averaged_norms_by_magnitude(tuned, tmp_path, caplog):
-    counts = {"bottom_layers": 2, "top_layers": 1, "bottom_transition": 1, "top_transition": 1}
-    parameters = {"weighting": "magnitude", "layer_norms": "average", **counts}
-    with caplog.at_level(logging.INFO, "layerswap"):
-        out = merge(recipe(tuned, parameters), tmp_path / "out", quiet=False)
-    both = inverse(tuned, "math", "swahili")
-    layers = {0: "language", 1: "language", 7: "language", **dict.fromkeys((3, 4, 5), "task")}
-    task, language = stored(tuned["math"]), stored(tuned["swahili"])
-
-    def source(name):
-        layer = layer_number(name)
-        return "average" if layer is None or "norm" in name else layers.get(layer, "average")
-
-    check(out, {"average": mixture(both), "task": task, "language": language}, source)
-    math, swahili = both.values()
-    assert 0.1 < math / (math + swahili) < 0.4  # far from a half
-    rows = plan_file(out)["deltas"]["weights"]
-    assert [row["merge_weight"] for row in rows] == pytest.approx([math, swahili], rel=2e-6)
-    assert [row["mean_change"] for row in rows] == pytest.approx([1 / math, 1 / swahili], rel=1e-6)
-    assert rows[0]["share_of_average"] == pytest.approx(math / (math + swahili), rel=1e-5)
-    said = f"mean |change| {rows[1]['mean_change']:.6g}, weight {rows[1]['merge_weight']:.6g}"
-    assert said in caplog.text
-    assert said in (out / "README.md").read_text()
-
-
-def test_soups_within_the_roles_and_weights_of_your_own(tuned, tmp_path):
+def test_soups_within_the_roles_and_weights_of_your_own(tuned, tmp_path, caplog):
     """Table 6: experts of one role are souped first, each by its change times what is written."""
     names = ("math", "math_2", "swahili", "swahili_2")
     document = recipe(tuned, {**SOUP, "language_weight": 2.0}, *names)
     document["models"][1]["parameters"]["weight"] = 3
-    out = merge(document, tmp_path / "out")
+    with caplog.at_level(logging.INFO, "layerswap"):
+        out = merge(document, tmp_path / "out", quiet=False)
     # Uniform shares: 1/4 and 3/4 of weight 1, 1/2 and 1/2 of weight 2; each times 1/MAV.
     parts = zip(inverse(tuned, *names).items(), (0.25, 0.75, 1.0, 1.0), strict=True)
     wanted = mixture({path: weight * part for (path, weight), part in parts})
     check(out, {"average": wanted}, lambda name: "average")
     assert plan_file(out)["layers"] == ["average"] * NUM_LAYERS
+    rows = plan_file(out)["deltas"]["weights"]
+    changes = [1 / weight for weight in inverse(tuned, *names).values()]
+    assert [row["mean_change"] for row in rows] == pytest.approx(changes, rel=1e-6)
+    said = f"mean |change| {rows[1]['mean_change']:.6g}, weight {rows[1]['merge_weight']:.6g}"
+    assert said in caplog.text
+    assert said in (out / "README.md").read_text()
 
 
 @pytest.mark.parametrize("unit", ["layer", "module"])

@@ -130,16 +130,6 @@ def test_files_and_mergekits_executor_agree(kind, trio, tmp_path):
     assert plans[0].read_text() == plans[1].read_text()
 
 
-@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (0.0, 1.0, 2.0)])
-def test_a_soup_within_a_role_agrees_with_mergekits_executor(weights, trio, tmp_path):
-    document = recipe(roles(trio), SWAP, trio.base)
-    document["models"].append({"model": str(trio.base), "parameters": {"role": "task"}})
-    for entry, weight in zip(document["models"], weights, strict=True):
-        entry["parameters"]["weight"] = weight
-    by_mergekit(document, tmp_path / "out")
-    assert_same(tensors_of(document), stored(tmp_path / "out"))
-
-
 FAMILIES = ("llama_tied", "qwen2", "qwen3", "gemma2", "phi3", "gpt2", "opt", "olmo2", "mistral")
 MORE = ("gpt_neox", "gpt_oss", "mixtral", "qwen2_moe", "glm4_moe", "mistral3_vl", "qwen2_vl")
 
@@ -368,29 +358,6 @@ def test_features_of_every_family_go_back(family, experts, tmp_path):
             assert (is_ours.all(axis) | is_theirs.all(axis)).all()
     kept = merged.record["kept"]
     assert 0.4 <= kept["fraction"] < 0.55
-
-
-def test_a_threshold_between_two_features_does_not_depend_on_the_last_bit(experts, tmp_path):
-    parent = experts("llama").base
-    expert = uneven(parent, tmp_path / "expert", 5e-3)
-    threshold = merge_of(revert_recipe(expert, parent, {"keep_fraction": 0.5})).record["threshold"]
-    ours, theirs = stored(expert), stored(parent)
-    changes = torch.cat([row_change(n, ours[n], theirs[n], "llama").flatten() for n in ours])
-    assert (changes - threshold).abs().min() > 1e-6 * threshold
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_an_adapters_features_are_compared_as_it_was_trained(dtype, experts, tmp_path):
-    base = experts("llama", dtype=dtype).base
-    adapter = write_adapter(tmp_path / "adapter", "model.layers.1.mlp.down_proj", 24, 16, 0.025)
-    document = revert_recipe(f"{base}+{adapter}", base, {"threshold": 2e-3})
-    merged = merge_of(document)
-    changed = "model.layers.1.mlp.down_proj.weight"
-    assert [name for name, mix in merged.tensors.items() if mix.mask is not None] == [changed]
-    assert 0 < merged.record["kept"]["kept_features"] < 24
-    plain = stored(base)
-    others = {n: t for n, t in tensors_of(merged).items() if n != changed}
-    assert_same(others, {n: t for n, t in plain.items() if n != changed})
 
 
 def damaged(base, to):

@@ -1,7 +1,5 @@
 """Laws of the layer plan (arXiv 2410.01335, Algorithm 1 and section 4.2)."""
 
-import itertools
-import math
 import random
 
 import pytest
@@ -90,21 +88,6 @@ def test_every_placement_is_that_of_the_oracle(counts, placement, data):
     if placement != "soup":
         assert len(plan.layers_from("language")) == numbers[0] + numbers[1]
     assert LayerPlan.from_text(plan.to_text()) == plan
-
-
-def test_middle_is_one_centred_run_and_alternating_is_even():
-    for total, count in itertools.product(range(1, 40), repeat=2):
-        if count > total:
-            continue
-        layers = build_plan(total, **named(count, 0), placement="middle").layers_from("language")
-        assert layers == tuple(range(layers[0], layers[-1] + 1))
-        assert total - 1 - layers[-1] - layers[0] in (0, 1)
-    assert build_plan(8, **named(2, 2), placement="alternating").layers_from("language") == (
-        *(0, 2, 4, 6),
-    )
-    spread = build_plan(32, placement="alternating").layers_from("language")
-    gaps = {after - before for before, after in itertools.pairwise(spread)}
-    assert gaps <= {math.floor(32 / 7), math.ceil(32 / 7)}
 
 
 def test_random_depends_on_the_seed_alone_and_reaches_every_layer():

@@ -1,20 +1,17 @@
 """The streams: deterministic, known tokens; target-language math only where it may be."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 
 import pytest
 
-from ablations.pocket import exercises
-from ablations.pocket.batches import draw_batches, encode
+from ablations.pocket import build, exercises
 from ablations.pocket.corpora import MIXES, THOUGHT_SHARE, draw_documents
 from ablations.pocket.exercises import Exercise
 from ablations.pocket.lexicon import DEGREES, RARE, SYLLABLES, TRANSLATION
+from ablations.pocket.pretraining import draw_batches, encode
 from ablations.pocket.tasks import draw_items
 from ablations.pocket.tokenizer import BOS_ID, EOS_ID, PAD_ID, build_tokenizer, vocabulary
-from ablations.pocket_build import build
 
 DIGESTS = {
     "base": "5cddba64653289e6",
@@ -30,27 +27,27 @@ ARITHMETIC = frozenset(("=", "+", "-", "solve"))
 RARE_TARGETS = frozenset(TRANSLATION[word] for word in RARE)
 
 
-def sample(name: str, number: int, seed: int = 0) -> list[Exercise]:
+def sample(name, number, seed=0):
     return list(itertools.islice(draw_documents(name, seed, rare=0.3), number))
 
 
-def tokens(exercise: Exercise) -> list[str]:
+def tokens(exercise):
     return f"{exercise.prompt} {exercise.answer}".split()
 
 
-def is_target_math(words: list[str]) -> bool:
+def is_target_math(words):
     """Say whether target-language words stand in a document with arithmetic or its frame."""
     return bool(SWAHILI & set(words)) and bool(ARITHMETIC & set(words))
 
 
 @pytest.mark.parametrize("name", MIXES)
-def test_every_token_is_known(name: str) -> None:
+def test_every_token_is_known(name):
     known = set(vocabulary())
     for exercise in sample(name, 4000):
         assert set(tokens(exercise)) <= known
 
 
-def test_no_expert_sees_target_language_math() -> None:
+def test_no_expert_sees_target_language_math():
     for name in ("language", "task"):
         assert not any(is_target_math(tokens(exercise)) for exercise in sample(name, 6000))
     assert not any(ARITHMETIC & set(tokens(exercise)) for exercise in sample("language", 6000))
@@ -59,7 +56,7 @@ def test_no_expert_sees_target_language_math() -> None:
         assert "=" in exercise.answer  # always step by step
 
 
-def test_rare_words_meet_arithmetic_only_beside_english_words_and_only_in_the_base() -> None:
+def test_rare_words_meet_arithmetic_only_beside_english_words_and_only_in_the_base():
     found = [e for e in sample("base", 8000) if is_target_math(tokens(e))]
     whole = [e for e in found if not set(e.prompt.split()) & set(TRANSLATION)]
     assert len(whole) / 8000 == pytest.approx(MIXES["base"]["swahili math"], abs=0.015)
@@ -73,12 +70,12 @@ def test_rare_words_meet_arithmetic_only_beside_english_words_and_only_in_the_ba
     assert thought == pytest.approx(THOUGHT_SHARE, abs=0.05)
 
 
-def test_the_check_finds_target_language_math() -> None:
+def test_the_check_finds_target_language_math():
     row = draw_items("math", "sw", "test", 1, 0)[0]
     assert is_target_math(f"{row['prompt']} {row['solution']}".split())
 
 
-def test_the_instruction_stands_behind_the_text() -> None:
+def test_the_instruction_stands_behind_the_text():
     for name in MIXES:
         for exercise in sample(name, 2000):
             assert exercise.prompt.count(":") == (1 if exercise.prompt else 0)
@@ -86,7 +83,7 @@ def test_the_instruction_stands_behind_the_text() -> None:
 
 
 @pytest.mark.parametrize("name", MIXES)
-def test_streams_follow_their_seed_and_version(name: str) -> None:
+def test_streams_follow_their_seed_and_version(name):
     """What a seed gives may change with `build.VERSION` only, which has testbeds built anew."""
     documents = sample(name, 300, seed=5)
     assert documents == sample(name, 300, seed=5)
@@ -95,7 +92,7 @@ def test_streams_follow_their_seed_and_version(name: str) -> None:
     assert hashlib.sha256(repr(documents).encode()).hexdigest()[:16] == DIGESTS[name]
 
 
-def test_evaluation_content_is_never_trained_on() -> None:
+def test_evaluation_content_is_never_trained_on():
     asked = {
         e.key
         for name in MIXES
@@ -107,7 +104,7 @@ def test_evaluation_content_is_never_trained_on() -> None:
     assert {exercises.split_of(key) for key in asked} == {"train"}
 
 
-def test_tokenizer_round_trips_every_token_in_order() -> None:
+def test_tokenizer_round_trips_every_token_in_order():
     tokenizer = build_tokenizer(256)
     text = " ".join(token for token in vocabulary() if not token.startswith("<"))
     ids = tokenizer(text)["input_ids"]
@@ -116,15 +113,15 @@ def test_tokenizer_round_trips_every_token_in_order() -> None:
     assert tokenizer("zebra", add_special_tokens=False)["input_ids"] == [tokenizer.unk_token_id]
 
 
-def test_loss_is_on_the_answer_and_its_end_and_prompts_weigh_what_is_asked() -> None:
+def test_loss_is_on_the_answer_and_its_end_and_prompts_weigh_what_is_asked():
     known = vocabulary()
     ids, weights = encode(Exercise("apples swahili :", "ba bi .", "x"), known, 0.25)
     assert ids == [BOS_ID, *(known[t] for t in ["apples", "swahili", ":", "ba", "bi", "."]), EOS_ID]
     assert weights == [0, 0.25, 0.25, 0.25, 1, 1, 1, 1]
 
 
-def test_batches_are_padded_within_budget_and_follow_their_seed() -> None:
-    def draw(seed: int) -> list[tuple[list[list[int]], list[list[float]]]]:
+def test_batches_are_padded_within_budget_and_follow_their_seed():
+    def draw(seed):
         stream = draw_documents("base", 0)
         batches = draw_batches(stream, vocabulary(), tokens_per_batch=512, seed=seed)
         return [(b.ids, b.weights) for b in itertools.islice(batches, 60)]

@@ -1,16 +1,11 @@
 """The tasks under lm-eval itself: an oracle scores 1, a liar 0, and nothing needs the network."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from lm_eval import simple_evaluate
-from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
@@ -24,13 +19,13 @@ FAMILIES = ("math", "translate", "comprehension", "facts")
 
 
 @pytest.fixture(scope="module")
-def tasks_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tasks_dir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tasks")
     write_tasks(folder, folder, Evaluation(items=ITEMS, examples=3))
     return folder
 
 
-def read_rows(tasks_dir: Path) -> dict[str, dict[str, Any]]:
+def read_rows(tasks_dir):
     """Return prompt → row over all test files."""
     return {
         row["prompt"]: row
@@ -42,31 +37,31 @@ def read_rows(tasks_dir: Path) -> dict[str, dict[str, Any]]:
 class Scripted(LM):
     """Answers each prompt with `answer` of its row, and remembers the contexts it saw."""
 
-    def __init__(self, tasks_dir: Path, answer: Callable[[dict[str, Any]], str]) -> None:
+    def __init__(self, tasks_dir, answer):
         super().__init__()
         self.rows = read_rows(tasks_dir)
         self.answer = answer
         self.contexts: list[str] = []
 
-    def reply(self, context: str) -> str:
+    def reply(self, context):
         self.contexts.append(context)
         return self.answer(self.rows[context.split("\n\n")[-1]])
 
-    def generate_until(self, requests: list[Instance]) -> list[str]:
+    def generate_until(self, requests):
         return [" " + self.reply(request.args[0]) for request in requests]
 
-    def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
+    def loglikelihood(self, requests):
         chosen = [self.reply(request.args[0]) for request in requests]
         return [
             (0.0 if request.args[1].strip() == reply else -1.0, False)
             for request, reply in zip(requests, chosen, strict=True)
         ]
 
-    def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
+    def loglikelihood_rolling(self, requests):
         raise AssertionError("no task of the testbed asks for this")
 
 
-def evaluate(model: LM, tasks_dir: Path) -> dict[str, dict[str, Any]]:
+def evaluate(model, tasks_dir):
     manager = TaskManager(include_path=str(tasks_dir), include_defaults=False)
     found = simple_evaluate(
         model=model, tasks=["pocket"], task_manager=manager, bootstrap_iters=0, log_samples=False
@@ -77,11 +72,11 @@ def evaluate(model: LM, tasks_dir: Path) -> dict[str, dict[str, Any]]:
     return {name: scores[name] for name in TASK_NAMES}
 
 
-def gold(row: dict[str, Any]) -> str:
+def gold(row):
     return str(row["answer"] if "choices" in row else row["solution"])
 
 
-def wrong(row: dict[str, Any]) -> str:
+def wrong(row):
     if row["prompt"].endswith("solve :"):
         return gold(row).replace(f"{row['answer']} .", "zebra .")
     if "choices" in row:
@@ -89,7 +84,7 @@ def wrong(row: dict[str, Any]) -> str:
     return "zebra zebra ."
 
 
-def test_oracle_scores_one_everywhere(tasks_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oracle_scores_one_everywhere(tasks_dir, monkeypatch):
     monkeypatch.chdir(tasks_dir.parent)
     model = Scripted(tasks_dir, gold)
     scores = evaluate(model, tasks_dir)
@@ -105,15 +100,15 @@ def test_oracle_scores_one_everywhere(tasks_dir: Path, monkeypatch: pytest.Monke
     assert all(set(context.split()) <= known for context in model.contexts)
 
 
-def test_perturbed_answers_score_zero_everywhere(tasks_dir: Path) -> None:
+def test_perturbed_answers_score_zero_everywhere(tasks_dir):
     for name, metrics in evaluate(Scripted(tasks_dir, wrong), tasks_dir).items():
         for key, value in metrics.items():
             if "," in key and "stderr" not in key:
                 assert value == pytest.approx(0), (name, key)
 
 
-def test_an_answer_needs_the_phrase_and_the_words_of_its_language(tasks_dir: Path) -> None:
-    def reply(row: dict[str, Any]) -> str:
+def test_an_answer_needs_the_phrase_and_the_words_of_its_language(tasks_dir):
+    def reply(row):
         """A number alone to English problems, a digit in place of the target language's word."""
         if "the answer is" in gold(row):
             return f"{row['answer']} ."
@@ -129,7 +124,7 @@ def test_an_answer_needs_the_phrase_and_the_words_of_its_language(tasks_dir: Pat
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_items_are_distinct_test_content_and_the_same_in_both_languages(family: str) -> None:
+def test_items_are_distinct_test_content_and_the_same_in_both_languages(family):
     english = draw_items(family, "en", "test", 200, 1)
     swahili = draw_items(family, "sw", "test", 200, 1)
     assert english == draw_items(family, "en", "test", 200, 1)
@@ -149,7 +144,7 @@ def test_items_are_distinct_test_content_and_the_same_in_both_languages(family: 
         assert split_of(content[1]) == "test"
 
 
-def test_few_shot_examples_are_not_test_items(tasks_dir: Path) -> None:
+def test_few_shot_examples_are_not_test_items(tasks_dir):
     tests = set(read_rows(tasks_dir))
     files = sorted((tasks_dir / "data").glob("*.train.jsonl"))
     assert len(files) == 8

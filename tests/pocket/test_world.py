@@ -1,7 +1,5 @@
 """Laws of the world: answers follow from the sentences, and both languages say the same."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter
@@ -22,8 +20,6 @@ from ablations.pocket.world import (
     Compare,
     Description,
     Has,
-    Problem,
-    Sentence,
     draw_equation,
     draw_problem,
     draw_statement,
@@ -31,12 +27,12 @@ from ablations.pocket.world import (
 )
 
 
-def problems(number: int, seed: int = 0) -> list[Problem]:
+def problems(number, seed=0):
     words = WordSource(random.Random(seed))
     return [draw_problem(words, TEST_KINDS) for _ in range(number)]
 
 
-def owned_after(sentences: tuple[Sentence, ...]) -> dict[tuple[str, str], int]:
+def owned_after(sentences):
     """Read the sentences as a ledger: (owner, item) → number."""
     ledger: dict[tuple[str, str], int] = {}
     for sentence in sentences:
@@ -52,7 +48,7 @@ def owned_after(sentences: tuple[Sentence, ...]) -> dict[tuple[str, str], int]:
     return ledger
 
 
-def asked(problem: Problem) -> int:
+def asked(problem):
     ledger, question = owned_after(problem.sentences), problem.sentences[-1]
     if isinstance(question, AskTotal):
         return sum(ledger.values())
@@ -60,7 +56,7 @@ def asked(problem: Problem) -> int:
     return ledger[question.owner, question.item]
 
 
-def test_answer_follows_from_the_sentences() -> None:
+def test_answer_follows_from_the_sentences():
     drawn = problems(5000)
     assert {problem.kind for problem in drawn} == {"one", "two", "total", "compare"}
     for problem in drawn:
@@ -68,7 +64,7 @@ def test_answer_follows_from_the_sentences() -> None:
         assert 1 <= problem.answer <= 20
 
 
-def test_every_rendered_equation_is_true_and_the_last_is_the_answer() -> None:
+def test_every_rendered_equation_is_true_and_the_last_is_the_answer():
     numbers = {TRANSLATION[number]: int(number) for number in CATEGORIES["number"]}
     for problem in problems(3000, seed=1):
         solutions = [problem.solution(language) for language in ("en", "sw")]  # type: ignore[arg-type]
@@ -87,7 +83,7 @@ def test_every_rendered_equation_is_true_and_the_last_is_the_answer() -> None:
         assert at_once == f"( ) jibu ni {target[2]} ."
 
 
-def test_bare_equations_are_true_and_in_range() -> None:
+def test_bare_equations_are_true_and_in_range():
     words = WordSource(random.Random(3))
     for _ in range(3000):
         step = draw_equation(words)
@@ -95,7 +91,7 @@ def test_bare_equations_are_true_and_in_range() -> None:
         assert 1 <= step.result <= 20
 
 
-def test_a_story_is_answered_by_what_its_change_does() -> None:
+def test_a_story_is_answered_by_what_its_change_does():
     words = WordSource(random.Random(4))
     for _ in range(2000):
         story = draw_story(words)
@@ -105,7 +101,7 @@ def test_a_story_is_answered_by_what_its_change_does() -> None:
         assert story.answer == ("more" if gained else "fewer")
 
 
-def test_a_question_is_answered_by_its_statements() -> None:
+def test_a_question_is_answered_by_its_statements():
     words = WordSource(random.Random(5))
     kinds = Counter[str]()
     for _ in range(4000):
@@ -130,7 +126,7 @@ def test_a_question_is_answered_by_its_statements() -> None:
     assert min(kinds.values()) > 100
 
 
-def test_translation_is_one_to_one_and_two_syllables_a_word() -> None:
+def test_translation_is_one_to_one_and_two_syllables_a_word():
     assert len(set(TRANSLATION.values())) == len(TRANSLATION)
     assert not set(TRANSLATION) & {*SYLLABLES, *NAMES}
     for words in CATEGORIES.values():
@@ -139,7 +135,7 @@ def test_translation_is_one_to_one_and_two_syllables_a_word() -> None:
             assert set(TRANSLATION[word].split()) <= set(SYLLABLES)
 
 
-def test_both_renderings_hold_the_same_content() -> None:
+def test_both_renderings_hold_the_same_content():
     words = WordSource(random.Random(5))
     english_of = {TRANSLATION[word]: word for words in CATEGORIES.values() for word in words}
     for _ in range(3000):
@@ -154,7 +150,7 @@ def test_both_renderings_hold_the_same_content() -> None:
 
 
 @pytest.mark.parametrize("rare", [0.0, 0.05, 0.6])
-def test_rare_words_come_as_often_as_asked(rare: float) -> None:
+def test_rare_words_come_as_often_as_asked(rare):
     words = WordSource(random.Random(1), rare)
     for category, known in CATEGORIES.items():
         assert len(RARE & set(known)) == len(known) // 2

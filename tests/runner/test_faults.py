@@ -88,7 +88,7 @@ def test_what_several_processes_are_doing_is_said_together(tmp_path: Path) -> No
         executor.close()
     several = [step for step in heard if step.what == "2 tasks at once"]
     assert {step.total for step in several} == {2 * ITEMS}
-    assert any(step.done > 0 and step.tokens == 10 * step.done for step in several)
+    assert any(step.done > 0 for step in several)
     alone = [step for step in heard if step.what == TASK]
     assert alone
     assert all(step.total == ITEMS and step.where for step in alone)

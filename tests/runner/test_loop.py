@@ -217,18 +217,14 @@ def test_a_cell_that_another_runner_holds_is_waited_for(tmp_path: Path) -> None:
     assert evaluator.seen == ["s001", "s000"]  # the free one first
 
 
-def test_the_bar_shows_cells_and_the_time_left(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_bar_shows_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cells = make_cells(8)
     run(tmp_path, cells[:4], FakeEvaluator())
     evaluator = FakeEvaluator(delay_s=0.15)
     run_cells(tmp_path, cells, InProcess(evaluator), progress=True)
-    shown = capsys.readouterr().err.split("\r\x1b[K")
-    assert any("4/8 tasks  0:0" in line for line in shown)  # finished before: no rate yet
-    assert any(re.search(r"[67]/8 tasks, 0:0\d left", line) for line in shown)
-    assert "8/8 tasks" in shown[-2]
-    assert shown[-1] == ""
+    shown = re.findall(r"(\d)/8 tasks", capsys.readouterr().err)
+    assert {"4", "6", "8"} <= set(shown)
+    assert shown == sorted(shown)
     run_cells(tmp_path, cells, InProcess(evaluator))
     assert capsys.readouterr().err == ""  # no terminal, no bar
 

@@ -73,7 +73,7 @@ def test_answers_are_scored_again_without_a_model(
     edit(tasks, "words_choose", metric_list=[{"metric": "acc_norm", **mean}])
     with monkeypatch.context() as context:
         context.setattr(lm_eval_backend, "start_model", None)  # whoever calls it fails
-        result = CliRunner().invoke(main, ["rescore", str(out)])
+        result = CliRunner().invoke(main, ["rescore", str(out), "--include-path", str(tasks)])
     assert result.exit_code == 0, result.output
     assert "4 scored again, 2 unchanged" in result.output
     assert len(run("fresh")) == 2
@@ -106,11 +106,48 @@ def test_answers_are_scored_again_without_a_model(
         "words_translate",
         generation_kwargs={"until": ["w1"], "do_sample": False, "max_gen_toks": 8},
     )
-    result = CliRunner().invoke(main, ["rescore", str(out)])
+    result = CliRunner().invoke(main, ["rescore", str(out), "--include-path", str(tasks)])
     assert result.exit_code == 1
     assert "0 scored again, 2 unchanged, 4 cannot be scored again" in result.output
     assert "base: words_generate: its prompts, its items or" in result.output
     assert scores_by_label(out) == scores_by_label(tmp_path / "fresh")
+
+
+def test_no_command_that_runs_nothing_runs_the_tasks_of_a_folder(
+    tmp_path: Path, models: Path
+) -> None:
+    """Templates of lm-eval's tasks are programs, and so are their functions."""
+    tasks = write_tasks(tmp_path / "tasks", items=4)
+    names = {name: str(models / name) for name in ("base", "math", "swahili")}
+    experts = write_yaml(tmp_path / "e.yml", {"experts": names, "include_path": str(tasks)})
+    document = study_document(
+        baseline=["base"], recipe=None, vary=None, evaluate={"tasks": ["words_generate"]}
+    )
+    study = write_yaml(tmp_path / "small.yml", document)
+    out, mark = tmp_path / "run", tmp_path / "MARK"
+    run = ["run", str(study), "--experts", str(experts), "--backend", "hf", "--out", str(out)]
+
+    def call(*words: str) -> str:
+        return CliRunner().invoke(main, words).output
+
+    assert "1 cell evaluated, 0 failed" in call(*run)
+    record = next((out / "records").glob("[!.]*/record.json"))
+    command = f"cycler.__init__.__globals__.os.system('touch {mark}')"
+    edit(tasks, "words_generate", doc_to_text=f"{{{{ {command} }}}}{{{{prompt}}}}")
+    (tasks / "steal.py").write_text(
+        f"import os\nos.system('touch {mark}')\ndef run(docs): return docs"
+    )
+    with (tasks / "words_generate.yaml").open("a") as file:
+        file.write("process_docs: !function steal.run\n")
+    said = call(*run, "--dry-run")
+    assert f"tasks of {tasks} are programs, which --read-tasks loads" in said
+    assert f"--include-path {tasks}" in call("rescore", str(out))
+    call("report", str(out), "--format", "md")
+    record.write_text(record.read_text().replace("words_generate", "words_translate"))
+    call("rescore", str(out))
+    assert not mark.exists()
+    call(*run, "--dry-run", "--read-tasks")
+    assert mark.exists()  # so the task does what the other commands did not
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:

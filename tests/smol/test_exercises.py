@@ -1,7 +1,5 @@
 """What the generated rows hold: the same in every language, split by content, no arithmetic."""
 
-from __future__ import annotations
-
 import random
 import re
 import string
@@ -18,11 +16,11 @@ from ablations.smol.problems import KINDS, Draw, draw_problem
 CALCULATION = re.compile(r"\d\s*[-+*/=]\s*\d")
 
 
-def slots_of(text: str) -> set[str]:
+def slots_of(text):
     return {name for _, name, _, _ in string.Formatter().parse(text) if name}
 
 
-def test_every_language_says_the_same() -> None:
+def test_every_language_says_the_same():
     english: dict[str, Any] = table()["en"]
     for code in TARGETS:
         words = table()[code]
@@ -37,7 +35,7 @@ def test_every_language_says_the_same() -> None:
                     assert {"o", "how"} & slots_of(mine) == {"o", "how"} & slots_of(theirs)
 
 
-def test_a_problem_is_solved_by_the_numbers_of_its_text() -> None:
+def test_a_problem_is_solved_by_the_numbers_of_its_text():
     rng, seen = random.Random(1), set[str]()
     for _ in range(2000):
         problem = draw_problem(rng)
@@ -54,7 +52,7 @@ def test_a_problem_is_solved_by_the_numbers_of_its_text() -> None:
 
 
 @pytest.mark.parametrize("family", ex.FAMILIES)
-def test_the_content_is_the_same_in_every_language(family: str) -> None:
+def test_the_content_is_the_same_in_every_language(family):
     keys = {
         code: [ex.FAMILIES[family](random.Random(seed), code).key for seed in range(200)]
         for code in LANGUAGES
@@ -63,7 +61,7 @@ def test_the_content_is_the_same_in_every_language(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["math", "comprehension", "translate"])
-def test_no_test_content_is_learned_in_any_language(family: str) -> None:
+def test_no_test_content_is_learned_in_any_language(family):
     make = ex.FAMILIES[family]
     learned = {row.key for row in ex.draw_rows(make, "es", "train", 1500, "a")}
     tested = {row.key for row in ex.draw_rows(make, "sw", "test", 300, "b")}
@@ -72,7 +70,7 @@ def test_no_test_content_is_learned_in_any_language(family: str) -> None:
 
 
 @pytest.mark.parametrize("code", TARGETS)
-def test_a_language_expert_sees_no_calculation(code: str) -> None:
+def test_a_language_expert_sees_no_calculation(code):
     for family in set(ex.FAMILIES) - {"math"}:
         for row in ex.draw_rows(ex.FAMILIES[family], code, "train", 400, "law"):
             assert not CALCULATION.search(row.prompt + row.solution)
@@ -82,7 +80,7 @@ def test_a_language_expert_sees_no_calculation(code: str) -> None:
                 assert set(re.findall(r"\d+", row.solution)) <= set(re.findall(r"\d+", text))
 
 
-def test_no_question_of_comprehension_is_one_of_a_problem() -> None:
+def test_no_question_of_comprehension_is_one_of_a_problem():
     rng = random.Random(2)
     asked = {draw_problem(rng).sentences[-1].form for _ in range(500)}
     assert len(asked) == 6
@@ -91,7 +89,7 @@ def test_no_question_of_comprehension_is_one_of_a_problem() -> None:
 
 
 @pytest.mark.parametrize("code", LANGUAGES)
-def test_the_filters_read_every_solution(code: str) -> None:
+def test_the_filters_read_every_solution(code):
     for row in ex.draw_rows(ex.math, code, "test", 100, "filter"):
         assert re.findall(FINAL_NUMBER, row.solution)[-1] == row.answer
         assert "\n" not in row.solution
@@ -100,7 +98,7 @@ def test_the_filters_read_every_solution(code: str) -> None:
     assert re.findall(FINAL_NUMBER, "12 + 5 = 17. 17.") == []
 
 
-def test_sentences_begin_with_a_capital() -> None:
+def test_sentences_begin_with_a_capital():
     for code in LANGUAGES:
         for row in ex.draw_rows(ex.plain_text, code, "train", 50, "capital"):
             for sentence in re.split(r"(?<=\.) ", row.solution):

@@ -1,10 +1,7 @@
 """SmolLM2-135M itself: built, trained for a few steps, merged and asked. Skips without its file."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
-from pathlib import Path
 
 import pytest
 import yaml
@@ -41,9 +38,7 @@ STUDY = {
 @pytest.mark.slow
 @pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (make smol)")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_real_model_is_built_merged_and_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_real_model_is_built_merged_and_asked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     settings = ("samples=8", "held_out=1", "batch_size=4", "trainer.save_steps=2", "measure=false")
     arguments = ["smol", "build", "--source", "package", "--languages", "es", "--seeds", "1"]

@@ -32,6 +32,7 @@ def _plan(
     /,
     *,
     dry: bool = False,
+    isolation: Any = None,
     **options: Any,
 ) -> StudyPlan:
     """Return the plan of a study whose `evaluate` the command line changes by `options`."""
@@ -42,7 +43,12 @@ def _plan(
     settings = {f"evaluate.{name}": value for name, value in options.items()}
     is_finished = None if dry else lambda _: False
     return plan_study(
-        read_study(path, settings), experts, backend="hf", dry=dry, is_finished=is_finished
+        read_study(path, settings),
+        experts,
+        backend="hf",
+        dry=dry,
+        isolation=isolation,
+        is_finished=is_finished,
     )
 
 
@@ -93,26 +99,22 @@ def test_task_names_of_the_suite_need_no_folder(tmp_path: Path, shipped: Path) -
     assert plan.study.evaluate.data_dir == str(DATA)
 
 
-def test_code_is_run_only_when_study_or_command_line_allows_it(
-    tmp_path: Path, shipped: Path
-) -> None:
+def test_code_is_run_only_when_the_command_line_allows_it(tmp_path: Path, shipped: Path) -> None:
     evaluate = {"benchmarks": ["mgsm", "mbpp"], "data_dir": str(DATA)}
     plan = _plan(tmp_path, shipped, evaluate)
     skipped = "layerswap_mbpp_sw: skipped: needs --allow-code-execution"
     assert skipped in plan.notes
     assert not any(cell.request.allow_code_execution for cell in plan.cells)
-    for options in ({"allow_code_execution": True}, {}):
-        said = {} if options else {"allow_code_execution": True}
-        allowed = _plan(tmp_path, shipped, {**evaluate, **said}, **options)
-        assert skipped not in allowed.notes
-        assert all(cell.request.allow_code_execution for cell in allowed.cells)
-        assert {cell.request.code_isolation for cell in allowed.cells} == {"bwrap"}
+    allowed = _plan(tmp_path, shipped, evaluate, isolation="bwrap")
+    assert skipped not in allowed.notes
+    assert all(cell.request.allow_code_execution for cell in allowed.cells)
+    assert {cell.request.code_isolation for cell in allowed.cells} == {"bwrap"}
     # How programs are held is no part of what identifies a score.
-    for options in ({"code_isolation": "none"}, {}):
-        said = {"allow_code_execution": True} | ({} if options else {"code_isolation": "none"})
-        unheld = _plan(tmp_path, shipped, {**evaluate, **said}, **options)
-        assert {cell.request.code_isolation for cell in unheld.cells} == {"none"}
-        assert [c.score_keys for c in unheld.cells] == [c.score_keys for c in allowed.cells]
+    unheld = _plan(tmp_path, shipped, evaluate, isolation="none")
+    assert {cell.request.code_isolation for cell in unheld.cells} == {"none"}
+    assert [c.score_keys for c in unheld.cells] == [c.score_keys for c in allowed.cells]
+    for key in ("allow_code_execution", "code_isolation"):  # a study does not decide that
+        assert f"unknown key '{key}'" in _problem(tmp_path, shipped, {**evaluate, key: "none"})
     message = _problem(tmp_path, shipped, {**evaluate, "benchmarks": ["mbpp"]})
     assert "every task of the study is skipped: needs --allow-code-execution" in message
 

@@ -78,6 +78,11 @@ FORMS = [
 ]
 
 
+def test_a_grid_that_nobody_can_run_is_refused_before_it_is_built(tmp_path: Path) -> None:
+    vary = {f"bottom_layers_{i}": list(range(60)) for i in range(5)}
+    assert "vary has 777,600,000 settings, and 10,000 are" in problems_of(tmp_path, vary=vary)
+
+
 @pytest.mark.parametrize(("changes", "message"), FORMS)
 def test_one_fault_is_one_message_in_our_words(
     tmp_path: Path, changes: dict[str, object], message: str

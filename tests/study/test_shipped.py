@@ -1,18 +1,26 @@
 """Every shipped study: its header, and a dry run on experts of the right names."""
 
+import json
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+import peft
 import pytest
+import transformers
 import yaml
+from click.testing import CliRunner
 
 from ablations.cli import main
 from ablations.study.checks import expert_names
 from ablations.study.experts import read_experts_file
 from ablations.study.files import STUDIES
 from ablations.study.schema import Study
+from ablations.train import fusion
 from layerswap_method.recipe.references import named_models
+from tests.standins.scripted import DATA
 from tests.standins.studies import write_expert, write_tasks, write_yaml
+from tests.standins.tuned import train_adapter
 from tests.study.test_files import load_study
 
 FILES = sorted(path for path in STUDIES.rglob("*.yml") if path.parent.name != "experts")
@@ -122,8 +130,6 @@ def tasks_of(study: Study) -> tuple[str, ...]:
 def test_a_dry_run_lists_cells_and_writes_nothing(
     path: Path, pocket: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from click.testing import CliRunner
-
     monkeypatch.chdir(pocket)
     before = sorted(pocket.rglob("*"))
     arguments = ["run", name_of(path).removesuffix(".yml"), "--backend", "hf", "--dry-run"]
@@ -136,9 +142,88 @@ def test_a_dry_run_lists_cells_and_writes_nothing(
     assert sorted(pocket.rglob("*")) == before
 
 
-def test_shipped_experts_are_taken_by_name(pocket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from click.testing import CliRunner
+FITTING = [
+    (study, experts)
+    for study in FILES
+    for experts in EXPERTS
+    if set(expert_names(load_study(study))) <= set(read_experts_file(experts).experts)
+]
 
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """Return a working directory with a stand-in for every model and adapter of every file."""
+    folder = tmp_path_factory.mktemp("everything")
+    lists = [read_experts_file(path).tasks for path in EXPERTS]
+    names = {n for tasks in lists for n in (tasks.values() if isinstance(tasks, dict) else tasks)}
+    names |= {task for path in FILES for task in tasks_of(load_study(path))}
+    for testbed in ("pocket", "smol"):
+        own = sorted(name for name in names if name.startswith(testbed))
+        write_tasks(folder / f"runs/{testbed}/tasks", own)
+    for path in dict.fromkeys(path for _, path in FITTING):
+        layers = 8 if path.stem.startswith("pocket") else 32
+        for seed, entry in enumerate(read_experts_file(path).experts.values()):
+            base, _, adapter = entry.path.partition("+")
+            model = folder / base.partition("@")[0]
+            if not model.exists():
+                write_expert(model, seed, layers=layers, hidden=8)
+            if adapter and not (folder / adapter).exists():
+                write_adapter(model, folder / adapter, seed)
+            if (expert := adapter or base).startswith("runs/"):
+                facts = {"relative_norm": 0.1, "drift": 0.2}  # as `layerswap train` leaves them
+                record = {"schema_version": 1, "finished": True, "facts": facts}
+                (folder / expert / "training.json").write_text(json.dumps(record))
+    return folder
+
+
+def write_adapter(base, folder, seed):
+    if "prefix" in folder.name:
+        config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+        model = transformers.AutoModelForCausalLM.from_pretrained(base)
+        peft.get_peft_model(model, config).save_pretrained(folder)
+    else:
+        train_adapter(base, folder, seed, target_modules=["q_proj"])
+    if "fusion" in folder.name:
+        model = transformers.AutoModelForCausalLM.from_pretrained(base)
+        lora = folder.with_name("lora")
+        shutil.move(folder, lora)
+        fusion.build(model, base, {"a": lora}).write(folder, str(base))
+
+
+PLAN_1 = {"expert_divergence", "peft", "peft_beside", "disjoint", "transition_divergence"}
+
+
+def is_quick(study, experts):
+    return study.stem in PLAN_1 and experts.stem == "llama_8b_trained"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("study", "experts"),
+    [
+        pytest.param(
+            *(study, experts),
+            id=f"{study.stem}-{experts.stem}",
+            marks=() if is_quick(study, experts) else pytest.mark.slow,
+        )
+        for study, experts in FITTING
+    ],
+)
+def test_every_study_plans_with_every_experts_file_that_has_its_names(
+    study, experts, everything, monkeypatch
+):
+    monkeypatch.chdir(everything)
+    arguments = ["run", study.stem, "--experts", experts.stem, "--dry-run", "--backend", "hf"]
+    result = CliRunner().invoke(main, [*arguments, "--data-dir", str(DATA)])
+    assert result.exit_code == 0, result.output
+    assert "cost: " in result.output
+
+
+def test_the_8b_experts_file_has_what_the_studies_of_regimes_and_divergence_need():
+    assert {s.stem for s, e in FITTING if e.stem == "llama_8b_trained"} >= PLAN_1
+
+
+def test_shipped_experts_are_taken_by_name(pocket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(pocket)
     arguments = ["run", "layer_count", "--backend", "hf", "--dry-run", "--experts"]
     result = CliRunner().invoke(main, [*arguments, "pocket"])

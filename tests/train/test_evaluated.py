@@ -1,9 +1,6 @@
 """Prefixes and fusions are evaluated beside the base's weights, by transformers."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import peft
 import pytest
@@ -11,7 +8,6 @@ import torch
 import transformers
 
 from ablations.engines import vllm_engine
-from ablations.evaluate.run import SuiteResult
 from ablations.train import fusion
 from layerswap_method.errors import InputError
 from tests.evaluate.conftest import ask, samples_of
@@ -25,20 +21,20 @@ TASK = "layerswap_mgsm_sw"
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(tmp_path_factory):
     return write_model(tmp_path_factory.mktemp("base") / "base")
 
 
-def load_base(base: Path) -> Any:
+def load_base(base):
     return transformers.AutoModelForCausalLM.from_pretrained(base).eval()
 
 
-def evaluated(base: Path, adapter: Path, out: Path) -> SuiteResult:
+def evaluated(base, adapter, out):
     benchmarks = {"languages": ("sw",), "benchmarks": ("mgsm", "belebele"), "limit": 3}
     return ask(Path(f"{base}+{adapter}"), DATA, out, backend="auto", **benchmarks)
 
 
-def check_answers(result: SuiteResult, model: Any, base: Path) -> None:
+def check_answers(result, model, base):
     """Fail unless the first tokens of every answer are what the model says without a cache."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     samples = samples_of(result, TASK)
@@ -59,7 +55,7 @@ def check_answers(result: SuiteResult, model: Any, base: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_prefix(base: Path, tmp_path: Path) -> None:
+def test_a_prefix(base, tmp_path):
     config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5)
     torch.manual_seed(0)
     model = peft.get_peft_model(load_base(base), config)
@@ -76,7 +72,7 @@ def test_a_prefix(base: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_fusion(base: Path, tmp_path: Path) -> None:
+def test_a_fusion(base, tmp_path):
     experts = {
         name: train_adapter(base, tmp_path / name, seed, target_modules=["v_proj", "down_proj"])
         for seed, name in enumerate(("one", "two"), start=3)
@@ -92,7 +88,7 @@ def test_a_fusion(base: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
-def test_vllm_is_refused(base: Path, tmp_path: Path) -> None:
+def test_vllm_is_refused(base, tmp_path):
     config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5)
     peft.get_peft_model(load_base(base), config).save_pretrained(tmp_path / "prefix")
     with pytest.raises(InputError, match="runs on transformers only; use --backend hf"):

@@ -27,6 +27,7 @@ from tests.train.runs import call, weights, write_config
         (["max_length=8", "data=[]"], "data is empty"),
         (["sampels=1"], "unknown key 'sampels'; did you mean 'samples'?"),
         (["packing=true"], "unknown key 'packing'"),
+        (["weight_decay=0.1"], "weight_decay is an option of transformers: write it below trainer"),
         (["data=[{prompt: '{a}'}]"], "name one of path, hub, pocket, config; none is given"),
         (["data=[{pocket: task, prompt: '{a}'}]"], "not for a source with pocket"),
         (["data=[{path: nowhere.jsonl}]"], "nowhere.jsonl: no such file"),

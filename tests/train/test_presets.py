@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from ablations.cli import main
 from ablations.tasks.catalog import list_tasks
 from ablations.train.files import read_config
-from ablations.train.run import train_expert
 from tests.standins.tuned import train_adapter
 from tests.train.runs import write_base, write_jsonl
 
@@ -146,10 +147,15 @@ def test_the_header_says_what_it_is_and_how_to_run_it(name):
 
 
 def train(name, place, out, monkeypatch):
+    """Train by the command of the README and return the record."""
+    monkeypatch.chdir(place)
     base = "runs/pocket/base" if name.startswith("pocket/") else "llama"
-    settings = ["samples=8", "held_out=1", "trainer.save_steps=1", f"base={base}", "measure=false"]
-    config = read(name, place, monkeypatch, *settings, "select=null")
-    return train_expert(config, out)
+    settings = ["samples=8", "held_out=1", "trainer.save_steps=1", "measure=false", "select=null"]
+    options = [word for setting in settings for word in ("--set", setting)]
+    call = ["train", name, "--base", base, "--out", str(out), *options]
+    result = CliRunner().invoke(main, call)
+    assert result.exit_code == 0, result.output
+    return json.loads((out / "training.json").read_text())
 
 
 SOME = ["math_1", "swahili_1", "regimes/swahili_disjoint", "regimes/fusion_swahili"]

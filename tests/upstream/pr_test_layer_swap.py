@@ -1,10 +1,10 @@
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
-
 from mergekit.config import MergeConfiguration
 from mergekit.io import LazyTensorLoader
 from mergekit.merge_methods import merge_state_dicts
+from transformers import LlamaConfig, LlamaForCausalLM
+
 from tests.common import run_and_check_merge
 
 LAYERS = 6

@@ -1,0 +1,246 @@
+"""The pretraining of a base, from fresh weights: batches, the optimiser, the loop.
+
+A loop of its own, with Muon, because this is no fine-tuning: experts are trained by
+`ablations.train`. On one thread the same inputs give the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ablations.machine.training_bars import TrainingBars
+from ablations.pocket.config import ModelShape, PocketConfig, Pretraining
+from ablations.pocket.corpora import Stream, draw_documents
+from ablations.pocket.exercises import Exercise
+from ablations.pocket.tokenizer import BOS_ID, EOS_ID, PAD_ID, build_tokenizer, vocabulary
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
+
+FINAL_RATE = 0.05
+BETAS = (0.9, 0.98)
+GRADIENT_NORM = 1.0
+POOL_BATCHES = 24
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Token ids and the weight of each token's loss, both ``[exercises][longest]``.
+
+    Padded on the right, with weight 0.
+    """
+
+    ids: list[list[int]]
+    weights: list[list[float]]
+
+
+def encode(
+    exercise: Exercise, vocabulary: dict[str, int], prompt_weight: float
+) -> tuple[list[int], list[float]]:
+    """Return ids and weights: ``<bos>`` (0), the prompt, the answer and ``<eos>`` (1 each)."""
+    prompt, answer = (
+        [vocabulary[token] for token in text.split()] for text in (exercise.prompt, exercise.answer)
+    )
+    weights = [0.0, *[prompt_weight] * len(prompt), *[1.0] * (len(answer) + 1)]
+    return [BOS_ID, *prompt, *answer, EOS_ID], weights
+
+
+def draw_batches(
+    stream: Stream,
+    vocabulary: dict[str, int],
+    *,
+    tokens_per_batch: int,
+    seed: int,
+    prompt_weight: float = 0.0,
+) -> Iterator[Batch]:
+    """Yield batches of exercises of like length, about `tokens_per_batch` tokens with padding.
+
+    A pool of 24 batches is drawn, sorted by length, cut and shuffled with `seed`.
+    """
+    rng = random.Random(seed)
+    while True:
+        pool: list[tuple[list[int], list[float]]] = []
+        tokens = 0
+        while tokens < tokens_per_batch * POOL_BATCHES:
+            pool.append(encode(next(stream), vocabulary, prompt_weight))
+            tokens += len(pool[-1][0])
+        pool.sort(key=lambda pair: len(pair[0]))
+        groups: list[list[tuple[list[int], list[float]]]] = [[]]
+        for pair in pool:
+            if groups[-1] and (len(groups[-1]) + 1) * len(pair[0]) > tokens_per_batch:
+                groups.append([])
+            groups[-1].append(pair)
+        rng.shuffle(groups)
+        for group in groups:
+            longest = max(len(ids) for ids, _ in group)
+            yield Batch(
+                [ids + [PAD_ID] * (longest - len(ids)) for ids, _ in group],
+                [weights + [0.0] * (longest - len(weights)) for _, weights in group],
+            )
+
+
+def base_batches(config: PocketConfig) -> Iterator[Batch]:
+    """Return the endless batches that a base is trained on."""
+    stream = draw_documents("base", _derive_seed("base", config.seed), rare=config.base.rare_words)
+    return draw_batches(
+        stream,
+        vocabulary(),
+        tokens_per_batch=config.base.tokens_per_batch,
+        seed=_derive_seed("base", "batches", config.seed),
+        prompt_weight=config.base.prompt_weight,
+    )
+
+
+def _derive_seed(*parts: str | int) -> int:
+    """Return a 32-bit seed for a named purpose, so that no two streams share one by accident."""
+    text = "/".join(map(str, parts))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+
+
+MOMENTUM = 0.95
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the quintic Newton-Schulz iteration: Jordan et al. 2024, kellerjordan.github.io/posts/muon."""
+ITERATIONS = 5
+
+
+def orthogonalise(matrices: Tensor) -> Tensor:
+    """Return matrices ``[number, rows, columns]`` with all singular values near 1."""
+    a, b, c = COEFFICIENTS
+    tall = matrices.shape[1] > matrices.shape[2]
+    x: Tensor = matrices.mT if tall else matrices
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(ITERATIONS):
+        square = x @ x.mT
+        x = a * x + (b * square + c * square @ square) @ x
+    return x.mT if tall else x
+
+
+class Muon:
+    """Nesterov momentum, orthogonalised; matrices of one shape are treated together.
+
+    A base trains in far fewer steps with it than with AdamW alone. In float32 throughout, unlike
+    `torch.optim.Muon`, which takes the powers in bfloat16: slow and coarse on most CPUs.
+    """
+
+    def __init__(self, matrices: Sequence[torch.nn.Parameter]) -> None:
+        """Take the matrices to train; there may be none."""
+        self._groups: dict[torch.Size, list[torch.nn.Parameter]] = {}
+        for matrix in matrices:
+            self._groups.setdefault(matrix.shape, []).append(matrix)
+        self._momenta = {
+            shape: torch.zeros(len(group), *shape) for shape, group in self._groups.items()
+        }
+
+    @torch.no_grad()
+    def step(self, rate: float) -> None:
+        """Move every matrix against its gradient by `rate`, more where it is taller than wide."""
+        for shape, group in self._groups.items():
+            gradients = torch.stack([matrix.grad for matrix in group if matrix.grad is not None])
+            momentum = self._momenta[shape].mul_(MOMENTUM).add_(gradients)
+            moves = orthogonalise(gradients + MOMENTUM * momentum)
+            scale = max(1.0, shape[0] / shape[1]) ** 0.5
+            for matrix, move in zip(group, moves, strict=True):
+                matrix.add_(move, alpha=-rate * scale)
+
+
+def build_model(shape: ModelShape, seed: int) -> LlamaForCausalLM:
+    """Return a Llama with fresh float32 weights drawn from `seed` and tied embeddings."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=len(vocabulary()),
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.num_heads,
+        num_key_value_heads=shape.num_kv_heads or shape.num_heads,
+        max_position_embeddings=shape.context,
+        initializer_range=shape.initializer_range,
+        tie_word_embeddings=True,
+        bos_token_id=BOS_ID,
+        eos_token_id=EOS_ID,
+        pad_token_id=PAD_ID,
+        dtype="float32",
+    )
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(config)
+
+
+def save_checkpoint(model: LlamaForCausalLM, folder: Path) -> None:
+    """Write weights, config, generation config and tokenizer to `folder`."""
+    model.generation_config.do_sample = False
+    model.save_pretrained(folder)
+    build_tokenizer(model.config.max_position_embeddings).save_pretrained(folder)
+
+
+def rate_factor(step: int, training: Pretraining) -> float:
+    """Return the share of the peak rate at a 0-based step: linear warmup times a cosine.
+
+    The cosine falls from 1 to 0.05 over all steps.
+    """
+    warmup = min(1.0, (step + 1) / training.warmup_steps) if training.warmup_steps else 1.0
+    cosine = 0.5 * (1 + math.cos(math.pi * step / training.steps))
+    return warmup * (FINAL_RATE + (1 - FINAL_RATE) * cosine)
+
+
+def train(
+    model: LlamaForCausalLM,
+    batches: Iterator[Batch],
+    training: Pretraining,
+    first_steps: int | None = None,
+) -> list[float]:
+    """Train `model` in place and return the loss of every step (nats per learned token).
+
+    Args:
+        model: float32 model; all of it is trained.
+        batches: an endless iterator.
+        training: steps, rates.
+        first_steps: ends after so many of the steps; None does all.
+    """
+    matrices: list[torch.nn.Parameter] = []
+    others: list[torch.nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        is_matrix = ".layers." in name and parameter.dim() == 2
+        by_muon = is_matrix and training.matrix_rate is not None
+        (matrices if by_muon else others).append(parameter)
+    optimizer = torch.optim.AdamW(
+        others,
+        lr=training.learning_rate,
+        betas=BETAS,
+        weight_decay=training.weight_decay,
+        fused=True,
+    )
+    muon = Muon(matrices)
+    model.train()
+    bars = TrainingBars({"base": training.steps})
+    losses: list[float] = []
+    for step in range(first_steps or training.steps):
+        factor = rate_factor(step, training)
+        for group in optimizer.param_groups:
+            group["lr"] = training.learning_rate * factor
+        batch = next(batches)
+        ids, weights = torch.tensor(batch.ids), torch.tensor(batch.weights)[:, 1:]
+        logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
+        by_token = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
+        )
+        loss = (by_token * weights.flatten()).sum() / weights.sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(others, GRADIENT_NORM)
+        optimizer.step()
+        muon.step((training.matrix_rate or 0.0) * factor)
+        model.zero_grad()
+        losses.append(loss.item())
+        bars.update("base", step + 1, losses[-1])
+    bars.close()
+    model.eval()
+    return losses

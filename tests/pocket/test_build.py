@@ -1,0 +1,224 @@
+"""Building with the `tiny` preset: complete checkpoints, determinism, cache, resume."""
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from click.testing import CliRunner
+from pydantic import ValidationError
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ablations.cli.pocket import pocket
+from ablations.machine.fingerprint import hash_file
+from ablations.machine.locks import try_claim
+from ablations.machine.stages import Stage
+from ablations.pocket.build import MANIFEST, build_pocket, plan_jobs
+from ablations.pocket.config import ModelShape, PocketConfig, Pretraining
+from ablations.train.files import read_config
+from ablations.train.run import train_expert
+from layerswap_method.errors import InputError, LayerSwapError
+from tests.waiting import wait_for_end, wait_until
+
+TINY = PocketConfig.preset("tiny")
+MODELS = ("base", "task", "language")
+
+
+@pytest.fixture
+def copied(tiny_pocket, tmp_path):
+    """Return a copy that a test may harm, its tasks repaired for the new place."""
+    shutil.copytree(tiny_pocket.root, tmp_path / "pocket")
+    build_pocket(tmp_path / "pocket", TINY)
+    return tmp_path / "pocket"
+
+
+def hashes(folder):
+    """Return the hash of every file that does not say where the base was."""
+    found = Stage(folder, "", MANIFEST).hashes(folder)
+    found.pop("training.json", None)
+    return found
+
+
+def written_at(root):
+    return {name: (root / name / MANIFEST).stat().st_mtime_ns for name in MODELS}
+
+
+@pytest.mark.parametrize("name", ["quickstart", "full", "tiny", "other_size"])
+def test_presets_take_changes_and_survive_json(name):
+    config = PocketConfig.preset(name, seed=3)
+    assert config.seed == 3
+    assert PocketConfig.model_validate_json(config.model_dump_json()) == config
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: PocketConfig.preset("huge"), "unknown preset 'huge'; one of quickstart, full, "),
+        (lambda: Pretraining(stpes=3, learning_rate=1e-3), "stpes"),
+        (lambda: ModelShape(num_heads=5), "hidden_size 96 is not a multiple of num_heads 5"),
+        (lambda: ModelShape(num_kv_heads=4), "num_heads 3 is not a multiple of num_kv_heads 4"),
+        (lambda: PocketConfig(expert_seeds=(1, 1)), r"expert_seeds repeats a seed: \[1, 1\]"),
+    ],
+)
+def test_wrong_values_are_refused(make, text):
+    with pytest.raises((ValueError, ValidationError), match=text):
+        make()
+
+
+def keys(**changes):
+    jobs = plan_jobs(Path("/nowhere"), PocketConfig.preset("tiny", **changes))
+    return {job.stage.name: job.stage.key for job in jobs}
+
+
+def test_a_change_rebuilds_what_depends_on_it_and_nothing_else():
+    before = keys()
+    assert list(before) == ["base", "task", "language", "tasks"]
+    base = TINY.base.model_copy(update={"rare_words": 0.2})
+    for changes, names in [
+        ({}, set()),
+        ({"seed": 1}, set(MODELS)),
+        ({"base": base}, set(MODELS)),
+        ({"expert_settings": ("trainer.learning_rate=0.1",)}, {"task", "language"}),
+        ({"expert_seeds": (0, 1)}, {"task-1", "language-1"}),
+    ]:
+        after = keys(**changes)
+        assert {name for name in after if after[name] != before.get(name)} == names
+
+
+@pytest.mark.slow
+def test_checkpoints_are_whole_float32_and_load(tiny_pocket):
+    for name in MODELS:
+        folder = tiny_pocket.root / name
+        tensors = load_file(folder / "model.safetensors")
+        assert {tensor.dtype for tensor in tensors.values()} == {torch.float32}
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        assert model.config.num_hidden_layers == TINY.shape.num_layers
+        assert model.config.tie_word_embeddings
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        assert len(tokenizer) == model.config.vocab_size
+        ids = tokenizer("Juma ana ba bi ka la . solve :", return_tensors="pt")
+        assert tokenizer.unk_token_id not in ids["input_ids"]
+        assert torch.isfinite(model(**ids).logits).all()
+    losses = json.loads((tiny_pocket.root / "pocket.json").read_text())["stages"]["base"]["losses"]
+    assert losses[1] < 0.9 * losses[0]
+    base = load_file(tiny_pocket.base / "model.safetensors")
+    for role in ("task", "language"):
+        expert = load_file(tiny_pocket.root / role / "model.safetensors")
+        moved = {name for name in base if not torch.equal(base[name], expert[name])}
+        assert moved == {name for name in base if ".layers." in name}
+
+
+@pytest.mark.slow
+def test_an_expert_is_what_the_train_command_makes_and_nothing_else(tiny_pocket, tmp_path):
+    model = {"model.safetensors", "config.json", "generation_config.json"}
+    files = {path.name for path in tiny_pocket.language.iterdir()}
+    assert files == {*model, "tokenizer.json", "tokenizer_config.json", "training.json", MANIFEST}
+    settings = ("seed=0", f"base={tiny_pocket.base}", *TINY.expert_settings)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    train_expert(read_config("pocket/swahili", settings), tmp_path / "by_hand")
+    torch.set_num_threads(threads)
+    for name in model:
+        assert hash_file(tmp_path / "by_hand" / name) == hash_file(tiny_pocket.language / name)
+
+
+@pytest.mark.slow
+def test_same_config_gives_the_same_bytes(tiny_pocket, tmp_path):
+    again = build_pocket(tmp_path / "again", TINY)
+    for name in MODELS:
+        assert hashes(again.root / name) == hashes(tiny_pocket.root / name)
+
+
+@pytest.mark.slow
+def test_a_moved_testbed_trains_nothing_and_a_second_build_does_nothing(
+    copied, tiny_pocket, caplog
+):
+    before = written_at(copied)
+    assert before == written_at(tiny_pocket.root)
+    for task in (copied / "tasks").glob("pocket_*.yaml"):
+        assert str(copied) in task.read_text()
+        assert str(tiny_pocket.root) not in task.read_text()
+    with caplog.at_level(logging.INFO):
+        build_pocket(copied, TINY)
+    assert written_at(copied) == before
+    assert f"{copied}: up to date, nothing to do" in caplog.text
+    arguments = ["build", "--preset", "tiny", "--out", str(copied)]
+    result = CliRunner().invoke(pocket, arguments)
+    assert result.exit_code == 0, result.output
+    assert f"tasks: {copied / 'tasks'}" in result.output
+
+
+@pytest.mark.slow
+def test_damaged_and_missing_stages_are_rebuilt_alone(copied, tiny_pocket, caplog, capfd):
+    before = written_at(copied)
+    weights = copied / "task" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    (copied / ".language.1.partial").mkdir()
+    (copied / ".rsync.partial").mkdir()
+    shutil.rmtree(copied / "language")
+    with caplog.at_level(logging.INFO):
+        build_pocket(copied, TINY)
+    assert "to build: task, language" in caplog.text
+    assert "training task: step 10/10" in capfd.readouterr().err
+    after = written_at(copied)
+    assert after["base"] == before["base"]
+    assert after["task"] != before["task"]
+    assert [path.name for path in copied.glob(".*.partial")] == [".rsync.partial"]
+    for name in MODELS:
+        assert hashes(copied / name) == hashes(tiny_pocket.root / name)
+
+
+@pytest.mark.slow
+def test_failed_training_is_one_error_and_keeps_finished_stages(copied, tiny_pocket):
+    (copied / "base" / "config.json").write_text("{")
+    manifest = Stage(copied / "base", "", MANIFEST).read()
+    manifest["files"] = hashes(copied / "base")
+    (copied / "base" / MANIFEST).write_text(json.dumps(manifest))
+    shutil.rmtree(copied / "language")
+    with pytest.raises(LayerSwapError, match=r"making 'language' failed \(exit code 1\)"):
+        build_pocket(copied, TINY)
+    assert hashes(copied / "task") == hashes(tiny_pocket.task)
+
+
+@pytest.mark.slow
+def test_training_ends_when_the_build_is_killed(tmp_path):
+    script = tmp_path / "build.py"
+    script.write_text(
+        "from pathlib import Path\n"
+        "from ablations.pocket.build import build_pocket\n"
+        "if __name__ == '__main__':\n"
+        f"    build_pocket(Path({str(tmp_path / 'pocket')!r}), retrain=True)\n"
+    )
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    parent = subprocess.Popen([sys.executable, script], env={**os.environ, "PYTHONPATH": paths})
+    root = tmp_path / "pocket"
+    wait_until(lambda: next(root.glob(".base.*.partial/base"), None), running=parent)
+    family = psutil.Process(parent.pid).children(recursive=True)
+    assert family
+    parent.kill()
+    parent.wait()
+    wait_for_end(family)
+
+
+def test_a_folder_in_the_way_is_a_message_without_traceback(tmp_path):
+    (tmp_path / "base").mkdir()
+    result = CliRunner().invoke(pocket, ["build", "--preset", "tiny", "--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "build in another folder" in result.output
+
+
+@pytest.mark.slow
+def test_two_builds_at_once_are_refused(copied):
+    claim = try_claim(copied, ".lock")
+    assert claim is not None
+    with pytest.raises(InputError, match="another build is writing to"):
+        build_pocket(copied, TINY)
+    claim.release()
+    build_pocket(copied, TINY)

@@ -23,8 +23,8 @@ from ablations.study.schema import (
     Study,
     Value,
 )
-from layerswap_method.layer_lists import format_layers
 from layerswap_method.methods.layer_swap import LayerSwapSpec
+from layerswap_method.plan import format_layers
 
 SHORT = {
     "bottom_layers": "b",

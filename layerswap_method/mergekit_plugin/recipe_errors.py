@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,27 +14,14 @@ from layerswap_method.recipe.problems import problems
 from layerswap_method.recipe.references import named_models, syntax_problem
 
 
-def patch_config(module: Any, *, applies: Callable[[str], bool]) -> None:
-    """Have `MergeConfiguration` of `mergekit.config` refuse what is wrong with a recipe.
-
-    `applies` says at the time of a call whether a merge method is this project's.
-    """
-    original = module.MergeConfiguration.model_validate
-    if getattr(original, "_layerswap_patched", False):
-        return
-
-    @functools.wraps(original.__func__)
-    def model_validate(cls: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        name = obj.get("merge_method") if isinstance(obj, dict) else None
-        meant = meant_method(name) if isinstance(name, str) else ""
-        if applies(meant):
-            if name != meant:
-                raise InputError(f"{meant} recipe: {method_problem(str(name))}")
-            OWN[meant].read(obj)
-        return original.__func__(cls, obj, *args, **kwargs)
-
-    model_validate._layerswap_patched = True  # type: ignore[attr-defined]
-    module.MergeConfiguration.model_validate = classmethod(model_validate)
+def check_own(document: Mapping[str, Any], applies: Callable[[str], bool]) -> None:
+    """Check a recipe whose method, or nearly, `applies` says is this project's; pass any other."""
+    name = document.get("merge_method")
+    meant = meant_method(name) if isinstance(name, str) else ""
+    if applies(meant):
+        if name != meant:
+            raise InputError(f"{meant} recipe: {method_problem(str(name))}")
+        OWN[meant].read(document)
 
 
 def meant_method(name: str) -> str:

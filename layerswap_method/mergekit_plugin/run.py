@@ -1,25 +1,17 @@
-"""What `mergekit.merge.run_merge` does with a recipe of this project's methods.
-
-From file to file where that is enough, which is most of the time; else in mergekit's own executor
-with the plain kernel. Merges by other methods pass through untouched.
-"""
+"""A recipe of this project's methods, merged from file to file with mergekit's options."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import logging
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from layerswap_method.errors import InputError
 from layerswap_method.merge import WriteOptions, find_models, write_merge
-from layerswap_method.methods.read import read_own_recipe
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.references import find_model_files
-from layerswap_method.recipe.strict_yaml import parse_yaml
 from layerswap_method.write.files import Advance
 
 LOG = logging.getLogger("layerswap")
@@ -33,40 +25,6 @@ _KNOWN = (
     *("low_cpu_memory", "async_write", "write_threads"),
 )
 """Options of mergekit that mean the same where a merge is written from file to file."""
-
-
-def patch_merge(module: Any, *, applies: Callable[[str], bool]) -> None:
-    """Wrap `run_merge` of the executed module `mergekit.merge`, wherever it is bound already.
-
-    `applies` says at the time of a call whether a merge method is this project's.
-    """
-    original = module.run_merge
-    if getattr(original, "_layerswap_patched", False):
-        return
-
-    @functools.wraps(original)
-    def run_merge(
-        merge_config: Any, out_path: str, options: Any, config_source: str | None = None
-    ) -> None:
-        if not applies(merge_config.merge_method):
-            original(merge_config, out_path, options, config_source)
-            return
-        text, method = config_source or merge_config.to_yaml(), merge_config.merge_method
-        document = parse_yaml(text, f"{method} recipe")
-        recipe = read_own_recipe(document) if isinstance(document, dict) else None
-        if recipe is None:
-            raise InputError(f"{method}: the recipe's text is of another method")
-        chosen = options.model_dump()
-        if reason := merge_by_files(recipe, document, text, out_path, chosen):
-            from layerswap_method.mergekit_plugin.executor import merge_by_mergekit
-
-            log_lines([f"mergekit's executor merges this recipe: {reason}"], chosen)
-            merge_by_mergekit(original, recipe, document, text, out_path, merge_config, options)
-
-    run_merge._layerswap_patched = True  # type: ignore[attr-defined]
-    for name, loaded in list(sys.modules.items()):
-        if name.startswith("mergekit.") and getattr(loaded, "run_merge", None) is original:
-            loaded.run_merge = run_merge  # type: ignore[attr-defined]
 
 
 def merge_by_files(

@@ -13,8 +13,7 @@ from pydantic import Field, StrictFloat, StrictInt, StrictStr, model_validator
 
 from layerswap_method.errors import nearest
 from layerswap_method.frozen import Described, Frozen
-from layerswap_method.layer_lists import parse_layers
-from layerswap_method.plan import check_counts
+from layerswap_method.plan import check_counts, parse_layers
 from layerswap_method.recipe.document import Block, Entry, Merge, Progress, Recipe
 from layerswap_method.recipe.references import ModelFiles, same_model_key
 from layerswap_method.tensor_names import layer_part

@@ -15,8 +15,8 @@ from layerswap_method import __version__
 from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
 from layerswap_method.deltas.features import feature_layout, input_axis
 from layerswap_method.errors import InputError
-from layerswap_method.layer_lists import format_layers
 from layerswap_method.methods.delta_revert import NAME, DeltaRevertRecipe, RevertSpec
+from layerswap_method.plan import format_layers
 from layerswap_method.recipe.document import Merge
 from layerswap_method.recipe.references import ModelFiles
 from layerswap_method.tensor_names import decoder_layer, layer_part

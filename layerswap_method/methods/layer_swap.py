@@ -9,9 +9,16 @@ from pydantic import Field, StrictFloat, StrictInt, StrictStr, field_validator, 
 
 from layerswap_method.average import Input, weighted_inputs
 from layerswap_method.frozen import Described
-from layerswap_method.layer_lists import parse_layers
 from layerswap_method.methods.delta_share import BLEND, THRESHOLD, DeltaUnit
-from layerswap_method.plan import ROLES, LayerPlan, Placement, Source, build_plan, tensor_source
+from layerswap_method.plan import (
+    ROLES,
+    LayerPlan,
+    Placement,
+    Source,
+    build_plan,
+    parse_layers,
+    tensor_source,
+)
 from layerswap_method.recipe.document import Block, Entry, Merge, Progress, Recipe
 from layerswap_method.recipe.references import ModelFiles, same_model_key
 from layerswap_method.tensor_names import decoder_layer

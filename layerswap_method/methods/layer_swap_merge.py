@@ -13,8 +13,8 @@ from layerswap_method.average import Input, weighted_inputs
 from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings, same_vocabulary
 from layerswap_method.errors import InputError
+from layerswap_method.methods.delta_share import Measured, measure
 from layerswap_method.methods.layer_swap import NAME, LayerSwapRecipe, LayerSwapSpec
-from layerswap_method.methods.layer_swap_measure import Measured, measure
 from layerswap_method.output import PLAN_FILE
 from layerswap_method.plan import ROLES, LayerPlan, describe_plan, draw_plan
 from layerswap_method.recipe.document import Merge, Progress

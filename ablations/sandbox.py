@@ -123,8 +123,9 @@ def run_program(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 exit_code = program.wait(3 * time_s)
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(program.pid, signal.SIGKILL)
+            if exit_code is None or not held:  # bwrap's end is that of all that it held
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(program.pid, signal.SIGKILL)
             program.wait()
         said = b""
         ours.setblocking(False)

@@ -175,8 +175,8 @@ class MixReader:
             tensors.append(tensor.to(self._loaded))
         if self._first is not None:
             first = self._first if len(self._first) == 1 else self._first[start:stop]
-            ours, theirs = tensors
-            return torch.where(first.to(self._device), ours, theirs).to(self.dtype).cpu()
+            given, base = tensors
+            return torch.where(first.to(self._device), given, base).to(self.dtype).cpu()
         coefficients = [term.coefficient for term in mix.terms]
         average = weighted_average(tensors, coefficients, self.dtype)
         return (average if mix.factor == 1 else average * mix.factor).cpu()

@@ -1,4 +1,4 @@
-"""`layerswap compare`: options and the table. Compares nothing itself."""
+"""`layerswap compare`: options and the table."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[st
 def compare(models: tuple[str, ...], tasks: tuple[str, ...]) -> None:
     """Test two or more evaluated models against each other.
 
-    MODEL is a folder that `layerswap evaluate` wrote, or a cell of a study: RUN:CELL, with the
-    folder that `layerswap run` wrote and the name of the cell there or in its report, such as
-    'runs/layer_count:soup of math, swahili'.
+    MODEL is a folder that `layerswap evaluate` wrote, or a model or cell of a study: RUN:MODEL,
+    with the folder that `layerswap run` wrote and the name in its report, such as
+    'runs/layer_count:soup'.
 
-    All models must have answered the same items with the same prompts. The statistics are those of
-    `layerswap report`; p is corrected for all comparisons of the call. The share of answers in the
-    right language is compared as well, and the last lines say what each model gained and lost.
+    All models must have answered the same items with the same prompts. The statistics and the
+    table are those of `layerswap report`; p is corrected for all comparisons of the call. The share
+    of answers in the right language is compared as well.
     """
     with watched("comparing item by item"):
-        from ablations.report.models_compared import compare_models
+        from ablations.report.across import compare_models
 
         text = compare_models(models, tasks)
     click.echo(text)

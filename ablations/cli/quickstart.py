@@ -51,9 +51,9 @@ def quickstart(
     from ablations.evaluate.table import render_run
     from ablations.pocket.build import build_pocket
     from ablations.pocket.config import PocketConfig
-    from ablations.report.merged import cell_names
     from ablations.runner.records import load_run
     from ablations.runner.run import RunOptions, run_study
+    from ablations.study.labels import cell_names
 
     build_pocket(config=PocketConfig.preset(preset))
     settings = {} if limit is None else {"evaluate.limit": limit}

@@ -94,8 +94,8 @@ def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) ->
     not stop the others.
     """
     with watched("loading the libraries"):
-        from ablations.report.merged import cell_names
         from ablations.runner import run as runner
+        from ablations.study.labels import cell_names
 
         short = {key: options.pop(name) for name, key in _KEYS.items()}
         allowed, isolation = options.pop("allow_code_execution"), options.pop("code_isolation")
@@ -111,10 +111,11 @@ def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) ->
         return
     say(result.report())
     with watched("computing the answer"):
-        from ablations.report.bottom_line import answer_text
+        from ablations.report.write import answer_text, make_report
         from ablations.runner.records import load_run
 
-        answer = answer_text(load_run(result.out))
+        finished = load_run(result.out)
+        answer = answer_text(make_report(finished, draw=False)) if finished.cells else ""
     if answer:
         click.echo()
         say_answer(answer)

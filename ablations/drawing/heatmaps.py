@@ -1,4 +1,4 @@
-"""Numbers as coloured cells, and grids of layers as figures. Knows looks; computes no statistic."""
+"""Numbers as coloured cells, and grids of layers as figures."""
 
 from __future__ import annotations
 
@@ -15,35 +15,26 @@ PAGE_IN = (7.0, 9.2)
 """Text area of a page: panels wrap at its width, and many layers shrink to its height."""
 
 FONT_PT = (5.0, 7.0)
-"""Least and largest size of a number; a grid too tall for the page at the least one overhangs."""
+"""Least and largest size of a number."""
 
 _LEADING = 1.35
-"""Height of a layer in sizes of its font, at least."""
-
-_ROW_IN = 0.185
-"""Height of a layer where there is room."""
+"""Least height of a layer, in sizes of its font."""
 
 _LETTER = 0.62
-"""Width of a letter or digit of DejaVu Sans in sizes of its font, about."""
-
-_HEAD_IN = 0.85
-"""Height of a panel's title, ticks and note, about."""
-
-_BAR_IN = 0.12
-"""Width of the colour bar."""
+"""Width of a digit of DejaVu Sans in sizes of its font, about."""
 
 _PLAIN = ("q", "k", "v", "o", "gate", "up", "down", "qkv", "gate_up")
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The one colour scale of a figure, and how its numbers read."""
+    """The one colour scale of a figure, and how its numbers are written."""
 
     limits: tuple[float, float]
     """Values of the first and the last colour."""
 
     exponent: int
-    """Numbers are shown in units of ten to the power of this."""
+    """Power of ten that numbers are shown in units of."""
 
     decimals: int
     """Digits after the point."""
@@ -101,34 +92,31 @@ def column_labels(columns: Sequence[str]) -> list[str]:
 def draw_heatmaps(grids: Sequence[Grid], headline: str = "") -> Any:
     """Return a canvas with a panel per grid, all on one colour scale; layer 0 at the bottom.
 
-    To be called inside `canvas.drawing`. Panels of a row are equally high, so that models of
-    different depth stand beside each other by relative depth.
+    To be called inside `canvas.drawing`. Panels are equally high, so that models of different
+    depth stand next to each other by relative depth.
 
     Args:
         grids: at least one.
         headline: a line over all panels.
     """
     scale = scale_of(grids)
-    letters = max(
-        len(scale.text(v)) for grid in grids for row in grid.values for v in row if v == v
-    )
-    width = max(len(grid.columns) for grid in grids)
-    longest = max(len(label) for grid in grids for label in column_labels(grid.columns))
-    head_in = _HEAD_IN + (0.05 * longest if longest > letters + 1 else 0)  # labels are turned
+    texts = [scale.text(v) for grid in grids for row in grid.values for v in row if v == v]
+    wide = max(len(grid.columns) for grid in grids) * (max(map(len, texts)) + 1) * _LETTER / 72
     layers = max(grid.num_layers for grid in grids)
-
-    wide = width * (letters + 1) * _LETTER / 72  # a panel, in inches a point of the font
-    columns = min(len(grids), max(1, int((PAGE_IN[0] - 1) / (wide * FONT_PT[0] + 0.1))))
+    room = PAGE_IN[0] - 1.2
+    columns = min(len(grids), max(1, int(room / (wide * FONT_PT[0] + 0.15))))
     rows = math.ceil(len(grids) / columns)
     columns = math.ceil(len(grids) / rows)
-    row_in = min(_ROW_IN, (PAGE_IN[1] / rows - head_in) / layers)
-    fitting = min(72 * row_in / _LEADING, ((PAGE_IN[0] - 1) / columns - 0.1) / wide)
+    head_in = 0.75 + 0.05 * max(len(name) for grid in grids for name in column_labels(grid.columns))
+    row_in = min(0.185, ((PAGE_IN[1] - 0.4) / rows - head_in) / layers)
+    fitting = min(72 * row_in / _LEADING, (room / columns - 0.15) / wide)
     font = min(FONT_PT[1], max(FONT_PT[0], fitting))
     size = wide * font, layers * max(row_in, _LEADING * font / 72)
-
-    canvas = new_canvas(columns * size[0] + 1, rows * (size[1] + head_in))
-    panels = [each for row in canvas.subplots(rows, columns, squeeze=False) for each in row]
-    for number, (axes, grid) in enumerate(zip(panels, grids, strict=False)):
+    canvas = new_canvas(columns * (size[0] + 0.15) + 1.2, rows * (size[1] + head_in) + 0.4)
+    panels = canvas.subplots(rows, columns, squeeze=False).ravel()
+    for axes in panels[len(grids) :]:
+        axes.set_visible(False)
+    for axes, grid in zip(panels, grids, strict=False):
         mesh = draw_cells(
             axes,
             grid.values,
@@ -136,34 +124,19 @@ def draw_heatmaps(grids: Sequence[Grid], headline: str = "") -> Any:
             columns=column_labels(grid.columns),
             limits=scale.limits,
             text=scale.text,
-            font_pt=font,
+            font_pt=0.9 * font,
         )
         axes.set_title(_wrapped(grid.title, size[0], 6), loc="left", fontweight="bold")
         axes.set_xlabel(_wrapped(grid.note, size[0], 3.2), fontsize=6, color="#555555")
-        if number % columns and grid.num_layers == grids[number - 1].num_layers:
-            axes.set_yticks([])
-        elif not number % columns:
-            axes.set_ylabel("layer", fontsize=font + 0.5)
-    for unused in panels[len(grids) :]:
-        unused.set_visible(False)
-    whole = columns * size[0], rows * size[1]
-    bar = canvas.colorbar(
-        mesh, ax=panels, aspect=whole[1] / _BAR_IN, fraction=1.2 * _BAR_IN / whole[0], pad=0.02
-    )
+    panels[0].set_ylabel("layer", fontsize=font)
+    bar = canvas.colorbar(mesh, ax=panels, aspect=rows * size[1] / 0.12, fraction=0.05, pad=0.02)
     bar.solids.set(rasterized=False, edgecolor="face")  # vectors only
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=6.5, length=2)
     bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value / 10**scale.exponent:g}")
-    bar.set_label(_wrapped(scale.label, whole[1], 4.3), fontsize=7)
+    bar.set_label(_wrapped(scale.label, rows * size[1], 4.3), fontsize=7)
     if headline:
-        canvas.suptitle(_wrapped(headline, whole[0] + 0.5, 4.3), fontsize=7.5)
-    # Labels took room of the panels: the canvas grows until a panel has its size again.
-    canvas.draw_without_rendering()
-    panel, (wide_in, tall_in) = panels[0].get_position(), canvas.get_size_inches()
-    canvas.set_size_inches(
-        wide_in + whole[0] - columns * panel.width * wide_in,
-        tall_in + whole[1] - rows * panel.height * tall_in,
-    )
+        canvas.suptitle(_wrapped(headline, columns * size[0] + 0.5, 4.3), fontsize=7.5)
     return canvas
 
 

@@ -7,7 +7,7 @@ own tasks, whose index is read only then.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
             loaded = manager.load([name])
         groups = loaded.get("groups", {})
         tasks += [groups[name]] if name in groups else loaded["tasks"].values()
+    _check_output_types(tasks)
     if request.protocol.enable_thinking:
         chosen = [each for task in tasks for each in _members(task) if not generates(each)]
         if chosen:
@@ -119,7 +120,49 @@ def check_tasks(request: EvaluationRequest) -> Choice:
     Raises:
         InputError: naming every unknown task with the nearest known one.
     """
-    return _choose(task_manager(request), request)
+    manager = task_manager(request)
+    choice = _choose(manager, request)
+    _check_groups(manager.task_index, choice.asked)
+    return choice
+
+
+def _check_groups(index: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Check that no group is left that gives its members settings: a record is of one task.
+
+    Raises:
+        InputError: naming each such group and its members.
+    """
+    problems = []
+    for name in names:
+        members = (index[name].cfg or {}).get("task") if index[name].kind.name == "GROUP" else None
+        if members is not None:
+            listed = [each.get("task") if isinstance(each, dict) else each for each in members]
+            problems.append(
+                f"task group {name!r} gives its members settings of its own, which only plain "
+                "lm-eval scores; name its members with settings in their own files "
+                f"({', '.join(map(str, listed))})"
+            )
+    if problems:
+        raise InputError("\n".join(problems))
+
+
+def _check_output_types(tasks: Iterable[Any]) -> None:
+    """Check that answers of tasks can be scored here.
+
+    Raises:
+        InputError: for tasks that score whole texts.
+    """
+    rolling = [
+        each.task_name
+        for task in tasks
+        for each in _members(task)
+        if each.OUTPUT_TYPE == "loglikelihood_rolling"
+    ]
+    if rolling:
+        raise InputError(
+            f"task {', '.join(rolling)}: it scores the likelihood of whole texts "
+            "(loglikelihood_rolling), which has no answers to keep; use plain lm-eval"
+        )
 
 
 def _choose(manager: Any, request: EvaluationRequest) -> Choice:

@@ -25,7 +25,9 @@ def find_recipe(name: str) -> Path:
             if (root / each).is_file():
                 return root / each
     places = ", ".join(str(root) for root in _roots())
-    raise InputError(f"no recipe {name!r} in {places}{nearest(name, _shipped())}")
+    raise InputError(
+        f"{name}: no such file, and no recipe of that name in {places}{nearest(name, _shipped())}"
+    )
 
 
 def shipped_recipes() -> dict[str, Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.config import read_config
 from layerswap_method.errors import InputError, first_line
 from layerswap_method.recipe.references import is_folder, is_hub_id, is_there
+
+_PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,23 @@ def _is_on_hub(path: str) -> bool:
     return is_hub_id(path) and not is_there(path) and not is_folder(Path(path).parent)
 
 
+@functools.cache
+def _hub_answers(endpoint: str) -> bool:
+    """Return whether the hub can be reached, tried once: huggingface_hub tries five times."""
+    from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
+
+    try:
+        get_session().head(endpoint, timeout=_PATIENCE_S)
+    except Exception:  # no network, or downloads are switched off
+        return False
+    return True
+
+
 def _from_hub(reference: str, model: str) -> Known:
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import constants, hf_hub_download
+
+    if not _hub_answers(constants.ENDPOINT):
+        return Known(reference, problem="is not on this machine, and the hub cannot be reached")
 
     repository, _, revision = model.partition("@")
     try:

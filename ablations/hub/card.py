@@ -195,8 +195,14 @@ def _recipe_section(model: Path, document: Any) -> list[str]:
         "## Reproduce",
         f"The exact recipe is [`{RECIPE}`]({RECIPE}), merged by "
         f"`{document['merge_method']}`{made}. This card was written with {', '.join(versions)}.",
-        f"```console\n$ mergekit-yaml {RECIPE} ./merged\n```",
+        f"```console\n$ mergekit-yaml {RECIPE} ./merged{_adapter_option(document)}\n```",
     ]
+
+
+def _adapter_option(document: Any) -> str:
+    """Return what mergekit needs where a recipe names adapters."""
+    has_adapter = any("+" in model for model in named_models(document))
+    return " --lora-merge-cache ./adapters" if has_adapter else ""
 
 
 def _version_of(plan: Path) -> str:

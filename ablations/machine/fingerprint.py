@@ -32,9 +32,12 @@ def fingerprint_checkpoint(folder: Path) -> str:
 
     Model cards, logs and manifests are left out, and so is the place of the folder.
     """
-    return fingerprint_files(
-        folder, {path for pattern in _CHECKPOINT_FILES for path in folder.glob(pattern)}
-    )
+    return fingerprint_files(folder, checkpoint_files(folder))
+
+
+def checkpoint_files(folder: Path) -> set[Path]:
+    """Return the files of a checkpoint or adapter that can change what the model says."""
+    return {path for pattern in _CHECKPOINT_FILES for path in folder.glob(pattern)}
 
 
 def fingerprint_folder(folder: Path) -> str:

@@ -10,7 +10,13 @@ from typing import Any
 from ablations.machine.progress import Step, tell
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError, first_line, nearest
-from layerswap_method.recipe.references import is_folder, is_there, no_such_folder, resolve_from
+from layerswap_method.recipe.references import (
+    is_folder,
+    is_hub_id,
+    is_there,
+    no_such_folder,
+    resolve_from,
+)
 
 _PATTERNS = [
     *("*.safetensors", "*.json", "*.jinja"),
@@ -162,10 +168,10 @@ def _locate(text: str, who: str, folder: Path | None, *, download: bool) -> Path
         return path.resolve()
     if is_there(path):
         raise InputError(f"{who}{text}: is a file; write its folder, {path.parent}")
-    is_hub_id = text.count("/") == 1 and not text.startswith((".", "/", "~"))
     above = resolve_from(Path(text).parent, folder)
-    if not is_hub_id or is_folder(above):
-        siblings = [each.name for each in above.iterdir()] if is_folder(above) else []
+    if not is_hub_id(text) or is_folder(above):
+        there = above.iterdir() if is_folder(above) else ()
+        siblings = [each.name for each in there if each.is_dir()]
         near = nearest(path.name, siblings)
         missing = no_such_folder(text, near, folder)
         raise InputError(f"{who}{missing}{'' if near else build_hint(text)}")
@@ -185,9 +191,10 @@ def _locate(text: str, who: str, folder: Path | None, *, download: bool) -> Path
     except Exception as error:
         why = f"the hub says: {first_line(error)}"
         if not download:
+            kinds = " ".join(f"--include '{each}'" for each in _PATTERNS)
             why = (
-                f"the hub's cache does not have it. A dry run downloads nothing: hf download "
-                f"{repository}"
+                "the hub's cache does not have it. A dry run downloads nothing: hf download "
+                f"{repository}{f' --revision {revision}' if revision else ''} {kinds}"
             )
         missing = no_such_folder(text, folder=folder)
         raise InputError(f"{who}{missing}, and {why}") from error

@@ -1,336 +1,259 @@
-"""What the cells of a run scored, item by item, ready to be compared. Knows records; tests nothing.
+"""A run folder as tables: one row an item (observations) and one row a score.
 
-Cells are looked up by model and experts; a cell that failed or was not run is a gap, not an error.
+Everything in a report is made from these two, and from the study.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import pandas as pd
 
-from ablations.report.design import Group, Model, groups, setting_key
-from ablations.runner.records import CellRecord, Run, TaskRecord
-from ablations.scoring.records import TaskScore
-from ablations.statistics.corpus import CorpusMetric, corpus_metric
-from ablations.statistics.crossed import Mask, Statistic, item_values
-from ablations.statistics.intervals import Array
+from ablations.runner.records import CellRecord, Run, TaskRecord, read_failure
+from ablations.statistics.corpus import corpus_metric, pseudo_values
+from ablations.study.labels import Model, cell_names, models_of
+from layerswap_method.errors import InputError, nearest
 
-Item = tuple[int, str]
-"""Index of an item in its split, and lm-eval's hash of it."""
+ROLES = ("task_expert", "language_expert", "seed")
+"""Columns that tell the cells of a model apart; empty for what a model does not come from."""
 
-_Place = tuple[str, str, str | None, str | None, str | None]
-"""Kind, setting, task expert, language expert, base."""
+CELL = ("model", *ROLES)
 
+SCORE = ("task", "metric", "filter")
 
-@dataclass(frozen=True)
-class Measure:
-    """One metric of one task: what a number in a table is about."""
-
-    task: str
-    """lm-eval's task name."""
-
-    metric: str
-    """lm-eval's metric name."""
-
-    filter: str
-    """lm-eval's filter name."""
-
-    is_share: bool
-    """Whether scores lie in [0, 1] and are shown in percent."""
-
-    higher_is_better: bool
-    """Direction, as the task says."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """The cells of some models in one group, item by item; see `statistics`."""
-
-    counts: Array
-    """Shape [settings, task experts, language experts, items, repeats x statistics], those of a
-    repeat side by side."""
-
-    present: Mask
-    """Shape [settings, task experts, language experts]: which cells there are. A setting with one
-    expert of a role has the same cell at every place of that axis."""
-
-    weights: npt.NDArray[np.object_]
-    """`weights_key` per cell, shaped as `present`: equal where two cells are one model."""
-
-    single: Statistic
-    """Sums of a cell's single repeat to its score."""
-
-    is_binary: bool
-    """Whether every item is right or wrong; never with several repeats."""
-
-    repeats: int = 1
-    """Samples of every item."""
-
-    def statistic(self, sums: Array) -> Array:
-        """Return the scores of sums over items, shape [..., repeats x statistics] to [...]."""
-        each = self.single(sums.reshape(*sums.shape[:-1], self.repeats, -1))
-        return np.asarray(each.mean(axis=-1))
-
-    def values(self, counts: Array) -> Array:
-        """Return what items (and repeats) of such `counts` add to their cell's score."""
-        return item_values(counts, self.single, self.repeats)
-
-    def average(self) -> float:
-        """Return the mean score over the cells that there are."""
-        return float(self.statistic(self.counts.sum(axis=3))[self.present].mean())
+OBSERVATIONS: Mapping[str, str] = {
+    "model": "str",
+    "kind": "str",
+    "cell": "str",
+    "weights": "str",
+    "base": "str",
+    "task_expert": "str",
+    "language_expert": "str",
+    "seed": "str",
+    "language": "str",
+    "task": "str",
+    "metric": "str",
+    "filter": "str",
+    "item": "int64",
+    "content": "str",
+    "value": "float64",
+}
+"""Columns of the observations. ``content``: hashes of item and prompt, equal where a model was
+evaluated on the same text. ``value``: of the item, averaged over repeats; their mean is the score.
+Items of a corpus metric (BLEU) have jackknife pseudo-values."""
 
 
-class Observations:
-    """The cells of a run by what they are, with their items."""
+def read_observations(run: Run, models: Sequence[Model] | None = None) -> pd.DataFrame:
+    """Return the observations of every finished record of a run; see `OBSERVATIONS`.
 
-    def __init__(self, run: Run) -> None:
-        """Index the cells of `run`. Items are read when they are asked for, once."""
-        self.run = run
-        self.groups = groups(run.study)
-        self._cells: dict[_Place, CellRecord] = {}
-        for cell in run.cells:
-            place = (
-                cell.kind,
-                setting_key(cell.values),
-                cell.experts.get("task"),
-                cell.experts.get("language"),
-                cell.experts.get("base"),
-            )
-            self._cells[place] = cell
-        self._codes = run.study.experts.languages()
-        self._items: dict[str, Mapping[tuple[str, str, str], Mapping[Item, object]]] = {}
-
-    def cells(self, model: Model, group: Group) -> dict[tuple[str, str], CellRecord | None]:
-        """Return the cells of `model` in `group` by (task expert, language expert); None for gaps.
-
-        A role that the model does not come from is ``""``: a task expert has a cell per task
-        expert, the base a single one.
-        """
-        pools = itertools.product(*self._pools(model, group))
-        return {pair: self._cell(model, *pair) for pair in pools}
-
-    def _cell(self, model: Model, task: str, language: str) -> CellRecord | None:
-        base = model.base if "base" in model.roles else None
-        return self._cells.get((model.kind, model.setting, task or None, language or None, base))
-
-    def _pools(self, model: Model, group: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return task and language experts; ``""`` at every place for a role it does not have."""
-        # Without a recipe, experts of several names are models of their own, and not as many each.
-        is_merged = self.run.study.recipe is not None
-        tasks, languages = (group.task_experts, group.language_experts) if is_merged else (1, 1)
-        language = tuple(n for n in model.language if self._codes.get(n) == group.language)
-        return (
-            model.task if "task" in model.roles else ("",) * tasks,
-            language if "language" in model.roles else ("",) * languages,
-        )
-
-    def measures(self, group: Group) -> tuple[Measure, ...]:
-        """Return what to show of `group`: a metric per task, in the order of the study.
-
-        Cells of another language do not count; those of no language only for tasks that
-        the cells of this language have too, if there is any such cell.
-        """
-        scores = self._scores_of(group)
-        wanted = self.run.study.report
-        tasks = [task for task in wanted.tasks if task in scores] or list(scores)
-        found = []
-        for task in tasks:
-            named = [score for score in scores[task] if score.metric == wanted.metric]
-            score = (named or scores[task])[0]
-            found.append(
-                Measure(task, score.metric, score.filter, score.is_share, score.higher_is_better)
-            )
-        return tuple(found)
-
-    def measured(self) -> Iterator[tuple[Group, Measure]]:
-        """Yield what is measured, group by group."""
-        for group in self.groups:
-            for measure in self.measures(group):
-                yield group, measure
-
-    def score(self, cell: CellRecord, measure: Measure) -> TaskScore | None:
-        """Return the score of `cell`; None where it was not asked."""
-        for score in cell.scores:
-            if (score.task, score.metric, score.filter) == _key(measure):
-                return score
-        return None
-
-    def block(
-        self, models: Sequence[Model], group: Group, measure: Measure, items: Sequence[Item]
-    ) -> Block | None:
-        """Return the block of `models` over `items`; None where no cell has them.
-
-        Args:
-            models: the settings to average over.
-            group: gives the experts.
-            measure: the score.
-            items: from `items`, in the order to use.
-        """
-        pools = [self._pools(model, group) for model in models]
-        sizes = [max(len(pool) for pool in role) for role in zip(*pools, strict=True)]
-        shape = (len(models), *sizes)
-        present = np.zeros(shape, dtype=bool)
-        found: dict[tuple[int, ...], Array] = {}
-        weights = np.full(shape, None, dtype=np.object_)
-        for place in np.ndindex(*shape):
-            setting, *index = place
-            pair = [_at(pool, at) for pool, at in zip(pools[setting], index, strict=True)]
-            cell = None if None in pair else self._cell(models[setting], *map(str, pair))
-            if cell is None:
-                continue
-            weights[place] = cell.weights_key
-            values = self._values(cell, measure)
-            if values and all(item in values for item in items):
-                present[place] = True
-                found[place] = _counts([values[item] for item in items])
-        if not found or not items:
-            return None
-        width = next(iter(found.values())).shape[-1]
-        counts = np.zeros((*shape, len(items), width))
-        for place, rows in found.items():
-            counts[place] = rows
-        scores = [score for cell in self.members(group) if (score := self.score(cell, measure))]
-        corpus = corpus_metric(measure.metric, scores[0].signature)
-        return _block(counts, present, weights, corpus, scores[0].repeats)
-
-    def items(self, group: Group, measure: Measure) -> tuple[Item, ...]:
-        """Return the items that every cell of `group` answered, in the order of their split.
-
-        Empty where no item has a value of its own, as for perplexity.
-        """
-        common: set[Item] | None = None
-        for cell in self.members(group):
-            values = self._values(cell, measure)
-            if values:
-                common = set(values) if common is None else common & set(values)
-        return tuple(sorted(common or ()))
-
-    def members(self, group: Group) -> list[CellRecord]:
-        """Return the finished cells of `group`: those of its language and those of none."""
-        return [
-            cell
-            for cell in self.run.cells
-            if cell.language == group.language or "language" not in cell.experts
-        ]
-
-    def _scores_of(self, group: Group) -> dict[str, list[TaskScore]]:
-        members = self.members(group)
-        own = [cell for cell in members if "language" in cell.experts] or members
-        scores: dict[str, list[TaskScore]] = {}
-        for task, score in ((score.task, score) for cell in own for score in cell.scores):
-            known = scores.setdefault(task, [])
-            if all((s.metric, s.filter) != (score.metric, score.filter) for s in known):
-                known.append(score)
-        return scores
-
-    def _values(self, cell: CellRecord, measure: Measure) -> Mapping[Item, object]:
-        if not measure.is_share:
-            return {}
-        record = next((task for task in cell.tasks if _has(task, measure)), None)
-        # Cells that are one model have one record of a task.
-        if record is not None and record.key not in self._items:
-            self._items[record.key] = read_items(record)
-        return {} if record is None else self._items[record.key].get(_key(measure), {})
-
-
-def read_items(record: TaskRecord) -> dict[tuple[str, str, str], Mapping[Item, object]]:
-    """Return (task, metric, filter) -> item -> its value, or its counts of a corpus metric.
-
-    Where items were sampled several times, the values or counts of all repeats, side by side.
+    Raises:
+        LayerSwapError: for a file of samples that is damaged or gone.
     """
-    read: dict[tuple[str, str, str], dict[int, dict[Item, object]]] = {}
-    for sample in record.samples():
-        for metric, value in sample.values.items():
-            repeats = read.setdefault((sample.task, metric, sample.filter), {})
-            repeats.setdefault(sample.repeat, {})[sample.doc_id, sample.doc_hash] = value
-    scores = record.evaluation.scores
-    signatures = {(s.task, s.metric, s.filter): s.signature for s in scores}
-    found: dict[tuple[str, str, str], Mapping[Item, object]] = {}
-    for key, repeats in read.items():
-        corpus = corpus_metric(key[1], signatures.get(key))
-        counted = [_counted(values, corpus) for values in repeats.values()]
-        common = [item for item in counted[0] if all(item in each for each in counted)]
-        found[key] = counted[0]
-        if len(counted) > 1:
-            found[key] = {
-                item: np.hstack([_row(each[item]) for each in counted]) for item in common
+    items: dict[str, pd.DataFrame] = {}
+    frames = []
+    for model, cell, names in _members(run, models_of(run.head) if models is None else models):
+        for record in cell.tasks:
+            if record.key not in items:
+                items[record.key] = _items(record)
+            head = {
+                "model": model.label,
+                "kind": model.kind,
+                "cell": names["cell"],
+                "weights": cell.weights_key,
+                "base": cell.experts.get("base", "") if "base" in model.pools else "",
+                **{role: names[role] for role in ROLES},
+                "language": cell.language or "",
             }
-    return found
+            frames.append(items[record.key].assign(**head))
+    frames = [frame for frame in frames if len(frame)]
+    if not frames:
+        return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in OBSERVATIONS.items()})
+    return checked(pd.concat(frames, ignore_index=True))
 
 
-def block_of_one(
-    values: Mapping[Item, object], items: Sequence[Item], weights_key: str, score: TaskScore
-) -> Block:
-    """Return the block of a single cell.
+def checked(data: pd.DataFrame) -> pd.DataFrame:
+    """Return observations with their columns in order and of the right type.
+
+    Raises:
+        InputError: for a column that is missing, a value that is no number, or an item that stands
+            twice.
+    """
+    missing = [name for name in OBSERVATIONS if name not in data.columns]
+    if missing:
+        raise InputError(f"observations lack the column {', '.join(missing)}; run the study again")
+    data = data[list(OBSERVATIONS)].astype(dict(OBSERVATIONS))
+    if not np.isfinite(data["value"]).all():
+        row = data[~np.isfinite(data["value"])].iloc[0]
+        raise InputError(f"{row['cell']}: item {row['item']} of {row['task']} has no number")
+    key = [*CELL, *SCORE, "item", "language"]
+    if data.duplicated(key).any():
+        row = data[data.duplicated(key)].iloc[0]
+        raise InputError(f"{row['cell']}: item {row['item']} of {row['task']} stands twice")
+    return data
+
+
+def read_scores(run: Run, models: Sequence[Model] | None = None) -> pd.DataFrame:
+    """Return a row for every score of every cell, and one for each task without a record.
+
+    ``state`` is ``done``, ``failed`` or ``missing``; the reason of a failure is in ``reason``.
+    """
+    names = cell_names(run.head)
+    finished = {cell.label: cell for cell in run.cells}
+    rows: list[dict[str, Any]] = []
+    for model in models_of(run.head) if models is None else models:
+        for planned in run.head.cells:
+            if planned.label not in model.cells:
+                continue
+            head = {
+                "model": model.label,
+                "kind": model.kind,
+                "cell": names[planned.label],
+                "weights": planned.weights_key,
+                "task_expert": planned.experts.get("task", ""),
+                "language_expert": planned.experts.get("language", ""),
+                "seed": str(planned.values.get("seed", "")),
+                "language": planned.language or "",
+            }
+            cell = finished.get(planned.label)
+            records = {} if cell is None else {record.task: record for record in cell.tasks}
+            for task, key in planned.records.items():
+                record = records.get(task)
+                if record is not None:
+                    rows += [{**head, **score} for score in _scores(record)]
+                    continue
+                failure = read_failure(run.path, key)
+                reason = "" if failure is None else (failure.error.splitlines() or [""])[0]
+                state = "missing" if failure is None else "failed"
+                rows.append({**head, "task": task, "state": state, "reason": reason})
+    return pd.DataFrame(rows)
+
+
+def shown_scores(scores: pd.DataFrame, metric: str | None) -> pd.DataFrame:
+    """Return a row a task: the metric and filter that its tables show, by task.
 
     Args:
-        values: of one metric, from `read_items`.
-        items: in the order to use.
-        weights_key: of the cell's model.
-        score: whose metric it is.
+        scores: from `read_scores`.
+        metric: what to show of tasks that have it; the first metric of the others.
     """
-    counts = _counts([values[item] for item in items])[None, None, None]
-    weights = np.full((1, 1, 1), weights_key, dtype=np.object_)
-    present = np.ones((1, 1, 1), dtype=bool)
-    corpus = corpus_metric(score.metric, score.signature)
-    return _block(counts, present, weights, corpus, score.repeats)
+    done = scores[scores["state"] == "done"]
+    wanted = done[done["metric"] == metric] if metric is not None else done.iloc[:0]
+    columns = [*SCORE, "higher_is_better", "is_share"]
+    return pd.concat([wanted, done])[columns].drop_duplicates("task").set_index("task", drop=False)
 
 
-def _block(
-    counts: Array,
-    present: Mask,
-    weights: npt.NDArray[np.object_],
-    corpus: CorpusMetric | None,
-    repeats: int,
-) -> Block:
-    is_corpus = counts.shape[-1] > repeats and corpus is not None
-    is_single = repeats == 1 and not is_corpus
-    return Block(
-        counts=counts,
-        present=present,
-        weights=weights,
-        single=corpus.score if corpus and is_corpus else _mean_of(counts.shape[-2]),
-        is_binary=is_single and bool(np.isin(counts, (0.0, 1.0)).all()),
-        repeats=repeats,
-    )
+def check_same_content(data: pd.DataFrame) -> None:
+    """Check that all models were evaluated on the same text, item by item.
+
+    Raises:
+        InputError: naming the task and two models.
+    """
+    for task, part in data.groupby("task", sort=False):
+        by_item = part.groupby("item")["content"].nunique()
+        if (by_item <= 1).all():
+            continue
+        item = by_item[by_item > 1].index[0]
+        first = part[part["item"] == item].drop_duplicates("content")["model"].tolist()
+        raise InputError(
+            f"{first[0]} and {first[1]} have different items or prompts of {task} (the first is "
+            f"item {item}); evaluate both with the same --limit, data and task files"
+        )
 
 
-def _has(record: TaskRecord, measure: Measure) -> bool:
-    return any(score.task == measure.task for score in record.evaluation.scores)
+def check_names(names: Sequence[str], known: Sequence[str], what: str) -> None:
+    """Check that every name is known.
+
+    Raises:
+        InputError: with the nearest valid name.
+    """
+    for name in names:
+        if name not in known:
+            raise InputError(f"{what} {name!r} is not in the run{nearest(name, known)}")
 
 
-def _at(pool: Sequence[str], index: int) -> str | None:
-    """Return the expert at a place; a single one stands at every place."""
-    return pool[0] if len(pool) == 1 else pool[index] if index < len(pool) else None
+def _members(
+    run: Run, models: Sequence[Model]
+) -> Iterator[tuple[Model, CellRecord, dict[str, str]]]:
+    """Yield the finished cells of every model, with their names and the roles that matter."""
+    names = cell_names(run.head)
+    finished = {cell.label: cell for cell in run.cells}
+    for model in models:
+        cells = [finished[label] for label in model.cells if label in finished]
+        rows = pd.DataFrame(
+            {
+                "cell": [names[cell.label] for cell in cells],
+                "task_expert": [cell.experts.get("task", "") for cell in cells],
+                "language_expert": [cell.experts.get("language", "") for cell in cells],
+                "seed": [str(cell.values.get("seed", "")) for cell in cells],
+                "language": [cell.language or "" for cell in cells],
+                "weights": [cell.weights_key for cell in cells],
+            },
+            dtype="str",
+        )
+        # A merge that takes nothing of an expert is one model with all experts of that role.
+        for role in ROLES:
+            others = [name for name in (*ROLES, "language") if name != role]
+            groups = rows.groupby(others)["weights"]
+            if (groups.size() > 1).any() and (groups.nunique() == 1).all():
+                rows[role] = ""
+        rows = rows.drop_duplicates([*ROLES, "language"])
+        for at, row in rows.iterrows():
+            yield model, cells[at], {str(name): str(row[name]) for name in ("cell", *ROLES)}
 
 
-def _key(measure: Measure) -> tuple[str, str, str]:
-    return measure.task, measure.metric, measure.filter
+def _items(record: TaskRecord) -> pd.DataFrame:
+    """Return the items of one record, with their values averaged over repeats."""
+    rows = [
+        (
+            *(sample.task, metric, sample.filter, sample.doc_id, sample.repeat),
+            f"{sample.doc_hash[:12]}/{sample.prompt_hash[:12]}",
+            value,
+        )
+        for sample in record.samples()
+        for metric, value in sample.values.items()
+    ]
+    columns = [*SCORE, "item", "repeat", "content", "value"]
+    data = pd.DataFrame(rows, columns=columns)
+    scores = {(s.task, s.metric, s.filter): s for s in record.evaluation.scores}
+    parts = []
+    for key, part in data.groupby([*SCORE, "repeat"], sort=False):
+        score = scores.get(key[:3])
+        pairs = [value for value in part["value"] if isinstance(value, tuple)]
+        if pairs:
+            corpus = corpus_metric(key[1], None if score is None else score.signature)
+            if corpus is None:
+                continue
+            counts = corpus.counts([text for _, text in pairs], [gold for gold, _ in pairs])
+            part = part.assign(value=pseudo_values(counts.astype(np.float64), corpus.score))
+        elif score is not None and not score.is_share:  # perplexity is no mean over items
+            continue
+        parts.append(part.astype({"value": "float64"}))
+    if not parts:
+        return data.iloc[:0].drop(columns="repeat")
+    keys = [*SCORE, "item", "content"]
+    whole = pd.concat(parts).groupby(keys, sort=False, as_index=False)["value"].mean()
+    repeats = data["repeat"].nunique()
+    if repeats > 1:  # an item counts where all repeats of it are there
+        sizes = pd.concat(parts).groupby(keys, sort=False)["value"].size().to_numpy()
+        whole = whole[sizes == repeats]
+    return whole
 
 
-def _counted(values: Mapping[Item, object], corpus: CorpusMetric | None) -> Mapping[Item, object]:
-    """Return numbers: of texts the counts of their metric, and nothing of one that is unknown."""
-    pairs = [value for value in values.values() if isinstance(value, tuple)]
-    if not pairs:
-        return values
-    if corpus is None:
-        return {}
-    rows = corpus.counts([prediction for _, prediction in pairs], [gold for gold, _ in pairs])
-    return dict(zip(values, rows.astype(np.float64), strict=True))
-
-
-def _row(value: object) -> Array:
-    return np.atleast_1d(np.asarray(value, dtype=np.float64))
-
-
-def _counts(values: Sequence[object]) -> Array:
-    rows = np.array(values, dtype=np.float64)
-    return rows if rows.ndim == 2 else rows[:, None]
-
-
-def _mean_of(items: int) -> Statistic:
-    return lambda sums: np.asarray(sums[..., 0] / items, dtype=np.float64)
+def _scores(record: TaskRecord) -> Iterator[dict[str, Any]]:
+    for score in record.evaluation.scores:
+        yield {
+            "task": score.task,
+            "state": "done",
+            "metric": score.metric,
+            "filter": score.filter,
+            "value": score.value,
+            "low": None if score.interval is None else score.interval.low,
+            "high": None if score.interval is None else score.interval.high,
+            "stderr": score.stderr,
+            "n": score.n,
+            "higher_is_better": score.higher_is_better,
+            "is_share": score.is_share,
+            "backend": record.evaluation.backend,
+            "reason": "",
+        }

@@ -1,222 +1,395 @@
-"""The tables of a report: which rows and columns, and what stands in them. Knows no file format.
+"""Tables of a report: pivots of scores and comparisons, as frames of text.
 
-Layouts follow the paper (arXiv 2410.01335): Table 1 (average and best over pairs, models as
-columns) and Table 2 (worst, average, best, English, all tasks), and add the b × u grid. Table 6
-is in `souping`; tables per factor, of comparisons and of cells are in `detail_tables`.
+A table is a frame with its title, its notes and a key in ``attrs``.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from typing import Any
 
-from ablations.machine.names import slug
-from ablations.report.baselines import baseline_rows, baselines
-from ablations.report.comparisons import MOST_SETTINGS
-from ablations.report.design import Group, Model, recipe_models, varies_experts
-from ablations.report.document import Entry, Table, gap, text_entries
-from ablations.report.factors import factors
-from ablations.report.observations import Measure, Observations
-from ablations.report.summaries import Summaries, Summary
-from ablations.report.targets import in_order, is_english
-from ablations.report.wording import score_name
-from ablations.statistics.as_text import number, with_interval
+import pandas as pd
 
+from ablations.drawing.text_table import text_table
+from ablations.paper.published import published_tables
+from ablations.report.compare import (
+    BETTER,
+    SAME,
+    UNCLEAR,
+    WORSE,
+    language_codes,
+    matrix_of,
+    model_estimate,
+    ordered_tasks,
+    pairs_above,
+    primary_tasks,
+)
+from ablations.report.observations import SCORE, shown_scores
+from ablations.statistics.as_text import p_text, percent, points, with_interval
+from ablations.statistics.corpus import CORPUS_METRICS
+from ablations.statistics.intervals import score_interval
+from ablations.study.labels import Model, language_name, task_language, task_name
+from ablations.study.schema import Study
+
+MARKS = {BETTER: "▲", WORSE: "▼", SAME: "=", UNCLEAR: "?"}
+"""Verdict -> its sign in small tables."""
+
+GAP = "–"
+"""What stands for a number that there is not."""
+
+_WIDTH = 100
 _UNITS = "Scores in percent; BLEU and chrF++ on a scale of 0 to 100."
-AVERAGE_NOTE = (
-    f"Averages over pairs of experts; their intervals are over experts and items. {_UNITS}"
-)
-RUNS_NOTE = (
-    "Names with a range of numbers are averages over training runs; their intervals are over runs "
-    f"and items. {_UNITS}"
-)
-_ITEMS_ONLY = "the intervals are over items and do not cover another training run."
-SINGLE_NOTE = f"One pair of experts: {_ITEMS_ONLY} {_UNITS}"
-CHOSEN_NOTE = f"One pair of experts in each setting: {_ITEMS_ONLY} {_UNITS}"
-HIGHEST_NOTE = "The highest of several scores is too high by chance, so it has no interval here."
-BEST_NOTE = (
-    "The best of several settings is chosen anew for every row, on the same items; its name is "
-    "beside it. The primary comparisons test a setting on other items than it was chosen on."
-)
-
-_ENDS = {"worst": "min", "average": "avg", "best": "max"}
-"""What of the pairs a row shows."""
 
 
-def entry(summary: Summary | None, measure: Measure, what: str = "average") -> Entry:
-    """Return the entry of one end of a summary; of the average with its interval."""
-    if summary is None:
-        return gap()
-    value = float(getattr(summary, what))
-    interval = summary.interval if what == "average" else None
-    text = with_interval(value, interval, measure.is_share)
-    is_gap = summary.cells < summary.expected
-    if is_gap:
-        text += f" ({summary.cells} of {summary.expected} cells)"
-    return Entry(text, value, is_gap)
+def table(frame: pd.DataFrame, key: str, title: str, *notes: str) -> pd.DataFrame:
+    """Return a frame of text as a table of a report."""
+    shown = frame.fillna(GAP).astype("str")
+    shown.attrs = {"key": key, "title": title, "notes": tuple(filter(None, notes))}
+    return shown
 
 
-def has_pairs(observations: Observations) -> bool:
-    """Return whether some group has several pairs of experts."""
-    return any(group.task_experts * group.language_experts > 1 for group in observations.groups)
+def frame_text(frame: pd.DataFrame, labels: int = 1) -> str:
+    """Return a table with its notes, for a terminal.
+
+    Args:
+        frame: from `table`.
+        labels: number of columns from the left that are repeated where a table is too wide.
+    """
+    rows = [[textwrap.fill(text, 40) for text in row] for row in frame.to_numpy().tolist()]
+    heads = [textwrap.fill(str(name), 24) for name in frame.columns]
+    notes = [textwrap.fill(note, _WIDTH) for note in frame.attrs["notes"]]
+    return "\n\n".join([text_table(heads, rows, labels=labels, width=_WIDTH), *notes])
 
 
-def scope_note(observations: Observations) -> str:
-    """Return what the averages and intervals of a table are over."""
-    if has_pairs(observations):
-        return AVERAGE_NOTE if observations.run.study.recipe is not None else RUNS_NOTE
-    return CHOSEN_NOTE if varies_experts(observations.run.study) else SINGLE_NOTE
+def score_frame(
+    data: pd.DataFrame, scores: pd.DataFrame, study: Study, models: Sequence[Model]
+) -> pd.DataFrame:
+    """Return a row for every model, task and language: its mean score and the range over cells.
+
+    Columns: ``model``, ``kind``, ``task``, ``metric``, ``language`` (of the experts), ``value``,
+    ``low``, ``high`` (of the interval over experts, seeds and items), ``min`` and ``max`` over
+    cells, ``cells``, ``planned`` (cells), ``is_share``, ``is_primary``, ``floor``, ``pairs`` and
+    ``above`` (pairs above both of their own experts; empty for what has none).
+    """
+    shown = shown_scores(scores, study.report.metric)
+    codes = language_codes(scores)
+    rows = []
+    for code, task in ((c, t) for c in codes for t in ordered_tasks(study, scores, c)):
+        if task not in shown.index:
+            continue
+        score = shown.loc[task]
+        matrix = matrix_of(data, score)
+        floor = study.report.floors.get(task)
+        for model in models:
+            own = scores[(scores["model"] == model.label) & (scores["task"] == task)]
+            own = own[own["language"].isin((code, ""))] if code else own
+            if own.empty:
+                continue
+            done = own[(own["metric"] == score["metric"]) & (own["filter"] == score["filter"])]
+            row = {
+                **{"model": model.label, "kind": model.kind, "language": code, **score},
+                **{"planned": own["cell"].nunique(), "cells": done["cell"].nunique()},
+                **{end: getattr(done["value"], end)() for end in ("min", "max")},
+                "value": done["value"].mean(),
+                "is_primary": task in primary_tasks(study, scores, code),
+                "floor": None if floor is None else floor.value,
+            }
+            found = model_estimate(matrix, [model.label], code)
+            if found is not None:
+                row["value"] = found.mean
+                row["low"], row["high"] = score_interval(found, study.evaluate.level)
+            if model.kind == "recipe":
+                higher = bool(score["higher_is_better"])
+                row |= pairs_above(matrix, model, models, code, higher=higher) or {}
+            rows.append(row)
+    numbers = ("value", "low", "high", "min", "max", "floor", "pairs", "above")
+    frame = pd.DataFrame(rows)
+    columns = list(dict.fromkeys([*frame.columns, *numbers]))
+    frame = frame.reindex(columns=columns).astype(dict.fromkeys(numbers, "float64"))
+    return frame.sort_values("is_primary", ascending=False, kind="stable", ignore_index=True)
 
 
-def pairs_table(summaries: Summaries) -> Table:
-    """Return the layout of Table 1: average and best over pairs, models as columns."""
-    columns = _Columns(summaries)
-    rows = [
-        row
-        for group, measure in in_order(summaries.observations)
-        for row in columns.rows(group, measure, "average", "best")
-    ]
-    return columns.table("pairs", "Scores by model (layout of Table 1)", rows)
-
-
-def overview_table(summaries: Summaries) -> Table:
-    """Return the layout of Table 2: worst, average and best, English, all tasks."""
-    columns = _Columns(summaries)
-    rows: list[tuple[Entry, ...]] = []
-    for group in summaries.observations.groups:
-        measures = [m for g, m in in_order(summaries.observations) if g == group]
-        for measure in measures:
-            ends = ["average"] if is_english(measure.task) else ["worst", "average", "best"]
-            rows += columns.rows(group, measure, *ends)
-        together = [m for m in measures if m.is_share and m.metric == measures[0].metric]
-        if len(together) > 1:
-            code = f" ({group.label})" if group.label else ""
-            number_of = "both" if len(together) == 2 else f"all {len(together)}"
-            name = f"{number_of} {together[0].metric.replace('_', ' ')} tasks{code}"
-            rows.append((*text_entries([name, "avg"]), *columns.averages(group, together)))
-    is_merged = summaries.observations.run.study.recipe is not None
-    over = "pairs" if is_merged else "training runs"
-    return columns.table(
-        "overview",
-        f"Worst, average and best over {over}; English; all tasks (layout of Table 2)",
-        rows,
-        "The average of all tasks weighs every task alike; it has no interval.",
+def scores_table(frame: pd.DataFrame, study: Study) -> pd.DataFrame:
+    """Return models × tasks, with intervals."""
+    order = list(dict.fromkeys(frame["model"]))
+    texts = {
+        (row["model"], column_name(row, frame)): _score_text(row)
+        for row in frame.to_dict("records")
+    }
+    columns = list(dict.fromkeys(column for _, column in texts))
+    rows = [{"model": m, **{c: texts.get((m, c), GAP) for c in columns}} for m in order]
+    over = "experts, seeds and items" if (frame["cells"] > 1).any() else "items"
+    marked = frame[frame["value"] < frame["floor"]]
+    floors = "; ".join(
+        f"{task_name(task)}: {study.report.floors[task].name} "
+        f"{percent(study.report.floors[task].value)}"
+        for task in dict.fromkeys(marked["task"])
+    )
+    return table(
+        pd.DataFrame(rows, columns=["model", *columns]),
+        "scores",
+        "Scores",
+        f"{_UNITS} Intervals: {study.evaluate.level:.0%}, over {over}.",
+        f"▽: below what a rule that does not read would score ({floors})." if floors else "",
     )
 
 
-def grid_tables(summaries: Summaries) -> Iterator[Table]:
-    """Yield, per measure, b × u where the study varies both freely."""
-    observations = summaries.observations
-    for group, measure in in_order(observations):
-        cells = grid(summaries, group, measure)
-        if cells is None:
-            return
-        bottoms, tops, found = cells
-        yield Table(
-            slug(f"grid-{measure.task}-{group.label}"),
-            f"{score_name(measure, group)}: layers at bottom (b) and top (u)",
-            ("b \\ u", *(f"u={top}" for top in tops)),
-            tuple(
-                (
-                    Entry(f"b={bottom}", float(bottom)),
-                    *(entry(found[bottom, top], measure) for top in tops),
-                )
-                for bottom in bottoms
-            ),
-            (scope_note(observations),),
-        )
-
-
-def grid(
-    summaries: Summaries, group: Group, measure: Measure
-) -> tuple[list[int], list[int], dict[tuple[int, int], Summary | None]] | None:
-    """Return the values of b, those of u, and the summary of each combination.
-
-    None where the study does not vary both freely. Other factors are averaged over.
-    """
-    by_name = {each.names: each for each in factors(summaries.observations.run.study)}
-    bottom, top = by_name.get(("bottom_layers",)), by_name.get(("top_layers",))
-    if bottom is None or top is None:
+def pairs_table(frame: pd.DataFrame) -> pd.DataFrame | None:
+    """Return the range of scores over pairs of experts, and how many are above both experts."""
+    part = frame[frame["pairs"].notna()]
+    if part.empty:
         return None
-    found = {
-        (int(row.value or 0), int(column.value or 0)): summaries.of(
-            [model for model in row.models if model in column.models], group, measure
+    rows = [
+        {
+            "model": row["model"],
+            "task": column_name(row, frame),
+            "pairs above both own experts": f"{row['above']:.0f} of {row['pairs']:.0f}",
+            "min": percent(row["min"]),
+            "mean": percent(row["value"]),
+            "max": percent(row["max"]),
+        }
+        for row in part.to_dict("records")
+    ]
+    note = "Range over pairs of experts. The highest of several scores is too high by chance."
+    return table(pd.DataFrame(rows), "over-pairs", "Pairs", note, _UNITS)
+
+
+def comparisons_table(frame: pd.DataFrame, level: float) -> pd.DataFrame:
+    """Return all comparisons, with every number."""
+    rows = [
+        {
+            "contrast": f"{row['first']} − {row['second']}",
+            "task": task_text(row, frame),
+            "difference": "" if pd.isna(row["difference"]) else points(row["difference"]),
+            "interval": interval_text(row),
+            **{
+                name: "" if pd.isna(row[key]) else p_text(row[key])
+                for name, key in (("p", "p"), ("corrected p", "p_holm"))
+            },
+            "verdict": verdict_text(row),
+            "family": row["family"] or "exploratory",
+            "over": _counts_text(row),
+        }
+        for row in frame.to_dict("records")
+    ]
+    columns = ["contrast", "task", "difference", "interval", "p", "corrected p", "verdict"]
+    number = int(((frame["family"] == "primary") & frame["p"].notna()).sum())
+    return table(
+        pd.DataFrame(rows, columns=[*columns, "family", "over"]),
+        "comparisons",
+        "All comparisons",
+        f"Differences in points, first minus second, with {level:.0%} intervals over experts, "
+        f"seeds and items. Corrected p: Holm's method over {number} primary comparisons. "
+        "Exploratory comparisons and intervals are not corrected.",
+    )
+
+
+def answers_table(frame: pd.DataFrame, level: float) -> pd.DataFrame:
+    """Return the primary comparisons for the first screen: contrasts × tasks.
+
+    The mean over languages of the same contrasts is a column, too.
+    """
+    primary = frame[frame["family"] == "primary"]
+    names = ["first", "second"]
+    means = frame[frame["language"] == "all"].merge(primary[names].drop_duplicates(), on=names)
+    texts: dict[str, dict[str, str]] = {}
+    for row in (*primary.to_dict("records"), *means.to_dict("records")):
+        text = GAP
+        if not pd.isna(row["p"]):
+            text = f"{points(row['difference'])} {interval_text(row)} {MARKS[row['verdict']]}"
+        elif not pd.isna(row["difference"]):
+            text = row["verdict"]
+        own = texts.setdefault(f"{row['first']} − {row['second']}", {})
+        own[task_text(row, frame)] = text
+    columns = list(dict.fromkeys(name for own in texts.values() for name in own))
+    rows = [[name, *(own.get(column, "") for column in columns)] for name, own in texts.items()]
+    marks = ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items())
+    note = f"Differences in points with {level:.0%} intervals; {marks} (p by Holm's method"
+    note += "; means over languages are exploratory)." if len(means) else ")."
+    return table(pd.DataFrame(rows, columns=["contrast", *columns]), "answers", "Answers", note)
+
+
+def cells_table(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return every score of every cell, and what has none."""
+    frame = scores.drop_duplicates(["cell", "language", *[n for n in SCORE if n in scores]])
+    rows = [
+        {
+            "cell": row["cell"],
+            "task": row["task"],
+            "metric": f"{row['metric']}, {row['filter']}" if row["state"] == "done" else GAP,
+            "score": _value_text(row) if row["state"] == "done" else GAP,
+            "items": f"{row['n']:.0f}" if row["state"] == "done" else GAP,
+            "state": f"{row['state']}: {row['reason']}" if row["reason"] else row["state"],
+        }
+        for row in frame.to_dict("records")
+    ]
+    return table(
+        pd.DataFrame(rows), "cells", "Cells", f"Intervals of single cells are over items. {_UNITS}"
+    )
+
+
+def layout_tables(
+    frame: pd.DataFrame, study: Study, others: Sequence[tuple[pd.DataFrame, Study]] = ()
+) -> Iterator[pd.DataFrame]:
+    """Yield the paper's layouts that the study names, each with the published numbers after it.
+
+    Args:
+        frame: from `score_frame`.
+        study: whose `report.tables` is read.
+        others: the same of further runs, for the layout of Table 6.
+    """
+    asked = list(study.report.tables)
+    if others and "souping" not in asked:
+        asked.append("souping")
+    for key in asked:
+        if key == "souping":
+            yield _souping_table([(frame, study), *others])
+        elif key == "benchmarks":
+            yield _benchmarks_table(frame)
+        else:
+            yield _ends_table(frame, key)
+        document = published_tables()
+        paper = document["tables"][key]
+        columns = [paper["source"], *paper["columns"]]
+        rows = [
+            [row["name"], *(GAP if value is None else f"{value:.1f}" for value in row["values"])]
+            for row in paper["rows"]
+        ]
+        title = f"Published: {paper['source']} of arXiv 2410.01335"
+        note = f"For reference, not this run: {document['protocol']}. {paper['notes']}"
+        yield table(pd.DataFrame(rows, columns=columns), f"published-{key}", title, note)
+
+
+def task_text(row: Any, frame: pd.DataFrame) -> str:
+    """Return a task in words, with the language of the experts where several have it."""
+    if row["language"] in ("", "all"):
+        return str(row["task"]) if row["language"] else task_name(row["task"])
+    name = task_name(row["task"])
+    code = language_name(row["language"])
+    several = frame[frame["task"] == row["task"]]["language"].nunique() > 1
+    return f"{name} ({code} experts)" if several and code not in name else name
+
+
+def column_name(row: Any, frame: pd.DataFrame) -> str:
+    """Return a task with its metric, where that is not in percent of right answers."""
+    metric = CORPUS_METRICS.get(row["metric"]) or row["metric"].replace("_", " ")
+    return f"{task_text(row, frame)}, {metric}"
+
+
+def interval_text(row: Any) -> str:
+    """Return the interval of a difference, in points."""
+    return "" if pd.isna(row["low"]) else f"[{points(row['low'])}, {points(row['high'])}]"
+
+
+def verdict_text(row: Any) -> str:
+    """Return the verdict; of what cannot be told, the difference that could have been missed."""
+    if row["verdict"] != UNCLEAR:
+        return str(row["verdict"])
+    return f"cannot tell: up to {percent(max(abs(row['low']), abs(row['high'])))} points possible"
+
+
+def _value_text(row: Any) -> str:
+    if pd.isna(row["value"]):
+        return GAP
+    interval = None if pd.isna(row["low"]) else (row["low"], row["high"])
+    return with_interval(row["value"], interval, row["is_share"])
+
+
+def _score_text(row: Any) -> str:
+    text = _value_text(row)
+    if row["cells"] < row["planned"]:
+        text += f" ({row['cells']} of {row['planned']} cells)"
+    return f"{text} ▽" if row["value"] < row["floor"] else text
+
+
+def _counts_text(row: Any) -> str:
+    if pd.isna(row["items"]):
+        return ""
+    if row["clusters"]:
+        what = "languages" if row["language"] == "all" else "bases"
+        return f"{row['clusters']} {what}"
+    return f"{row['items']:,.0f} items, {row['cells']:.0f} cells"
+
+
+def _ends_table(frame: pd.DataFrame, key: str) -> pd.DataFrame:
+    """Return the layout of Table 1 (``pairs``) or 2 (``overview``): ends over pairs × models."""
+    models = list(dict.fromkeys(frame["model"]))
+    ends = {"min": "min", "avg": "value", "max": "max"}
+    if key == "pairs":
+        del ends["min"]
+    rows = []
+    for (task, code), part in frame.groupby(["task", "language"], sort=False):
+        head = column_name({**part.iloc[0], "language": code}, frame)
+        by_model = part.set_index("model")
+        is_english = task_language(str(task)) == "en"
+        for name, column in ends.items():
+            if not is_english or name == "avg":
+                values = by_model[column].reindex(models)
+                rows.append([f"{head} {name}", *map(_plain, values)])
+    together = frame[frame["metric"] == frame["metric"].iloc[0]]
+    counts = together.groupby("model")["task"].nunique()
+    means = together.groupby("model")["value"].mean().where(counts == counts.max()).reindex(models)
+    if counts.max() > 1:
+        rows.append(
+            [f"all {counts.max()} {frame['metric'].iloc[0]} tasks avg", *map(_plain, means)]
         )
-        for row in bottom.levels
-        for column in top.levels
-    }
-    return sorted({b for b, _ in found}), sorted({u for _, u in found}), found
+    number = {"pairs": 1, "overview": 2}[key]
+    return table(
+        pd.DataFrame(rows, columns=["over pairs", *models]),
+        key,
+        f"Layout of Table {number}",
+        "The last row weighs every task and language alike.",
+        _UNITS,
+    )
 
 
-class _Columns:
-    """The models of the main tables; of many settings their average and their best only."""
+def _benchmarks_table(frame: pd.DataFrame) -> pd.DataFrame:
+    wide = frame.assign(
+        name=[column_name(row, frame) for row in frame.to_dict("records")],
+        text=[_plain(value) for value in frame["value"]],
+    ).pivot_table(index="name", columns="model", values="text", aggfunc="first", sort=False)
+    shown = wide.reset_index().rename(columns={"name": "benchmark"})
+    return table(
+        shown, "benchmarks", "Layout of Table 5", "Mean over the runs of an expert.", _UNITS
+    )
 
-    def __init__(self, summaries: Summaries) -> None:
-        study = summaries.observations.run.study
-        self._summaries = summaries
-        self._has_pairs = has_pairs(summaries.observations)
-        self._recipes = recipe_models(study)
-        self.has_best = len(self._recipes) > MOST_SETTINGS
-        single: tuple[Model, ...] = () if self.has_best else self._recipes
-        self._models = [[model] for model in (*baselines(study), *single)]
-        self.labels = [models[0].label for models in self._models]
-        if self.has_best:
-            rows = baseline_rows(study)
-            self._models, self.labels = [list(each) for each in rows.values()], list(rows)
-            self._models.append(list(self._recipes))
-            number_of = len(self._recipes)
-            self.labels += [f"average of {number_of} settings", f"best of {number_of} settings"]
 
-    def rows(self, group: Group, measure: Measure, *ends: str) -> Iterator[tuple[Entry, ...]]:
-        """Yield a row per end of the pairs; that of the average alone where there is one pair."""
-        for what in ends if self._has_pairs else ("average",):
-            found = [self._summaries.of(each, group, measure) for each in self._models]
-            entries = [entry(each, measure, what) for each in found]
-            if self.has_best:
-                entries.append(self._best(group, measure, what))
-            yield (*text_entries([score_name(measure, group), _ENDS[what]]), *entries)
+def _souping_table(runs: Sequence[tuple[pd.DataFrame, Study]]) -> pd.DataFrame:
+    """Return the layout of Table 6: soups and swaps of pairs, and swaps between soups."""
+    rows = [
+        (column_name(row, frame), _structure(row["kind"], study), row["value"])
+        for frame, study in runs
+        for row in frame.to_dict("records")
+    ]
+    merges = pd.DataFrame(rows, columns=["task", "merge", "value"])
+    merges = merges[merges["merge"] != ""]
+    means = merges.pivot_table(index="task", columns="merge", values="value", sort=False)
+    return table(
+        means.map(_plain).reset_index(),
+        "souping",
+        "Layout of Table 6",
+        "Several settings of a recipe are averaged.",
+        _UNITS,
+    )
 
-    def table(self, key: str, title: str, rows: Sequence[tuple[Entry, ...]], *notes: str) -> Table:
-        """Return a table of these columns, with what its numbers mean."""
-        scope = scope_note(self._summaries.observations)
-        highest = (HIGHEST_NOTE,) if self._has_pairs or self.has_best else ()
-        best = (*highest, BEST_NOTE) if self.has_best else highest
-        heads = ("task", "over pairs", *self.labels)
-        return Table(key, title, heads, tuple(rows), (scope, *best, *notes), text_columns=2)
 
-    def averages(self, group: Group, measures: Sequence[Measure]) -> list[Entry]:
-        """Return, per column, the mean over `measures` of the averages."""
-        found = [self._mean(models, group, measures) for models in self._models]
-        if self.has_best:
-            known = [
-                (entry, model)
-                for model in self._recipes
-                if (entry := self._mean([model], group, measures)).value is not None
-            ]
-            sign = 1 if measures[0].higher_is_better else -1
-            best = max(known, key=lambda each: sign * (each[0].value or 0.0), default=None)
-            found.append(
-                gap()
-                if best is None
-                else replace(best[0], text=f"{best[0].text} ({best[1].short})")
-            )
-        return found
+def _structure(kind: str, study: Study) -> str:
+    """Return what a merge is made of, in the words of Table 6; empty for other models."""
+    if kind == "soup":
+        return "soup, pairwise"
+    if kind != "recipe" or study.recipe is None:
+        return ""
+    roles = [
+        (entry.get("parameters") or {}).get("role") or entry.get("model")
+        for entry in study.recipe.get("models") or ()
+    ]
+    counts = {role: roles.count(role) for role in ("task", "language")}
+    if set(counts.values()) == {1}:
+        return "swap, pairwise"
+    parts = [f"soup of {n} {r} experts" if n > 1 else f"{r} expert" for r, n in counts.items()]
+    return f"swap, {' × '.join(parts)}"
 
-    def _mean(self, models: Sequence[Model], group: Group, measures: Sequence[Measure]) -> Entry:
-        """Return the mean over `measures` of the averages; a gap where one of them is missing."""
-        each = [self._summaries.of(models, group, measure) for measure in measures]
-        known = [summary for summary in each if summary is not None]
-        if len(known) < len(measures):
-            return gap()
-        value = sum(summary.average for summary in known) / len(known)
-        is_gap = any(summary.cells < summary.expected for summary in known)
-        return Entry(number(value, True) + " (gaps)" * is_gap, value, is_gap)
 
-    def _best(self, group: Group, measure: Measure, what: str) -> Entry:
-        best = self._summaries.best_of(self._recipes, group, measure, what)
-        if best is None:
-            return gap()
-        model, summary = best
-        value = float(getattr(summary, what))
-        is_gap = summary.cells < summary.expected
-        return Entry(f"{number(value, measure.is_share)} ({model.short})", value, is_gap)
+def _plain(value: Any) -> str:
+    return GAP if pd.isna(value) else percent(value)

@@ -271,6 +271,7 @@ class _Loop:
             return outcome
         unfinished.answers_path(self._out, work.score_key).unlink(missing_ok=True)
         model.done.add(work.score_key)
+        model.errors.pop(work.score_key, None)  # of an earlier try
         logger.info("  %s: %s evaluated in %.1f s", work.label, work.task, total)
         self._advance(1)
         return None

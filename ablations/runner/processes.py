@@ -44,13 +44,15 @@ class _Worker:
 class ProcessExecutor:
     """Runs items in up to `jobs` spawned processes, each with an evaluator that it keeps."""
 
-    def __init__(self, factory: Callable[[], WorkEvaluator], jobs: int = 1):
+    def __init__(self, factory: Callable[[], WorkEvaluator], jobs: int = 1, gpus: int = 1):
         """Start nothing yet.
 
         Args:
             factory: makes the evaluator in the worker; picklable.
             jobs: processes at most, 1 or more.
+            gpus: that one of them takes.
         """
+        self._gpus = gpus
         self._factory = factory
         self._jobs = jobs
         self._context = multiprocessing.get_context("spawn")
@@ -135,8 +137,8 @@ class ProcessExecutor:
 
     def _start(self, place: int) -> _Worker:
         ours, theirs = self._context.Pipe()
-        device = place if self._jobs > 1 else None
-        process = self._context.Process(target=_work, args=(theirs, self._factory, device))
+        share = (place, self._gpus) if self._jobs > 1 else None
+        process = self._context.Process(target=_work, args=(theirs, self._factory, share))
         if threading.current_thread() is not threading.main_thread():  # it may set no signals
             process.start()
         else:
@@ -154,13 +156,15 @@ class ProcessExecutor:
         worker.process.join()
 
 
-def _work(pipe: Connection, factory: Callable[[], WorkEvaluator], device: int | None) -> None:
+def _work(
+    pipe: Connection, factory: Callable[[], WorkEvaluator], share: tuple[int, int] | None
+) -> None:
     """Evaluate what comes through the pipe; runs in the spawned process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     end_with_parent()
     take_descendants_along()
-    if device is not None:
-        _choose_device(device)
+    if share is not None:
+        _choose_devices(*share)
     evaluator = factory()
     try:
         with listening(now_and_then(pipe.send)):
@@ -174,8 +178,8 @@ def _work(pipe: Connection, factory: Callable[[], WorkEvaluator], device: int | 
         evaluator.close()
 
 
-def _choose_device(place: int) -> None:
-    """Give this process one of the GPUs that it sees, if it sees several."""
+def _choose_devices(place: int, gpus: int) -> None:
+    """Give this process its share of the GPUs that it sees, if it sees several."""
     if not Path("/proc/driver/nvidia").exists():
         return
     import torch
@@ -184,7 +188,20 @@ def _choose_device(place: int) -> None:
     if count > 1:
         seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
         names = seen if len(seen) == count else [str(index) for index in range(count)]
-        os.environ["CUDA_VISIBLE_DEVICES"] = names[place % count]
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(share_of(names, place, gpus))
+
+
+def share_of(names: Sequence[str], place: int, gpus: int) -> Sequence[str]:
+    """Return the GPUs of one process; processes share them where there are too few.
+
+    Args:
+        names: of all GPUs.
+        place: number of the process, from 0.
+        gpus: that a process takes; all of them where there are fewer.
+    """
+    shares = max(1, len(names) // gpus)
+    first = place % shares * gpus
+    return names[first : first + gpus]
 
 
 def _ending(code: int | None) -> str:

@@ -154,9 +154,7 @@ def _rescore(path: Path, record: records.TaskRecord, options: RescoreOptions) ->
             "code_isolation": options.isolation or "bwrap",
         }
     )
-    contents = TaskContents(
-        request.folders, request.data_dir, elsewhere=lm_eval_index.file_of
-    ).fingerprint(record.task)
+    contents = task_hash(record.task, request)
     old = record.evaluation
     versions = _versions(old.versions)
     key = score_key(record.weights_key, record.protocol, record.task, contents, versions)
@@ -189,6 +187,12 @@ def _rescore(path: Path, record: records.TaskRecord, options: RescoreOptions) ->
     records.write_record(path, fresh, merge)
     logger.info("  %s: %s scored again", record.label, record.task)
     return key
+
+
+def task_hash(task: str, request: EvaluationRequest) -> str:
+    """Return the hash of a task's content, as `layerswap run` computes it for its key."""
+    contents = TaskContents(request.folders, request.data_dir, elsewhere=lm_eval_index.file_of)
+    return contents.fingerprint(task)
 
 
 def _is_shipped(task: str) -> bool:

@@ -25,7 +25,7 @@ from ablations.runner.loop import LOCKS, ShowCell, Summary, now, run_cells
 from ablations.runner.processes import ProcessExecutor
 from ablations.runner.results import RESULTS_FILE, write_results
 from ablations.runner.trackers import Tracker, TrackerName
-from ablations.runner.versioned_files import RUN_FILE, other_schema
+from ablations.runner.versioned_files import RUN_FILE, is_of_schema_1, other_schema
 from ablations.runner.work import Executor, WorkEvaluator
 from ablations.sandbox import Isolation
 from ablations.scoring.records import EvaluationRequest
@@ -216,7 +216,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         what = options.model
     logger.info("%s on %s, in %s", what, plan.backend, out)
     setup = EngineSetup.of(plan, out, materialize=options.materialize)
-    executor = _executor(setup, options)
+    executor = _executor(setup, options, plan.options.gpus)
     provenance = {
         "study": plan.study.name,
         "experts": {name: expert.source for name, expert in plan.experts.items()},
@@ -294,12 +294,12 @@ def default_out(
     return Path("runs") / "-".join([name, *own, *folder_words(settings or {})])
 
 
-def _executor(setup: Callable[[], WorkEvaluator], options: RunOptions) -> Executor:
+def _executor(setup: Callable[[], WorkEvaluator], options: RunOptions, gpus: int) -> Executor:
     if options.executor == "ray":
         from ablations.runner.ray_executor import RayExecutor
 
         return RayExecutor(setup, address=options.address, jobs=options.jobs)
-    return ProcessExecutor(setup, options.jobs or 1)
+    return ProcessExecutor(setup, options.jobs or 1, gpus)
 
 
 def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str] = ()) -> None:
@@ -328,7 +328,7 @@ def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str
             f"{out}: holds a run of the study {head.study.name!r}, not of {name!r}; choose "
             "another --out"
         )
-    if head is None and (out / RESULTS_FILE).is_file():
+    if head is None and is_of_schema_1(out / RESULTS_FILE):
         raise other_schema(out / RESULTS_FILE, 1)
     if head is None and out.is_dir():
         found = sorted({path.name for path in out.iterdir()} - set(own))
@@ -348,7 +348,7 @@ def _write_run_file(out: Path, plan: StudyPlan) -> records.RunFile:
         question=plan.study.question,
         experts={name: expert.source for name, expert in plan.experts.items()},
         cells=tuple(records.PlannedCell.of(cell) for cell in plan.cells),
-        num_layers=plan.num_layers,
+        num_layers=plan.num_layers or None,
         protocol=plan.protocol,
         notes=plan.notes,
         created=now() if known is None else known.created,

@@ -32,7 +32,7 @@ def read_versioned(kind: type[_Model], path: Path) -> _Model | None:
         version = json.loads(text)["schema_version"]
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise damaged(path, error) from error
     if version != SCHEMA_VERSION:
         raise other_schema(path, version)
@@ -54,6 +54,15 @@ def validated(kind: type[_Model], text: str, where: str) -> _Model:
         return kind.model_validate_json(text)
     except ValidationError as error:
         raise damaged(where, error) from error
+
+
+def is_of_schema_1(path: Path) -> bool:
+    """Return whether a file has the results of a run of the first schema, and is not another's."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and content.get("schema_version") == 1
 
 
 def other_schema(path: Path, version: object) -> InputError:

@@ -73,6 +73,7 @@ def notes_on(found: Mapping[Key, Sequence[Outcome]]) -> Iterator[str]:
             )
         if lowered:
             yield (
-                f"{task}: answers end at {lowered[0].limit_tokens} tokens, half of the context; "
-                f"the task would allow {lowered[0].asked_tokens}"
+                f"{task}: answers end at {lowered[0].limit_tokens} tokens and not at "
+                f"{lowered[0].asked_tokens}: the context of {lowered[0].context_tokens} tokens "
+                "must hold the prompt, too"
             )

@@ -17,9 +17,8 @@ from ablations.machine.fingerprint import fingerprint_of
 from ablations.scoring.observed import OBSERVED, Observer
 from ablations.scoring.outcomes import Key, Outcome
 from ablations.scoring.records import Sample, TaskScore
-from ablations.statistics.bootstrap import bootstrap
 from ablations.statistics.corpus import corpus_metric
-from ablations.statistics.intervals import Interval, mean_stderr, wilson_interval
+from ablations.statistics.intervals import Interval, bootstrap, mean_stderr, wilson_interval
 from ablations.tasks.mbpp import RunCode
 from layerswap_method.errors import LayerSwapError
 
@@ -126,7 +125,8 @@ def _observed_scores(task: str, samples: Sequence[Sample], *, level: float) -> I
 
 def _read_sample(task: str, logged: Mapping[str, Any], observer: Observer, repeat: int) -> Sample:
     responses = tuple(_response(each[0]) for each in logged["resps"])
-    metrics = {name: _value(logged[name]) for name in logged["metrics"]}
+    read = ((name, _value(logged[name])) for name in logged["metrics"])
+    metrics = {name: value for name, value in read if value is not None}
     programs = (each.verdict for each in logged["filtered_resps"] if isinstance(each, RunCode))
     return Sample(
         task=task,
@@ -152,15 +152,25 @@ def _response(response: Any) -> str | tuple[float, bool]:
     return float(log_likelihood), bool(is_greedy)
 
 
-def _value(value: Any) -> float | tuple[str, str]:
-    """Return a number, or (reference, prediction) where the metric needs the whole corpus."""
+def _value(value: Any) -> float | tuple[str, str] | None:
+    """Return a number, or (reference, prediction) where the metric needs the whole corpus.
+
+    None for what is neither, such as a list of verdicts or NaN: its score is lm-eval's alone.
+    """
     if isinstance(value, (list, tuple)):
+        if len(value) != 2:
+            return None
         reference, prediction = value
         # A task may give one reference as a list; several references are several samples' worth.
-        if isinstance(reference, (list, tuple)):
+        if isinstance(reference, (list, tuple)) and len(reference) == 1:
             (reference,) = reference
-        return str(reference), str(prediction)
-    return float(value)
+        is_pair = isinstance(reference, str) and isinstance(prediction, str)
+        return (reference, prediction) if is_pair else None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return None if math.isnan(number) else number
 
 
 def _read_score(
@@ -177,13 +187,16 @@ def _read_score(
     if metric in _PERCENT_METRICS:
         # TER may pass 1; the others do so by rounding only (100.00000000000004).
         value = value / 100 if metric == "ter" else min(value / 100, 1.0)
-    items = [
-        sample.values[metric]
-        for sample in samples
-        if sample.task == task and sample.filter == filter_name
-    ]
+    if math.isnan(value):
+        raise LayerSwapError(f"{task}: lm-eval reports {key} = nan, which is no score")
+    of_filter = [each for each in samples if each.task == task and each.filter == filter_name]
+    items = [each.values[metric] for each in of_filter if metric in each.values]
     signature = _signatures(raw, task).get(metric)
-    derived, interval, stderr = _derive(metric, items, seed=seed, level=level, signature=signature)
+    derived, interval, stderr = None, None, None
+    if items:
+        derived, interval, stderr = _derive(
+            metric, items, seed=seed, level=level, signature=signature
+        )
     if derived is not None and not math.isclose(derived, value, rel_tol=1e-9, abs_tol=1e-9):
         raise LayerSwapError(
             f"{task}: lm-eval reports {key} = {value}, its {len(items)} samples give {derived}"
@@ -196,7 +209,7 @@ def _read_score(
         is_share=metric not in _UNBOUNDED_METRICS,
         interval=interval,
         stderr=stderr,
-        n=len(items),
+        n=len(items) or len(of_filter),
         higher_is_better=bool(raw["higher_is_better"][task].get(metric, True)),
         signature=signature,
     )

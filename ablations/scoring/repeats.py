@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from ablations.scoring.records import Sample, TaskScore
-from ablations.statistics.corpus import corpus_metric
-from ablations.statistics.crossed import estimate, item_values, score_interval
-from ablations.statistics.intervals import Array, Interval
+from ablations.statistics.corpus import corpus_metric, pseudo_values
+from ablations.statistics.intervals import Array, Interval, estimate, score_interval
 
 
 def mean_scores(
@@ -53,7 +52,7 @@ def _mean(
     }
     found = _item_values(first, [each for each in samples if _has(each, first)])
     if first.interval is not None and found is not None:
-        over_both = estimate(found[None, None, None], np.ones((1, 1, 1), dtype=bool))
+        over_both = estimate(found.mean(axis=1)[None], np.ones(1), ())
         low, high = score_interval(over_both, level)
         changes |= {
             "interval": Interval(low=low, high=high, level=level, method="items and repeats"),
@@ -85,7 +84,7 @@ def _item_values(score: TaskScore, samples: Sequence[Sequence[Sample]]) -> Array
         if corpus is None:
             return None
         rows = corpus.counts([said for _, said in pairs], [gold for gold, _ in pairs])
-        each = item_values(rows.astype(np.float64), corpus.score)
+        each = pseudo_values(rows.astype(np.float64), corpus.score)
         columns.append(dict(zip(of, each.tolist(), strict=True)))
     common = [item for item in columns[0] if all(item in column for column in columns)]
     return np.array([[column[item] for column in columns] for item in common]) if common else None

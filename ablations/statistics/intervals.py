@@ -1,12 +1,14 @@
-"""Intervals of a score over items. Knows numbers only; no model, no file, no lm-eval.
+"""Intervals and tests of scores and of differences between models.
 
-They say how far a score may move when other items of the same kind are asked. They say nothing
-about another training run, seed or prompt.
+A score is a mean over items, and over the task experts, language experts and seeds that a model was
+made with. All of them are samples: another would have given another score.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -16,35 +18,14 @@ from layerswap_method.frozen import Frozen
 
 Array = npt.NDArray[np.float64]
 
+Statistic = Callable[[Array], Array]
+"""Sums over items, shape [..., statistics], to scores, shape [...]."""
+
 Counts = npt.NDArray[np.int64]
-"""Additive per-item statistics, shape [items, statistics]."""
+"""Additive statistics of every item, shape [items, statistics]."""
 
 
-def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
-    """Return Wilson's score interval of a binomial share.
-
-    With p = successes/n and z the two-sided normal quantile of `level` (scipy computes it)::
-
-        (p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)
-
-    It keeps its level for small n and near 0 and 1, where the usual p ± z·se does not, and it
-    always lies in [0, 1]. Source: Wilson 1927; Newcombe 1998, method 3 (no continuity
-    correction).
-
-    Raises:
-        ValueError: for n < 1, successes outside [0, n], or a level outside [0, 1].
-    """
-    from scipy.stats import binomtest
-
-    low, high = binomtest(successes, n).proportion_ci(level, method="wilson")
-    return Interval(low=float(low), high=float(high), level=level, method="wilson")
-
-
-def mean_stderr(values: npt.NDArray[np.float64]) -> float | None:
-    """Return the standard error of a mean, sd/sqrt(n) with n-1 degrees; None for one value."""
-    if len(values) < 2:
-        return None
-    return float(np.std(values, ddof=1) / math.sqrt(len(values)))
+_RESAMPLES = 1000
 
 
 class Interval(Frozen):
@@ -60,5 +41,295 @@ class Interval(Frozen):
     """Confidence level, in (0, 1)."""
 
     method: Literal["wilson", "bootstrap", "items and repeats"]
-    """How it was computed: Wilson's binomial interval, percentiles of a seeded bootstrap, or
-    Wilson's on the effective number of items where each has several repeats (`crossed`)."""
+    """Wilson's binomial interval, percentiles of a seeded bootstrap, or Wilson's on the effective
+    number of items where every item has several repeats."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean, or a difference of two means, with its uncertainty."""
+
+    mean: float
+    """Of the values; of a difference first minus second."""
+
+    variance: float
+    """Of `mean`, over experts, seeds and items."""
+
+    df: float
+    """Degrees of freedom of `variance`; infinite where it is 0."""
+
+    items: int
+    """Number of items."""
+
+    def half_width(self, level: float) -> float:
+        """Return half the width of the interval of Student's t."""
+        from scipy.stats import t
+
+        return float(t.ppf((1 + level) / 2, self.df)) * math.sqrt(self.variance)
+
+    def p_value(self, null: float = 0.0) -> float:
+        """Return the two-sided p of the hypothesis that the mean is `null`."""
+        from scipy.stats import t
+
+        distance = abs(self.mean - null)
+        if distance < 1e-12:
+            return 1.0
+        return float(2 * t.sf(distance / math.sqrt(self.variance), self.df)) if self.variance else 0
+
+    def p_outside(self, margin: float) -> float:
+        """Return p of the hypothesis that the mean lies outside of [-margin, margin].
+
+        The larger p of two one-sided tests. Source: Schuirmann 1987.
+        """
+        from scipy.stats import t
+
+        room = margin - abs(self.mean)
+        if not self.variance:
+            return 0.0 if room > 0 else 1.0
+        return float(t.sf(room / math.sqrt(self.variance), self.df))
+
+
+def estimate(
+    values: Array, weights: Array, axes: Sequence[Sequence[str]], least: float = 0.0
+) -> Estimate:
+    """Return a weighted sum of cells, averaged over items, with its variance.
+
+    A mean has positive weights that sum to 1. A difference of two models has positive weights for
+    the first and negative ones for the second, each summing to 1 without the sign. With r the part
+    of one value in the error of the sum, weight * (value - mean of its model) / items, every axis
+    (an expert's role, the seed, the items) with k units gives::
+
+        V_axis = k/(k-1) * sum over its units of (sum of the unit's r)^2
+
+    Units of one name on both sides are paired, others add up. The noise of a single cell and item
+    is in the sum of every axis, so it is subtracted until it is counted once; the variance is never
+    less than the largest V_axis. The degrees of freedom are Satterthwaite's (1946). Without the
+    subtraction this is the variance of the pigeonhole bootstrap (Owen 2007, arXiv 0712.1111). The
+    coverage is measured in tests/benchmarks/bench_coverage.py.
+
+    Args:
+        values: shape [cells, items].
+        weights: shape [cells].
+        axes: for each axis but the items, the unit of every cell; empty for a cell without one. An
+            axis with one unit gives nothing: one expert says nothing of how experts differ.
+        least: the least that items give, for values that hardly differ.
+    """
+    items = values.shape[1]
+    shares = np.zeros(values.shape)
+    noise = np.zeros(values.shape)
+    times = np.ones(len(values))
+    sums: list[list[dict[str, float]]] = [[] for _ in axes]
+    for sign in (1, -1):
+        (side,) = np.nonzero(sign * weights > 0)
+        if not len(side):
+            continue
+        weight, own = weights[side, None], values[side]
+        by_item = (weight * own).sum(axis=0) / weight.sum()
+        shares[side] = weight * (own - by_item.mean()) / items
+        if len(side) > 1 and items > 1:
+            size = len(side) * items
+            left = own - own.mean(axis=1, keepdims=True) - by_item + by_item.mean()
+            scale = math.sqrt(size / ((len(side) - 1) * (items - 1)))
+            noise[side] = scale * weight * left / items
+        for axis, names in enumerate(axes):
+            units = dict.fromkeys(names[cell] for cell in side if names[cell])
+            if len(units) > 1:
+                scale = math.sqrt(len(units) / (len(units) - 1))
+                total = dict.fromkeys(units, 0.0)
+                for cell in side:
+                    if names[cell]:
+                        total[names[cell]] += scale * float(shares[cell].sum())
+                        times[cell] += 1
+                sums[axis].append(total)
+    parts = [part for each in sums for part in _axis_parts(each)]
+    if items > 1:
+        by_item = shares.sum(axis=0)
+        over_items = float(items / (items - 1) * (by_item**2).sum())
+        parts.append((max(over_items, least), items - 1))
+    total_variance = sum(variance for variance, _ in parts)
+    paired: dict[tuple[str, ...], list[int]] = {}
+    for cell in range(len(values)):
+        paired.setdefault(tuple(names[cell] for names in axes), []).append(cell)
+    repeated = sum(
+        float((times[cells].max() - 1) * (noise[cells].sum(axis=0) ** 2).sum())
+        for cells in paired.values()
+    )
+    largest = max((variance for variance, _ in parts), default=0.0)
+    spread = sum(variance**2 / df for variance, df in parts)
+    df = total_variance**2 / spread if spread > 0 else math.inf
+    mean = float((weights[:, None] * values).sum() / items)
+    return Estimate(mean, max(total_variance - repeated, largest), df, items)
+
+
+def estimate_over_clusters(means: Sequence[float]) -> Estimate:
+    """Return the mean over clusters (languages, bases), with the variance between them.
+
+    Raises:
+        ValueError: for fewer than two.
+    """
+    if len(means) < 2:
+        raise ValueError("one cluster says nothing of how clusters differ")
+    variance = float(np.var(means, ddof=1) / len(means))
+    return Estimate(float(np.mean(means)), variance, len(means) - 1, len(means))
+
+
+def _axis_parts(sides: Sequence[dict[str, float]]) -> list[tuple[float, int]]:
+    """Return (variance, degrees of freedom) of an axis: one part where units are paired."""
+    if len(sides) == 2 and sides[0].keys() & sides[1].keys():
+        names = dict.fromkeys((*sides[0], *sides[1]))
+        joined = [sides[0].get(name, 0.0) + sides[1].get(name, 0.0) for name in names]
+        return [(sum(total**2 for total in joined), min(map(len, sides)) - 1)]
+    return [(sum(total**2 for total in side.values()), len(side) - 1) for side in sides]
+
+
+def score_interval(score: Estimate, level: float) -> tuple[float, float]:
+    """Return the interval of a score in [0, 1]: Wilson's on the effective number of items.
+
+    That is the number of independent items at which a binomial share has the score's variance; of
+    a score of 0 or 1 it is the number of items. Source: Wilson 1927.
+    """
+    from scipy.stats import t
+
+    p = min(max(score.mean, 0.0), 1.0)
+    spread = p * (1 - p)
+    n = spread / score.variance if score.variance > 0 and spread > 0 else score.items
+    share = float(t.ppf((1 + level) / 2, score.df)) ** 2 / n
+    middle = (p + share / 2) / (1 + share)
+    half = math.sqrt(share * spread + share**2 / 4) / (1 + share)
+    return middle - half, middle + half
+
+
+def mcnemar_p(first_only: int, second_only: int) -> float:
+    """Return the exact two-sided p of McNemar's test for two models on the same items.
+
+    Args:
+        first_only: number of items that only the first model gets right.
+        second_only: likewise.
+    """
+    if first_only + second_only == 0:
+        return 1.0
+    from scipy.stats import binomtest
+
+    return float(binomtest(first_only, first_only + second_only).pvalue)
+
+
+def paired_score(first_only: int, second_only: int, items: int, difference: float) -> float:
+    """Return the score statistic of a difference of two shares on the same items.
+
+    Under the hypothesis that the true difference is `difference`, which lies in (-1, 1), it is
+    about standard normal. Source: Tango 1998, Statistics in Medicine 17:891.
+    """
+    rest = difference * (1 - difference)
+    linear = (2 * items - first_only + second_only) * difference - first_only - second_only
+    root = math.sqrt(max(linear**2 + 8 * items * second_only * rest, 0.0))
+    share = (root - linear) / (4 * items)
+    variance = items * (2 * share + rest)
+    distance = first_only - second_only - items * difference
+    if variance < 1e-12:
+        return math.copysign(math.inf, distance) if distance else 0.0
+    return distance / math.sqrt(variance)
+
+
+def paired_interval(
+    first_only: int, second_only: int, items: int, level: float = 0.95
+) -> tuple[float, float]:
+    """Return the interval of a difference of two shares on the same items, for single cells.
+
+    It holds the differences that the score test of Tango (1998) does not reject, and zero where
+    the exact test of McNemar does not: so it excludes zero exactly where that p is small. It keeps
+    its level at scores near 0 and 1, as Wilson's interval of one share does.
+    """
+    from scipy.optimize import brentq
+    from scipy.stats import norm
+
+    z = float(norm.ppf((1 + level) / 2))
+    end = 1 - 1e-12
+    middle = min(max((first_only - second_only) / items, -end), end)
+
+    def reached(sign: int) -> float:
+        def room(difference: float) -> float:
+            return sign * paired_score(first_only, second_only, items, difference) + z
+
+        edge = sign * end
+        return float(sign) if room(edge) > 0 else float(brentq(room, middle, edge))
+
+    low, high = reached(-1), reached(1)
+    if mcnemar_p(first_only, second_only) > 1 - level:
+        low, high = min(low, 0.0), max(high, 0.0)
+    return low, high
+
+
+def paired_p_outside(first_only: int, second_only: int, items: int, margin: float) -> float:
+    """Return p of the hypothesis that a difference of two shares lies outside of ±`margin`.
+
+    The larger p of two one-sided score tests.
+    """
+    from scipy.stats import norm
+
+    below = paired_score(first_only, second_only, items, -margin)
+    above = -paired_score(first_only, second_only, items, margin)
+    return float(norm.sf(min(below, above)))
+
+
+def holm(p_values: Sequence[float]) -> tuple[float, ...]:
+    """Return p-values adjusted for all of them together, in the order given.
+
+    The k-th smallest of m is multiplied by m-k+1, never falls below the one before, and stops at
+    1. Source: Holm 1979.
+    """
+    adjusted = [0.0] * len(p_values)
+    highest = 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = highest
+    return tuple(adjusted)
+
+
+def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
+    """Return Wilson's score interval of a binomial share.
+
+    It keeps its level for small n and near 0 and 1 and lies in [0, 1]. Source: Wilson 1927;
+    Newcombe 1998, method 3 (no continuity correction).
+
+    Raises:
+        ValueError: for n < 1, successes outside [0, n], or a level outside [0, 1].
+    """
+    from scipy.stats import binomtest
+
+    low, high = binomtest(successes, n).proportion_ci(level, method="wilson")
+    return Interval(low=float(low), high=float(high), level=level, method="wilson")
+
+
+def mean_stderr(values: Array) -> float | None:
+    """Return the standard error of a mean, sd/sqrt(n) with n-1 degrees; None for one value."""
+    if len(values) < 2:
+        return None
+    return float(np.std(values, ddof=1) / math.sqrt(len(values)))
+
+
+def bootstrap(
+    counts: npt.NDArray[np.int64] | Array,
+    statistic: Statistic,
+    *,
+    seed: int,
+    level: float = 0.95,
+    resamples: int = _RESAMPLES,
+) -> tuple[Interval, float]:
+    """Return the percentile interval and the standard error of one model's score.
+
+    Equal seeds draw equal items: two models that were asked the same n items can be compared
+    resample by resample.
+
+    Args:
+        counts: per item the additive statistics, shape [items, statistics].
+        statistic: sums to scores.
+        seed: of the resampling.
+        level: of the interval, in (0, 1).
+        resamples: number of resamples, at least 2.
+    """
+    items = len(counts)
+    drawn = np.random.default_rng(seed).multinomial(items, np.full(items, 1 / items), resamples)
+    scores = statistic(drawn.astype(np.float64) @ counts.astype(np.float64))
+    low, high = np.quantile(scores, [(1 - level) / 2, (1 + level) / 2])
+    interval = Interval(low=float(low), high=float(high), level=level, method="bootstrap")
+    return interval, float(np.std(scores, ddof=1))

@@ -6,6 +6,7 @@ is collected, not raised, so that a study's faults come in one piece.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.models.find import Expert
+from ablations.sandbox import Isolation
 from ablations.scoring.protocol import protocol_of
 from ablations.scoring.records import EvaluationRequest
 from ablations.study.documents import (
@@ -250,3 +252,11 @@ def _request(evaluate: Evaluate, language: str | None, include_path: Path) -> Ev
         level=evaluate.level,
         protocol=protocol_of(evaluate),
     )
+
+
+def with_isolation(cell: Cell, isolation: Isolation | None) -> Cell:
+    """Return a cell that may run generated programs, where the command line says so."""
+    if isolation is None:
+        return cell
+    changes = {"allow_code_execution": True, "code_isolation": isolation}
+    return dataclasses.replace(cell, request=cell.request.model_copy(update=changes))

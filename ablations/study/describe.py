@@ -102,8 +102,11 @@ def _work(
             f"  {what}: {items:,}; tokens: about {prompts:,} in prompts and at most {answers:,} "
             "in answers"
         ]
-    uncounted = {task: why for task, why in sizes.items() if isinstance(why, str)}
-    return [*lines, *(f"  {task}: not counted: {why}" for task, why in uncounted.items())]
+    uncounted: dict[str, list[str]] = {}
+    for task, size in sizes.items():
+        if isinstance(size, str):
+            uncounted.setdefault(size, []).append(task)
+    return [*lines, *(f"  {', '.join(t)}: not counted: {why}" for why, t in uncounted.items())]
 
 
 def _bytes_each(plan: StudyPlan, cell: Cell) -> int:

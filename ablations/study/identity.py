@@ -22,7 +22,11 @@ from typing import Any
 import layerswap_method
 from ablations.engines import lm_eval_index
 from ablations.engines.options import EngineOptions
-from ablations.machine.fingerprint import fingerprint_checkpoint, fingerprint_of
+from ablations.machine.fingerprint import (
+    checkpoint_files,
+    fingerprint_checkpoint,
+    fingerprint_of,
+)
 from ablations.machine.whole_files import write_text
 from ablations.models.find import Expert
 from ablations.scoring import SCORING_VERSION
@@ -97,8 +101,8 @@ class Fingerprints:
 
 
 def folder_state(folder: Path) -> str:
-    """Return a cheap hash of names, sizes and dates of the weight files in `folder`."""
-    files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")])
+    """Return a cheap hash of names, sizes and dates of what `fingerprint_checkpoint` reads."""
+    files = sorted(checkpoint_files(folder))
     stats = {file.name: file.stat() for file in files}
     # The inode and the time of change, too: a restored time of writing hides another file.
     states = {

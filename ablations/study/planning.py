@@ -7,7 +7,6 @@ All problems are collected; only what cannot be asked because of an earlier one 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.metadata
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ from ablations.models.fit import compatibility_report, unfit_vocabularies
 from ablations.sandbox import Isolation
 from ablations.scoring.protocol import protocol_of
 from ablations.scoring.records import Backend, EvaluationRequest
-from ablations.study.cells import Cell, Expansion, expand
+from ablations.study.cells import Cell, Expansion, expand, with_isolation
 from ablations.study.chat_notes import chat_notes, template_folders, tokenizer_problems
 from ablations.study.checks import (
     expert_names,
@@ -191,7 +190,7 @@ def plan_study(
                     selected(expansion.cells, only)
     if problems or chosen is None:
         raise InputError.from_problems(str(file.path), problems)
-    cells = [_with_isolation(cell, isolation) for cell in expansion.cells]
+    cells = [with_isolation(cell, isolation) for cell in expansion.cells]
     expansion.cells = list(with_single_tasks(cells))
     is_auto = study.evaluate.options.dtype == "auto"
     study = _with_dtype(study, experts[expert_names(study)[0]])
@@ -220,12 +219,16 @@ def plan_study(
     fingerprints = Fingerprints(cache, dry=dry)
     cells = identify(fingerprints)
     fingerprints.save()
+    sized = list(checkpoints)
+    with contextlib.suppress(InputError):  # of one model alone its engine says what is wrong
+        base = experts[expert_names(study)[0]]
+        sized = sized or [read_checkpoint(base.name, base.folder)]
     return StudyPlan(
         study=study,
         cells=tuple(cells),
         experts=experts,
-        num_layers=_depth(checkpoints),
-        num_weights=sum(math.prod(shape) for c in checkpoints[:1] for shape in c.shapes.values()),
+        num_layers=_depth(sized),
+        num_weights=sum(math.prod(shape) for c in sized[:1] for shape in c.shapes.values()),
         backend=chosen,
         versions={"layerswap": layerswap_method.__version__, **versions},
         protocol=protocol_key(cells[0].request, chosen, study.evaluate.options),
@@ -316,14 +319,6 @@ def _find_experts(
             hint = f" (a model of the recipe: {_MODELS})" if name in models else ""
             problems.append(f"{error.message}{hint}")
     return experts
-
-
-def _with_isolation(cell: Cell, isolation: Isolation | None) -> Cell:
-    """Return a cell that may run generated programs, where the command line says so."""
-    if isolation is None:
-        return cell
-    changes = {"allow_code_execution": True, "code_isolation": isolation}
-    return dataclasses.replace(cell, request=cell.request.model_copy(update=changes))
 
 
 def _with_stated_dtype(study: Study) -> Study:

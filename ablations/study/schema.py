@@ -13,7 +13,15 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
+from pydantic import (
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    field_validator,
+    model_validator,
+)
 
 from ablations.engines.options import EngineOptions
 from ablations.scoring.protocol import Protocol
@@ -40,17 +48,14 @@ EXPERTS = "experts."
 MAX_SETTINGS = 10_000
 """Of a study; a grid of more is a slip of the pen."""
 
-SUGGEST = "suggest"
-"""In `vary` of runs of earlier versions: the layer counts of a proposal, which stand beside it."""
-
 BaselineKind = Literal["base", "task_expert", "language_expert", "soup", "weighted_soup", "ties"]
 """What a recipe is compared with."""
 
 Kind = Literal["recipe", BaselineKind]
 """What a cell is."""
 
-Table = Literal["pairs", "overview", "souping", "parameters", "losses"]
-"""Layouts of a report: the paper's Tables 1, 2 and 6, and one table per varied parameter."""
+Table = Literal["pairs", "overview", "benchmarks", "souping"]
+"""Layouts of a report: the paper's Tables 1, 2, 5 and 6."""
 
 Rival = Literal[BaselineKind, "better_expert", "first_setting"]
 """What a primary comparison compares the swap with."""
@@ -125,6 +130,15 @@ class Pools(Described):
 class Evaluate(Protocol):
     """What every model is asked, and how the engine runs it."""
 
+    @field_validator("include_path", mode="before")
+    @classmethod
+    def _is_one_folder(cls, value: Any) -> Any:
+        if isinstance(value, list):
+            raise ValueError(
+                "is one folder: put all task files below it, in subfolders if you like"
+            )
+        return value
+
     tasks: tuple[StrictStr, ...] = ()
     """Names of lm-eval tasks, groups or tags that every model is asked."""
 
@@ -162,18 +176,17 @@ class PrimaryBlock(Described):
     """The primary comparisons: corrected together; all others of the report are exploratory."""
 
     against: tuple[Rival, ...] = ()
-    """What the swap is compared with: a baseline of the study, ``better_expert`` (the task or the
-    language expert, whichever scores better), or ``first_setting`` (every setting of `vary`
-    against the first one). If ``first_setting`` is named first, the bottom line begins with it.
-    Without `against`: the soup and the better expert if they are baselines of the study, else
-    ``first_setting``, else every baseline."""
+    """What the swap is compared with: a baseline of the study, ``better_expert`` (the task and the
+    language expert, both of which must be beaten), or ``first_setting`` (every setting of `vary`
+    against the first one). Without `against`: the soup and the better expert if they are baselines
+    of the study, else ``first_setting``, else every baseline."""
 
     tasks: tuple[StrictStr, ...] = ()
     """On which tasks. Without it, the first task in the target language."""
 
     setting: dict[str, Value] | None = None
-    """The setting of `vary` that is compared with the models of `against`. Without it, the best of
-    several, which is chosen on one half of the items and tested on the other half."""
+    """The setting of `vary` that is compared with the models of `against`. Without it all of them
+    are, corrected together."""
 
     parameters: tuple[StrictStr, ...] = ()
     """Of `first_setting`: only what differs in one of these parameters of `vary` is primary, such
@@ -181,8 +194,18 @@ class PrimaryBlock(Described):
 
     contrasts: tuple[tuple[StrictInt, StrictInt], ...] = ()
     """Pairs of settings of `vary` by their number, from 1: the first minus the second, such as
-    ``[[2, 1], [3, 2]]``. The bottom line begins with them. Where they are given, `against` has no
+    ``[[2, 1], [3, 2]]``. The answer begins with them. Where they are given, `against` has no
     default."""
+
+
+class Floor(Described):
+    """What a rule that does not read the question would score on a task."""
+
+    name: StrictStr
+    """The rule, such as ``the most frequent answer``."""
+
+    value: float = Field(ge=0, le=1)
+    """Its score as a share of 1."""
 
 
 class ReportBlock(Described):
@@ -192,7 +215,15 @@ class ReportBlock(Described):
     """The comparisons that answer the question."""
 
     tables: tuple[Table, ...] = ()
-    """Layouts of the tables. Without it, those that fit the study."""
+    """Layouts of the paper's Tables 1 (``pairs``), 2 (``overview``), 5 (``benchmarks``) and 6
+    (``souping``), with the paper's numbers next to them. The other tables are always there."""
+
+    margin: float = Field(default=2.0, gt=0)
+    """Largest difference, in points, that is called not relevant."""
+
+    floors: dict[str, Floor] = Field(default_factory=dict)
+    """Task -> what a rule that does not read would score. A score below it is marked, and the
+    report says so first."""
 
     tasks: tuple[StrictStr, ...] = ()
     """Tasks in the order of all tables and figures. Without it, all tasks: those of the primary

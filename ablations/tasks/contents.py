@@ -7,6 +7,7 @@ stand beside a task's file are a part of the task.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ import yaml
 
 from ablations.machine.fingerprint import fingerprint_files, fingerprint_folder, fingerprint_of
 from ablations.tasks.own_data import with_placed_data
+from layerswap_method.errors import InputError
+
+_MOST_FILES = 10_000
+"""Of a task's data set; a folder of more, such as /usr, is a slip of the pen."""
 
 
 class TaskContents:
@@ -148,6 +153,10 @@ def _held(value: Any) -> Any:
     if isinstance(value, list):
         return [_held(each) for each in value]
     path = Path(value) if isinstance(value, str) and value else None
+    if path is not None and path.is_dir():
+        few = sum(1 for _ in itertools.islice(path.rglob("*"), _MOST_FILES + 1)) <= _MOST_FILES
+        if not few:
+            raise InputError(f"{path}: holds over {_MOST_FILES:,} files: no data set of a task")
     if path is not None and path.is_file():
         return fingerprint_files(path.parent, {path})
     return fingerprint_folder(path) if path is not None and path.is_dir() else value

@@ -20,7 +20,6 @@ PRESETS = "experts"
 """Folder of the shipped training files among the recipes."""
 
 
-
 def read_config(text: str, settings: Sequence[str] = ()) -> TrainConfig:
     """Return the configuration that `text` names: a path, or a shipped one such as ``math_1``.
 

@@ -86,7 +86,7 @@ def test_what_to_do_about_another_vocabulary(experts, tmp_path):
     assert f"layerswap compat {plain} {other}" in problems()
     assert problems(aligned=True) == ""
     assert list(merge_problems(pair, rows_from={str(plain)})) == []
-    for how in ({"by_row": True}, {"by_row": True, "aligned": True}):
+    for how in ({"by_feature": True}, {"by_feature": True, "aligned": True}):
         assert "resize_token_embeddings" in problems(**how)
         assert "tokenizer:" not in problems(**how)
 

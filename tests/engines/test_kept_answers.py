@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ablations.engines import vllm_engine
+from ablations.engines.keeping import _kept_one_by_one
 from ablations.engines.kept_answers import KeptAnswers, key_of
 from ablations.engines.lm_eval_backend import loaded, run_tasks
 from ablations.engines.options import EngineOptions
@@ -49,6 +51,24 @@ def test_where_nothing_can_be_written_nothing_is_kept(
     kept.keep("k", "b")
     assert caplog.text.count("answers are not kept as they arrive") == 1
     kept.close()
+
+
+def test_equal_prompts_with_other_seeds_are_not_kept_under_the_others_name(tmp_path: Path) -> None:
+    """vLLM hands answers out in any order, and of equal prompts it names none."""
+
+    def output(prompt: list[int], text: str) -> Any:
+        answer = SimpleNamespace(text=text, finish_reason="stop")
+        return SimpleNamespace(finished=True, prompt_token_ids=prompt, outputs=[answer])
+
+    ready = [output([1, 2], "of seed b"), output([3], "alone"), output([1, 2], "of seed a")]
+    engine = SimpleNamespace(step=lambda: [ready.pop(0)])
+    kept = KeptAnswers(tmp_path / ".key.answers")
+    with _kept_one_by_one(engine, kept, [[1, 2], [1, 2], [3]], ["a", "b", "c"]):
+        while ready:
+            engine.step()
+    kept.close()
+    again = KeptAnswers(tmp_path / ".key.answers")
+    assert [again.take(key) for key in "abc"] == [None, None, ["alone", "stop"]]
 
 
 class _Killed(Exception):

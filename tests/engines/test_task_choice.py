@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ablations.engines.task_loading import load_tasks
+from ablations.engines.task_loading import check_tasks, load_tasks
 from ablations.scoring.records import EvaluationRequest
 from layerswap_method.errors import InputError
-from tests.standins.tasks import write_tasks
+from tests.standins.tasks import write_task, write_tasks
 
 REASON = "needs --allow-code-execution"
 
@@ -68,6 +68,24 @@ def test_a_tag_of_unsafe_tasks_leaves_nothing_to_ask(folder: Path) -> None:
 def test_a_group_that_changes_its_members_stays_whole(folder: Path) -> None:
     assert _names(folder, "words_odd") == (["words_odd"], {})
     assert _names(folder, "words_odd_run") == ([], {"words_odd_run": REASON})
+
+
+def test_a_group_with_settings_is_refused_before_anything_is_asked(folder: Path) -> None:
+    request = EvaluationRequest(tasks=("words_odd", "words_said"), include_path=folder)
+    with pytest.raises(InputError, match=r"group 'words_odd' .* in their own files \(words_choose"):
+        check_tasks(request)
+    plain = EvaluationRequest(tasks=("words_said",), include_path=folder)
+    assert check_tasks(plain).asked == ("words_generate", "words_translate")
+
+
+def test_a_task_of_whole_texts_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
+    tasks = write_tasks(tmp_path / "tasks", items=4)
+    data = tasks / "data.jsonl"
+    rolling = {"output_type": "loglikelihood_rolling", "doc_to_target": "{{prompt}}"}
+    metrics = [{"metric": "word_perplexity"}]
+    write_task(tasks, "roll", data, **rolling, generation_kwargs=None, metric_list=metrics)
+    with pytest.raises(InputError, match="task roll: it scores the likelihood of whole texts"):
+        load_tasks(EvaluationRequest(tasks=("roll",), include_path=tasks))
 
 
 def test_a_missing_data_folder_and_unreadable_data_are_said(folder: Path, tmp_path: Path) -> None:

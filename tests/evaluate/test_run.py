@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ablations.evaluate.run import SuiteRequest, SuiteResult, default_folder
+from ablations.runner.records import load_run
 from tests.evaluate.conftest import ask, samples_of
 from tests.standins.scripted import DATA
 from tests.standins.talkers import write_model
@@ -183,3 +184,7 @@ def test_all_benchmarks_run_from_local_files(expert: Path, tmp_path: Path) -> No
     score = result.evaluations["layerswap_flores_en-sw"].score("layerswap_flores_en-sw", "chrf++")
     assert score.signature is not None
     assert score.signature.startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:2")
+
+
+def test_the_run_folder_says_how_large_the_model_is(first: SuiteResult) -> None:
+    assert load_run(first.out).head.num_layers == 2

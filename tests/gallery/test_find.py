@@ -31,5 +31,8 @@ def test_a_wheel_holds_them_inside_the_package(
 
 
 def test_an_unknown_recipe_is_answered_with_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"no recipe .* in .*; did you mean 'pocket/layer_"):
+    with pytest.raises(
+        InputError,
+        match=r"no such file, and no recipe of that name in .*; did you mean 'pocket/layer_",
+    ):
         find_recipe("pocket/layerswap.yml")

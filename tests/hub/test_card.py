@@ -54,6 +54,15 @@ def test_mergekits_front_matter_stays_and_is_completed(model: Path) -> None:
     assert f"merged by `layer_swap` of layerswap {__version__}." in text
 
 
+def test_the_command_for_adapters_is_one_that_works(model: Path) -> None:
+    recipe = model / "mergekit_config.yml"
+    document = yaml.safe_load(recipe.read_text())
+    document["models"][0]["model"] += "+./adapter"
+    recipe.write_text(yaml.safe_dump(document))
+    card(model)
+    assert "./merged --lora-merge-cache ./adapters\n" in (model / "README.md").read_text()
+
+
 def test_a_second_call_writes_the_same(model: Path) -> None:
     card(model)
     first = (model / "README.md").read_text()

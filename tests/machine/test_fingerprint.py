@@ -7,6 +7,7 @@ from ablations.machine.fingerprint import (
     fingerprint_folder,
     fingerprint_of,
 )
+from ablations.study.identity import Fingerprints, folder_state
 
 
 def _checkpoint(folder: Path) -> Path:
@@ -34,6 +35,19 @@ def test_what_changes_an_answer_changes_the_fingerprint(tmp_path: Path, name: st
     changed = fingerprint_checkpoint(folder)
     (folder / name).rename(folder / f"renamed_{name}")
     assert len({before, changed, fingerprint_checkpoint(folder)}) == 3
+
+
+def test_the_state_of_an_expert_is_that_of_the_files_of_its_hash(tmp_path: Path) -> None:
+    """A changed chat template is another model, and a report written beside it is none."""
+    folder = _checkpoint(tmp_path / "model")
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    hashes = Fingerprints(None)
+    state, found = folder_state(folder), hashes.of(folder)
+    (folder / "divergence.json").write_text("{}")
+    assert folder_state(folder) == state
+    (folder / "chat_template.jinja").write_text("{{ messages[0] }}")
+    assert folder_state(folder) != state
+    assert hashes.of(folder) != found
 
 
 def test_folders_count_names_and_contents_but_nothing_hidden(tmp_path: Path) -> None:

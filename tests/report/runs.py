@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ablations.report.design import RECIPE_ROLES
 from ablations.runner.records import (
     Failure,
     PlannedCell,
@@ -26,13 +25,13 @@ from ablations.runner.records import (
     write_run_file,
 )
 from ablations.scoring.records import Evaluation, Sample, TaskScore
-from ablations.statistics.bootstrap import bootstrap
 from ablations.statistics.corpus import CORPUS_METRICS, corpus_metric
-from ablations.statistics.intervals import mean_stderr, wilson_interval
+from ablations.statistics.intervals import bootstrap, mean_stderr, wilson_interval
 from ablations.study.schema import BASELINE_ROLES, Setting, Study
 from layerswap_method.plan import build_plan
 
 NUM_LAYERS = 8
+RECIPE_ROLES = ("task", "language", "base")
 WORDS = ("mtu", "watu", "kitu", "vitu", "mti", "miti", "jina", "mahali", "siku", "nyumba")
 
 

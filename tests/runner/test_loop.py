@@ -16,6 +16,7 @@ import pytest
 from ablations.machine.locks import holder, try_claim
 from ablations.runner import records
 from ablations.runner.loop import LOCKS, run_cells
+from ablations.runner.processes import share_of
 from ablations.runner.work import Done, ModelFailed, Work
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.runner.fakes import (
@@ -215,6 +216,38 @@ def test_a_cell_that_another_runner_holds_is_waited_for(tmp_path: Path) -> None:
     run(tmp_path, cells, evaluator)
     timer.join()
     assert evaluator.seen == ["s001", "s000"]  # the free one first
+
+
+def test_a_task_that_failed_and_was_done_on_the_second_try_is_not_failed(tmp_path: Path) -> None:
+    cells = make_cells(1, tasks=(TASK, "other"))
+
+    class OnceFailing(FakeEvaluator):
+        def evaluate(self, work: Work) -> Done:
+            if work.task == "other" and len(self.seen) == 1:
+                self.seen.append("failed")
+                raise LayerSwapError("the disk was full")
+            return super().evaluate(work)
+
+    evaluator = OnceFailing(doubted=(key_of(0),))  # so the model is asked again at the end
+    summary = run_cells(tmp_path, cells, InProcess(evaluator), progress=False)
+    assert summary.failed == {}
+    assert len(scores_on_disk(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "gpus", "shares"),
+    [
+        ("0123", 1, ["0", "1", "2", "3", "0"]),
+        ("0123", 2, ["01", "23", "01"]),
+        ("01234567", 4, ["0123", "4567", "0123"]),
+        ("012", 2, ["01", "01"]),
+        ("01", 4, ["01", "01"]),
+    ],
+)
+def test_every_worker_gets_as_many_gpus_as_a_model_takes(
+    names: str, gpus: int, shares: list[str]
+) -> None:
+    assert [share_of(names, place, gpus) for place in range(len(shares))] == shares
 
 
 def test_the_bar_shows_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

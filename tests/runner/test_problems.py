@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from ablations.report.compose import compose
-from ablations.report.formats.templates import render_html, render_markdown
+from ablations.report.write import make_report, render_html, render_markdown
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import Run, load_run
 from tests.report.runs import study_of, write_run
@@ -64,8 +63,8 @@ def test_every_score_zero_is_said_first_in_every_format(run: Run) -> None:
     )
     path = text.partition(" answers in ")[2].partition(" ")[0]
     assert (broken.path / path).is_file()
-    report, _ = compose(broken, draw=False)
-    assert report.problems == (text,)
+    report = make_report(broken, draw=False)
+    assert report.problems == [text]
     html = render_html(report)
     assert html.index("every answer is wrong") < html.index("<table>")
     markdown = render_markdown(report)

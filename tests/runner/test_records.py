@@ -66,6 +66,20 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
         records.load_run(tmp_path)
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, "{", "[1]", "null"])
+def test_a_run_file_that_cannot_be_read_is_one_message(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(LayerSwapError, match=r"run\.json is damaged"):
+        records.load_run(tmp_path)
+
+
+def test_run_files_that_said_how_programs_are_held_are_read(run_folder: Path) -> None:
+    head = json.loads((run_folder / "run.json").read_text())
+    head["study"]["evaluate"] |= {"allow_code_execution": True, "code_isolation": "none"}
+    (run_folder / "run.json").write_text(json.dumps(head))
+    assert records.load_run(run_folder).study == STUDY
+
+
 def test_results_have_every_cell_and_what_was_asked_before(run_folder: Path) -> None:
     cells = make_cells(3, tasks=("fake_math", "more"))
     run_cells(run_folder, cells[:1], InProcess(FakeEvaluator()), progress=False)

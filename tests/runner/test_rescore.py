@@ -8,13 +8,15 @@ from click.testing import CliRunner
 
 from ablations.cli import main
 from ablations.engines import lm_eval_backend
-from ablations.report.writer import build
+from ablations.engines.backends import backend_versions
+from ablations.report.write import make_report
 from ablations.runner import records
 from ablations.runner.engines import EngineSetup
 from ablations.runner.loop import run_cells
-from ablations.runner.rescore import rescore_run
+from ablations.runner.rescore import rescore_run, task_hash
 from ablations.runner.run import FINGERPRINTS, _write_run_file
 from ablations.study.files import read_study
+from ablations.study.identity import score_key
 from ablations.study.planning import plan_study
 from layerswap_method.errors import InputError
 from tests.runner.fakes import InProcess, scores_by_label
@@ -92,13 +94,10 @@ def test_answers_are_scored_again_without_a_model(
             s.responses for s in before.tasks[0].samples()
         ]
 
-    written = build(new, ["md"], tmp_path / "report").report
-    notes = [note for note in written.notes if "scored again by layerswap rescore" in note]
-    assert len(notes) == 1
-    assert "words_generate, words_choose" in notes[0]
-    (table,) = (table for table in written.details if table.key == "rescored")
-    assert {row[1].text for row in table.rows} == {"words_generate", "words_choose"}
-    assert "acc,none" in {row[2].text for row in table.rows}
+    report = make_report(new, draw=False)
+    notes = [note for note in report.notes if "scored again by layerswap rescore" in note]
+    for task in ("words_generate", "words_choose"):
+        assert any(task in note and " before, " in note for note in notes)
 
     edit(tasks, "words_generate", doc_to_text="{{prompt}} w1")
     edit(
@@ -148,6 +147,21 @@ def test_no_command_that_runs_nothing_runs_the_tasks_of_a_folder(
     assert not mark.exists()
     call(*run, "--dry-run", "--read-tasks")
     assert mark.exists()  # so the task does what the other commands did not
+
+
+def test_a_task_of_lm_eval_has_the_key_of_a_run(tmp_path: Path, models: Path) -> None:
+    names = {name: str(models / name) for name in ("base", "math", "swahili")}
+    experts = write_yaml(tmp_path / "e.yml", {"experts": names})
+    document = study_document(
+        baseline=["base"], recipe=None, vary=None, evaluate={"tasks": ["gsm8k"]}
+    )
+    file = read_study(write_yaml(tmp_path / "small.yml", document))
+    plan = plan_study(file, experts, backend="hf", dry=True)
+    (cell,) = plan.cells
+    contents = task_hash("gsm8k", cell.request)
+    versions = backend_versions("hf")
+    key = score_key(cell.weights_key, plan.protocol, "gsm8k", contents, versions)
+    assert key == cell.score_keys["gsm8k"]
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import torch
 from click.testing import CliRunner
 
 from ablations.cli import main
-from ablations.report.merged import cell_names
 from ablations.runner import records
 from ablations.runner.run import RunOptions, RunResult, dry_run, run_study
+from ablations.study.labels import cell_names
 from layerswap_method.errors import InputError
 from tests.runner.fakes import scores_by_label
 from tests.standins.studies import study_document, write_expert, write_yaml
@@ -205,6 +205,13 @@ def test_a_folder_of_the_older_schema_is_left_as_it_is(
     with pytest.raises(InputError, match=r"older layerswap .*left as it is.* another folder"):
         run(tmp_path, experts, "run")
     assert [path.name for path in (tmp_path / "run").iterdir()] == [name]
+
+
+def test_the_results_of_another_program_are_not_ours(tmp_path: Path, experts: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "results.json").write_text('{"acc": 1}')
+    with pytest.raises(InputError, match=r"not empty \(results\.json\) and is not a run folder"):
+        run(tmp_path, experts, "run")
 
 
 def test_only_chooses_cells(tmp_path: Path, experts: Path) -> None:

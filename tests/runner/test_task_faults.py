@@ -71,7 +71,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_engine")
-@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+@pytest.mark.parametrize("options", [(), ("--dry-run", "--read-tasks")])
 def test_a_fault_of_a_task_is_one_error_before_an_engine_starts(
     tmp_path: Path, ask: Run, options: tuple[str, ...]
 ) -> None:
@@ -103,16 +103,16 @@ def test_a_fault_of_a_task_is_one_error_before_an_engine_starts(
 
 
 def test_relative_data_beside_a_task_is_found(ask: Run, tmp_path: Path) -> None:
-    result = ask("--dry-run", dataset_kwargs={"data_files": {"test": "data.jsonl"}})
+    result = ask("--dry-run", "--read-tasks", dataset_kwargs={"data_files": {"test": "data.jsonl"}})
     assert result.exit_code == 0, result.output
     assert "items: 4;" in result.output
-    result = ask("--dry-run", dataset_kwargs={"data_files": {"test": "dota.jsonl"}})
+    result = ask("--dry-run", "--read-tasks", dataset_kwargs={"data_files": {"test": "dota.jsonl"}})
     looked = f"looked in {tmp_path / 'here'} and in {tmp_path / 'own'}"
     refused(result, f"dota.jsonl: no such file ({looked}); did you mean 'data.jsonl'?")
 
 
 @pytest.mark.usefixtures("no_engine")
-@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+@pytest.mark.parametrize("options", [(), ("--dry-run", "--read-tasks")])
 def test_data_of_a_hub_that_cannot_be_asked_is_no_mistake_of_the_user(
     ask: Run, options: tuple[str, ...]
 ) -> None:
@@ -126,7 +126,7 @@ def test_a_dry_run_downloads_nothing_and_says_so(
     import datasets.config
     import huggingface_hub.constants
 
-    ask("--dry-run", dataset_path="nobody/nothing", dataset_kwargs=None)
+    ask("--dry-run", "--read-tasks", dataset_path="nobody/nothing", dataset_kwargs=None)
     for module in (datasets.config, huggingface_hub.constants):
         monkeypatch.setattr(module, "HF_HUB_OFFLINE", False)  # as where there is a network
     request = EvaluationRequest(tasks=("story",), include_path=tmp_path / "own")
@@ -162,7 +162,7 @@ def test_a_dry_run_counts_long_prompts_without_a_warning_of_the_tokenizer(
 
 
 def test_finished_cells_need_no_data(ask: Run, tmp_path: Path) -> None:
-    ask("--dry-run", doc_to_text="{{questoin}}")
+    ask("--dry-run", "--read-tasks", doc_to_text="{{questoin}}")
     study = read_study(tmp_path / "small.yml")
     cache = tmp_path / "fingerprints.json"
     plan = functools.partial(plan_study, study, tmp_path / "named.yml", backend="hf", cache=cache)
@@ -180,7 +180,7 @@ def test_finished_cells_need_no_data(ask: Run, tmp_path: Path) -> None:
 def test_a_dry_run_tells_what_it_does_all_the_way(ask: Run) -> None:
     steps: list[Step] = []
     with listening(steps.append):
-        assert ask("--dry-run").exit_code == 0
+        assert ask("--dry-run", "--read-tasks").exit_code == 0
     told = list(dict.fromkeys(step.what for step in steps))
     assert told[:3] == ["loading the libraries", "reading the study", "reading the task files"]
     assert {"planning the cells", "reading the experts", "reading the data of story"} <= {*told}

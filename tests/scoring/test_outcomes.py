@@ -135,7 +135,8 @@ def test_what_does_not_fit_is_cut_from_the_left_and_said(
     assert short.notes[:2] == (
         "words_generate: 24 of 24 prompts (up to 20 tokens) do not fit the context of 12 tokens "
         "beside the answer and were cut from the left, so that examples are missing",
-        "words_generate: answers end at 6 tokens, half of the context; the task would allow 8",
+        "words_generate: answers end at 6 tokens and not at 8: the context of 12 tokens must hold "
+        "the prompt, too",
     )
     # Asked for 3 tokens, the answer gets them, and the prompt the rest.
     assert [note.split(":")[0] for note in short.notes if "answers end" in note] == [TASKS[0]]

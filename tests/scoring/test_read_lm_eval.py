@@ -92,3 +92,28 @@ def test_a_metric_that_is_no_share_has_no_interval() -> None:
 def test_ter_may_pass_one_and_has_no_interval() -> None:
     ter = _only(_raw("ter", 150.0, [["a b", "c d e"]]))
     assert (ter.value, ter.higher_is_better, ter.interval) == (1.5, False, None)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "items", "n"),
+    [
+        ("inst_level_strict_acc", 0.75, [[True, False], [True, True]], 2),  # IFEval
+        ("inst_level_strict_acc", 0.75, [[True], [True, False, True]], 2),
+        ("bleu", 40.0, [[["a b", "a c"], "a b"]], 1),  # several references
+        ("verdict", 0.5, [{"right": 1}, {"right": 0}], 2),
+    ],
+)
+def test_a_metric_of_lists_is_lm_evals_score_without_an_interval(
+    metric: str, value: float, items: list[Any], n: int
+) -> None:
+    score = _only(_raw(metric, value, items))
+    assert score.value in (value, value / 100)
+    assert (score.interval, score.n) == (None, n)
+
+
+def test_items_without_a_number_do_not_count() -> None:
+    score = _only(_raw("acc", 0.75, [1.0, float("nan"), 1.0, 1.0, 0.0]))  # lm-eval's nanmean
+    assert (score.value, score.n) == (0.75, 4)
+    assert score.interval.method == "wilson"
+    with pytest.raises(LayerSwapError, match="nan, which is no score"):
+        _only(_raw("acc", float("nan"), [1.0, float("nan")]))

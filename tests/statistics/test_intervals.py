@@ -1,25 +1,246 @@
+"""Intervals and tests against independent computations, by scipy or by hand."""
+
+import math
+
 import numpy as np
 import pytest
+from scipy import optimize, stats
 
-from ablations.statistics.intervals import mean_stderr, wilson_interval
+from ablations.statistics.intervals import (
+    Estimate,
+    bootstrap,
+    estimate,
+    estimate_over_clusters,
+    holm,
+    mcnemar_p,
+    mean_stderr,
+    paired_interval,
+    paired_p_outside,
+    paired_score,
+    score_interval,
+    wilson_interval,
+)
+
+RNG = np.random.default_rng(5)
+TWO = np.array([1.0, -1.0])
+
+
+def crossed(tasks: int, languages: int, names: str = "") -> list[list[str]]:
+    """Return the units of both axes for the cells of a grid of experts."""
+    task = [f"{names}t{i}" for i in range(tasks) for _ in range(languages)]
+    language = [f"{names}l{i}" for _ in range(tasks) for i in range(languages)]
+    return [task, language]
+
+
+def test_two_single_cells_are_the_paired_t_test() -> None:
+    values = RNG.normal(size=(2, 40))
+    found = estimate(values, TWO, [["a", "a"], ["b", "b"]])
+    expected = stats.ttest_rel(*values)
+    assert found.mean == pytest.approx(float(np.mean(values[0] - values[1])))
+    assert found.p_value() == pytest.approx(expected.pvalue)
+    half = found.half_width(0.95)
+    low, high = expected.confidence_interval(0.95)
+    assert (found.mean - half, found.mean + half) == pytest.approx((low, high))
+    assert (found.df, found.items) == (39, 40)
+
+
+@pytest.mark.parametrize("is_paired", [True, False])
+def test_experts_of_one_name_are_paired_and_the_parts_of_others_add_up(is_paired: bool) -> None:
+    scores = RNG.normal(size=(2, 4))
+    values = np.repeat(scores.reshape(8, 1), 500, axis=1)  # all uncertainty is between experts
+    names = [f"math_{i}" for i in range(4)]
+    others = names if is_paired else [f"lora_{i}" for i in range(4)]
+    found = estimate(values, np.repeat([0.25, -0.25], 4), [[*names, *others]])
+    test = stats.ttest_rel(*scores) if is_paired else stats.ttest_ind(*scores, equal_var=False)
+    assert found.p_value() == pytest.approx(test.pvalue)
+    assert found.df == pytest.approx(test.df)
+
+
+def test_nothing_depends_on_the_order_of_cells() -> None:
+    values = (RNG.random((18, 60)) < 0.4).astype(float)
+    weights = np.repeat([1 / 9, -1 / 9], 9)
+    axes = [a + b for a, b in zip(crossed(3, 3), crossed(3, 3, "other "), strict=True)]
+    order = RNG.permutation(18)
+    shuffled = [[names[at] for at in order] for names in axes]
+    one, other = (
+        estimate(values, weights, axes),
+        estimate(values[order], weights[order], shuffled),
+    )
+    assert other.mean == pytest.approx(one.mean)
+    assert (other.variance, other.df) == pytest.approx((one.variance, one.df))
+
+
+def test_a_side_without_a_role_is_compared_with_the_mean_over_that_role() -> None:
+    merged = RNG.normal(size=(6, 30))  # 2 task x 3 language experts
+    alone = RNG.normal(size=(2, 30))
+    task, language = crossed(2, 3)
+    found = estimate(
+        np.vstack([merged, alone]),
+        np.array([1 / 6] * 6 + [-1 / 2] * 2),
+        [[*task, "t0", "t1"], [*language, "", ""]],
+    )
+    means = merged.reshape(2, 3, 30).mean(axis=1) - alone
+    assert found.mean == pytest.approx(means.mean())
+    by_task = means.mean(axis=1)
+    by_language = merged.reshape(2, 3, 30).mean(axis=(0, 2))
+    parts = [
+        np.var(by_task, ddof=1) / 2,
+        np.var(by_language, ddof=1) / 3,
+        np.var(means.mean(axis=0), ddof=1) / 30,
+    ]
+    assert 0.999 * max(parts) <= found.variance <= sum(parts)
+    assert found.df == pytest.approx(
+        sum(parts) ** 2 / sum(v**2 / d for v, d in zip(parts, (1, 2, 29), strict=True))
+    )
 
 
 @pytest.mark.parametrize(
-    ("successes", "n", "low", "high"),
-    [
-        # Newcombe 1998 (Statistics in Medicine 17:857), Table I, method 3.
-        (81, 263, 0.2553, 0.3662),
-        (15, 148, 0.0624, 0.1605),
-        (0, 20, 0.0000, 0.1611),
-        (1, 29, 0.0061, 0.1718),
-    ],
+    ("experts", "noise"), [(0.0, 1.0), (0.3, 1.0), (0.3, 0.0)], ids=["noise", "both", "experts"]
 )
-def test_wilson_equals_published_values(successes: int, n: int, low: float, high: float) -> None:
-    interval = wilson_interval(successes, n)
-    assert interval.low == pytest.approx(low, abs=5e-5)
-    assert interval.high == pytest.approx(high, abs=5e-5)
+def test_the_variance_is_that_of_repeated_studies(experts: float, noise: float) -> None:
+    rng = np.random.default_rng(1)
+    axes = crossed(3, 3)
+    means, variances = [], []
+    for _ in range(1500):
+        task, language = rng.normal(0, experts, (2, 3)) if experts else np.zeros((2, 3))
+        cells = task[:, None, None] + language[None, :, None] + rng.normal(0, 0.5, 20)
+        values = (cells + rng.normal(0, noise, (3, 3, 20))).reshape(9, 20)
+        found = estimate(values, np.full(9, 1 / 9), axes)
+        means.append(found.mean)
+        variances.append(found.variance)
+    ratio = float(np.mean(variances) / np.var(means))
+    assert 0.93 < ratio < 1.25, ratio  # the sum over the axes alone has 1.6 where all is noise
 
 
-def test_one_value_has_no_standard_error() -> None:
-    assert mean_stderr(np.array([0.5])) is None
-    assert mean_stderr(np.array([0.0, 1.0])) == pytest.approx(0.5)
+def test_one_expert_adds_nothing_and_one_item_has_no_variance() -> None:
+    values = RNG.random((1, 25))
+    found = estimate(values, np.ones(1), [["math"], ["swahili"]])
+    assert math.sqrt(found.variance) == pytest.approx(mean_stderr(values[0]))
+    alone = estimate(values[:, :1], np.ones(1), [["math"]])
+    assert (alone.variance, alone.df) == (0.0, math.inf)
+    assert mean_stderr(values[0][:1]) is None
+
+
+def test_the_least_variance_counts_where_items_hardly_differ() -> None:
+    found = estimate(np.ones((2, 30)), TWO, [], least=0.01)
+    assert (found.mean, found.variance) == (0.0, 0.01)
+
+
+@pytest.mark.parametrize("mean", [-0.01, 0.0, 0.015, 0.03])
+def test_the_margin_is_tested_from_both_sides(mean: float) -> None:
+    found = Estimate(mean, 0.004**2, 11.0, 100)
+    sides = [(mean + 0.02) / 0.004, (0.02 - mean) / 0.004]
+    assert found.p_outside(0.02) == pytest.approx(max(float(stats.t.sf(s, 11)) for s in sides))
+    at_90 = found.half_width(0.90)
+    inside = mean - at_90 > -0.02 and mean + at_90 < 0.02
+    assert (found.p_outside(0.02) < 0.05) == inside
+
+
+def test_estimates_without_variance() -> None:
+    for mean, p, outside in ((0.0, 1.0, 0.0), (0.5, 0.0, 1.0)):
+        found = Estimate(mean, 0.0, math.inf, 3)
+        assert (found.p_value(), found.p_outside(0.02)) == (p, outside)
+
+
+def test_clusters_are_students_t_with_their_number() -> None:
+    means = [-0.019, -0.066, -0.115, -0.005]  # of the withdrawn claim: four bases
+    found = estimate_over_clusters(means)
+    expected = stats.ttest_1samp(means, 0)
+    assert found.p_value() == pytest.approx(expected.pvalue)
+    assert expected.pvalue > 0.1  # a percentile bootstrap of the four called it significant
+    low, high = expected.confidence_interval(0.95)
+    assert found.mean - found.half_width(0.95) == pytest.approx(low)
+    assert found.mean + found.half_width(0.95) == pytest.approx(high)
+    with pytest.raises(ValueError, match="one cluster"):
+        estimate_over_clusters(means[:1])
+
+
+def _likelihood_score(won: int, lost: int, items: int, difference: float) -> float:
+    """Return Tango's score with the nuisance share found by maximising the likelihood."""
+
+    def loss(share: float) -> float:  # of items that only the second gets right
+        first = share + difference
+        rest = 1 - share - first
+        if min(first, rest) <= 0:
+            return math.inf
+        return -(
+            won * math.log(first) + lost * math.log(share) + (items - won - lost) * math.log(rest)
+        )
+
+    low, high = max(0.0, -difference), (1 - difference) / 2
+    share = optimize.minimize_scalar(
+        loss, bounds=(low + 1e-9, high - 1e-9), method="bounded", options={"xatol": 1e-12}
+    ).x
+    variance = items * (2 * share + difference - difference**2)
+    return float((won - lost - items * difference) / math.sqrt(variance))
+
+
+@pytest.mark.parametrize("counts", [(12, 5, 60), (3, 1, 200), (30, 22, 90)])
+def test_the_paired_score_is_that_of_the_likelihood(counts: tuple[int, int, int]) -> None:
+    for difference in (-0.2, -0.03, 0.02, 0.15):
+        expected = _likelihood_score(*counts, difference)
+        assert paired_score(*counts, difference) == pytest.approx(expected, rel=1e-4)
+    won, lost, items = counts
+    low, high = paired_interval(won, lost, items)
+    for end, sign in ((low, 1), (high, -1)):
+        if end:
+            assert paired_score(won, lost, items, end) == pytest.approx(sign * 1.959964, abs=1e-4)
+    expected = max(
+        float(stats.norm.sf(_likelihood_score(won, lost, items, -0.1))),
+        float(stats.norm.cdf(_likelihood_score(won, lost, items, 0.1))),
+    )
+    assert paired_p_outside(won, lost, items, 0.1) == pytest.approx(expected, rel=1e-3)
+
+
+def test_interval_and_p_of_single_cells_agree() -> None:
+    tested = 0
+    for items in (6, 25, 80):
+        for discordant in range(items + 1):
+            for won in range(discordant + 1):
+                lost = discordant - won
+                low, high = paired_interval(won, lost, items)
+                assert -1 <= low <= (won - lost) / items <= high <= 1
+                assert (not low <= 0 <= high) == (mcnemar_p(won, lost) <= 0.05)
+                tested += 1
+    assert tested > 3000
+    assert mcnemar_p(0, 0) == 1.0
+    assert mcnemar_p(1, 7) == pytest.approx(2 * (1 + 8) / 2**8)
+
+
+def test_models_that_never_differ_have_an_interval_that_shrinks_with_the_items() -> None:
+    widths = [paired_interval(0, 0, items)[1] for items in (10, 100, 1000)]
+    assert widths == sorted(widths, reverse=True)
+    assert widths[-1] == pytest.approx(3.84 / 1003.84, abs=1e-4)  # Wilson's upper end of 0
+
+
+@pytest.mark.parametrize(("successes", "items"), [(0, 20), (7, 20), (20, 20), (120, 250)])
+def test_the_interval_of_a_score_is_wilsons(successes: int, items: int) -> None:
+    values = np.zeros((1, items))
+    values[0, :successes] = 1
+    found = estimate(values, np.ones(1), [])
+    plain = wilson_interval(successes, items)
+    at = score_interval(found, 0.95)
+    assert at == pytest.approx((plain.low, plain.high), abs=0.02)
+    assert 0 <= at[0] <= at[1] <= 1
+
+
+def test_holm_is_the_step_down_procedure() -> None:
+    p_values = RNG.random(12) ** 3
+    adjusted = holm(list(p_values))
+    order = np.argsort(p_values)
+    for alpha in np.linspace(0.001, 0.999, 60):
+        rejected = set()
+        for rank, index in enumerate(order):
+            if p_values[index] > alpha / (len(p_values) - rank):
+                break
+            rejected.add(int(index))
+        assert {at for at, p in enumerate(adjusted) if p <= alpha} == rejected
+    assert holm([]) == ()
+
+
+def test_the_bootstrap_of_a_mean_is_near_its_standard_error() -> None:
+    values = RNG.random((200, 1))
+    interval, error = bootstrap(values, lambda sums: sums[..., 0] / 200, seed=3)
+    assert error == pytest.approx(mean_stderr(values[:, 0]), rel=0.15)
+    assert interval.low < values.mean() < interval.high
+    assert bootstrap(values, lambda sums: sums[..., 0] / 200, seed=3) == (interval, error)

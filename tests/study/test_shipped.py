@@ -65,15 +65,6 @@ def test_its_experts_file_has_every_expert(path: Path) -> None:
     assert set(expert_names(study)) <= set(file.experts)
 
 
-def test_reports_of_merges_say_what_was_gained_and_lost() -> None:
-    rivals = {"base", "task_expert", "language_expert"}
-    merging = [study for study in map(load_study, FILES) if study.recipe]
-    asked = [study for study in merging if rivals & set(study.baseline)]
-    assert len(asked) > 10
-    for study in asked:
-        assert not study.report.tables or "losses" in study.report.tables, study.name
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_primary_tasks_of_a_study_are_asked(path: Path) -> None:
     study = load_study(path)

@@ -7,6 +7,7 @@ import yaml
 
 from ablations.tasks.contents import TaskContents
 from ablations.tasks.own_data import with_placed_data
+from layerswap_method.errors import InputError
 from tests.standins.tasks import write_rows, write_task
 
 
@@ -57,3 +58,15 @@ def test_data_beside_a_task_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (here / "data.jsonl").unlink()
     hub = {**config, "dataset_path": "org/name"}
     assert with_placed_data(hub, folder) == hub
+
+
+def test_a_folder_that_is_no_data_set_is_refused_and_not_hashed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ablations.tasks.contents._MOST_FILES", 20)
+    for number in range(30):
+        (tmp_path / "data" / str(number)).mkdir(parents=True)
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "t.yaml").write_text(f"task: t\ndataset_path: {tmp_path / 'data'}\n")
+    with pytest.raises(InputError, match="holds over 20 files: no data set"):
+        TaskContents((tmp_path / "tasks",)).fingerprint("t")

@@ -53,7 +53,7 @@ def configuration(experts, parameters):
 
 def check_merge(experts, parameters, layers, non_layer):
     """Merge, and compare every tensor with the source that is named."""
-    given = dict(zip(("task", "language", "base"), map(load, experts)))
+    given = dict(zip(("task", "language", "base"), map(load, experts), strict=True))
 
     def validate(out):
         merged = load(out)
@@ -106,7 +106,7 @@ def test_layers_can_be_named(experts):
 
 def test_without_transitions_it_is_passthrough_slices_and_averaged_embeddings(experts):
     """A stock recipe: `linear` of one model is `passthrough`."""
-    task, language, base = experts
+    task, language, _base = experts
     parameters = {"weight": 1.0}
     ranges = [
         ((task, language), (0, 0)),  # gives the embeddings
@@ -116,8 +116,7 @@ def test_without_transitions_it_is_passthrough_slices_and_averaged_embeddings(ex
         ((task, language), (6, 6)),  # gives the final norm and the head
     ]
     slices = [
-        {"sources": [{"model": m, "layer_range": span} for m in models]}
-        for models, span in ranges
+        {"sources": [{"model": m, "layer_range": span} for m in models]} for models, span in ranges
     ]
     stock = {"merge_method": "linear", "slices": slices, "parameters": parameters}
     expected = {}

@@ -1,0 +1,349 @@
+"""Comparisons of models: one row each, with difference, interval, p and verdict.
+
+A comparison is made once. Every sentence, table and figure takes it from the frame that
+`comparisons` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ablations.report.observations import CELL, ROLES, SCORE, check_names, shown_scores
+from ablations.statistics.intervals import (
+    Array,
+    Estimate,
+    estimate,
+    estimate_over_clusters,
+    holm,
+    mcnemar_p,
+    paired_interval,
+    paired_p_outside,
+)
+from ablations.study.contrasts import EXPERT_KINDS, Contrast, contrasts, setting_key
+from ablations.study.labels import Model, describe_setting, kind_text, task_language
+from ablations.study.schema import EXPERTS, Study
+
+ALPHA = 0.05
+"""A p below it is called evidence: corrected for primary comparisons, as it is for others."""
+
+BETTER, WORSE, SAME, UNCLEAR = "better", "worse", "no relevant difference", "cannot tell"
+"""Verdicts. ``no relevant difference``: both one-sided tests are inside the study's margin."""
+
+ONE_MODEL, NO_RESULT = "same weights", "no result"
+"""What stands in place of a verdict where nothing is to be tested, or could not be."""
+
+COLUMNS = (
+    *("first", "second", *SCORE, "language", "higher_is_better", "difference", "low", "high"),
+    *("p", "p_margin", "p_holm", "p_margin_holm", "verdict", "family", "rival"),
+    *("items", "cells", "clusters"),
+)
+
+
+class Matrix(NamedTuple):
+    """The values of one task: a row a cell, a column an item; NaN where a cell lacks an item."""
+
+    cells: pd.DataFrame
+    values: Array
+
+
+def comparisons(
+    data: pd.DataFrame,
+    scores: pd.DataFrame,
+    study: Study,
+    models: Sequence[Model],
+    planned: Sequence[Contrast] | None = None,
+) -> pd.DataFrame:
+    """Return every comparison of a study, primary ones first.
+
+    Columns: ``first``, ``second``, ``task``, ``metric``, ``filter``, ``language``, ``difference``
+    (first minus second, on the scale of the score), ``low``, ``high``, ``p``, ``p_margin`` (of the
+    hypothesis that the difference is beyond the study's margin), ``p_holm`` and ``p_margin_holm``
+    (corrected for all primary comparisons), ``verdict``, ``family`` (``primary`` or empty),
+    ``rival``, ``items``, ``cells`` (of both sides), ``clusters`` (languages or bases that the
+    difference is averaged over; 0 for none).
+
+    Args:
+        data: observations.
+        scores: of the same run.
+        study: with the primary comparisons.
+        models: of the study.
+        planned: what to compare in place of what the study says.
+
+    Raises:
+        InputError: for a primary task that is not in the run.
+    """
+    known = list(dict.fromkeys(scores["task"]))
+    check_names(study.report.primary.tasks, known, "report.primary.tasks:")
+    check_names(study.report.tasks, known, "report.tasks:")
+    shown = shown_scores(scores, study.report.metric)
+    matrices = {task: matrix_of(data, shown.loc[task]) for task in shown.index}
+    codes = language_codes(scores)
+    primary = {code: primary_tasks(study, scores, code) for code in (*codes, "")}
+    rows: list[dict[str, Any]] = []
+    for contrast in contrasts(study, models) if planned is None else planned:
+        sides = {*contrast.first_models, *contrast.second_models}
+        languages = set(scores[scores["model"].isin(sides)]["language"]) - {""}
+        own = []
+        for code in [code for code in codes if code in languages] or [""]:
+            for task in ordered_tasks(study, scores, code):
+                is_primary = bool(contrast.rival) and task in primary[code]
+                numbers = None
+                if task in matrices:
+                    numbers = _compare(contrast, matrices[task], code, study, models)
+                if numbers is None and not is_primary:
+                    continue
+                own.append(
+                    {
+                        **{name: shown[name].get(task, "") for name in SCORE[1:]},
+                        **{"first": contrast.first, "second": contrast.second, "task": task},
+                        "higher_is_better": bool(shown["higher_is_better"].get(task, True)),
+                        "language": code,
+                        "clusters": 0,
+                        "family": "primary" if is_primary else "",
+                        "rival": contrast.rival if is_primary else "",
+                        **(numbers or {}),
+                    }
+                )
+        rows += [*own, *_over_languages(own, primary, study)]
+    rows += _over_bases(rows, study, models)
+    frame = with_verdicts(pd.DataFrame(rows, columns=list(COLUMNS)))
+    return frame.sort_values("family", ascending=False, kind="stable", ignore_index=True)
+
+
+def primary_tasks(study: Study, scores: pd.DataFrame, code: str) -> list[str]:
+    """Return the primary tasks of a language: those named, or the first in that language."""
+    tasks = tasks_of(scores, code)
+    named = study.report.primary.tasks
+    if named:
+        return [task for task in tasks if task in named]
+    own = study.evaluate.languages.get(code, ())
+    preferred = (
+        [task for task in tasks if task in own],
+        [task for task in tasks if code and task_language(task) == code],
+        [task for task in tasks if task_language(task) != "en"],
+        tasks,
+    )
+    return next((part[:1] for part in preferred if part), [])
+
+
+def language_codes(scores: pd.DataFrame) -> list[str]:
+    """Return the target languages of a run in their order; a single empty one where it has none."""
+    return [code for code in dict.fromkeys(scores["language"]) if code] or [""]
+
+
+def tasks_of(scores: pd.DataFrame, code: str) -> list[str]:
+    """Return the tasks of the models of a language; all tasks for an empty code."""
+    own = scores[scores["language"] == code] if code else scores
+    return list(dict.fromkeys(own["task"]))
+
+
+def ordered_tasks(study: Study, scores: pd.DataFrame, code: str) -> list[str]:
+    """Return the tasks of a language as reports show them: primary first and English last."""
+    tasks = tasks_of(scores, code)
+    if study.report.tasks:
+        return [task for task in study.report.tasks if task in tasks]
+    primary = primary_tasks(study, scores, code)
+    return sorted(tasks, key=lambda task: (task not in primary, task_language(task) == "en"))
+
+
+def matrix_of(data: pd.DataFrame, score: Mapping[str, Any]) -> Matrix:
+    """Return the values of one metric of one task."""
+    part = data
+    for name in SCORE:
+        part = part[part[name] == score[name]]
+    index = [*CELL, "language", "weights"]
+    wide = part.pivot(index=index, columns="item", values="value")
+    return Matrix(wide.index.to_frame(index=False), wide.to_numpy())
+
+
+def model_estimate(matrix: Matrix, models: Sequence[str], code: str) -> Estimate | None:
+    """Return the mean score of models over their cells and items; None without a common item."""
+    rows = _rows(matrix, models, code)
+    values = matrix.values[rows.index]
+    values = values[:, ~np.isnan(values).any(axis=0)]
+    if not values.size:
+        return None
+    axes = [rows[role].tolist() for role in ROLES]
+    return estimate(values, np.full(len(rows), 1 / len(rows)), axes)
+
+
+def compare_sides(
+    matrix: Matrix, first: pd.DataFrame, second: pd.DataFrame, level: float, margin: float
+) -> dict[str, Any] | None:
+    """Return the numbers of a comparison; None where no cell or item is on both sides.
+
+    Cells are matched by the experts that both sides have. Two single cells with right and wrong
+    answers have the exact test of McNemar and Tango's interval; all others Student's t.
+
+    Args:
+        matrix: the values of a task.
+        first: the rows of its cells on this side, with a column ``stratum``.
+        second: those of the other.
+        level: of the interval, in (0, 1).
+        margin: largest difference that is not relevant, on the scale of the score.
+    """
+    shared = ["stratum"]
+    shared += [r for r in ROLES if {*first[r]} & {*second[r]} - {""}]
+    pairs = first.reset_index().merge(second.reset_index(), on=shared)
+    if pairs.empty:
+        return None
+    sizes = pairs.groupby("index_x")["index_y"].transform("size")
+    pairs["weight"] = 1 / sizes / pairs["index_x"].nunique()
+    ours, theirs = (pairs.groupby(side)["weight"].sum() for side in ("index_x", "index_y"))
+    rows = [*ours.index, *theirs.index]
+    values = matrix.values[rows]
+    values = values[:, ~np.isnan(values).any(axis=0)]
+    if not values.size:
+        return None
+    items, cells = values.shape[1], len(ours)
+    counts = {"items": items, "cells": len(rows)}
+    if (pairs["weights_x"] == pairs["weights_y"]).all():
+        return {"difference": 0.0, "verdict": ONE_MODEL, **counts}
+    is_binary = bool(np.isin(values, (0.0, 1.0)).all())
+    if len(rows) == 2 and is_binary:
+        won, lost = (int((sign * (values[0] - values[1]) > 0).sum()) for sign in (1, -1))
+        low, high = paired_interval(won, lost, items, level)
+        p_values = mcnemar_p(won, lost), paired_p_outside(won, lost, items, margin)
+        return _numbers((won - lost) / items, low, high, *p_values, **counts)
+    axes = [matrix.cells[role].iloc[rows].tolist() for role in ROLES]
+    least = 1 / (items + 2) ** 2 / cells if is_binary else 0.0
+    found = estimate(values, np.array([*ours, *-theirs]), axes, least)
+    half = found.half_width(level)
+    p_values = found.p_value(), found.p_outside(margin)
+    return _numbers(found.mean, found.mean - half, found.mean + half, *p_values, **counts)
+
+
+def with_verdicts(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return comparisons with corrected p-values and verdicts.
+
+    Differences and margins are two families: a difference is tested against zero and against the
+    margin, each corrected for all primary comparisons.
+    """
+    frame = frame.copy()
+    tested = (frame["family"] == "primary") & frame["p"].notna()
+    for name in ("p", "p_margin"):
+        frame[f"{name}_holm"] = np.nan
+        frame.loc[tested, f"{name}_holm"] = holm(frame.loc[tested, name].astype(float).tolist())
+    frame["verdict"] = [_verdict(row) for row in frame.to_dict("records")]
+    return frame
+
+
+def pairs_above(
+    matrix: Matrix, model: Model, models: Sequence[Model], code: str, *, higher: bool = True
+) -> dict[str, Any] | None:
+    """Return how many pairs of a merge are above both own experts, and the range of scores.
+
+    None for a merge of fewer than two pairs, or without both experts among the baselines.
+    """
+    if not matrix.values.size:
+        return None
+    sign = 1 if higher else -1
+    means = matrix.cells.assign(score=sign * np.nanmean(matrix.values, axis=1))
+    means = means if code == "" else means[means["language"].isin((code, ""))]
+    own = means[means["model"] == model.label]
+    own = own.groupby(["task_expert", "language_expert"])["score"].mean()
+    alone = []
+    for kind in EXPERT_KINDS:
+        labels = [each.label for each in models if each.kind == kind]
+        experts = means[means["model"].isin(labels)].groupby(kind)["score"].mean()
+        alone.append(own.index.get_level_values(kind).map(experts).to_numpy(dtype="float64"))
+    if len(own) < 2 or np.isnan(alone).any():
+        return None
+    above = int((own.to_numpy() > np.max(alone, axis=0)).sum())
+    ends = sorted((sign * own.min(), sign * own.max()))
+    return {"pairs": len(own), "above": above, "min": ends[0], "max": ends[1]}
+
+
+def _compare(
+    contrast: Contrast, matrix: Matrix, code: str, study: Study, models: Sequence[Model]
+) -> dict[str, Any] | None:
+    strata = dict.fromkeys((model.label for model in models), "")
+    if contrast.names:
+        for model in models:
+            rest = {n: v for n, v in model.setting.items() if n not in contrast.names}
+            strata[model.label] = setting_key(rest)
+    first, second = (
+        rows.assign(stratum=rows["model"].map(strata))
+        for rows in (
+            _rows(matrix, contrast.first_models, code),
+            _rows(matrix, contrast.second_models, code),
+        )
+    )
+    return compare_sides(matrix, first, second, study.evaluate.level, study.report.margin / 100)
+
+
+def _rows(matrix: Matrix, models: Sequence[str], code: str) -> pd.DataFrame:
+    """Return the cells of models in a language: those of that language and those of none."""
+    cells = matrix.cells
+    is_own = cells["language"].isin((code, "")) if code else True
+    return cells[cells["model"].isin(models) & is_own]
+
+
+def _over_languages(
+    rows: Sequence[dict[str, Any]], primary: Mapping[str, Sequence[str]], study: Study
+) -> Iterator[dict[str, Any]]:
+    """Yield the mean of a contrast over languages, each by its first primary task."""
+    by_language: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        if row["task"] in primary[row["language"]] and "p" in row:
+            by_language.setdefault(row["language"], row)
+    if len(by_language) > 1:
+        task = f"mean of {len(by_language)} languages"
+        yield _clustered([*by_language.values()], study, task=task, language="all")
+
+
+def _over_bases(
+    rows: Sequence[dict[str, Any]], study: Study, models: Sequence[Model]
+) -> Iterator[dict[str, Any]]:
+    """Yield the mean of comparisons that differ in their experts only, over the bases."""
+    by_label = {model.label: model for model in models}
+    groups: dict[tuple[str, ...], dict[tuple[str, ...], dict[str, Any]]] = {}
+    for row in rows:
+        pair = [by_label.get(row[side]) for side in ("first", "second")]
+        if "p" not in row or row["clusters"] or None in pair:
+            continue
+        names = tuple(_without_experts(model, study) for model in pair if model is not None)
+        bases = tuple(str(model.pools.get("base")) for model in pair if model is not None)
+        groups.setdefault((*names, row["task"], row["language"]), {})[bases] = row
+    for (first, second, *_), own in groups.items():
+        if len({bases[0] for bases in own}) > 1:
+            changes = {"first": first, "second": f"{second}, mean of {len(own)} bases"}
+            yield _clustered([*own.values()], study, **changes)
+
+
+def _without_experts(model: Model, study: Study) -> str:
+    if model.kind != "recipe":
+        return kind_text(model.kind)
+    rest = {n: v for n, v in model.setting.items() if not n.startswith(EXPERTS)}
+    method = str((study.recipe or {}).get("merge_method", "recipe")).replace("_", " ")
+    return f"{method} {describe_setting(rest)}".strip()
+
+
+def _clustered(rows: Sequence[dict[str, Any]], study: Study, **changes: str) -> dict[str, Any]:
+    found = estimate_over_clusters([row["difference"] for row in rows])
+    half = found.half_width(study.evaluate.level)
+    p_values = found.p_value(), found.p_outside(study.report.margin / 100)
+    numbers = _numbers(found.mean, found.mean - half, found.mean + half, *p_values)
+    sums = {name: sum(row[name] for row in rows) for name in ("items", "cells")}
+    same = {**rows[0], "family": "", "rival": "", "clusters": len(rows)}
+    return {**same, **numbers, **sums, **changes}
+
+
+def _numbers(
+    mean: float, low: float, high: float, p: float, p_margin: float, **counts: int
+) -> dict[str, Any]:
+    found = {"difference": mean, "low": low, "high": high, "p": p, "p_margin": p_margin}
+    return {**found, **counts}
+
+
+def _verdict(row: Mapping[str, Any]) -> str:
+    if pd.isna(row["p"]):
+        return NO_RESULT if pd.isna(row["difference"]) else ONE_MODEL
+    corrected = "_holm" if row["family"] == "primary" else ""
+    if row[f"p{corrected}"] < ALPHA:
+        return BETTER if (row["difference"] > 0) == row["higher_is_better"] else WORSE
+    return SAME if row[f"p_margin{corrected}"] < ALPHA else UNCLEAR

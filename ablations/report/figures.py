@@ -1,0 +1,216 @@
+"""Figures of a report, drawn from its frames: comparisons, the map of b and u, and lines."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from ablations.drawing.canvas import COLORS, drawing, images_of, new_canvas
+from ablations.drawing.heatmaps import draw_cells
+from ablations.report.compare import BETTER, SAME, WORSE
+from ablations.report.tables import column_name, task_text
+from ablations.study.labels import Model
+from ablations.study.schema import EXPERTS, Study
+
+MOST_ROWS = 48
+"""Comparisons that a figure shows; the table has more."""
+
+_VERDICT_COLORS = {BETTER: COLORS[2], WORSE: COLORS[1], SAME: COLORS[0]}
+_PLACE = ("bottom_layers", "top_layers")
+
+
+class Figure(NamedTuple):
+    """A drawn figure."""
+
+    key: str
+    title: str
+    caption: str
+    images: dict[str, bytes]
+    """File name extension (``svg``, ``png``, ``pdf``) -> content."""
+
+
+def figures(
+    frame: pd.DataFrame, scores: pd.DataFrame, study: Study, models: Sequence[Model]
+) -> list[Figure]:
+    """Return the figures that fit a study, the one that answers first.
+
+    Args:
+        frame: comparisons.
+        scores: from `score_frame`.
+        study: with margin and facts.
+        models: of the study.
+    """
+    found = [*_maps(frame, scores, models)]
+    primary = frame[(frame["family"] == "primary") & frame["p"].notna()]
+    if 0 < len(primary) <= MOST_ROWS:
+        found.append(_forest(primary, study))
+    return [*found, *_lines(scores, study, models)]
+
+
+def _forest(frame: pd.DataFrame, study: Study) -> Figure:
+    """Draw a row a comparison, a panel a task, with the margin as a band."""
+    panels = list(frame.groupby(["task", "language"], sort=False))
+    heights = [len(part) for _, part in panels]
+
+    def draw(canvas: Any) -> None:
+        grid = canvas.subplots(
+            len(panels), 1, squeeze=False, sharex=True, height_ratios=[h + 0.8 for h in heights]
+        )
+        for axes, (_, part) in zip(grid[:, 0], panels, strict=True):
+            rows = part.to_dict("records")
+            axes.axvspan(-study.report.margin, study.report.margin, color="#e8e8e8", lw=0)
+            axes.axvline(0, color="#666666", lw=0.8)
+            for at, row in enumerate(rows):
+                color = _VERDICT_COLORS.get(row["verdict"], "#555555")
+                axes.plot([100 * row["low"], 100 * row["high"]], [at, at], color=color, lw=1.6)
+                axes.plot(100 * row["difference"], at, "o", color=color, ms=5)
+            names = [f"{row['first']} − {row['second']}" for row in rows]
+            axes.set_yticks(range(len(rows)), [textwrap.fill(name, 36) for name in names])
+            axes.set_ylim(len(rows) - 0.4, -0.6)
+            axes.set_title(task_text(rows[0], frame), loc="left", fontweight="bold")
+        grid[-1, 0].set_xlabel("difference in points")
+
+    number = study.evaluate.level
+    return _figure(
+        "planned",
+        "The planned comparisons",
+        f"First minus second with {number:.0%} intervals. Grey: within ±{study.report.margin:g} "
+        "points. Green: better; orange: worse; blue: no relevant difference; dark grey: cannot "
+        "tell (p corrected).",
+        draw,
+        (6.4, 0.6 + sum(0.34 * h + 0.42 for h in heights)),
+    )
+
+
+def _maps(frame: pd.DataFrame, scores: pd.DataFrame, models: Sequence[Model]) -> Iterator[Figure]:
+    """Draw scores over b and u, a panel a task, where the study has a grid of them."""
+    places = {
+        (setting["bottom_layers"], setting["top_layers"]): model.label
+        for model in models
+        for setting in (model.setting, *model.same)
+        if set(_PLACE) <= setting.keys() and setting.get("placement", "outer") == "outer"
+    }
+    bottoms, tops = (sorted({place[side] for place in places}) for side in (0, 1))
+    part = scores[scores["is_share"] & scores["model"].isin(places.values())]
+    panels = list(part.groupby(["task", "language"], sort=False))
+    if len(places) < 9 or min(len(bottoms), len(tops)) < 3 or not panels:
+        return
+    primary = frame[frame["family"] == "primary"]
+    rivals = list(dict.fromkeys(primary["second"]))
+    beaten = primary[primary["verdict"] == BETTER].groupby(["task", "language", "first"]).size()
+    columns = min(3, len(panels))
+
+    def draw(canvas: Any) -> None:
+        grid = canvas.subplots(-(-len(panels) // columns), columns, squeeze=False).ravel()
+        for axes in grid[len(panels) :]:
+            axes.set_visible(False)
+        for axes, (key, rows) in zip(grid, panels, strict=False):
+            values = dict(zip(rows["model"], 100 * rows["value"], strict=True))
+            numbers = [[values.get(places.get((b, u)), math.nan) for u in tops] for b in bottoms]
+            low, high = min(values.values()), max(values.values())
+            draw_cells(
+                axes,
+                numbers,
+                rows=[str(b) for b in bottoms],
+                columns=[str(u) for u in tops],
+                limits=(low, max(high, low + 1.0)),
+                text=lambda value: f"{value:.1f}",
+                font_pt=7.0,
+            )
+            for (b, u), label in places.items():
+                if rivals and beaten.get((*key, label)) == len(rivals):
+                    x, y = tops.index(u), bottoms.index(b)
+                    corners = [x, x + 1, x + 1, x, x], [y, y, y + 1, y + 1, y]
+                    axes.plot(*corners, color="black", lw=1.4, clip_on=False)
+            axes.set_title(column_name(rows.iloc[0], scores), loc="left", fontweight="bold")
+            axes.set_xlabel("u: top layers")
+        grid[0].set_ylabel("b: bottom layers")
+
+    is_framed = bool((beaten == len(rivals)).any())
+    framed = f" Framed: better than {' and '.join(rivals)} (p corrected)." if is_framed else ""
+    yield _figure(
+        "map",
+        "Score by layers from the language expert at the bottom (b) and the top (u)",
+        f"Darker is higher, with a scale for each task.{framed} Hatched: no result.",
+        draw,
+        (
+            columns * max(3.0, 0.42 * len(tops) + 0.5),
+            -(-len(panels) // columns) * (0.34 * len(bottoms) + 0.8),
+        ),
+    )
+
+
+def _lines(scores: pd.DataFrame, study: Study, models: Sequence[Model]) -> Iterator[Figure]:
+    """Draw scores over what varies as a number, and over facts of the experts."""
+    recipes = [model for model in models if model.kind == "recipe"]
+    names = dict.fromkeys(name for model in recipes for name in model.setting)
+    varied = [n for n in names if len({repr(m.setting.get(n)) for m in recipes}) > 1]
+    axes: dict[str, dict[str, float]] = {}
+    if len(varied) == 1 and varied[0] not in _PLACE:
+        axes[varied[0].replace("_", " ")] = {
+            m.label: v for m in recipes if isinstance(v := m.setting.get(varied[0]), (int, float))
+        }
+    elif varied and set(varied) <= set(_PLACE) and len(recipes) <= 12:
+        axes["layers from the language expert (b + u)"] = {
+            m.label: float(sum(int(str(m.setting[name])) for name in _PLACE)) for m in recipes
+        }
+    for fact in study.report.facts:
+        values = {m.label: study.fact(fact, m.given[0]) for m in recipes}
+        axes[fact.removeprefix(EXPERTS).replace("_", " ").replace(".", " expert: ", 1)] = {
+            label: value for label, value in values.items() if value is not None
+        }
+    for name, places in axes.items():
+        part = scores[scores["model"].isin(places) & scores["low"].notna()]
+        if part["model"].nunique() < 2:
+            continue
+        baselines = scores[(scores["kind"] != "recipe") & scores["low"].notna()]
+        if baselines["model"].nunique() > 4:
+            baselines = baselines.iloc[:0]
+        panels = list(part.groupby(["task", "language"], sort=False))
+
+        def draw(
+            canvas: Any,
+            panels: Any = panels,
+            places: Any = places,
+            name: str = name,
+            baselines: Any = baselines,
+        ) -> None:
+            grid = canvas.subplots(1, len(panels), squeeze=False)[0]
+            for axis, ((task, code), rows) in zip(grid, panels, strict=True):
+                rows = rows.assign(x=rows["model"].map(places)).sort_values("x")
+                value = 100 * rows["value"]
+                errors = [value - 100 * rows["low"], 100 * rows["high"] - value]
+                axis.errorbar(rows["x"], value, errors, fmt="o-", ms=4, lw=1.2, color=COLORS[0])
+                own = baselines[(baselines["task"] == task) & (baselines["language"] == code)]
+                for at, row in enumerate(own.to_dict("records")):
+                    style = {"color": COLORS[1 + at], "ls": "--", "lw": 1, "label": row["model"]}
+                    axis.axhline(100 * row["value"], **style)
+                axis.set_title(column_name(rows.iloc[0], scores), loc="left", fontweight="bold")
+                axis.set_xlabel(textwrap.fill(name, 34))
+            if len(baselines):
+                grid[0].legend(frameon=False)
+
+        yield _figure(
+            f"lines-{name}".split(" (")[0].replace(" ", "-").replace(":", ""),
+            f"Score over {name}",
+            "With intervals; dashed: baselines.",
+            draw,
+            (max(3.6, 2.9 * len(panels)), 2.8),
+        )
+
+
+def _figure(
+    key: str,
+    title: str,
+    caption: str,
+    draw: Callable[[Any], None],
+    size_in: tuple[float, float],
+) -> Figure:
+    with drawing(key):
+        canvas = new_canvas(*size_in)
+        draw(canvas)
+        return Figure(key, title, caption, images_of(canvas))

@@ -1,0 +1,181 @@
+"""What a reader must know beside the numbers: problems, how they were computed, where from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+
+import pandas as pd
+
+from ablations.runner.problems import evaluation_problems
+from ablations.runner.records import CellRecord, Run, TaskRecord, read_record
+from ablations.scoring.notes import join_notes, truncation_note
+from ablations.scoring.observed import LANGUAGE_FIDELITY, TRUNCATED, TRUNCATION_NOTED
+from ablations.statistics.as_text import percent
+from ablations.study.labels import Model, describe_setting, merge_note, task_name
+
+_SHOWN_CELLS = 2
+
+
+def problems(run: Run, scores: pd.DataFrame) -> list[str]:
+    """Return what is wrong with the evaluation: failures, what is unfinished, broken tasks."""
+    found = []
+    failed = scores[scores["state"] == "failed"]
+    for (task, reason), part in failed.groupby(["task", "reason"], sort=False):
+        planned = scores[scores["task"] == task]["cell"].nunique()
+        number = part["cell"].nunique()
+        where = f"in {number} of {planned} cells (the first is {part['cell'].iloc[0]})"
+        where = f"in all {planned} cells" if number == planned > 1 else where
+        found.append(
+            f"{task} failed {where}: {reason.rstrip('.')}. The same layerswap run retries."
+        )
+    results = scores.drop_duplicates(["cell", "task", "language"])
+    left = results[results["state"] != "done"]
+    if len(left):
+        tasks = list(dict.fromkeys(left["task"]))
+        gone = [t for t in tasks if (results[results["task"] == t]["state"] != "done").all()]
+        whole = f", all of {' and '.join(map(task_name, gone))} among them" if gone else ""
+        found.append(
+            f"Preliminary: {len(left)} of {len(results)} results (a task of a cell) are "
+            f"missing{whole}."
+        )
+    return [*found, *evaluation_problems(run)]
+
+
+def notes(run: Run, models: Sequence[Model], frame: pd.DataFrame) -> list[str]:
+    """Return the notes of a report.
+
+    Args:
+        run: whose records are read.
+        models: of its study.
+        frame: its comparisons.
+    """
+    study = run.study
+    found = [merge_note(study, run.head.num_layers)]
+    for model in models:
+        if model.same:
+            names = "; ".join(dict.fromkeys(describe_setting(setting) for setting in model.same))
+            found.append(f"The same weights as {model.label}, shown once: {names}.")
+    found += join_notes((*run.head.notes, *_record_notes(run)))
+    if frame["p"].notna().any():
+        found += _methods(run, frame)
+    found.append(
+        "A score is the mean over the cells and items of a model. Observations, one row an item, "
+        "are in observations.parquet, and the comparisons in comparisons.parquet."
+    )
+    return [line for line in found if line]
+
+
+def facts(run: Run) -> dict[str, str]:
+    """Return what the numbers are from: cells, engine, versions."""
+    cells = len(run.head.cells)
+    evaluate = run.study.evaluate
+    seconds = sum(cell.timing_s.get("total", 0.0) for cell in run.cells)
+    finished = sorted(
+        task.provenance["finished"]
+        for cell in run.cells
+        for task in cell.tasks
+        if "finished" in task.provenance
+    )
+    found = {
+        "source of the question": run.study.source,
+        "cells": f"{cells - len(run.unfinished)} of {cells} finished",
+        "engine": ", ".join(sorted({cell.backend for cell in run.cells})),
+        "layers of the model": "" if run.head.num_layers is None else str(run.head.num_layers),
+        "dtype of the engine": evaluate.options.dtype,
+        "items per task": "all" if evaluate.limit is None else f"the first {evaluate.limit}",
+        "time in cells": f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.1f} s",
+        "evaluated": " to ".join(dict.fromkeys(map(_minute, (*finished[:1], *finished[-1:])))),
+        "versions": ", ".join(f"{name} {text}" for name, text in run.head.versions.items()),
+    }
+    return {name: text for name, text in found.items() if text}
+
+
+def _methods(run: Run, frame: pd.DataFrame) -> Iterator[str]:
+    margin = run.study.report.margin
+    yield (
+        "Differences are over the same items. Their variance has a part for task experts, one for "
+        "language experts, one for seeds and one for items; p and interval are Student's t with "
+        "Satterthwaite's degrees of freedom. Two single cells have the exact test of McNemar and "
+        "Tango's interval. Experts that both sides have are paired by name; of others the parts "
+        "add up. A role with one expert adds no part: another training run may differ by more."
+    )
+    yield (
+        "Better, worse: p below 0.05, of primary comparisons corrected by Holm's method over all "
+        f"of them. No relevant difference: both one-sided tests at 0.05 inside ±{margin:g} points, "
+        "corrected likewise. Cannot tell: neither."
+    )
+    if (frame["clusters"] > 0).any():
+        yield (
+            "Means over languages or bases: Student's t with their number. They say what to expect "
+            "of another language or base only if these were drawn from the same kind."
+        )
+
+
+def _record_notes(run: Run) -> Iterator[str]:
+    yield from _by_cells(
+        run, lambda cell: [f"{task}: skipped: {reason}" for task, reason in cell.skipped.items()]
+    )
+    yield from _by_cells(run, lambda cell: list(cell.notes))
+    yield from _by_cells(run, lambda cell: [n for task in cell.tasks for n in _rescored(run, task)])
+    scores = [(cell, score) for cell in run.cells for score in cell.scores]
+    for task in dict.fromkeys(score.task for _, score in scores):
+        own = [(score, cell) for cell, score in scores if score.task == task]
+        cut = [(s.value, cell.label) for s, cell in own if s.metric == TRUNCATED]
+        share, label = max(cut, default=(0.0, ""))
+        if share > TRUNCATION_NOTED:
+            answers = f"up to {percent(share)} % of the answers of a cell ({label})"
+            yield truncation_note(task, answers, "the token limit")
+        repeated = [score for score, _ in own if score.deviation is not None]
+        if repeated:
+            most = max(score.deviation or 0.0 for score in repeated)
+            yield (
+                f"{task}: scores are the mean of {repeated[0].repeats} samples of every item; over "
+                f"them the score of a cell has a standard deviation of up to {percent(most)}."
+            )
+    if any(score.metric == LANGUAGE_FIDELITY for _, score in scores):
+        yield (
+            "The table Cells has, for each generation task, the share of answers in the language "
+            f"they should be in ({LANGUAGE_FIDELITY}) and of those cut off ({TRUNCATED})."
+        )
+
+
+def _rescored(run: Run, record: TaskRecord) -> Iterator[str]:
+    """Yield that a record was scored again, with the scores that this changed."""
+    rescored = record.provenance.get("rescored")
+    if rescored is None:
+        return
+    old = read_record(run.path, rescored["first"])
+    before = {} if old is None else {(s.metric, s.filter): s for s in old.evaluation.scores}
+    changed = [
+        f"{score.metric} {percent(was.value)} before, {percent(score.value)} now"
+        for score in record.evaluation.scores
+        if (was := before.get((score.metric, score.filter))) is not None
+        and was.value != score.value
+        and score.is_share
+    ]
+    yield (
+        f"{record.task}: scored again by layerswap rescore, from answers generated before "
+        f"(scoring version {rescored.get('scoring_version')} before, "
+        f"{record.provenance.get('scoring_version')} now): {'; '.join(changed) or 'no change'}"
+    )
+
+
+def _by_cells(run: Run, read: Callable[[CellRecord], list[str]]) -> Iterator[str]:
+    """Yield every note with the cells that have it, or without where all do."""
+    found: dict[str, list[str]] = {}
+    for cell in run.cells:
+        for note in read(cell):
+            found.setdefault(note, []).append(cell.label)
+    for note, labels in found.items():
+        if len(labels) == len(run.cells):
+            yield note
+            continue
+        more = len(labels) - _SHOWN_CELLS
+        named = "; ".join(labels[:_SHOWN_CELLS])
+        yield f"{note} (cells {named}{f' and {more} more' if more > 0 else ''})"
+
+
+def _minute(when: str) -> str:
+    """Return a time such as 2026-11-22T05:48:14+00:00 to the minute."""
+    return f"{datetime.fromisoformat(when).astimezone(UTC):%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,326 @@
+"""The report of a run: its parts, and the files that hold them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import tempfile
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from ablations.drawing.canvas import HINT, can_draw
+from ablations.machine.whole_files import (
+    check_place,
+    told_if_unwritable,
+    write_bytes,
+    write_text,
+)
+from ablations.report.compare import comparisons
+from ablations.report.figures import Figure, figures
+from ablations.report.notes import facts, notes, problems
+from ablations.report.observations import (
+    check_same_content,
+    read_observations,
+    read_scores,
+)
+from ablations.report.sentences import has_answers_table, sentences
+from ablations.report.tables import (
+    answers_table,
+    cells_table,
+    comparisons_table,
+    frame_text,
+    layout_tables,
+    pairs_table,
+    score_frame,
+    scores_table,
+)
+from ablations.runner.records import Run
+from ablations.study.labels import models_of
+from layerswap_method.errors import InputError, nearest, with_valid
+
+FORMATS = ("html", "md", "latex", "csv")
+"""What a report can be written as. The two frames are always written as parquet."""
+
+MANIFEST = ".report.json"
+"""Lists the files of a report in its folder, so that the next one removes no other."""
+
+_NAME = re.compile(r"(figures/)?[a-z0-9_-]+\.[a-z]+")
+_WIDTH = 100
+
+
+class Report(NamedTuple):
+    """A report in the order in which it is read.
+
+    The first figure and the first table stand on the first screen. Key, title and notes of a table
+    are in its ``attrs``; the last three are the frames that everything is made from.
+    """
+
+    name: str
+    question: str
+    problems: Sequence[str]
+    sentences: Sequence[str]
+    figures: Sequence[Figure]
+    tables: Sequence[pd.DataFrame]
+    notes: Sequence[str]
+    facts: Mapping[str, str]
+    observations: pd.DataFrame
+    comparisons: pd.DataFrame
+    scores: pd.DataFrame
+
+
+def make_report(run: Run, others: Sequence[Run] = (), *, draw: bool = True) -> Report:
+    """Return the report of a run.
+
+    Args:
+        run: with at least one finished cell.
+        others: runs on the same items and prompts, whose merges of several experts stand next to
+            those of `run` in the layout of Table 6.
+        draw: whether to draw figures, which needs matplotlib.
+
+    Raises:
+        InputError: for a run without a finished cell, a study that names a task that is not in
+            it, or `others` with other items or prompts.
+    """
+    for each in (run, *others):
+        if not each.cells:
+            raise InputError(_emptiness(each))
+    study, models = run.study, models_of(run.head)
+    data, scores = read_observations(run, models), read_scores(run, models)
+    frame = comparisons(data, scores, study, models)
+    means = score_frame(data, scores, study, models)
+    level = study.evaluate.level
+    more = [_other(other, run, data) for other in others]
+    tables = [
+        scores_table(means, study),
+        pairs_table(means),
+        *layout_tables(means, study, more),
+        comparisons_table(frame, level) if len(frame) else None,
+        cells_table(scores),
+    ]
+    if has_answers_table(frame):
+        tables.insert(0, answers_table(frame, level))
+    remarks = notes(run, models, frame)
+    drawn: list[Figure] = []
+    if draw and can_draw():
+        drawn = figures(frame, means, study, models)
+    elif draw:
+        remarks.append(f"Figures are left out: {HINT}.")
+    return Report(
+        study.name,
+        study.question,
+        problems(run, scores),
+        sentences(frame, means, study),
+        drawn,
+        [each for each in tables if each is not None],
+        remarks,
+        facts(run),
+        *(data, frame, scores),
+    )
+
+
+def write_report(report: Report, formats: Sequence[str], out: Path) -> tuple[Path, ...]:
+    """Write a report to the folder `out` and return its files, those to read first.
+
+    ``html``: report.html, which needs no other file; ``md``: report.md; ``latex``: tables.tex;
+    ``csv``: scores.csv and comparisons.csv; always: observations.parquet and comparisons.parquet.
+    Figures stand in figures/ where Markdown or LaTeX refer to them. Files of an earlier report that
+    this one does not have are removed; other files in the folder stay.
+
+    Raises:
+        InputError: for a format that there is not.
+        LayerSwapError: where the folder cannot be written; an earlier report then stays.
+    """
+    unknown = next((each for each in formats if each not in FORMATS), None)
+    if unknown is not None or not formats:
+        named = "named" if unknown is None else f"{unknown!r}{nearest(unknown, FORMATS)}"
+        raise InputError(with_valid(f"no format {named}", FORMATS))
+    files: dict[str, bytes] = {}
+    if "html" in formats:
+        files["report.html"] = render_html(report).encode()
+    if "md" in formats:
+        files["report.md"] = render_markdown(report).encode()
+    if "latex" in formats:
+        files["tables.tex"] = render_latex(report).encode()
+    if "csv" in formats:
+        files["scores.csv"] = report.scores.to_csv(index=False).encode()
+        files["comparisons.csv"] = report.comparisons.to_csv(index=False).encode()
+    for name, frame in (("observations", report.observations), ("comparisons", report.comparisons)):
+        buffer = io.BytesIO()
+        frame.to_parquet(buffer, index=False)
+        files[f"{name}.parquet"] = buffer.getvalue()
+    if {"md", "latex"} & set(formats):
+        for figure in report.figures:
+            files |= {f"figures/{figure.key}.{kind}": i for kind, i in figure.images.items()}
+    _replace(out, files)
+    return tuple(out / name for name in files)
+
+
+def answer_text(report: Report) -> str:
+    """Return question, problems and answer as they stand in a terminal."""
+    lines = [report.question, *(f"Warning: {line}" for line in report.problems), *report.sentences]
+    text = "\n".join(textwrap.fill(line, _WIDTH, subsequent_indent="  ") for line in lines)
+    first = report.tables[0]
+    if first.attrs["key"] == "answers":
+        text += f"\n\n{frame_text(first)}"
+    return text
+
+
+def render_html(report: Report) -> str:
+    """Return the page: style, script and figures in it; tables that can be sorted and filtered."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("ablations.report", "."),
+        undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["svg"] = lambda figure: Markup(_inline_svg(figure))
+    return environment.get_template("page.html.j2").render(report=report)
+
+
+def render_markdown(report: Report) -> str:
+    """Return the report as Markdown; figures are in figures/."""
+    lines = [f"# {_markdown(report.question)}", "", f"Study: {_markdown(report.name)}"]
+    for problem in report.problems:
+        lines += ["", f"**Warning:** {_markdown(problem)}"]
+    lines += ["", "## Answer", "", *(f"- {_markdown(line)}" for line in report.sentences)]
+    for figure in report.figures:
+        lines += ["", f"## Figure: {_markdown(figure.title)}", ""]
+        lines += [f"![{_markdown(figure.title)}](figures/{figure.key}.svg)", ""]
+        lines.append(_markdown(figure.caption))
+    for frame in report.tables:
+        shown = frame.map(_markdown).rename(columns=lambda name: _markdown(str(name)))
+        align = ["left" if at < 2 else "right" for at in range(len(frame.columns))]
+        text = shown.to_markdown(index=False, disable_numparse=True, colalign=align)
+        lines += ["", f"## {_markdown(frame.attrs['title'])}", "", text]
+        lines += [line for note in frame.attrs["notes"] for line in ("", f"*{_markdown(note)}*")]
+    lines += ["", "## Notes", "", *(f"- {_markdown(note)}" for note in report.notes)]
+    lines += ["", "## About this run", ""]
+    lines += [f"- {_markdown(name)}: {_markdown(text)}" for name, text in report.facts.items()]
+    return "\n".join(lines) + "\n"
+
+
+def render_latex(report: Report) -> str:
+    r"""Return every table (booktabs, longtable) and figure as LaTeX.
+
+    To use: ``\usepackage{amssymb,booktabs,graphicx,longtable}``, then ``\input{tables.tex}``.
+    """
+    parts = [f"% Tables and figures of the study {_latex(report.name)}."]
+    parts.append("% Needs \\usepackage{amssymb,booktabs,graphicx,longtable}.")
+    for frame in report.tables:
+        title, key = frame.attrs["title"], frame.attrs["key"]
+        shown = frame.map(_latex).rename(columns=lambda name: _latex(str(name)))
+        parts.append(
+            shown.style.hide(axis="index").to_latex(
+                hrules=True,
+                environment="longtable",
+                column_format="l" + "r" * (len(frame.columns) - 1),
+                caption=_latex(f"{title}. {' '.join(frame.attrs['notes'])}"),
+                label=f"tab:{report.name}-{key}",
+            )
+        )
+    for figure in report.figures:
+        parts.append(
+            "\\begin{figure}[htbp]\n  \\centering\n"
+            f"  \\includegraphics[width=\\linewidth]{{figures/{figure.key}.pdf}}\n"
+            f"  \\caption{{{_latex(f'{figure.title}. {figure.caption}')}}}\n"
+            f"  \\label{{fig:{report.name}-{figure.key}}}\n\\end{{figure}}\n"
+        )
+    return "\n".join(parts)
+
+
+_LATEX = {
+    **{sign: f"\\{sign}" for sign in "{}$&#_%"},
+    **{"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"},
+    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''"},
+    **{"[": "{[}", "]": "{]}", "–": "--", "−": "$-$", "×": r"$\times$", "±": r"$\pm$"},
+    **{"▲": r"$\blacktriangle$", "▼": r"$\blacktriangledown$", "▽": r"$\triangledown$"},
+}
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(sign, sign) for sign in " ".join(text.split()))
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"[\\|*_`<#\[]", r"\\\g<0>", " ".join(text.split()))
+
+
+def _inline_svg(figure: Figure) -> str:
+    """Return the SVG element, with ids that no other figure of the page has."""
+    from markupsafe import escape
+
+    text = figure.images["svg"].decode("utf-8")
+    text = text[text.index("<svg") :]
+    text = re.sub(r'\bid="', f'id="{figure.key}-', text)
+    text = re.sub(r'(href="|url\()#', rf"\g<1>#{figure.key}-", text)
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    label = escape(f"{figure.title}. The tables hold the same numbers.")
+    return text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+
+
+def _other(other: Run, run: Run, data: pd.DataFrame) -> tuple[pd.DataFrame, Any]:
+    """Return the scores of another run, which must have the same items and prompts."""
+    if other.path.resolve() == run.path.resolve():
+        raise InputError(f"{other.path} is named twice")
+    models = models_of(other.head)
+    theirs, scores = read_observations(other, models), read_scores(other, models)
+    if not set(theirs["task"]) & set(data["task"]):
+        raise InputError(f"{other.path} has no task in common with {run.path}")
+    ours = data.assign(model=str(run.path))
+    check_same_content(pd.concat([ours, theirs.assign(model=str(other.path))]))
+    return score_frame(theirs, scores, other.study, models), other.study
+
+
+def _emptiness(run: Run) -> str:
+    text = f"{run.path}: none of its {len(run.head.cells)} cells is finished"
+    if run.failures:
+        first = run.failures[0]
+        reason = (first.error.splitlines() or [""])[0]
+        text += f"; {len(run.failures)} failed, the first ({first.label}) with: {reason}"
+    return f"{text}; layerswap run {run.study.name} runs them"
+
+
+def _replace(out: Path, files: Mapping[str, bytes]) -> None:
+    """Write all files to a temporary folder, then move them to their places."""
+    check_place(out / MANIFEST)
+    with told_if_unwritable(out):
+        out.mkdir(parents=True, exist_ok=True)
+        old = _listed(out)
+        with tempfile.TemporaryDirectory(prefix=".report.", dir=out) as fresh:
+            for name, content in files.items():
+                write_bytes(Path(fresh) / name, content)
+            # An interrupted report is removed by the next one.
+            _list(out, [*old, *files])
+            for name in files:
+                (out / name).parent.mkdir(exist_ok=True)
+                (Path(fresh) / name).replace(out / name)
+        for name in old:
+            if name not in files:
+                (out / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # other files are in it
+            (out / "figures").rmdir()
+        _list(out, files)
+
+
+def _list(out: Path, names: Iterable[str]) -> None:
+    write_text(out / MANIFEST, json.dumps(sorted(set(names)), indent=1) + "\n")
+
+
+def _listed(out: Path) -> list[str]:
+    """Return the files of an earlier report, as it listed them; no path out of the folder."""
+    try:
+        found = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    names = found if isinstance(found, list) else []
+    return [name for name in names if isinstance(name, str) and _NAME.fullmatch(name)]

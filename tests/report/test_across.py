@@ -1,0 +1,137 @@
+"""`layerswap compare`: the comparisons table over folders."""
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ablations.cli import main
+from ablations.report.across import compare_models
+from ablations.report.write import make_report
+from ablations.runner.records import Run, load_run, write_run_file
+from ablations.statistics.as_text import points
+from layerswap_method.errors import InputError
+from tests.report.runs import Point, same_model, study_of, write_run
+
+BASELINES = ["base", "task_expert", "soup"]
+TASKS = {"tasks": ["pocket_math_sw", "translate_sw"]}
+
+
+def level(point: Point, task: str) -> float:
+    return {"task_expert": 0.9, "soup": 0.0}.get(point.kind, -0.9)
+
+
+def single(folder: Path, kind: str, *, items: int = 80, tasks: list[str] | None = None) -> Path:
+    """Write a run of one cell, as `layerswap evaluate` does."""
+    evaluate = {"tasks": tasks or TASKS["tasks"]}
+    study = study_of(baseline=[kind], recipe=None, evaluate=evaluate)
+    return write_run(folder, study, level, items=items).path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    study = study_of(baseline=BASELINES, evaluate=TASKS)
+    folder = tmp_path_factory.mktemp("compared")
+    return write_run(folder, study, level, items=80, fidelity=lambda point, _: 1.0)
+
+
+def lines_of(text: str, task: str) -> list[str]:
+    return [line for line in text.splitlines() if f" {task} " in f"{line} "]
+
+
+def test_the_numbers_are_those_of_the_report(run: Run) -> None:
+    report = make_report(run, draw=False)
+    text = " ".join(compare_models([f"{run.path}:layer swap", f"{run.path}:soup"]).split())
+    rows = report.comparisons[report.comparisons["second"] == "soup"].to_dict("records")
+    assert len(rows) == 2
+    for row in rows:
+        interval = f"[{points(row['low'])}, {points(row['high'])}]"
+        assert f"{points(row['difference'])} {interval}" in text
+    assert "math, Swahili, right language" in text
+
+
+def test_models_of_several_cells_are_compared_over_their_pairs(nine_pairs: Run) -> None:
+    names = [f"{nine_pairs.path}:{label}" for label in ("task expert", "base")]
+    text = compare_models(names, ["mgsm_en"])
+    found = re.search(r"mgsm, English +([+-][\d.]+) ", text)
+    assert found is not None
+    data = make_report(nine_pairs, draw=False).observations
+    means = data[data["task"] == "mgsm_en"].groupby("model")["value"].mean()
+    assert float(found[1]) == pytest.approx(100 * (means["task expert"] - means["base"]), abs=0.06)
+
+
+def test_folders_of_single_models(tmp_path: Path) -> None:
+    folders = [single(tmp_path / kind, kind) for kind in BASELINES]
+    result = CliRunner().invoke(main, ["compare", *map(str, folders)])
+    assert result.exit_code == 0, result.output
+    assert max(map(len, result.output.splitlines())) <= 120
+    assert "over 6 primary comparisons" in " ".join(result.output.split())
+    assert "better" in result.output
+    assert "worse" in result.output
+    one = CliRunner().invoke(main, ["compare", *map(str, folders[:2]), "--tasks", "pocket_math_sw"])
+    assert "over 1 primary comparisons" in " ".join(one.output.split())
+
+
+def test_models_of_the_same_weights_are_said_to_be_so(tmp_path: Path) -> None:
+    run = write_run(tmp_path, study_of(baseline=["soup"]), level, items=20)
+    labels = [cell.label for cell in run.cells]
+    run = same_model(run, *labels)
+    assert "same weights" in compare_models([f"{run.path}:{label}" for label in labels])
+
+
+def test_bad_input_is_one_sentence(run: Run, tmp_path: Path) -> None:
+    base, soup = single(tmp_path / "base", "base"), single(tmp_path / "soup", "soup")
+    few = single(tmp_path / "few", "soup", items=40)
+    other = single(tmp_path / "other", "soup", tasks=["pocket_math_en"])
+    cases = [
+        ([base], "two or more models"),
+        ([base, base], "is the same as"),
+        ([base, tmp_path / "nowhere"], "no such folder"),
+        ([base, run.path], "has 4 cells; name one of them"),
+        ([base, f"{run.path}:soop"], "did you mean 'soup'"),
+        ([base, other], "no task in common"),
+        ([base, soup, "--tasks", "pocket_math"], "did you mean"),
+        ([f"{run.path}:soup", f"{run.path}:soup"], "is the same as"),
+    ]
+    for words, why in cases:
+        result = CliRunner().invoke(main, ["compare", *map(str, words)])
+        assert result.exit_code == 2, result.output
+        assert why in " ".join(result.output.split()), result.output
+        assert "Traceback" not in result.output
+    assert "math, Swahili" in compare_models([str(base), str(few)])  # over the items of both
+
+
+def test_other_prompts_and_other_protocols_are_refused(tmp_path: Path) -> None:
+    base, soup = single(tmp_path / "base", "base"), single(tmp_path / "soup", "soup")
+    for file in soup.glob("records/*/samples.jsonl"):
+        text = file.read_text(encoding="utf-8")
+        file.write_text(text.replace('"prompt_hash":"p3"', '"prompt_hash":"other"'), "utf-8")
+    with pytest.raises(InputError, match=r"different items or prompts of pocket_math_sw.*item 3"):
+        compare_models([str(base), str(soup)])
+    run = load_run(soup)
+    options = run.study.evaluate.options.model_copy(update={"dtype": "float16"})
+    evaluate = run.study.evaluate.model_copy(update={"options": options})
+    study = run.study.model_copy(update={"evaluate": evaluate})
+    write_run_file(soup, run.head.model_copy(update={"study": study}))
+    with pytest.raises(InputError, match=r"--dtype is .* float16"):
+        compare_models([str(base), str(soup)])
+
+
+def test_models_without_an_item_in_common(tmp_path: Path) -> None:
+    base, soup = single(tmp_path / "base", "base"), single(tmp_path / "soup", "soup")
+    for file in soup.glob("records/*/samples.jsonl"):
+        text = file.read_text(encoding="utf-8")
+        file.write_text(re.sub(r'"doc_id":', '"doc_id":999', text), "utf-8")
+    with pytest.raises(InputError, match="have no item of pocket_math_sw in common"):
+        compare_models([str(base), str(soup)])
+
+
+def test_a_broken_evaluation_is_a_warning(tmp_path: Path) -> None:
+    study = study_of(baseline=["base"], recipe=None)
+    broken = write_run(tmp_path / "broken", study, lambda _, __: -99.0, items=20).path
+    whole = write_run(
+        tmp_path / "whole", study_of(baseline=["soup"], recipe=None), level, items=20
+    ).path
+    text = compare_models([str(broken), str(whole)])
+    assert text.startswith(f"Warning: {broken}: pocket_math_sw: every answer is wrong")

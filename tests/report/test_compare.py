@@ -1,0 +1,411 @@
+"""Comparisons of made-up runs: known answers, and nothing that the study asks is left out."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import sacrebleu
+from scipy import stats
+
+from ablations.report.compare import (
+    BETTER,
+    NO_RESULT,
+    ONE_MODEL,
+    SAME,
+    UNCLEAR,
+    WORSE,
+    comparisons,
+    pairs_above,
+    with_verdicts,
+)
+from ablations.report.compare import matrix_of as matrix
+from ablations.report.observations import read_observations, read_scores, shown_scores
+from ablations.runner.records import Run, load_run, write_run_file
+from ablations.statistics.intervals import holm
+from ablations.study.labels import models_of
+from layerswap_method.errors import InputError
+from tests.report.runs import NINE_PAIRS, Point, same_model, study_of, write_run
+
+TASK = "pocket_math_sw"
+BASELINES = ["base", "task_expert", "language_expert", "soup"]
+
+
+def compared(run: Run) -> pd.DataFrame:
+    models = models_of(run.head)
+    return comparisons(read_observations(run), read_scores(run), run.study, models)
+
+
+def one(frame: pd.DataFrame, **where: object) -> dict[str, Any]:
+    for name, value in where.items():
+        frame = frame[frame[name] == value]
+    (row,) = frame.to_dict("records")
+    return row
+
+
+def answers(run: Run, label: str, task: str) -> list[Any]:
+    """Return the values of a cell, straight from its file of samples."""
+    cell = next(cell for cell in run.cells if cell.label == label)
+    path = run.path / "records" / cell.records[task] / "samples.jsonl"
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    return [next(iter(line["values"].values())) for line in lines]
+
+
+def level(point: Point, task: str) -> float:
+    return {"base": -1.5, "task_expert": -0.6, "language_expert": -1.2}.get(point.kind, 0.0)
+
+
+def test_two_single_cells_have_the_exact_test(tmp_path: Path) -> None:
+    run = write_run(tmp_path, study_of(baseline=BASELINES), level, items=120)
+    frame = compared(run)
+    for kind in BASELINES:
+        other = answers(run, next(c.label for c in run.cells if c.kind == kind), TASK)
+        own = answers(run, next(c.label for c in run.cells if c.kind == "recipe"), TASK)
+        row = one(frame, task=TASK, second=kind.replace("_", " "))
+        won = sum(a > b for a, b in zip(own, other, strict=True))
+        lost = sum(a < b for a, b in zip(own, other, strict=True))
+        assert row["difference"] == pytest.approx((won - lost) / 120)
+        assert row["p"] == pytest.approx(stats.binomtest(won, won + lost).pvalue)
+        assert row["low"] < row["difference"] < row["high"]
+        assert (row["items"], row["cells"]) == (120, 2)
+
+
+def test_pairs_of_experts_are_averaged_over_the_same_items(nine_pairs: Run) -> None:
+    frame = compared(nine_pairs)
+    labels = {c.label: c for c in nine_pairs.cells}
+    settings = nine_pairs.study.settings()
+    for setting, kind in itertools.product(settings, ("task_expert", "language_expert")):
+        own, theirs = [], []
+        for label, cell in labels.items():
+            if cell.kind != "recipe" or cell.language != "te" or cell.values != setting:
+                continue
+            own.append(answers(nine_pairs, label, "mgsm_te"))
+            role = kind.removesuffix("_expert")
+            alone = next(
+                other.label
+                for other in labels.values()
+                if other.kind == kind and other.experts[role] == cell.experts[role]
+            )
+            theirs.append(answers(nine_pairs, alone, "mgsm_te"))
+        first = f"layer swap t_b={setting['bottom_transition']} t_u={setting['top_transition']}"
+        row = one(frame, task="mgsm_te", language="te", first=first, second=kind.replace("_", " "))
+        assert len(own) == 9
+        assert row["difference"] == pytest.approx(np.mean(own) - np.mean(theirs))
+        assert row["cells"] == 9 + 3
+        # One method: p and interval agree.
+        assert (row["p"] < 0.05) == (not row["low"] <= 0 <= row["high"])
+
+
+def test_a_failed_cell_leaves_its_pair_out(nine_pairs: Run) -> None:
+    row = one(
+        compared(nine_pairs),
+        task="mgsm_sw",
+        first="layer swap t_b=0 t_u=0",
+        second="soup",
+        language="sw",
+    )
+    assert row["cells"] == 8 + 8
+    own = [
+        (answers(nine_pairs, c.label, "mgsm_sw"), c.experts)
+        for c in nine_pairs.cells
+        if c.kind == "recipe" and c.language == "sw" and c.values["top_transition"] == 0
+    ]
+    soups = {
+        (c.experts["task"], c.experts["language"]): answers(nine_pairs, c.label, "mgsm_sw")
+        for c in nine_pairs.cells
+        if c.kind == "soup" and c.language == "sw"
+    }
+    differences = [
+        np.mean(values) - np.mean(soups[experts["task"], experts["language"]])
+        for values, experts in own
+        if (experts["task"], experts["language"]) in soups
+    ]
+    assert row["difference"] == pytest.approx(np.mean(differences))
+
+
+def test_bleu_is_that_of_sacrebleu(nine_pairs: Run) -> None:
+    data, scores = read_observations(nine_pairs), read_scores(nine_pairs)
+    shown = shown_scores(scores, None).loc["translate_sw"]
+    means = matrix(data, shown).cells.assign(score=matrix(data, shown).values.mean(axis=1))
+    cells = {cell.label: cell for cell in nine_pairs.cells if cell.kind == "recipe"}
+    for cell in list(cells.values())[:3]:
+        pairs = answers(nine_pairs, cell.label, "translate_sw")
+        gold, text = zip(*pairs, strict=True)
+        own = means[
+            (means["task_expert"] == cell.experts["task"])
+            & (means["language_expert"] == cell.experts["language"])
+            & (means["weights"] == cell.weights_key)
+        ]
+        expected = sacrebleu.corpus_bleu(list(text), [list(gold)], force=True).score / 100
+        assert own["score"].tolist() == pytest.approx([expected])
+
+
+def test_the_order_of_experts_in_the_file_is_of_no_matter(tmp_path: Path) -> None:
+    """Experts of two settings are no pairs: the first seed of one is not the other's first."""
+    names = [f"lora_{i}" for i in range(3)]
+
+    def ability(point: Point, task: str) -> float:
+        return {"math_1": 0.9, "math_2": 0.0, "math_3": -0.9}.get(point.experts["task"], 0.3)
+
+    team = {"experts.task": ("math_1", "math_2", "math_3")}
+    study = study_of(vary=[team, {"experts.task": tuple(names)}], experts={"language": ["swahili"]})
+    run = write_run(tmp_path, study, ability, items=200)
+    turned = {"experts.task": tuple(names[::-1])}
+    cells = tuple(
+        cell if cell.values == team else cell.model_copy(update={"values": turned})
+        for cell in run.head.cells
+    )
+    study = run.study.model_copy(update={"vary": (team, turned)})
+    write_run_file(tmp_path, run.head.model_copy(update={"study": study, "cells": cells}))
+    rows = [one(compared(each), task=TASK) for each in (run, load_run(tmp_path))]
+    for name in ("difference", "low", "high", "p"):
+        assert rows[0][name] == pytest.approx(rows[1][name])
+    assert rows[0]["family"] == "primary"
+
+
+def test_every_primary_comparison_is_there_and_corrected_with_the_others(tmp_path: Path) -> None:
+    codes = ["sw", "te", "bn", "ja", "de", "fr"]
+    study = study_of(
+        experts={"task": ["math"], "language": {code: [f"{code}_1"] for code in codes}},
+        baseline=["soup", "task_expert", "language_expert"],
+        evaluate={"languages": {code: [f"mgsm_{code}"] for code in codes}, "tasks": ["mgsm_en"]},
+    )
+    frame = compared(write_run(tmp_path, study, level, items=60))
+    primary = frame[frame["family"] == "primary"]
+    assert set(zip(primary["task"], primary["second"], strict=True)) == {
+        (f"mgsm_{code}", rival)
+        for code in codes
+        for rival in ("soup", "task expert", "language expert")
+    }
+    assert frame["family"].tolist() == sorted(frame["family"], reverse=True)
+    assert primary["p_holm"].tolist() == pytest.approx(holm(primary["p"].tolist()))
+    assert frame[frame["family"] == ""]["p_holm"].isna().all()
+    over = frame[frame["clusters"] == 6]
+    assert set(over["second"]) == {"soup", "task expert", "language expert"}
+    for row in over.to_dict("records"):
+        parts = primary[primary["second"] == row["second"]]["difference"]
+        expected = stats.ttest_1samp(parts, 0)
+        assert row["p"] == pytest.approx(expected.pvalue)
+        low, high = expected.confidence_interval(0.95)
+        assert (row["low"], row["high"]) == pytest.approx((low, high))
+
+
+def test_the_best_of_several_settings_is_all_of_them(tmp_path: Path) -> None:
+    vary = [{"bottom_layers": b, "top_layers": 1} for b in (0, 1, 2)]
+    for primary, number in (
+        ({}, 3 * 3),
+        ({"setting": vary[1]}, 3),
+        ({"against": ["soup"]}, 3),
+        ({"against": ["first_setting"]}, 2),
+        ({"contrasts": [[2, 1], [3, 2]]}, 2),
+        ({"against": ["soup"], "tasks": [TASK, "pocket_math_en"]}, 6),
+    ):
+        study = study_of(vary=vary, baseline=BASELINES, report={"primary": primary})
+        run = write_run(tmp_path / str(len(list(tmp_path.iterdir()))), study, level, items=30)
+        frame = compared(run)
+        assert (frame["family"] == "primary").sum() == number, primary
+    contrasts = [(r["first"], r["second"]) for r in frame.head(2).to_dict("records")]
+    assert contrasts[0] == ("layer swap b=0 u=1", "soup")
+
+
+def test_settings_in_a_grid_are_compared_where_they_differ_in_nothing_else(tmp_path: Path) -> None:
+    vary = {"bottom_layers": [0, 1], "bottom_transition": [0, 1, 2]}
+
+    def ability(point: Point, task: str) -> float:
+        return 0.6 * point.values["bottom_layers"] + 0.1 * point.values["bottom_transition"]
+
+    run = write_run(tmp_path, study_of(vary=vary), ability, items=150)
+    row = one(compared(run), task=TASK, first="b=1")
+    by_setting = {
+        tuple(cell.values.values()): np.mean(answers(run, cell.label, TASK)) for cell in run.cells
+    }
+    expected = [by_setting[1, zone] - by_setting[0, zone] for zone in (0, 1, 2)]
+    assert row["difference"] == pytest.approx(np.mean(expected))
+    assert (row["second"], row["cells"]) == ("b=0", 6)
+
+
+def test_seeds_of_a_setting_are_drawn_and_count_as_an_axis(placements: Run) -> None:
+    frame = compared(placements)
+    row = one(frame, first="layer swap random", second="soup", task=TASK)
+    own = [
+        np.mean(answers(placements, cell.label, TASK))
+        for cell in placements.cells
+        if cell.values.get("placement") == "random"
+    ]
+    soup = next(c.label for c in placements.cells if c.kind == "soup")
+    assert len(own) == 2
+    assert row["difference"] == pytest.approx(
+        np.mean(own) - np.mean(answers(placements, soup, TASK))
+    )
+
+
+def test_baselines_of_several_teams_are_compared_with_their_own_merges(tmp_path: Path) -> None:
+    vary = [
+        {"experts.task": [f"math_{n}" for n in (1, 2)]},
+        {"experts.task": [f"hot_{n}" for n in (1, 2)]},
+    ]
+    study = study_of(vary=vary, experts={"language": ["swahili"]}, baseline=["soup", "task_expert"])
+    frame = compared(write_run(tmp_path, study, level, items=40))
+    pairs = set(zip(frame["first"], frame["second"], strict=True))
+    assert pairs == {
+        *(
+            (f"layer swap task={team}_1-2", f"{kind} {team}_1-2")
+            for team in ("math", "hot")
+            for kind in ("soup", "task expert")
+        ),
+        ("layer swap task=hot_1-2", "layer swap task=math_1-2"),
+    }
+
+
+def test_over_bases_the_number_of_bases_counts(tmp_path: Path) -> None:
+    bases = range(4)
+    vary = [
+        {"experts.base": f"base_{n}", "experts.task": f"math_{n}", "experts.language": f"swa_{n}"}
+        for n in bases
+    ]
+    study = study_of(vary=vary, experts={}, baseline=["soup"], evaluate={"tasks": [TASK]})
+    frame = compared(write_run(tmp_path, study, level, items=80))
+    own = frame[frame["second"].str.startswith("soup math")]["difference"]
+    assert len(own) == 4
+    row = one(frame, clusters=4)
+    assert row["second"] == "soup, mean of 4 bases"
+    assert row["p"] == pytest.approx(stats.ttest_1samp(own, 0).pvalue)
+
+
+def test_models_of_the_same_weights_are_not_tested(tmp_path: Path) -> None:
+    run = write_run(tmp_path, study_of(baseline=["soup"]), level, items=20)
+    cells = [cell.label for cell in run.cells]
+    frame = compared(same_model(run, cells[0], cells[1]))
+    row = one(frame, task=TASK)
+    assert (row["verdict"], row["difference"]) == (ONE_MODEL, 0.0)
+    assert pd.isna(row["p"])
+    assert pd.isna(row["p_holm"])
+
+
+def test_settings_of_the_same_weights_are_one_hypothesis(tmp_path: Path) -> None:
+    vary = [{"bottom_layers": b, "top_layers": 1} for b in (0, 1, 2)]
+    study = study_of(vary=vary, baseline=["soup"])
+    run = write_run(tmp_path, study, level, items=20)
+    labels = [cell.label for cell in run.cells if cell.kind == "recipe"]
+    run = same_model(run, labels[0], labels[1])
+    models = models_of(run.head)
+    assert [m.label for m in models if m.kind == "recipe"] == [
+        "layer swap b=0 u=1",
+        "layer swap b=2 u=1",
+    ]
+    assert [dict(same) for same in models[1].same] == [vary[1]]
+    assert (compared(run)["family"] == "primary").sum() == 2
+
+
+def test_a_merge_that_takes_nothing_of_an_expert_is_one_model_with_all(tmp_path: Path) -> None:
+    study = study_of(experts={"task": ["joint_1", "joint_2"], "language": ["s_1", "s_2", "s_3"]})
+    run = write_run(tmp_path, study, level, items=20)
+    for task in ("joint_1", "joint_2"):
+        cells = [c.label for c in run.cells if c.experts["task"] == task]
+        for other in cells[1:]:
+            run = same_model(run, cells[0], other)
+    data = read_observations(run)
+    assert set(data["language_expert"]) == {""}
+    assert set(data["task_expert"]) == {"joint_1", "joint_2"}
+    assert len(data) == 2 * 2 * 20
+
+
+def test_a_primary_comparison_without_a_result_stays(tmp_path: Path) -> None:
+    study = study_of(baseline=["soup", "task_expert"])
+    labels = {"soup math swahili"}
+    run = write_run(tmp_path, study, level, items=20, unrun=frozenset(labels))
+    row = one(compared(run), second="soup", task=TASK)
+    assert (row["family"], row["verdict"]) == ("primary", NO_RESULT)
+
+
+@pytest.mark.parametrize(
+    ("difference", "p", "p_margin", "higher", "verdict"),
+    [
+        (0.05, 0.01, 0.9, True, BETTER),
+        (0.05, 0.01, 0.9, False, WORSE),
+        (-0.05, 0.01, 0.9, True, WORSE),
+        (0.001, 0.6, 0.01, True, SAME),
+        (0.001, 0.6, 0.2, True, UNCLEAR),
+        (0.001, 0.01, 0.001, True, BETTER),
+        (0.0, np.nan, np.nan, True, ONE_MODEL),
+        (np.nan, np.nan, np.nan, True, NO_RESULT),
+    ],
+)
+def test_verdicts(difference: float, p: float, p_margin: float, higher: bool, verdict: str) -> None:
+    row = {"difference": difference, "p": p, "p_margin": p_margin, "higher_is_better": higher}
+    for family in ("primary", ""):
+        frame = with_verdicts(pd.DataFrame([{**row, "family": family}]))
+        assert frame["verdict"].tolist() == [verdict]
+
+
+def test_a_correction_turns_evidence_into_none() -> None:
+    rows = [{"p": 0.03, "p_margin": 0.03, "difference": 0.1, "higher_is_better": True}] * 2
+    primary = with_verdicts(pd.DataFrame(rows).assign(family="primary"))
+    assert primary["verdict"].tolist() == [UNCLEAR, UNCLEAR]
+    assert with_verdicts(pd.DataFrame(rows).assign(family=""))["verdict"].tolist() == [BETTER] * 2
+
+
+def test_the_margin_is_the_studys(tmp_path: Path) -> None:
+    def alike(point: Point, task: str) -> float:
+        return 4.5
+
+    for margin, verdict in ((30.0, SAME), (0.1, UNCLEAR)):
+        study = study_of(baseline=["soup"], report={"margin": margin})
+        run = write_run(tmp_path / str(margin), study, alike, items=60)
+        assert one(compared(run), task=TASK)["verdict"] == verdict
+
+
+def test_pairs_above_both_of_their_own_experts(nine_pairs: Run) -> None:
+    data, scores = read_observations(nine_pairs), read_scores(nine_pairs)
+    models = models_of(nine_pairs.head)
+    model = next(model for model in models if model.kind == "recipe")
+    shown = shown_scores(scores, None).loc["mgsm_te"]
+    found = pairs_above(matrix(data, shown), model, models, "te")
+    assert found is not None
+    mean = {
+        cell.label: np.mean(answers(nine_pairs, cell.label, "mgsm_te"))
+        for cell in nine_pairs.cells
+        if "mgsm_te" in cell.records
+    }
+    above, own = 0, []
+    for cell in nine_pairs.cells:
+        if cell.label not in model.cells or cell.language != "te":
+            continue
+        alone = [
+            mean[f"task_expert {cell.experts['task']}"],
+            mean[f"language_expert {cell.experts['language']}"],
+        ]
+        own.append(mean[cell.label])
+        above += mean[cell.label] > max(alone)
+    assert found == {"pairs": 9, "above": above, "min": min(own), "max": max(own)}
+    soup = next(model for model in models if model.kind == "soup")
+    assert pairs_above(matrix(data, shown), model, [soup], "te") is None
+
+
+def test_a_task_that_is_not_there_is_named_with_the_nearest(tmp_path: Path) -> None:
+    study = study_of(baseline=["soup"], report={"primary": {"tasks": ["pocket_math_swa"]}})
+    run = write_run(tmp_path, study, level, items=10)
+    with pytest.raises(InputError, match=r"pocket_math_swa.*did you mean.*pocket_math_sw"):
+        compared(run)
+
+
+def test_scaled_counts_name_the_models(tmp_path: Path) -> None:
+    """Counts of 32 layers on a model of 8; two settings come to one."""
+    counts = [{"bottom_layers": b, "top_layers": u} for b, u in ((0, 0), (3, 1), (4, 1), (6, 2))]
+    run = write_run(tmp_path, study_of(vary=counts), level, items=20)
+    study = run.study.model_copy(update={"reference_layers": 32})
+    head = run.head.model_copy(update={"study": study})
+    write_run_file(tmp_path, head)
+    labels = [model.label for model in models_of(head)]
+    assert labels == ["layer swap b=0 u=0", "layer swap b=1 u=0", "layer swap b=2 u=1"]
+
+
+def test_languages_of_experts_are_not_mixed(nine_pairs: Run) -> None:
+    frame = compared(nine_pairs)
+    english = frame[(frame["task"] == "mgsm_en") & (frame["second"] == "task expert")]
+    assert set(english["language"]) == {"sw", "te"}
+    assert set(frame[frame["task"] == "mgsm_te"]["language"]) == {"te"}
+    assert len(NINE_PAIRS["language"]) == 2

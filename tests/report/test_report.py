@@ -1,0 +1,389 @@
+"""The report of a run: its sentences, tables and files, and the command that writes it."""
+
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from ablations.cli import main
+from ablations.paper.published import published_tables
+from ablations.report.compare import BETTER, ONE_MODEL, SAME, UNCLEAR, WORSE
+from ablations.report.observations import OBSERVATIONS, checked
+from ablations.report.sentences import answer
+from ablations.report.write import (
+    FORMATS,
+    MANIFEST,
+    Report,
+    answer_text,
+    make_report,
+    render_html,
+    render_latex,
+    render_markdown,
+    write_report,
+)
+from ablations.runner.records import Run
+from ablations.study.labels import cell_names, merge_note, task_name
+from layerswap_method.errors import InputError, LayerSwapError
+from tests.report.runs import Point, study_of, write_run
+
+BASELINES = ["base", "task_expert", "language_expert", "soup"]
+CODES = ("es", "fr", "de", "sw")
+
+
+def level(point: Point, task: str) -> float:
+    return {"base": -1.5, "task_expert": -0.6, "language_expert": -1.2}.get(point.kind, 0.2)
+
+
+def table(report: Report, key: str) -> pd.DataFrame:
+    (found,) = (each for each in report.tables if each.attrs["key"] == key)
+    return found
+
+
+@pytest.fixture(scope="module")
+def one_pair(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    study = study_of(baseline=BASELINES)
+    return write_run(tmp_path_factory.mktemp("one") / "run", study, level, items=300)
+
+
+@pytest.fixture(scope="module")
+def languages(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    teams = {code: [f"{code}_{n}" for n in (1, 2, 3)] for code in CODES}
+    study = study_of(
+        experts={"task": ["math_1", "math_2", "math_3"], "language": teams},
+        baseline=[*BASELINES, "weighted_soup"],
+        evaluate={"tasks": ["mgsm_en"], "languages": {c: [f"mgsm_{c}"] for c in CODES}},
+        report={
+            "tables": ["pairs", "overview", "benchmarks"],
+            "floors": {"mgsm_sw": {"name": "the last number", "value": 0.9}},
+        },
+    )
+    return write_run(tmp_path_factory.mktemp("languages"), study, level, items=40)
+
+
+def test_few_answers_are_sentences(one_pair: Run) -> None:
+    report = make_report(one_pair, draw=False)
+    rows = {row["second"]: row for row in report.comparisons.to_dict("records")[:3]}
+    assert {row["family"] for row in rows.values()} == {"primary"}
+    assert report.tables[0].attrs["key"] == "scores"
+    text = answer_text(report)
+    for name, row in rows.items():
+        assert name in text
+        assert f"{100 * row['difference']:+.1f}" in text
+    assert rows["language expert"]["verdict"] == BETTER
+    assert "beats both experts" in text
+    assert max(map(len, text.splitlines())) <= 100
+    assert "intervals are over items" in text  # one training run of each
+
+
+def test_many_answers_are_one_sentence_and_a_table_that_has_all(languages: Run) -> None:
+    report = make_report(languages, draw=False)
+    primary = report.comparisons[report.comparisons["family"] == "primary"]
+    assert len(primary) == 3 * 4
+    shown = table(report, "answers")
+    assert list(shown["contrast"]) == [
+        f"layer swap − {rival}" for rival in ("soup", "task expert", "language expert")
+    ]
+    numbers = [f"{100 * d:+.1f} [" for d in primary["difference"]]
+    page, markdown, text = render_html(report), render_markdown(report), answer_text(report)
+    for number in numbers:
+        assert any(number in cell for cell in shown.to_numpy().ravel())
+        assert number in page
+        assert number in text
+        assert number.replace("[", "\\[") in markdown
+    words = {BETTER: "better", WORSE: "worse", UNCLEAR: "unclear"}
+    counts = primary[primary["rival"] == "soup"]["verdict"].value_counts()
+    told = ", ".join(f"{counts[key]} {words[key]}" for key in words if key in counts)
+    text = " ".join(text.split())
+    assert f"against the soup {told}" in text
+    both = primary[primary["rival"] == "better_expert"]
+    beaten = (both.groupby("task")["verdict"].agg(set) == {BETTER}).sum()
+    assert (f"against both experts {beaten} better" in text) == (beaten > 0)
+    assert "Over 4 languages, layer swap minus soup" in text
+    assert re.search(r"\d of 9 pairs", text)
+
+
+def test_every_sentence_is_short(one_pair: Run, languages: Run, nine_pairs: Run) -> None:
+    lines = [
+        sentence
+        for run in (one_pair, languages, nine_pairs)
+        for sentence in make_report(run, draw=False).sentences
+    ]
+    assert len(lines) > 10
+    for line in lines:
+        assert len(re.sub(r"\[[^]]*\]", "", line).split()) <= 26, line
+
+
+@pytest.mark.parametrize("verdict", [BETTER, WORSE, SAME, UNCLEAR, ONE_MODEL])
+def test_no_difference_is_claimed_only_inside_the_margin(verdict: str) -> None:
+    row = {
+        **{"first": "swap", "second": "soup", "task": "mgsm_sw", "language": "sw"},
+        **{"difference": 0.011, "low": -0.03, "high": 0.052, "p": 0.4, "p_holm": 0.8},
+        **{"verdict": verdict, "family": "primary"},
+    }
+    if verdict == ONE_MODEL:
+        row |= {"p": float("nan"), "low": float("nan")}
+    text = answer(row, pd.DataFrame([row]), 2.0)
+    assert ("no relevant difference" in text) == (verdict == SAME)
+    assert ("±2" in text) == (verdict == SAME)
+    assert ("5.2 points are possible" in text) == (verdict == UNCLEAR)
+    assert not re.search(r"\b(level|equal|as good|keeps)\b", text)
+
+
+def test_scores_below_a_floor_are_marked_and_said_first(languages: Run) -> None:
+    report = make_report(languages, draw=False)
+    assert "the last number: 90.0" in report.sentences[0]
+    scores = table(report, "scores").set_index("model")
+    assert all("▽" in text for text in scores["mgsm, Swahili, exact match"])
+    assert not any("▽" in text for text in scores["mgsm, Spanish, exact match"])
+
+
+def test_scores_are_means_over_pairs(languages: Run) -> None:
+    report = make_report(languages, draw=False)
+    data = report.observations
+    for kind, label in (("recipe", "layer swap"), ("task_expert", "task expert")):
+        own = data[(data["kind"] == kind) & (data["task"] == "mgsm_fr")]
+        shown = table(report, "scores").set_index("model")["mgsm, French, exact match"][label]
+        assert shown.split()[0] == f"{100 * own['value'].mean():.1f}"
+        low, high = map(float, re.findall(r"[\d.]+", shown.partition("[")[2]))
+        assert low < 100 * own["value"].mean() < high
+
+
+def test_the_layouts_of_the_paper_have_its_numbers_after_them(languages: Run) -> None:
+    report = make_report(languages, draw=False)
+    keys = [each.attrs["key"] for each in report.tables]
+    for key in ("pairs", "overview", "benchmarks"):
+        assert keys.index(f"published-{key}") == keys.index(key) + 1
+        published = table(report, f"published-{key}")
+        rows = published_tables()["tables"][key]["rows"]
+        assert list(published.iloc[:, 0]) == [row["name"] for row in rows]
+    overview = table(report, "overview").set_index("over pairs")
+    assert {"layer swap", "soup", "weighted soup"} <= set(overview.columns)
+    swap = overview["layer swap"]
+    ends = [float(swap[f"mgsm, French, exact match {end}"]) for end in ("min", "avg", "max")]
+    assert ends == sorted(ends)
+    means = [float(swap[name]) for name in overview.index if name.endswith(" avg")]
+    whole = float(swap["all 5 exact_match tasks avg"])
+    assert min(means) <= whole <= max(means)
+    assert float(table(report, "pairs").set_index("over pairs")["soup"].iloc[0]) > 0
+
+
+def test_the_layout_of_table_6_is_over_runs(one_pair: Run, tmp_path: Path) -> None:
+    models = [{"model": f"math_{n}", "parameters": {"role": "task"}} for n in (1, 2)]
+    models += [{"model": "swahili", "parameters": {"role": "language"}}]
+    recipe = {"merge_method": "layer_swap", "models": models}
+    study = study_of(name="soups", recipe=recipe, experts={"task": ["math"], "language": ["s"]})
+    soups = write_run(tmp_path / "soups", study, level, items=300)
+    report = make_report(one_pair, [soups], draw=False)
+    shown = table(report, "souping")
+    assert "soup, pairwise" in shown.columns
+    assert "swap, soup of 2 task experts × language expert" in shown.columns
+    other = write_run(tmp_path / "other", study_of(evaluate={"tasks": ["x_sw"]}), level, items=20)
+    with pytest.raises(InputError, match="no task in common"):
+        make_report(one_pair, [other], draw=False)
+    with pytest.raises(InputError, match="named twice"):
+        make_report(one_pair, [one_pair], draw=False)
+
+
+def test_what_failed_or_is_missing_is_said_and_shown(nine_pairs: Run, grid: Run) -> None:
+    report = make_report(nine_pairs, draw=False)
+    failed, preliminary = report.problems
+    assert "engine died" in failed
+    assert preliminary == "Preliminary: 3 of 166 results (a task of a cell) are missing."
+    cells = table(report, "cells")
+    assert (cells["state"].str.startswith("failed: engine died")).sum() == 1
+    assert "(8 of 9 cells)" in " ".join(table(report, "scores").to_numpy().ravel())
+    assert any("b=2 u=0" in text for text in table(make_report(grid), "cells")["cell"])
+
+
+def test_an_unfinished_run_has_a_report_once_one_cell_is_finished(tmp_path: Path) -> None:
+    study = study_of(baseline=BASELINES, report={"facts": ["experts.task.norm"]})
+    labels = ["task_expert math", "language_expert swahili", "soup math swahili", "math+swahili"]
+    run = write_run(tmp_path / "a", study, level, items=10, unrun=frozenset(labels))
+    report = make_report(run)
+    assert list(report.comparisons["verdict"]) == ["no result"] * 3
+    assert report.figures == []
+    run = write_run(tmp_path / "b", study, level, items=10, unrun=frozenset([*labels, "base base"]))
+    unrun = frozenset(cell.label for cell in run.head.cells)
+    with pytest.raises(InputError, match="none of its 5 cells is finished"):
+        make_report(write_run(tmp_path / "c", study, level, items=10, unrun=unrun))
+
+
+def test_a_task_without_values_of_items_has_scores_and_no_comparison(tmp_path: Path) -> None:
+    study = study_of(baseline=["soup"], evaluate={"tasks": ["perplexity_sw"]})
+    report = make_report(write_run(tmp_path, study, level, items=10))
+    assert "3.000" in " ".join(table(report, "scores").to_numpy().ravel())
+    assert report.comparisons["verdict"].tolist() == ["no result"]
+    assert report.observations.empty
+
+
+def test_the_experts_of_a_study_without_a_merge_are_compared_with_the_base(tmp_path: Path) -> None:
+    study = study_of(
+        recipe=None,
+        experts={"task": ["fusion_1", "fusion_2", "prefix_1"]},
+        baseline=["base", "task_expert"],
+    )
+    report = make_report(write_run(tmp_path, study, level, items=40), draw=False)
+    firsts = report.comparisons[report.comparisons["family"] == "primary"]["first"]
+    assert list(firsts) == ["task expert fusion_1-2", "task expert prefix_1"]
+
+
+def test_figures_are_drawn_from_the_frames(grid: Run, languages: Run, tmp_path: Path) -> None:
+    keys = [figure.key for figure in make_report(languages).figures]
+    assert keys == ["planned"]
+    vary = {"bottom_layers": [0, 1, 2], "top_layers": [0, 1, 2]}
+    run = write_run(tmp_path / "map", study_of(vary=vary, baseline=["soup"]), level, items=20)
+    keys = [figure.key for figure in make_report(run).figures]
+    assert keys[0] == "map"
+    counts = [{"bottom_layers": b, "top_layers": b} for b in (0, 1, 2)]
+    run = write_run(tmp_path / "lines", study_of(vary=counts, baseline=["soup"]), level, items=20)
+    figures = make_report(run).figures
+    assert [figure.key for figure in figures] == [
+        "planned",
+        "lines-layers-from-the-language-expert",
+    ]
+    for figure in figures:
+        assert set(figure.images) == {"svg", "png", "pdf"}
+        assert figure.images["png"].startswith(b"\x89PNG")
+    assert make_report(run).figures == figures  # the same bytes
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Report:
+    study = study_of(baseline=["soup"], question="Is <b>a</b> & 5 % of $x_1$ | y?")
+    return make_report(write_run(tmp_path / "odd", study, level, items=20))
+
+
+def test_what_has_a_meaning_in_a_format_is_escaped(odd: Report) -> None:
+    page = render_html(odd)
+    assert "&lt;b&gt;a&lt;/b&gt; &amp; 5 %" in page
+    assert "<b>a" not in page
+    assert r"# Is \<b>a\</b> & 5 % of $x\_1$ \| y?" in render_markdown(odd)
+    latex = render_latex(odd)
+    assert r"exact match" in latex
+    assert not re.search(r"(?<!\\)[%&_#](?!.*(\\\\|$))", "".join(odd.sentences))
+
+
+def test_latex_tables_are_booktabs(odd: Report) -> None:
+    text = render_latex(odd)
+    assert text.count(r"\toprule") >= 3
+    assert text.count(r"\begin{longtable}") == text.count(r"\end{longtable}") == len(odd.tables)
+    for line in text.splitlines():
+        if line.rstrip().endswith(r"\\") and "&" in line:
+            assert not re.search(r"(?<!\\)[_%#]", line), line
+
+
+def test_markdown_tables_have_a_cell_for_each_column(languages: Run) -> None:
+    report = make_report(languages, draw=False)
+    rows = [line for line in render_markdown(report).splitlines() if line.startswith("|")]
+    assert len(rows) == sum(len(each) + 2 for each in report.tables)
+    for row in rows:
+        assert len(re.findall(r"(?<!\\)\|", row)) > 2
+
+
+def test_the_frames_can_be_opened_and_give_the_report_again(languages: Run, tmp_path: Path) -> None:
+    report = make_report(languages, draw=False)
+    write_report(report, ["csv"], tmp_path)
+    data = pd.read_parquet(tmp_path / "observations.parquet")
+    assert list(data.columns) == list(OBSERVATIONS)
+    pd.testing.assert_frame_equal(checked(data), report.observations)
+    frame = pd.read_parquet(tmp_path / "comparisons.parquet")
+    pd.testing.assert_frame_equal(frame, report.comparisons)
+    scores = pd.read_csv(tmp_path / "scores.csv")
+    named = set(frame["first"]) - {"layer swap, mean"}
+    assert named <= set(scores["model"])  # the files can be joined
+    with pytest.raises(InputError, match="lack the column value"):
+        checked(data.drop(columns="value"))
+    with pytest.raises(InputError, match="stands twice"):
+        checked(pd.concat([data, data.head(1)]))
+
+
+def test_files_of_an_earlier_report_go_and_others_stay(one_pair: Run, tmp_path: Path) -> None:
+    report = make_report(one_pair)
+    write_report(report, FORMATS, tmp_path)
+    (tmp_path / "mine.txt").write_text("x")
+    figures = sorted(path.name for path in (tmp_path / "figures").iterdir())
+    assert "planned.svg" in figures
+    files = write_report(report, ["csv"], tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *(path.name for path in files),
+        *("mine.txt", MANIFEST),
+    }
+    listed = json.loads((tmp_path / MANIFEST).read_text())
+    assert sorted(listed) == sorted(path.name for path in files)
+    (tmp_path / "blocked").write_text("a file")
+    with pytest.raises(LayerSwapError, match="blocked"):
+        write_report(report, ["md"], tmp_path / "blocked")
+    for formats in ([], ["htm"]):
+        with pytest.raises(InputError, match="html"):
+            write_report(report, formats, tmp_path)
+
+
+def invoke(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["report", *map(str, arguments)])
+    assert "Traceback" not in result.output
+    return result.exit_code, result.output
+
+
+def test_the_command_writes_every_format_and_prints_the_answer(one_pair: Run) -> None:
+    code, output = invoke(one_pair.path)
+    assert code == 0
+    files, _, answer_lines = output.partition("\n\n")
+    assert {Path(line).name for line in files.splitlines()} == {
+        *("report.html", "report.md", "tables.tex", "scores.csv", "comparisons.csv"),
+        *("observations.parquet", "comparisons.parquet"),
+    }
+    assert answer_lines.startswith(one_pair.study.question)
+
+
+def test_bad_input_is_one_sentence(one_pair: Run, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{")
+    cases = {
+        tmp_path: "damaged",
+        tmp_path / "nowhere": "no such folder",
+        Path(__file__): "is a file",
+    }
+    for path, why in cases.items():
+        code, output = invoke(path)
+        assert code in (1, 2), output
+        assert len(output.strip().splitlines()) == 1
+        assert why in output or "run.json" in output
+    code, output = invoke(one_pair.path, "--format", "pdf")
+    assert (code, output.count("\n")) == (2, 1)
+
+
+def test_damaged_samples_are_named(tmp_path: Path) -> None:
+    run = write_run(tmp_path, study_of(baseline=["soup"]), level, items=5)
+    (file, *_) = sorted(tmp_path.glob("records/*/samples.jsonl"))
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    for content in ("".join(lines[:2]), "".join([*lines[:2], "{"])):
+        file.write_text(content, encoding="utf-8")
+        code, output = invoke(run.path)
+        assert code == 1
+        assert "samples.jsonl" in output
+    file.unlink()
+    assert invoke(run.path)[0] == 1
+
+
+def test_warnings_are_red_on_a_terminal_only(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", study_of(), lambda _, __: -99.0, items=10)
+    for is_terminal in (True, False):
+        words = ["report", str(run.path), "--format", "md"]
+        output = CliRunner().invoke(main, words, color=is_terminal).output
+        red = [line for line in output.splitlines() if line.startswith("\x1b[31m")]
+        assert bool(red) == is_terminal
+        assert "every answer is wrong" in output
+
+
+def test_names_of_tasks_and_models(nine_pairs: Run) -> None:
+    assert task_name("layerswap_mgsm_sw") == "MGSM, Swahili"
+    assert task_name("pocket_translate_en_sw") == "translate, English to Swahili"
+    assert task_name("smol_math_es_4shot") == "math, Spanish, 4-shot"
+    assert task_name("my_own_task") == "my own task"
+    names = cell_names(nine_pairs.head)
+    assert names["soup math_1 swh_1"] == "soup math_1+swh_1"
+    assert len(set(names.values())) == len(names)
+    note = merge_note(nine_pairs.study, 8)
+    assert note.startswith("b, u: layers of 8 from the language expert")

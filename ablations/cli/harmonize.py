@@ -12,7 +12,7 @@ from ablations.cli.options import Size, byte_progress
 
 def _layers(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...] | None:
     """Return the layers that `value` names; None for `even`."""
-    from layerswap_method.layer_lists import parse_layers
+    from layerswap_method.plan import parse_layers
 
     if value == "even":
         return None

@@ -25,7 +25,7 @@ from ablations.engines.task_loading import check_tasks
 from ablations.machine.progress import Step, tell
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.methods.linear import merge_of_one
+from layerswap_method.methods.read import merge_of_one
 from layerswap_method.recipe.document import Merge
 from layerswap_method.recipe.references import Model
 

@@ -14,14 +14,13 @@ from ablations.gallery.models import look_up
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_bytes
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
-from layerswap_method.layer_lists import format_layers
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe, RevertSpec
 from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.layer_swap_merge import read_plan
 from layerswap_method.output import PLAN_FILE
-from layerswap_method.plan import SYMBOLS, LayerPlan, Source, tensor_source
+from layerswap_method.plan import SYMBOLS, LayerPlan, Source, format_layers, tensor_source
 from layerswap_method.recipe.references import named_models
 from layerswap_method.recipe.strict_yaml import read_yaml
 

@@ -203,8 +203,7 @@ class StudyEngine:
 
     def _open(self, work: Work, held: ExitStack) -> _Opened:
         from ablations.engines.errors import SwapFailed
-        from layerswap_method.methods.linear import merge_of_one
-        from layerswap_method.methods.read import recipe_by_files
+        from layerswap_method.methods.read import merge_of_one, recipe_by_files
         from layerswap_method.recipe.references import Model
 
         single = self._single(work)

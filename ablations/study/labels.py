@@ -18,8 +18,8 @@ from ablations.study.documents import DELTA_REVERT, LAYER_SWAP, with_scaled_coun
 from ablations.study.schema import BASELINE_ROLES, EXPERTS, Kind, Pools, Setting, Study, Value
 from ablations.tasks.catalog import PREFIX, TITLES
 from ablations.tasks.languages import Language, load_languages
-from layerswap_method.layer_lists import format_layers
 from layerswap_method.methods.layer_swap import LayerSwapSpec
+from layerswap_method.plan import format_layers
 
 LETTERS = {
     "bottom_layers": "b",

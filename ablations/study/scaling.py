@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
-from layerswap_method.layer_lists import format_layers, parse_layers, runs_of
+from layerswap_method.plan import format_layers, parse_layers, runs_of
 
 COUNTS = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
 """The parameters of `layer_swap` that count layers; `delta_revert` has the first two."""

@@ -9,7 +9,7 @@ from pydantic import Field, StrictBool, StrictStr, field_validator, model_valida
 
 from ablations.engines.options import BackendChoice
 from layerswap_method.frozen import Frozen
-from layerswap_method.layer_lists import parse_layers
+from layerswap_method.plan import parse_layers
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 

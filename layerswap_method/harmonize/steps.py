@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from layerswap_method.errors import InputError
 from layerswap_method.harmonize.conversion import EMBEDDING, HEAD, ZEROS, Axis, Conversion, axes_of
-from layerswap_method.layer_lists import format_layers
+from layerswap_method.plan import format_layers
 from layerswap_method.tensor_names import split_layer
 
 

@@ -13,10 +13,9 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from mergekit.common import ModelPath, ModelReference
 from mergekit.config import InputModelDefinition
@@ -68,9 +67,9 @@ def merge_by_mergekit(
     with _merged_adapters(found, options) as models:
         checkpoints = [read_checkpoint(r, model.folder) for r, model in models.items()]
         _check(recipe, checkpoints, options)
-        planned = _plan(recipe, checkpoints, models, options.quiet)
-        log_lines(planned.lines, options.model_dump())
-        config = _configuration(merge_config, recipe, models, planned)
+        quiet = options.quiet
+        config, record, lines = _configuration(merge_config, recipe, checkpoints, models, quiet)
+        log_lines(lines, options.model_dump())
         with temporary_output(out) as folder:
             with _failures_in_one_message(verbose=options.verbosity > 0):
                 # Held for the life of a process by the reference alone: a folder that was written
@@ -79,9 +78,9 @@ def merge_by_mergekit(
                 run_merge(config, str(folder), options, text)
             _warn_of_lost_tensors(checkpoints[0], folder)
             plan_file = folder / PLAN_FILES[recipe.method()]
-            plan_file.write_text(json.dumps(planned.record, indent=2) + "\n", encoding="utf-8")
+            plan_file.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
             if options.write_model_card:
-                card = write_card(document, text, out.name, planned.lines)
+                card = write_card(document, text, out.name, lines)
                 (folder / "README.md").write_text(card, encoding="utf-8")
 
 
@@ -92,30 +91,28 @@ def _merged_adapters(found: Mapping[str, Model], options: Any) -> Iterator[dict[
     mergekit names its copies after the paths of model and adapter and never looks at them again: an
     adapter that was trained anew would be merged as it was. A copy for one merge cannot be stale.
     """
-    if options.lora_merge_cache:
-        try:
-            Path(options.lora_merge_cache).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"--lora-merge-cache {options.lora_merge_cache}: cannot be made: {error.strerror}"
-            ) from error
-    with tempfile.TemporaryDirectory(
-        prefix="layerswap-", dir=options.lora_merge_cache, ignore_cleanup_errors=True
-    ) as cache:
-        models = {}
+    parent = options.lora_merge_cache
+    try:
+        if parent:
+            Path(parent).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"--lora-merge-cache {parent}: cannot be made: {error.strerror}"
+        ) from error
+    how: Any = {"prefix": "layerswap-", "dir": parent, "ignore_cleanup_errors": True}
+    with tempfile.TemporaryDirectory(**how) as cache:
+        models = dict(found)
         for reference, model in found.items():
-            if model.adapter is not None:
-                whole = ModelReference(
-                    model=ModelPath(path=str(model.folder)), lora=ModelPath(path=str(model.adapter))
+            if model.adapter is None:
+                continue
+            folder, adapter = (ModelPath(path=str(each)) for each in (model.folder, model.adapter))
+            with _failures_in_one_message(verbose=options.verbosity > 0):
+                merged = ModelReference(model=folder, lora=adapter).merged(
+                    cache_dir=cache,
+                    trust_remote_code=options.trust_remote_code,
+                    lora_merge_dtype=options.lora_merge_dtype,
                 )
-                with _failures_in_one_message(verbose=options.verbosity > 0):
-                    merged = whole.merged(
-                        cache_dir=cache,
-                        trust_remote_code=options.trust_remote_code,
-                        lora_merge_dtype=options.lora_merge_dtype,
-                    )
-                model = replace(model, folder=Path(merged.model.path), adapter=None)
-            models[reference] = model
+            models[reference] = Model(model.name, Path(merged.model.path))
         yield models
 
 
@@ -136,77 +133,62 @@ def _check(recipe: Recipe, checkpoints: Sequence[Checkpoint], options: Any) -> N
         LOG.warning("%s", warning)
 
 
-class _Planned(NamedTuple):
-    """What mergekit is to do with the plain kernel."""
-
-    inputs: list[tuple[str, dict[str, Any] | None]]
-    """Reference and parameters of every model but the base."""
-
-    parameters: dict[str, Any]
-    record: Mapping[str, Any]
-    """Content of the plan file."""
-
-    lines: Sequence[str]
-    """For log and card."""
-
-
-def _plan(
-    recipe: Recipe, checkpoints: Sequence[Checkpoint], models: Mapping[str, Model], quiet: bool
-) -> _Planned:
-    """Return the kernel's parameters, with what is measured before the merge."""
-    progress = partial(tensor_bar, quiet=quiet)
-    if isinstance(recipe, DeltaRevertRecipe):
-        merge = recipe.merge(models, progress)
-        parameters = recipe.parameters.model_dump(exclude_none=True, exclude={"keep_fraction"})
-        if (threshold := merge.record["threshold"]) is not None:
-            parameters["threshold"] = threshold
-        return _Planned([(recipe.expert, None)], parameters, merge.record, merge.lines)
-    assert isinstance(recipe, LayerSwapRecipe)
-    spec = recipe.parameters
-    measured = layer_swap_merge.lay_out(recipe, checkpoints[0], models, progress)
-    record = layer_swap_merge.plan_record(recipe, measured.plan, measured)
-    lines = list(layer_swap_merge.log_lines(record))
-    if recipe.aligns_tokens and "deltas" in record:
-        lines.append(_ALIGNED)
-        record["deltas"]["note"] = _ALIGNED
-    for warning in layer_swap_merge.large_swap_warning(spec, measured.plan):
-        LOG.warning("%s", warning)
-    inputs: list[tuple[str, dict[str, Any] | None]] = [
-        (entry.model, {"role": entry.parameters.role, "weight": weight})
-        for entry, weight in zip(recipe.experts, measured.weights, strict=True)
-    ]
-    parameters = {
-        "plan": measured.plan.to_text(),
-        "task_weight": measured.side_weights[0],
-        "language_weight": measured.side_weights[1],
-        **spec.model_dump(include={"non_layer", "layer_norms", "swap_modules"}),
-    }
-    return _Planned(inputs, parameters, record, lines)
-
-
 def _configuration(
-    merge_config: Any, recipe: Recipe, models: Mapping[str, Model], planned: _Planned
-) -> Any:
-    """Return mergekit's configuration with folders for references and the kernel's parameters."""
+    merge_config: Any,
+    recipe: Recipe,
+    checkpoints: Sequence[Checkpoint],
+    models: Mapping[str, Model],
+    quiet: bool,
+) -> tuple[Any, Mapping[str, Any], Sequence[str]]:
+    """Return mergekit's configuration, content of the plan file, and lines for log and card.
+
+    Folders stand for references, and what is measured before the merge for what it follows from.
+    """
+    progress = partial(tensor_bar, quiet=quiet)
     folders = {
         reference: ModelReference(model=ModelPath(path=str(model.folder)))
         for reference, model in models.items()
     }
+    if isinstance(recipe, DeltaRevertRecipe):
+        merge = recipe.merge(models, progress)
+        record, lines = merge.record, merge.lines
+        inputs = [InputModelDefinition(model=folders[recipe.expert])]
+        parameters = recipe.parameters.model_dump(exclude_none=True, exclude={"keep_fraction"})
+        if record["threshold"] is not None:
+            parameters["threshold"] = record["threshold"]
+    else:
+        assert isinstance(recipe, LayerSwapRecipe)
+        measured = layer_swap_merge.lay_out(recipe, checkpoints[0], models, progress)
+        record = layer_swap_merge.plan_record(recipe, measured.plan, measured)
+        lines = list(layer_swap_merge.log_lines(record))
+        if recipe.aligns_tokens and "deltas" in record:
+            lines.append(_ALIGNED)
+            record["deltas"]["note"] = _ALIGNED
+        for warning in layer_swap_merge.large_swap_warning(recipe.parameters, measured.plan):
+            LOG.warning("%s", warning)
+        inputs = [
+            InputModelDefinition(
+                model=folders[entry.model],
+                parameters={"role": entry.parameters.role, "weight": weight},
+            )
+            for entry, weight in zip(recipe.experts, measured.weights, strict=True)
+        ]
+        same = recipe.parameters.model_dump(include={"non_layer", "layer_norms", "swap_modules"})
+        sides = dict(zip(("task_weight", "language_weight"), measured.side_weights, strict=True))
+        parameters = {"plan": measured.plan.to_text(), **sides, **same}
     tokenizer, source = merge_config.tokenizer, merge_config.tokenizer_source
     if tokenizer is not None:
         tokenizer = type(tokenizer).model_validate(_placed(tokenizer.model_dump(), folders))
-    return merge_config.model_copy(
+    config = merge_config.model_copy(
         update={
-            "models": [
-                InputModelDefinition(model=folders[reference], parameters=parameters)
-                for reference, parameters in planned.inputs
-            ],
+            "models": inputs,
             "base_model": folders[str(recipe.base_model)],
-            "parameters": planned.parameters,
+            "parameters": parameters,
             "tokenizer": tokenizer,
             "tokenizer_source": folders.get(str(source), source),
         }
     )
+    return config, record, lines
 
 
 def _placed(value: Any, folders: Mapping[str, Any]) -> Any:
@@ -225,25 +207,20 @@ def _warn_of_lost_tensors(first: Checkpoint, out: Path) -> None:
     written = read_checkpoint(str(out), out).tensors
     lost = [name for name in first.tensors if name not in written and "layers." in name]
     if lost:
-        LOG.warning(
-            "mergekit wrote %d tensors of %s under other names, or not at all: %s; load the model "
-            "before you use it",
-            len(lost),
-            first.name,
-            name_list(lost),
+        what = (
+            f"mergekit wrote {len(lost)} tensors of {first.name} under other names, or not at all"
         )
+        LOG.warning("%s: %s; load the model before you use it", what, name_list(lost))
 
 
 def _template_problems(recipe: Recipe) -> Iterator[str]:
     """Yield a chat template that mergekit does not have; it would fail after the merge."""
     from mergekit._data import chat_templates
 
-    template = recipe.chat_template
-    if not template or "{" in template:
-        return
+    template = recipe.chat_template or "auto"
     files = importlib.resources.files(chat_templates).iterdir()
     known = ["auto", *sorted(f.name[:-6] for f in files if f.name.endswith(".jinja"))]
-    if template not in known:
+    if template not in known and "{" not in template:
         yield (
             f"chat_template is {template!r}; it must be one of {', '.join(known)}, or a template's "
             f"own text{nearest(template, known)}"
@@ -256,10 +233,8 @@ def _tokenizer_problems(recipe: Recipe, found: Mapping[str, Model], options: Any
     Looked for by names: where there is none, transformers makes a tokenizer of a few tokens for
     some architectures (Qwen2, GPT-2, Gemma), and mergekit takes it.
     """
-    key, needed = "", []
-    if recipe.aligns_tokens:
-        key, needed = "tokenizer", list(found)
-    elif recipe.chat_template and options.copy_tokenizer:
+    key, needed = "tokenizer", list(found) if recipe.aligns_tokens else []
+    if not needed and recipe.chat_template and options.copy_tokenizer:
         key, needed = "chat_template", [str(recipe.base_model)]
     for reference in needed:
         folder = found[reference].folder
@@ -276,12 +251,8 @@ def _failures_in_one_message(*, verbose: bool) -> Iterator[None]:
     """Turn what fails inside mergekit into one message; with ``-v`` its traceback is shown."""
     try:
         yield
-    except LayerSwapError:
-        raise
     except Exception as error:
-        if verbose:
+        if verbose or isinstance(error, LayerSwapError):
             raise
-        raise LayerSwapError(
-            f"mergekit failed, and nothing was written: {describe_error(error)} (add -v for the "
-            "traceback)"
-        ) from error
+        what = f"mergekit failed, and nothing was written: {describe_error(error)}"
+        raise LayerSwapError(f"{what} (add -v for the traceback)") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,27 +14,14 @@ from layerswap_method.recipe.problems import problems
 from layerswap_method.recipe.references import named_models, syntax_problem
 
 
-def patch_config(module: Any, *, applies: Callable[[str], bool]) -> None:
-    """Have `MergeConfiguration` of `mergekit.config` refuse what is wrong with a recipe.
-
-    `applies` says at the time of a call whether a merge method is this project's.
-    """
-    original = module.MergeConfiguration.model_validate
-    if getattr(original, "_layerswap_patched", False):
-        return
-
-    @functools.wraps(original.__func__)
-    def model_validate(cls: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        name = obj.get("merge_method") if isinstance(obj, dict) else None
-        meant = meant_method(name) if isinstance(name, str) else ""
-        if applies(meant):
-            if name != meant:
-                raise InputError(f"{meant} recipe: {method_problem(str(name))}")
-            OWN[meant].read(obj)
-        return original.__func__(cls, obj, *args, **kwargs)
-
-    model_validate._layerswap_patched = True  # type: ignore[attr-defined]
-    module.MergeConfiguration.model_validate = classmethod(model_validate)
+def check_own(document: Mapping[str, Any], applies: Callable[[str], bool]) -> None:
+    """Check a recipe whose method, or nearly, `applies` says is this project's; pass any other."""
+    name = document.get("merge_method")
+    meant = meant_method(name) if isinstance(name, str) else ""
+    if applies(meant):
+        if name != meant:
+            raise InputError(f"{meant} recipe: {method_problem(str(name))}")
+        OWN[meant].read(document)
 
 
 def meant_method(name: str) -> str:
@@ -73,7 +59,9 @@ def check_form(document: Mapping[str, Any]) -> None:
 
     name = str(document.get("merge_method"))
     problem = method_problem(name)
-    found = [problem] if problem is not None else []
+    where, found = f"{name} recipe", []
+    if problem is not None:
+        where, found = "recipe", [problem]
     try:
         if problem is None or not meant_method(name):
             MergeConfiguration.model_validate(dict(document))
@@ -85,11 +73,13 @@ def check_form(document: Mapping[str, Any]) -> None:
         references = [text for each in named_models(document) if (text := syntax_problem(each))]
         found += references or [str(error)]
     if problem is None and name not in OWN:
-        for key in document:
-            if key not in (known := MergeConfiguration.model_fields):
-                hint = nearest(str(key), known)
-                found.append(f"{key}: unknown key, which mergekit ignores{hint}")
-    InputError.raise_any("recipe" if problem is not None else f"{name} recipe", found)
+        known = MergeConfiguration.model_fields
+        found += (
+            f"{key}: unknown key, which mergekit ignores{nearest(str(key), known)}"
+            for key in document
+            if key not in known
+        )
+    InputError.raise_any(where, found)
 
 
 def unknown_parameters(document: Mapping[str, Any]) -> Iterator[str]:
@@ -98,24 +88,23 @@ def unknown_parameters(document: Mapping[str, Any]) -> Iterator[str]:
 
     method = str(document["merge_method"])
     known = sorted(parameter.name for parameter in get(method).spec.parameters)
-    for where, names in _parameter_blocks(document):
-        for name in names:
-            if name not in known:
-                hint = nearest(name, known) if known else "; it has no parameters"
-                yield f"{where}unknown parameter {name!r} of {method}, which mergekit ignores{hint}"
+    for where, name in _parameters(document):
+        if name not in known:
+            hint = nearest(name, known) if known else "; it has no parameters"
+            yield f"{where}unknown parameter {name!r} of {method}, which mergekit ignores{hint}"
 
 
-def _parameter_blocks(value: Any, where: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Yield (place, names) of every block of parameters in a recipe."""
+def _parameters(value: Any, where: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (place of its block, name) of every parameter in a recipe."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             if key == "parameters" and isinstance(item, Mapping):
-                yield (f"{where}: " if where else ""), [str(name) for name in item]
+                yield from ((f"{where}: " if where else "", str(name)) for name in item)
             elif key != "tokenizer":
-                yield from _parameter_blocks(item, f"{where}.{key}" if where else str(key))
+                yield from _parameters(item, f"{where}.{key}" if where else str(key))
     elif isinstance(value, list):
         for i, item in enumerate(value):
-            yield from _parameter_blocks(item, f"{where}[{i}]")
+            yield from _parameters(item, f"{where}[{i}]")
 
 
 def _all_methods() -> list[str]:

@@ -5,11 +5,13 @@ Nothing of mergekit is imported here before it is needed: it may be half importe
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 from types import ModuleType
 from typing import Any
 
+from layerswap_method.errors import InputError
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
 from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
 
@@ -37,9 +39,20 @@ def kernel(name: str) -> Any:
 
 def on_config(config: ModuleType) -> None:
     """Have `mergekit.config` say what is wrong with a recipe of this project's methods."""
-    from layerswap_method.mergekit_plugin.recipe_errors import patch_config
+    from layerswap_method.mergekit_plugin.recipe_errors import check_own
 
-    patch_config(config, applies=is_ours)
+    original = config.MergeConfiguration.model_validate
+    if getattr(original, "_layerswap_patched", False):
+        return
+
+    @functools.wraps(original.__func__)
+    def model_validate(cls: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(obj, dict):
+            check_own(obj, is_ours)
+        return original.__func__(cls, obj, *args, **kwargs)
+
+    model_validate._layerswap_patched = True  # type: ignore[attr-defined]
+    config.MergeConfiguration.model_validate = classmethod(model_validate)
 
 
 def on_registry(registry: ModuleType) -> None:
@@ -60,10 +73,43 @@ def on_registry(registry: ModuleType) -> None:
 
 
 def on_merge(merge: ModuleType) -> None:
-    """Have `mergekit.merge` merge recipes of this project's methods from file to file."""
-    from layerswap_method.mergekit_plugin.run import patch_merge
+    """Have `run_merge` of `mergekit.merge`, wherever it is bound, merge this project's recipes.
 
-    patch_merge(merge, applies=is_ours)
+    From file to file where that is enough, which is most of the time; else in mergekit's own
+    executor with the plain kernel. Merges by other methods pass through untouched.
+    """
+    original = merge.run_merge
+    if getattr(original, "_layerswap_patched", False):
+        return
+
+    @functools.wraps(original)
+    def run_merge(
+        merge_config: Any, out_path: str, options: Any, config_source: str | None = None
+    ) -> None:
+        method = merge_config.merge_method
+        if not is_ours(method):
+            original(merge_config, out_path, options, config_source)
+            return
+        from layerswap_method.mergekit_plugin.run import log_lines, merge_by_files
+        from layerswap_method.methods.read import read_own_recipe
+        from layerswap_method.recipe.strict_yaml import parse_yaml
+
+        text = config_source or merge_config.to_yaml()
+        document = parse_yaml(text, f"{method} recipe")
+        recipe = read_own_recipe(document) if isinstance(document, dict) else None
+        if recipe is None:
+            raise InputError(f"{method}: the recipe's text is of another method")
+        chosen = options.model_dump()
+        if reason := merge_by_files(recipe, document, text, out_path, chosen):
+            from layerswap_method.mergekit_plugin.executor import merge_by_mergekit
+
+            log_lines([f"mergekit's executor merges this recipe: {reason}"], chosen)
+            merge_by_mergekit(original, recipe, document, text, out_path, merge_config, options)
+
+    run_merge._layerswap_patched = True  # type: ignore[attr-defined]
+    for name, loaded in list(sys.modules.items()):
+        if name.startswith("mergekit.") and getattr(loaded, "run_merge", None) is original:
+            loaded.run_merge = run_merge  # type: ignore[attr-defined]
 
 
 def withdraw() -> None:

@@ -1,74 +1,30 @@
-"""What `mergekit.merge.run_merge` does with a recipe of this project's methods.
-
-From file to file where that is enough, which is most of the time; else in mergekit's own executor
-with the plain kernel. Merges by other methods pass through untouched.
-"""
+"""A recipe of this project's methods, merged from file to file with mergekit's options."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from layerswap_method.errors import InputError
 from layerswap_method.merge import WriteOptions, find_models, write_merge
-from layerswap_method.methods.read import read_own_recipe
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.references import find_model_files
-from layerswap_method.recipe.strict_yaml import parse_yaml
 from layerswap_method.write.files import Advance
 
 LOG = logging.getLogger("layerswap")
 
-_FOLLOWED = (
+_KNOWN = (
     *("out_shard_size", "copy_tokenizer", "write_model_card", "cuda", "device", "quiet"),
-    *("verbosity", "transformers_cache", "num_threads"),
-)
-"""Options of mergekit that mean the same where a merge is written from file to file."""
-
-_NEEDLESS = (
+    *("verbosity", "transformers_cache", "num_threads", "safe_serialization"),
+    # Without effect: adapters are added while they are read, nothing is unpickled, drawn or run as
+    # code, and memory is low anyway.
     *("lora_merge_cache", "lazy_unpickle", "random_seed", "trust_remote_code"),
     *("low_cpu_memory", "async_write", "write_threads"),
 )
-"""Options without effect there: adapters are added while they are read, nothing is unpickled, drawn
-or run as code, and memory is low anyway."""
-
-
-def patch_merge(module: Any, *, applies: Callable[[str], bool]) -> None:
-    """Wrap `run_merge` of the executed module `mergekit.merge`, wherever it is bound already.
-
-    `applies` says at the time of a call whether a merge method is this project's.
-    """
-    original = module.run_merge
-    if getattr(original, "_layerswap_patched", False):
-        return
-
-    @functools.wraps(original)
-    def run_merge(
-        merge_config: Any, out_path: str, options: Any, config_source: str | None = None
-    ) -> None:
-        if not applies(merge_config.merge_method):
-            original(merge_config, out_path, options, config_source)
-            return
-        text, method = config_source or merge_config.to_yaml(), merge_config.merge_method
-        document = parse_yaml(text, f"{method} recipe")
-        recipe = read_own_recipe(document) if isinstance(document, dict) else None
-        if recipe is None:
-            raise InputError(f"{method}: the recipe's text is of another method")
-        chosen = options.model_dump()
-        if reason := merge_by_files(recipe, document, text, out_path, chosen):
-            from layerswap_method.mergekit_plugin.executor import merge_by_mergekit
-
-            log_lines([f"mergekit's executor merges this recipe: {reason}"], chosen)
-            merge_by_mergekit(original, recipe, document, text, out_path, merge_config, options)
-
-    run_merge._layerswap_patched = True  # type: ignore[attr-defined]
-    for name, loaded in list(sys.modules.items()):
-        if name.startswith("mergekit.") and getattr(loaded, "run_merge", None) is original:
-            loaded.run_merge = run_merge  # type: ignore[attr-defined]
+"""Options of mergekit that mean the same where a merge is written from file to file."""
 
 
 def merge_by_files(
@@ -87,7 +43,6 @@ def merge_by_files(
     if isinstance(models, str):
         return models
     quiet = bool(options.get("quiet"))
-    device = options.get("device") or ("cuda" if options.get("cuda") else "cpu")
     lines = write_merge(
         recipe,
         models,
@@ -97,15 +52,15 @@ def merge_by_files(
         options=WriteOptions(
             shard_bytes=options.get("out_shard_size") or WriteOptions.shard_bytes,
             threads=options.get("num_threads") or 2,
-            device=str(device),
+            device=str(options.get("device") or ("cuda" if options.get("cuda") else "cpu")),
             with_tokenizer=options.get("copy_tokenizer", True),
             with_card=options.get("write_model_card", True),
         ),
         bar=functools.partial(_byte_bar, quiet=quiet),
         progress=functools.partial(tensor_bar, quiet=quiet),
     )
-    log_lines(["merging from file to file; mergekit's executor is not needed"], options)
-    log_lines(lines, options)
+    first = "merging from file to file; mergekit's executor is not needed"
+    log_lines(itertools.chain([first], lines), options)
     return None
 
 
@@ -113,8 +68,7 @@ def why_mergekit(options: Mapping[str, Any]) -> str | None:
     """Return which of mergekit's options only mergekit knows; None where there is none."""
     if options.get("safe_serialization") is False:
         return "it was called with --no-safe-serialization"
-    known = (*_FOLLOWED, *_NEEDLESS, "safe_serialization")
-    other = next((name for name, value in options.items() if value and name not in known), None)
+    other = next((name for name, value in options.items() if value and name not in _KNOWN), None)
     return other and f"it was called with --{other.replace('_', '-')}"
 
 
@@ -127,16 +81,16 @@ def log_lines(lines: Iterable[str], options: Mapping[str, Any]) -> None:
 
 
 def tensor_bar(what: str, names: Sequence[str], *, quiet: bool) -> Iterable[str]:
-    """Return names of tensors that a progress bar counts, where it takes long."""
+    """Return names of tensors that a progress bar counts, on a terminal and where it takes long."""
     from tqdm import tqdm
 
-    return tqdm(names, what, unit="tensor", delay=2, disable=True if quiet else None)
+    return tqdm(names, what, unit="tensor", delay=2, disable=quiet or None)
 
 
 @contextmanager
 def _byte_bar(what: str, size: int, *, quiet: bool) -> Iterator[Advance]:
     from tqdm import tqdm
 
-    disable = True if quiet else None  # None: shown on a terminal only
-    with tqdm(total=size, desc=what, unit="B", unit_scale=True, delay=1, disable=disable) as bar:
+    how: Any = {"unit": "B", "unit_scale": True, "delay": 1, "disable": quiet or None}
+    with tqdm(total=size, desc=what, **how) as bar:
         yield bar.update

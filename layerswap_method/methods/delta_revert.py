@@ -13,8 +13,7 @@ from pydantic import Field, StrictFloat, StrictInt, StrictStr, model_validator
 
 from layerswap_method.errors import nearest
 from layerswap_method.frozen import Described, Frozen
-from layerswap_method.layer_lists import parse_layers
-from layerswap_method.plan import check_counts
+from layerswap_method.plan import check_counts, parse_layers
 from layerswap_method.recipe.document import Block, Entry, Merge, Progress, Recipe
 from layerswap_method.recipe.references import ModelFiles, same_model_key
 from layerswap_method.tensor_names import layer_part
@@ -89,11 +88,10 @@ class RevertSpec(Described):
     def layers(self, num_layers: int) -> frozenset[int]:
         """Return the layers that go back whole in a model of `num_layers` layers."""
         check_counts(num_layers, self.model_dump(include={"bottom_layers", "top_layers"}))
-        named: tuple[int, ...] = ()
+        layers = {*range(self.bottom_layers), *range(num_layers - self.top_layers, num_layers)}
         if self.revert_layers is not None:
-            named = parse_layers(self.revert_layers, num_layers, "revert_layers")
-        top = range(num_layers - self.top_layers, num_layers)
-        return frozenset({*named, *range(self.bottom_layers), *top})
+            layers.update(parse_layers(self.revert_layers, num_layers, "revert_layers"))
+        return frozenset(layers)
 
     def rule(self, name: str, layer: int | None, layers: frozenset[int]) -> Rule:
         """Return where the tensor `name` comes from."""
@@ -145,36 +143,25 @@ class DeltaRevertRecipe(Recipe):
         base, experts = self.base_model, self._experts
         for key in ("tokenizer", "tokenizer_source"):
             if getattr(self, key) is not None:
-                yield (
-                    f"{key} cannot be used here: features are compared one by one, so expert and "
-                    "base must share a vocabulary; drop the line"
-                )
+                why = "features are compared one by one, so expert and base must share a vocabulary"
+                yield f"{key} cannot be used here: {why}; drop the line"
         for i, entry in enumerate(self.models):
             if entry.model not in (*experts, base):
-                yield (
-                    f"models[{i}] ({entry.model}) is the base_model; write it in the same way "
-                    f"({base}), or leave it out"
-                )
+                same = f"write it in the same way ({base}), or leave it out"
+                yield f"models[{i}] ({entry.model}) is the base_model; {same}"
         if base is None:
-            yield (
-                "base_model is missing: write base_model: with the checkpoint that the expert was "
-                "fine-tuned from"
-            )
+            what = "the checkpoint that the expert was fine-tuned from"
+            yield f"base_model is missing: write base_model: with {what}"
         elif len(experts) != 1:
-            listed = ", ".join(experts) or "none"
-            yield (
-                f"models: lists {len(experts)} models besides the base_model ({listed}); "
-                "delta_revert takes one expert"
+            listed = (
+                f"{len(experts)} models besides the base_model ({', '.join(experts) or 'none'})"
             )
+            yield f"models: lists {listed}; delta_revert takes one expert"
 
     def merge(
         self, models: Mapping[str, ModelFiles], progress: Progress = lambda what, names: names
     ) -> Merge:
-        """Return the merge; see `Recipe.merge`.
-
-        Where features are compared both checkpoints are read here, once in a process for all
-        thresholds and fractions. The base is the donor of config and tokenizer.
-        """
+        """Return the merge; see `Recipe.merge`. The base is the donor of config and tokenizer."""
         from layerswap_method.methods.delta_revert_merge import merge
 
         return merge(self, models)

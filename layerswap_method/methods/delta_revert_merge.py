@@ -15,8 +15,8 @@ from layerswap_method import __version__
 from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
 from layerswap_method.deltas.features import feature_layout, input_axis
 from layerswap_method.errors import InputError
-from layerswap_method.layer_lists import format_layers
 from layerswap_method.methods.delta_revert import NAME, DeltaRevertRecipe, RevertSpec
+from layerswap_method.plan import format_layers
 from layerswap_method.recipe.document import Merge
 from layerswap_method.recipe.references import ModelFiles
 from layerswap_method.tensor_names import decoder_layer, layer_part
@@ -187,11 +187,9 @@ def log_lines(spec: RevertSpec, record: Mapping[str, Any]) -> Iterator[str]:
     """Yield what goes back and what stays, for log and card."""
     yield f"expert: {record['expert']}; reverts to: {record['base_model']}"
     if record["threshold"] is not None:
-        why = "" if spec.keep_fraction is None else f" (keep_fraction {spec.keep_fraction:g})"
-        yield (
-            f"input features with a mean absolute change below {record['threshold']:.6g} go "
-            f"back{why}"
-        )
+        line = f"input features with a mean absolute change below {record['threshold']:.6g} go back"
+        kept = spec.keep_fraction
+        yield line if kept is None else f"{line} (keep_fraction {kept:g})"
     layers = record["reverted_layers"]
     shown = f"{format_layers(layers)} of 0-{record['num_layers'] - 1}" if layers else "none"
     yield f"layers that go back whole: {shown}; modules: {', '.join(spec.modules()) or 'none'}"

@@ -9,9 +9,16 @@ from pydantic import Field, StrictFloat, StrictInt, StrictStr, field_validator, 
 
 from layerswap_method.average import Input, weighted_inputs
 from layerswap_method.frozen import Described
-from layerswap_method.layer_lists import parse_layers
 from layerswap_method.methods.delta_share import BLEND, THRESHOLD, DeltaUnit
-from layerswap_method.plan import ROLES, LayerPlan, Placement, Source, build_plan, tensor_source
+from layerswap_method.plan import (
+    ROLES,
+    LayerPlan,
+    Placement,
+    Source,
+    build_plan,
+    parse_layers,
+    tensor_source,
+)
 from layerswap_method.recipe.document import Block, Entry, Merge, Progress, Recipe
 from layerswap_method.recipe.references import ModelFiles, same_model_key
 from layerswap_method.tensor_names import decoder_layer
@@ -125,7 +132,8 @@ class LayerSwapSpec(Described):
             )
         if self.placement in ("soup", "delta_share") and self.swap_modules != "all":
             instead = " (delta_unit: module)" if self.placement == "delta_share" else ""
-            self._refuse(("swap_modules",), f"drop it{instead}")
+            what = f"swap_modules: {self.swap_modules} has no effect with placement:"
+            raise ValueError(f"{what} {self.placement}; drop it{instead}")
         return self
 
     def _refuse(self, names: tuple[str, ...], advice: str) -> None:
@@ -264,12 +272,12 @@ class LayerSwapRecipe(Recipe):
                 yield f"models has no model with role: {role}; one or more is needed"
             elif sum(weights) == 0:
                 yield f"models: the weights of role {role} sum to 0"
+        parent = "the pretrained parent of the experts"
         if base is None:
-            tasks = (entry.model for entry in self.experts if entry.parameters.role == "task")
+            task = next((e.model for e in self.experts if e.parameters.role == "task"), "...")
             yield (
                 "base_model is missing: mergekit would copy config and tokenizer from a model "
-                f"drawn at random; write base_model: {next(tasks, '...')} (or the pretrained "
-                "parent of the experts)"
+                f"drawn at random; write base_model: {task} (or {parent})"
             )
             return
         for entry in self.experts if self.needs_deltas else ():
@@ -277,7 +285,7 @@ class LayerSwapRecipe(Recipe):
                 yield (
                     f"base_model {base} is also the {entry.parameters.role} expert; "
                     f"{self.parameters.delta_setting} measures how far each expert moved from the "
-                    "base: write the pretrained parent of the experts"
+                    f"base: write {parent}"
                 )
 
     def merge(

@@ -11,14 +11,10 @@ from typing import Any
 from layerswap_method import __version__
 from layerswap_method.average import Input, weighted_inputs
 from layerswap_method.checkpoint.checkpoint import Checkpoint
-from layerswap_method.checkpoint.compatible import (
-    merge_problems,
-    merge_warnings,
-    same_vocabulary,
-)
+from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings, same_vocabulary
 from layerswap_method.errors import InputError
+from layerswap_method.methods.delta_share import Measured, measure
 from layerswap_method.methods.layer_swap import NAME, LayerSwapRecipe, LayerSwapSpec
-from layerswap_method.methods.layer_swap_measure import Measured, measure
 from layerswap_method.output import PLAN_FILE
 from layerswap_method.plan import ROLES, LayerPlan, describe_plan, draw_plan
 from layerswap_method.recipe.document import Merge, Progress
@@ -109,11 +105,7 @@ def check_swap_modules(spec: LayerSwapSpec, model: str, names: Iterable[str]) ->
 
 
 def large_swap_warning(spec: LayerSwapSpec, plan: LayerPlan) -> Iterator[str]:
-    """Yield a warning where the swap takes more than half of the layers.
-
-    The merge is then the language expert with layers of the task expert, and not the other way
-    round. The paper swaps 7 of 32 at most (22 %).
-    """
+    """Yield a warning where the merge is the language expert with layers of the task expert."""
     swapped = len(plan.layers_from("language"))
     if spec.swap_modules != "all" or plan.modules or 2 * swapped <= plan.num_layers:
         return
@@ -136,7 +128,13 @@ def plan_record(
     tokenizer_from: str | None = None,
 ) -> dict[str, Any]:
     """Return what `layer_swap_plan.json` holds: layers, parameters, models, what was measured."""
+    deltas: dict[str, Any] = {}
+    if measured is not None and measured.mavs:
+        deltas |= {"pooled": POOLED, "weights": _weights_record(recipe, measured)}
+    if measured is not None and measured.units:
+        deltas["units"] = [unit._asdict() for unit in measured.units]
     modules = {name: list(sources) for name, sources in plan.modules.items()}
+    base = str(recipe.base_model)
     return {
         "schema_version": 1,
         "merge_method": NAME,
@@ -148,44 +146,35 @@ def plan_record(
         "models": [
             {"model": entry.model, **entry.parameters.model_dump()} for entry in recipe.experts
         ],
-        "base_model": str(recipe.base_model),
+        "base_model": base,
         **({"tokenizer_from": tokenizer_from} if tokenizer_from is not None else {}),
-        **(_measured_record(recipe, measured) if measured is not None else {}),
+        **({"deltas": {"base_model": base, **deltas}} if deltas else {}),
     }
 
 
-def _measured_record(recipe: LayerSwapRecipe, measured: Measured) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if measured.mavs:
-        inputs = _weighted(recipe, measured)
-        average = weighted_inputs("an average", "average", inputs, measured.side_weights)
-        parts, total = dict(zip(*average, strict=True)), math.fsum(average.coefficients)
-        found["pooled"] = POOLED
-        found["weights"] = [
-            {
-                "model": entry.model,
-                "role": entry.parameters.role,
-                "mean_change": mav,
-                "merge_weight": measured.weights[i],
-                "share_of_average": parts.get(i, 0.0) / total,
-            }
-            for i, (entry, mav) in enumerate(zip(recipe.experts, measured.mavs, strict=True))
-            if mav is not None
-        ]
-    if measured.units:
-        found["units"] = [unit._asdict() for unit in measured.units]
-    return {"deltas": {"base_model": str(recipe.base_model), **found}} if found else {}
+def _weights_record(recipe: LayerSwapRecipe, measured: Measured) -> list[dict[str, Any]]:
+    inputs = _weighted(recipe, measured)
+    average = weighted_inputs("an average", "average", inputs, measured.side_weights)
+    parts, total = dict(zip(*average, strict=True)), math.fsum(average.coefficients)
+    return [
+        {
+            "model": entry.model,
+            "role": entry.parameters.role,
+            "mean_change": mav,
+            "merge_weight": measured.weights[i],
+            "share_of_average": parts.get(i, 0.0) / total,
+        }
+        for i, (entry, mav) in enumerate(zip(recipe.experts, measured.mavs, strict=True))
+        if mav is not None
+    ]
 
 
 def log_lines(record: Mapping[str, Any]) -> Iterator[str]:
     """Yield the plan in a few lines for log and card, and what was measured for it."""
     for role in ROLES:
-        soup = ", ".join(
-            m["model"] + (f" (weight {m['weight']:g})" if m["weight"] != 1 else "")
-            for m in record["models"]
-            if m["role"] == role
-        )
-        yield f"{role} expert: {soup}"
+        soup = [(m["model"], m["weight"]) for m in record["models"] if m["role"] == role]
+        shown = [name if weight == 1 else f"{name} (weight {weight:g})" for name, weight in soup]
+        yield f"{role} expert: {', '.join(shown)}"
     plan, parameters = plan_of_record(record), record["parameters"]
     yield describe_plan(plan)
     yield (
@@ -193,10 +182,8 @@ def log_lines(record: Mapping[str, Any]) -> Iterator[str]:
         f"{parameters['swap_modules']}; in-layer norms: {parameters['layer_norms']}"
     )
     if "tokenizer_from" in record:
-        yield (
-            "the models have different vocabularies: the merge has the one of "
-            f"{record['tokenizer_from']}, with its tokenizer and config"
-        )
+        whose = f"the one of {record['tokenizer_from']}, with its tokenizer and config"
+        yield f"the models have different vocabularies: the merge has {whose}"
     deltas = record.get("deltas", {})
     if "weights" in deltas:
         yield f"weighting: magnitude. Change from {deltas['base_model']}: {POOLED}"
@@ -206,10 +193,8 @@ def log_lines(record: Mapping[str, Any]) -> Iterator[str]:
                 f"weight {row['merge_weight']:.6g}, {row['share_of_average']:.1%} of an average"
             )
     if "units" in deltas:
-        yield (
-            f"placement: delta_share. Shares of the change from {deltas['base_model']}, by "
-            f"{parameters['delta_unit']}"
-        )
+        change = f"the change from {deltas['base_model']}, by {parameters['delta_unit']}"
+        yield f"placement: delta_share. Shares of {change}"
         yield from draw_plan(plan).splitlines()
 
 

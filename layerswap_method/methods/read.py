@@ -1,17 +1,124 @@
-"""A recipe's file read into the type of its method."""
+"""Recipes read into the types of their methods, and mergekit's `linear` and `passthrough`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+from pydantic import Field
+
+from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
 from layerswap_method.errors import InputError
+from layerswap_method.frozen import Described, Frozen
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
-from layerswap_method.methods.linear import LinearRecipe, PassthroughRecipe
-from layerswap_method.recipe.document import Recipe
+from layerswap_method.recipe.document import Block, Entry, Merge, Progress, Recipe
+from layerswap_method.recipe.references import ModelFiles, same_model_key
 from layerswap_method.recipe.strict_yaml import read_text_and_yaml
+from layerswap_method.tensors import LazyModel, TensorMix, weight_names, without_tied_head
+
+
+class LinearParameters(Described):
+    """What stands under one model's ``parameters:``."""
+
+    weight: float = Field(allow_inf_nan=False)
+
+
+class LinearEntry(Entry):
+    """One of the models of a recipe."""
+
+    parameters: LinearParameters
+
+
+class LinearRecipe(Recipe):
+    """A weighted average of whole models."""
+
+    merge_method: Literal["linear"]
+    models: tuple[LinearEntry, ...] = Field(min_length=1)
+    parameters: Annotated[Frozen, Block] = Frozen()
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield models that are listed twice, and weights that sum to 0."""
+        keys = [same_model_key(entry.model) for entry in self.models]
+        for i, entry in enumerate(self.models):
+            if keys.index(keys[i]) != i:
+                yield f"models[{i}] ({entry.model}) is listed twice; mergekit refuses that, too"
+        if sum(entry.parameters.weight for entry in self.models) == 0:
+            yield "models: the weights sum to 0"
+
+    def why_mergekit(self) -> str | None:
+        """Return why only mergekit can merge this recipe; None where files are enough."""
+        if self.base_model is None or self.base_model != self.models[0].model:
+            return "its base_model is not its first model, so mergekit adds that to the sum"
+        if any(entry.parameters.weight < 0 for entry in self.models):
+            return "a weight is negative"
+        if self.out_dtype not in (None, self.dtype):
+            return "mergekit's linear rounds twice where out_dtype is another than dtype"
+        return super().why_mergekit()
+
+    def merge(
+        self, models: Mapping[str, ModelFiles], progress: Progress = lambda what, names: names
+    ) -> Merge:
+        """Return the merge; see `Recipe.merge`. The first model is the donor."""
+        read = [LazyModel.read(models[entry.model]) for entry in self.models]
+        checkpoints = [model.checkpoint for model in read]
+        InputError.raise_any("linear recipe", merge_problems(checkpoints))
+        weights = [entry.parameters.weight for entry in self.models]
+        used = [(model, weight) for model, weight in zip(read, weights, strict=True) if weight]
+        tensors = {}
+        for name in weight_names(read):
+            terms = tuple(model.term(name, weight) for model, weight in used)
+            tensors[name] = TensorMix(terms=terms, load_dtype=self.dtype)
+        return Merge(
+            without_tied_head(tensors),
+            donor=read[0].checkpoint.path,
+            dtype=self.written_dtype or read[0].checkpoint.dtype,
+            warnings=(
+                *merge_warnings(checkpoints, dtype=self.written_dtype),
+                *(warning for model in read for warning in model.warnings),
+            ),
+        )
+
+
+class PassthroughRecipe(Recipe):
+    """One model as it is, with its adapter, in another dtype."""
+
+    merge_method: Literal["passthrough"]
+    models: tuple[Entry, ...] = Field(min_length=1, max_length=1)
+    parameters: Annotated[Frozen, Block] = Frozen()
+
+    def why_mergekit(self) -> str | None:
+        """Return why only mergekit can merge this recipe; None where files are enough."""
+        if self.base_model not in (None, self.models[0].model):
+            return "its base_model is another model"
+        return super().why_mergekit()
+
+    def merge(
+        self, models: Mapping[str, ModelFiles], progress: Progress = lambda what, names: names
+    ) -> Merge:
+        """Return the merge; see `Recipe.merge`."""
+        return merge_of_one(models[self.models[0].model], self.dtype, self.out_dtype)
+
+
+def merge_of_one(
+    model: ModelFiles, dtype: str | None = None, out_dtype: str | None = None
+) -> Merge:
+    """Return one model, with its adapter if there is one, as a merge.
+
+    Raises:
+        InputError: for files or an adapter that cannot be read.
+    """
+    read = LazyModel.read(model)
+    InputError.raise_any(model.name, merge_problems([read.checkpoint]))
+    tensors = {name: read.copy_mix(name, dtype, out_dtype) for name in weight_names([read])}
+    return Merge(
+        without_tied_head(tensors),
+        donor=read.checkpoint.path,
+        dtype=out_dtype or dtype or read.checkpoint.dtype,
+        warnings=tuple(read.warnings),
+    )
+
 
 OWN: Mapping[str, type[Recipe]] = {
     recipe.method(): recipe for recipe in (LayerSwapRecipe, DeltaRevertRecipe)

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from layerswap_method.errors import InputError
-from layerswap_method.methods.linear import merge_of_one
+from layerswap_method.methods.read import merge_of_one
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensors import read_mix
 from tests.standins.merging import merge, tensors_of
@@ -149,7 +149,7 @@ def test_a_pattern_that_would_hang_is_refused_at_once(experts, tmp_path):
         with_config(adapter, {"rank_pattern": {pattern: 2}})
         code = (
             "import sys; from pathlib import Path\n"
-            "from layerswap_method.methods.linear import merge_of_one\n"
+            "from layerswap_method.methods.read import merge_of_one\n"
             "from layerswap_method.recipe.references import Model\n"
             "merge_of_one(Model('m', Path(sys.argv[1]), Path(sys.argv[2])))"
         )

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerswap_method.layer_lists import format_layers, parse_layers
 from layerswap_method.methods.layer_swap import LayerSwapSpec
 from layerswap_method.plan import (
     SOURCES,
@@ -14,6 +13,8 @@ from layerswap_method.plan import (
     build_plan,
     describe_plan,
     draw_plan,
+    format_layers,
+    parse_layers,
     tensor_source,
 )
 from tests.standins.oracle import layer_sources

@@ -7,8 +7,12 @@ import pytest
 from layerswap_method.errors import InputError
 from layerswap_method.methods.delta_revert import MODULES, DeltaRevertRecipe, RevertSpec
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
-from layerswap_method.methods.linear import LinearRecipe
-from layerswap_method.methods.read import read_own_recipe, read_recipe, recipe_by_files
+from layerswap_method.methods.read import (
+    LinearRecipe,
+    read_own_recipe,
+    read_recipe,
+    recipe_by_files,
+)
 from layerswap_method.recipe.references import find_model_files, syntax_problem
 from tests.fresh_process import printed
 

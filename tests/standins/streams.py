@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from layerswap_method.deltas import measure
-from layerswap_method.methods.linear import merge_of_one
-from layerswap_method.methods.read import recipe_by_files
+from layerswap_method.methods.read import merge_of_one, recipe_by_files
 from layerswap_method.recipe.document import Merge
 from layerswap_method.recipe.references import Model, find_model_files
 from layerswap_method.tensors import read_mix

@@ -16,7 +16,7 @@ from layerswap_method.checkpoint import stored as stored_module
 from layerswap_method.checkpoint.lora import LowRankChange
 from layerswap_method.checkpoint.stored import read_header
 from layerswap_method.errors import LayerSwapError
-from layerswap_method.methods.linear import merge_of_one
+from layerswap_method.methods.read import merge_of_one
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensors import MixReader, TensorMix, Term, mixes_to_json, read_mix
 from layerswap_method.write.files import verify_files, write_files

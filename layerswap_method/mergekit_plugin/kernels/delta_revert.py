@@ -51,22 +51,16 @@ def delta_revert(
         top_layers=top_layers,
         revert_modules=revert_modules,
     )
-    config = _config(base.id)
     layer, layers = decoder_layer(name), frozenset[int]()
     if layer is not None and (bottom_layers or top_layers or revert_layers):
-        depth = num_layers or getattr(config, "num_hidden_layers", None)
-        if depth is None:
-            raise ValueError(
-                f"{name}: {base.id!r} has no config that says how many layers the model has; give "
-                "num_layers"
-            )
-        layers = spec.layers(int(depth))
+        layers = spec.layers(num_layers or depth_of(base.id, name))
     rule = spec.rule(name, layer, layers)
     other: torch.Tensor = base.tensor
     expert: torch.Tensor = next(entry.tensor for entry in group.entries if not entry.is_base)
     if rule != "features":
         return other if rule == "base" else expert
-    axis = input_axis(name, expert.ndim, model_type or str(getattr(config, "model_type", "")))
+    stored = model_type or str(getattr(_config(base.id), "model_type", ""))
+    axis = input_axis(name, expert.ndim, stored)
     layout = feature_layout(expert.shape, axis)
     delta = (expert.float() - other.float()).abs()
     delta = delta.reshape(layout.matrices, layout.rows, layout.columns)
@@ -75,6 +69,17 @@ def delta_revert(
         raise ValueError(f"{name}: a feature's mean change is not finite; a model is damaged")
     stays = spread_features(~(mav.double() < (threshold or 0.0)), expert.shape, axis)
     return torch.where(stays, expert, other)
+
+
+def depth_of(model: object, tensor: str) -> int:
+    """Return the decoder layers that the config of an input's model states."""
+    depth = getattr(_config(model), "num_hidden_layers", None)
+    if depth is None:
+        raise ValueError(
+            f"{tensor}: {model!r} has no config that says how many layers the model has; give "
+            "num_layers"
+        )
+    return int(depth)
 
 
 def _config(model: object) -> object:

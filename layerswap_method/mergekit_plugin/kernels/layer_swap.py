@@ -9,6 +9,7 @@ from mergekit.merge_methods.base import PerInput, TensorGroup
 from mergekit.merge_methods.easy_define import merge_method
 
 from layerswap_method.average import Input, weighted_average, weighted_inputs
+from layerswap_method.mergekit_plugin.kernels.delta_revert import depth_of
 from layerswap_method.plan import LayerPlan, Placement, Role, Source, build_plan, tensor_source
 from layerswap_method.tensor_names import decoder_layer
 
@@ -63,7 +64,7 @@ def layer_swap(
         layer_plan = LayerPlan.from_text(plan)
     elif layer is not None:
         layer_plan = build_plan(
-            _depth(group) if num_layers is None else num_layers,
+            depth_of(group.entries[0].id, name) if num_layers is None else num_layers,
             bottom_layers=bottom_layers,
             top_layers=top_layers,
             bottom_transition=bottom_transition,
@@ -84,15 +85,3 @@ def layer_swap(
     made_of = weighted_inputs(name, source, inputs, (task_weight, language_weight))
     tensors = [group.entries[i].tensor for i in made_of.inputs]
     return weighted_average(tensors, made_of.coefficients)
-
-
-def _depth(group: TensorGroup) -> int:
-    """Return the decoder layers that the first input's config states."""
-    first = group.entries[0].id
-    try:
-        return int(first.config().get_text_config().num_hidden_layers)
-    except (AttributeError, OSError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{group.metadata.name}: {first!r} has no config that says how many layers the model "
-            "has; give num_layers"
-        ) from error

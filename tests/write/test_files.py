@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from layerswap_method.checkpoint import stored as stored_module
 from layerswap_method.checkpoint.lora import LowRankChange
 from layerswap_method.checkpoint.stored import read_header
-from layerswap_method.errors import LayerSwapError
+from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.merge import check_device
 from layerswap_method.methods.linear import merge_of_one
 from layerswap_method.recipe.references import Model

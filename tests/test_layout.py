@@ -12,8 +12,8 @@ FLOORS = {
     "ablations": "cli > hub > report > evaluate > runner smol pocket > study train > engines"
     " > scoring delta gallery > tasks models paper > statistics sandbox drawing machine",
     "layerswap_method": "autoload upstream > mergekit_plugin > merge compare harmonize adapter_swap"
-    " > methods write > tensors deltas > checkpoint recipe output > plan average drawing"
-    " > layer_lists tensor_names errors frozen",
+    " > methods write > tensors deltas > checkpoint recipe output > plan average"
+    " > tensor_names errors frozen",
 }
 ALLOWED = {
     ("layerswap_method.mergekit_plugin.registration", "layerswap_method.autoload"),

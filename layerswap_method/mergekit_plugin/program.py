@@ -79,6 +79,8 @@ def _merge(arguments: list[str]) -> bool:
         return False
     options = dict(context.params)
     path, out = options.pop("config_file"), options.pop("out_path")
+    if not path.exists():
+        read_recipe_file(path)  # raises: mergekit has no word for it but a traceback
     if options["device"] == "auto" or why_mergekit(options) is not None or not _is_own(path):
         return False
     text, document = read_recipe_file(path)

@@ -48,7 +48,7 @@ def lacking(folder):
         (quantised, "is quantised (gptq)"),
         (lacking, "lacks 2 tensors"),
     ],
-    ids=str,
+    ids=lambda given: getattr(given, "__name__", str(given)),
 )
 def test_merges_and_deltas_refuse_the_same_pairs(make, part, experts, tmp_path):
     plain, folder = experts("llama").base, tmp_path / "other"

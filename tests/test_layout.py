@@ -11,9 +11,9 @@ ROOT = Path(__file__).parents[1]
 FLOORS = {
     "ablations": "cli > hub > report > evaluate > runner smol pocket > study train > engines"
     " > scoring delta gallery > tasks models paper > statistics sandbox drawing machine",
-    "layerswap_method": "_hook upstream > merge > adapter_swap merge_stream > mergekit_plugin"
-    " > layer_swap delta_revert harmonize > stream > deltas > checkpoints recipe output"
-    " > errors frozen algorithm",
+    "layerswap_method": "autoload upstream > mergekit_plugin > merge compare harmonize adapter_swap"
+    " > methods write > tensors deltas > checkpoint recipe output > plan average"
+    " > tensor_names errors frozen",
 }
 ALLOWED = {
     ("layerswap_method.mergekit_plugin.registration", "layerswap_method.autoload"),

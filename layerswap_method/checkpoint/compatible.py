@@ -74,10 +74,10 @@ def merge_problems(
     aligned: bool = False,
     by_row: bool = False,
 ) -> Iterator[str]:
-    """Yield why checkpoints cannot be merged with each other; nothing where they can.
+    """Yield why the models of a merge cannot be merged; the others are compared with the first.
 
     Args:
-        checkpoints: all models of a merge, each once; the others are compared with the first.
+        checkpoints: the models, each once.
         rows_from: names of those that give the merge its vocabulary rows. Only these must have
             rows in one number, for the same tokens. None: all of them.
         aligned: the recipe has ``tokenizer:``, so vocabularies may differ.

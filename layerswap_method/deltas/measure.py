@@ -95,8 +95,6 @@ def mean_feature_mav(pair: DeltaPair, progress: NameProgress = iter) -> float:
         total, count = 0.0, 0
         sums = for_each_tensor(progress(pair.names), lambda name: _absolute_sum(pair, name))
         for name, absolute in sums:
-            if not math.isfinite(absolute):
-                raise not_finite(pair, name)
             # A tensor's features are equally long, so the sum of their means is that of all its
             # values over that length.
             layout = pair.layout(name)
@@ -125,21 +123,24 @@ def relative_norms(
             delta = sum(block.delta.double() * share for block, share in shares)
             change += float(torch.as_tensor(delta).square().sum())
             weight += float(blocks[0].base.double().square().sum())
+        if not math.isfinite(change + weight):
+            for pair, _ in experts:
+                _absolute_sum(pair, name)
+            raise not_finite(experts[0][0], name)
         return change, weight
 
     def compute() -> dict[str, float]:
-        norms = {}
-        for name, (change, weight) in for_each_tensor(progress(names), squares):
-            if not math.isfinite(change + weight):
-                pairs = [pair for pair, _ in experts]
-                bad = (pair for pair in pairs if not math.isfinite(_absolute_sum(pair, name)))
-                raise not_finite(next(bad, pairs[0]), name)
-            norms[name] = math.sqrt(change) / (math.sqrt(weight) if weight > 0 else 1.0)
-        return norms
+        return {
+            name: math.sqrt(change) / (math.sqrt(weight) if weight > 0 else 1.0)
+            for name, (change, weight) in for_each_tensor(progress(names), squares)
+        }
 
     identities = tuple((pair.identity, share) for pair, share in experts)
     return cached(("norms", tuple(names), identities), compute)
 
 
 def _absolute_sum(pair: DeltaPair, name: str) -> float:
-    return math.fsum(float(block.delta.abs_().sum()) for block in read_deltas(pair, name))
+    total = math.fsum(float(block.delta.abs_().sum()) for block in read_deltas(pair, name))
+    if not math.isfinite(total):
+        raise not_finite(pair, name)
+    return total

@@ -15,7 +15,6 @@ from layerswap_method import __version__
 from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
 from layerswap_method.deltas.features import feature_layout, input_axis
 from layerswap_method.errors import InputError
-from layerswap_method.methods.delta_revert import NAME, DeltaRevertRecipe, RevertSpec
 from layerswap_method.plan import format_layers
 from layerswap_method.recipe.document import Merge
 from layerswap_method.recipe.references import ModelFiles
@@ -30,6 +29,8 @@ from layerswap_method.tensors import (
 
 if TYPE_CHECKING:
     import torch
+
+    from layerswap_method.methods.delta_revert import DeltaRevertRecipe, RevertSpec
 
 
 class Kept(NamedTuple):
@@ -168,7 +169,7 @@ def plan_record(
         by_module["non_layer" if layer is None else layer_part(name)].append(part)
     return {
         "schema_version": 1,
-        "merge_method": NAME,
+        "merge_method": recipe.merge_method,
         "layerswap_version": __version__,
         "expert": recipe.expert,
         "base_model": str(recipe.base_model),

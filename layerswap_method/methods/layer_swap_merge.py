@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from layerswap_method import __version__
 from layerswap_method.average import Input, weighted_inputs
@@ -14,13 +14,15 @@ from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings, same_vocabulary
 from layerswap_method.errors import InputError
 from layerswap_method.methods.delta_share import Measured, measure
-from layerswap_method.methods.layer_swap import NAME, LayerSwapRecipe, LayerSwapSpec
 from layerswap_method.output import PLAN_FILE
 from layerswap_method.plan import ROLES, LayerPlan, describe_plan, draw_plan
 from layerswap_method.recipe.document import Merge, Progress
 from layerswap_method.recipe.references import ModelFiles
 from layerswap_method.tensor_names import decoder_layer, layer_part
 from layerswap_method.tensors import LazyModel, TensorMix, weight_names, without_tied_head
+
+if TYPE_CHECKING:
+    from layerswap_method.methods.layer_swap import LayerSwapRecipe, LayerSwapSpec
 
 POOLED = "the mean over all input features of all tensors of the model, each one once"
 """What is averaged; see `layerswap_method.deltas.features`."""
@@ -137,7 +139,7 @@ def plan_record(
     base = str(recipe.base_model)
     return {
         "schema_version": 1,
-        "merge_method": NAME,
+        "merge_method": recipe.merge_method,
         "layerswap_version": __version__,
         "num_layers": plan.num_layers,
         "layers": list(plan.sources),

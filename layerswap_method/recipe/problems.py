@@ -26,6 +26,11 @@ def problems(model: type[BaseModel], document: Any, error: ValidationError) -> l
         elif kind == "extra_forbidden":
             place = (*place, *rest)
             text = f": unknown key{_hint(model, document, place)}"
+        elif kind == "union_tag_not_found":
+            place, text = (*place, item["ctx"]["discriminator"].strip("'")), " is missing"
+        elif kind == "union_tag_invalid":
+            place = (*place, item["ctx"]["discriminator"].strip("'"))
+            text = f": {_tag_reason(item['ctx'])}"
         elif rest == ("[key]",):
             text = f": the key {item['input']!r} is not text; write it in quotes"
         elif kind == "value_error":
@@ -48,6 +53,13 @@ def _reason(item: Any, value: Any) -> str:
     choices = item.get("ctx", {}).get("expected", "").replace("'", "").replace(" or ", ", ")
     hint = nearest(str(value), choices.split(", ")) if item["type"] == "literal_error" else ""
     return f"{reason}, not {_short(value)}{hint}{_number_hint(item['type'], value)}"
+
+
+def _tag_reason(context: Mapping[str, Any]) -> str:
+    """Return which kinds of a block there are, for one that names another."""
+    kinds = context["expected_tags"].replace("'", "")
+    hint = nearest(context["tag"], kinds.split(", "))
+    return f"must be one of {kinds}, not {_short(context['tag'])}{hint}"
 
 
 _FORMS = {

@@ -109,11 +109,6 @@ def find_model_files(
     return Model(reference, base, found)
 
 
-def is_hub_id(text: str) -> bool:
-    """Return whether `text` has the form of a hub id, `owner/name`."""
-    return text.count("/") == 1 and not text.startswith((".", "/", "~"))
-
-
 def find_folder(
     text: str,
     folder: Path | None = None,

@@ -62,12 +62,8 @@ def write_card(
 ) -> str:
     """Return the text of a model card; models are in the order of the recipe.
 
-    Args:
-        document: the recipe.
-        text: the recipe as its author wrote it.
-        name: name of the merged model.
-        lines: what the merge says of itself.
-        needs_code: whether loading the model needs ``trust_remote_code``.
+    `text` is the recipe (`document`) as its author wrote it, `lines` are what the merge says of
+    itself, and `needs_code` whether loading it needs ``trust_remote_code``.
     """
     base = document.get("base_model")
     models = dict.fromkeys(named_models(document))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from layerswap_method.checkpoint.stored import STORED_NAMES, Stamp, StoredTensor
 from layerswap_method.recipe.document import Merge
-from layerswap_method.tensors import TensorMix
+from layerswap_method.tensors import MixReader, TensorMix
 
 SHARD_BYTES = 5_000_000_000
 """Bytes of the tensors in one file, at most, but for a tensor that alone is larger."""
@@ -133,8 +133,6 @@ def _result_dtype(mix: TensorMix) -> str:
     names = {mix.load_dtype or term.dtype for term in mix.terms}
     if mix.dtype is not None or len(names) == 1:
         return mix.dtype or names.pop()
-    from layerswap_method.tensors import MixReader
-
     return str(MixReader(mix).dtype).removeprefix("torch.")
 
 
@@ -143,8 +141,6 @@ def _computed(
 ) -> Iterator[memoryview]:
     """Yield the bytes of a mix, block by block; warn once of values that are not finite."""
     import torch
-
-    from layerswap_method.tensors import MixReader
 
     is_finite = True
     for _, block in MixReader(mix, device).blocks():

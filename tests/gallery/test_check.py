@@ -80,7 +80,7 @@ def test_every_problem_is_named_at_once_with_its_line(
     errors = [each["message"] for each in found if each["level"] == "error"]
     for part in (
         "parameters.botom_layers: unknown key; did you mean 'bottom_layers'?",
-        "parameters.top_layers: must be greater than or equal to 0, not -1",
+        "parameters.top_layers: must be 0 or more, not -1",
         "did you mean 'language'?",
         "dtype: 'bfloat61' must be one of",
         "tokeniser: unknown key",

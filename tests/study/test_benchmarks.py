@@ -114,7 +114,9 @@ def test_code_is_run_only_when_the_command_line_allows_it(tmp_path: Path, shippe
     assert {cell.request.code_isolation for cell in unheld.cells} == {"none"}
     assert [c.score_keys for c in unheld.cells] == [c.score_keys for c in allowed.cells]
     for key in ("allow_code_execution", "code_isolation"):  # a study does not decide that
-        assert f"unknown key '{key}'" in _problem(tmp_path, shipped, {**evaluate, key: "none"})
+        assert f"evaluate.{key}: unknown key" in _problem(
+            tmp_path, shipped, {**evaluate, key: "none"}
+        )
     message = _problem(tmp_path, shipped, {**evaluate, "benchmarks": ["mbpp"]})
     assert "every task of the study is skipped: needs --allow-code-execution" in message
 

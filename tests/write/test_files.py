@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 from layerswap_method.checkpoint import stored as stored_module
 from layerswap_method.checkpoint.lora import LowRankChange
 from layerswap_method.checkpoint.stored import read_header
-from layerswap_method.errors import LayerSwapError
+from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.merge import check_device
 from layerswap_method.methods.read import merge_of_one
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensors import MixReader, TensorMix, Term, mixes_to_json, read_mix
@@ -257,3 +258,21 @@ def test_an_adapters_change_is_the_same_in_blocks(transposed, make_mix, tmp_path
     delta = 1.75 * (up @ down)
     wanted = read_mix(mix).double() + (delta.T if transposed else delta)
     torch.testing.assert_close(whole.double(), wanted, rtol=2**-7, atol=2**-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["average", "soup", "rounded", "linear"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_a_gpu_gives_the_same_bits(kind, dtype, make_mix):
+    mix = make_mix((200, 17), kind, dtype)
+    check_device("cuda")
+    found = MixReader(mix, "cuda").read()
+    assert found.device.type == "cpu"
+    assert torch.equal(found, read_mix(mix))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there():
+    check_device("cpu")
+    with pytest.raises(InputError, match="device cuda.*no GPU.*leave it out"):  # noqa: RUF043
+        check_device("cuda")

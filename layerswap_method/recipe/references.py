@@ -148,6 +148,11 @@ def find_folder(
         raise InputError(f"{no_such_folder(text, folder=folder)}, and {why}") from error
 
 
+def is_hub_id(text: str) -> bool:
+    """Return whether a text that is no folder has the form of a hub id, OWNER/NAME."""
+    return text.count("/") == 1 and not text.startswith((".", "/", "~"))
+
+
 def same_model_key(reference: str) -> str:
     """Return a text that is equal for references to one model, however its folder is written."""
     parts = []

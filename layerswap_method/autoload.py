@@ -68,7 +68,7 @@ def install() -> None:
 
 
 def _watch(loader: Any, is_program: bool) -> None:
-    """Have a module completed after `loader` has executed it; the loader stays of its own type.
+    """Have a module completed after `loader` has executed it.
 
     Set on the instance and taken off again by the execution, so that afterwards the loader
     compares, copies and pickles as if nothing had been.

@@ -58,9 +58,8 @@ def weighted_inputs(
         if position is None:
             raise ValueError(f"{name}: the base model does not have this tensor")
         return WeightedInputs((position,), (1.0,))
-    sides: dict[str, float] = {source: 1.0}
-    if source == "average":
-        sides = {role: w for role, w in zip(ROLES, side_weights, strict=True) if w}
+    both = zip(ROLES, side_weights, strict=True)
+    sides = {role: w for role, w in both if w} if source == "average" else {source: 1.0}
     if not sides:
         raise ValueError("task_weight and language_weight are both 0: nothing to average")
     totals: dict[str, float] = {}

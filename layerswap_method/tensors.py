@@ -68,7 +68,7 @@ class FeatureMask(Frozen):
 
 
 class TensorMix(Frozen):
-    """The content of one output tensor: ``sum_k(coefficient_k * term_k) / sum_k(coefficient_k)``.
+    """One output tensor, ``sum_k(coefficient_k * term_k) / sum_k(coefficient_k)``.
 
     Equal mixes are equal bytes.
     """

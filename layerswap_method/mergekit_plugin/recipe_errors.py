@@ -59,9 +59,7 @@ def check_form(document: Mapping[str, Any]) -> None:
 
     name = str(document.get("merge_method"))
     problem = method_problem(name)
-    where, found = f"{name} recipe", []
-    if problem is not None:
-        where, found = "recipe", [problem]
+    found = [] if problem is None else [problem]
     try:
         if problem is None or not meant_method(name):
             MergeConfiguration.model_validate(dict(document))
@@ -79,7 +77,7 @@ def check_form(document: Mapping[str, Any]) -> None:
             for key in document
             if key not in known
         )
-    InputError.raise_any(where, found)
+    InputError.raise_any(f"{name} recipe" if problem is None else "recipe", found)
 
 
 def unknown_parameters(document: Mapping[str, Any]) -> Iterator[str]:

@@ -38,7 +38,7 @@ class Merge:
     """A merged model, not written yet: every tensor by what it is made of."""
 
     tensors: Mapping[str, TensorMix] = field(repr=False)
-    """Tensor name -> content, in the order of the first expert's files."""
+    """In the order of the first expert's files."""
 
     donor: Path
     """Folder whose config, tokenizer and other files the merged model has."""
@@ -217,11 +217,9 @@ class Recipe(Described):
     def merge(
         self, models: Mapping[str, ModelFiles], progress: Progress = lambda what, names: names
     ) -> Merge:
-        """Return the merge of models that are on this machine; nothing is written.
+        """Return the merge of models (by their references) on this machine; write nothing.
 
-        Args:
-            models: reference, as the recipe writes it -> where the model is.
-            progress: wraps what is gone through where changes are measured.
+        `progress` wraps names of tensors that are measured.
 
         Raises:
             InputError: with every problem of the first kind found: files, adapters, models that do

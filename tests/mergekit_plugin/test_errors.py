@@ -60,12 +60,12 @@ def assert_one_text(document, tmp_path, merge, *, form=True):
 
 PARAMETERS = [
     ({"botom_layers": 2}, ["parameters.botom_layers", "did you mean 'bottom_layers'"]),
-    ({"bottom_layers": 2.5}, ["parameters.bottom_layers", "integer", "2.5"]),
-    ({"bottom_layers": True}, ["parameters.bottom_layers", "integer", "True"]),
-    ({"bottom_layers": None}, ["parameters.bottom_layers", "None", "drop the line"]),
+    ({"bottom_layers": 2.5}, ["parameters.bottom_layers", "whole number", "2.5"]),
+    ({"bottom_layers": True}, ["parameters.bottom_layers", "whole number", "True"]),
+    ({"bottom_layers": None}, ["parameters.bottom_layers", "is empty", "drop the line"]),
     ({"bottom_layers": [0, 5]}, ["parameters.bottom_layers", "[0, 5]"]),
-    ({"seed": {"filter": "a"}}, ["parameters.seed", "integer"]),
-    ({"top_layers": -1}, ["parameters.top_layers", "greater than or equal to 0", "-1"]),
+    ({"seed": {"filter": "a"}}, ["parameters.seed", "whole number"]),
+    ({"top_layers": -1}, ["parameters.top_layers", "0 or more", "-1"]),
     ({"task_weight": "1"}, ["parameters.task_weight", "write 1"]),
     ({"task_weight": "1e-3"}, ["parameters.task_weight", "write 0.001"]),
     ({"language_weight": "1e-6"}, ["parameters.language_weight", "write 1.0e-06"]),

@@ -139,7 +139,7 @@ def _model_findings(
     by_feature = isinstance(recipe, DeltaRevertRecipe) and recipe.parameters.by_feature
     givers = set(recipe.embedding_givers) if isinstance(recipe, LayerSwapRecipe) else None
     for problem in merge_problems(
-        checkpoints, rows_from=givers, aligned=aligned, by_row=by_feature
+        checkpoints, rows_from=givers, aligned=aligned, by_feature=by_feature
     ):
         yield "error", problem
     dtype = str(document.get("out_dtype") or document.get("dtype") or "").removeprefix("torch.")

@@ -48,6 +48,7 @@ from ablations.study.single_tasks import check_data_of, with_single_tasks
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.lora import read_adapter_config, read_adapter_tensors
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.mergekit_plugin.recipe_errors import recipe_keys
 from layerswap_method.recipe.references import is_folder, named_models, resolve_from
 
 _MODELS = "write task, language or base for an expert of the cell, or name it in the experts file"
@@ -148,7 +149,7 @@ def plan_study(
     with _collected(problems):
         study = with_benchmarks(_with_stated_dtype(study))
     places = (own_folder(file.path), folder)
-    problems += study_problems(study, _recipe_keys(), places)
+    problems += study_problems(study, recipe_keys(), places)
     chosen, skipped = _backend(
         backend, study, problems, may_run=isolation is not None, is_complete=named is not None
     )
@@ -375,13 +376,6 @@ def _backend(
         reasons = dict.fromkeys(choice_of_tasks.skipped.values())
         problems.append(f"every task of the study is skipped: {', '.join(reasons)}")
     return chosen, choice_of_tasks.skipped
-
-
-def _recipe_keys() -> tuple[str, ...]:
-    """Return the keys that a recipe of any method can have."""
-    from mergekit.config import MergeConfiguration
-
-    return tuple(MergeConfiguration.model_fields)
 
 
 def _depth(checkpoints: list[Checkpoint]) -> int:

@@ -72,7 +72,7 @@ def merge_problems(
     *,
     rows_from: Collection[str] | None = None,
     aligned: bool = False,
-    by_row: bool = False,
+    by_feature: bool = False,
 ) -> Iterator[str]:
     """Yield why the models of a merge cannot be merged; the others are compared with the first.
 
@@ -81,14 +81,14 @@ def merge_problems(
         rows_from: names of those that give the merge its vocabulary rows. Only these must have
             rows in one number, for the same tokens. None: all of them.
         aligned: the recipe has ``tokenizer:``, so vocabularies may differ.
-        by_row: features are compared one by one, which no alignment can mend.
+        by_feature: features are compared one by one, which no alignment can mend.
     """
     for checkpoint in checkpoints:
         yield from own_problems(checkpoint)
     for other in checkpoints[1:]:
         is_free = aligned or rows_from is not None
-        yield from pair_problems(checkpoints[0], other, aligned=is_free, by_row=by_row)
-    if not aligned and not by_row:
+        yield from pair_problems(checkpoints[0], other, aligned=is_free, by_feature=by_feature)
+    if not aligned and not by_feature:
         givers = _givers(checkpoints, rows_from)
         if rows_from is not None:
             yield from vocabulary_problems(givers)
@@ -125,7 +125,7 @@ def same_vocabulary(first: Checkpoint, other: Checkpoint) -> bool:
 
 
 def pair_problems(
-    first: Checkpoint, other: Checkpoint, *, aligned: bool = False, by_row: bool = False
+    first: Checkpoint, other: Checkpoint, *, aligned: bool = False, by_feature: bool = False
 ) -> Iterator[str]:
     """Yield why `other` cannot be merged with `first`, with the switches of `merge_problems`."""
     pair = f"{first.name} and {other.name}"
@@ -150,8 +150,8 @@ def pair_problems(
             f"embedding as lm_head) or use models of one kind; {_compat_command(first, other)}"
         )
         return
-    if by_row or not aligned:
-        yield from _row_problems(first, other, _ONE_VOCABULARY if by_row else _ALIGN)
+    if by_feature or not aligned:
+        yield from _row_problems(first, other, _ONE_VOCABULARY if by_feature else _ALIGN)
     shapes = [
         name
         for name, shape in first.shapes.items()

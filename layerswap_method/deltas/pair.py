@@ -115,7 +115,7 @@ def open_pair(expert: ModelFiles, base: ModelFiles) -> DeltaPair:
         raise InputError(f"{base.name}: the base has an adapter; merge it into a folder first")
     ours, theirs = (read_checkpoint(each.name, each.folder) for each in (expert, base))
     problems = [*own_problems(theirs), *own_problems(ours)]
-    problems += pair_problems(theirs, ours, by_row=True)
+    problems += pair_problems(theirs, ours, by_feature=True)
     if problems:
         raise InputError.from_problems("delta", problems)
     changes = {} if expert.adapter is None else read_changes(expert.adapter, ours)

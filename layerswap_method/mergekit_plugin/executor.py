@@ -125,7 +125,7 @@ def _check(recipe: Recipe, checkpoints: Sequence[Checkpoint], options: Any) -> N
     if options.allow_crimes:
         problems = [problem for each in checkpoints for problem in own_problems(each)]
     else:
-        problems = list(merge_problems(checkpoints, by_row=by_feature, **how))
+        problems = list(merge_problems(checkpoints, by_feature=by_feature, **how))
     if not problems and not aligned:  # mergekit reads the rows of every model
         problems = list(vocabulary_problems(checkpoints))
     InputError.raise_any(f"{recipe.method()} recipe", problems)

@@ -54,7 +54,7 @@ def merge(recipe: DeltaRevertRecipe, models: Mapping[str, ModelFiles]) -> Merge:
     spec = recipe.parameters
     ours, theirs = (LazyModel.read(models[reference]) for reference in recipe.references)
     checkpoints = [ours.checkpoint, theirs.checkpoint]
-    problems = merge_problems(checkpoints, by_row=spec.by_feature)
+    problems = merge_problems(checkpoints, by_feature=spec.by_feature)
     InputError.raise_any("delta_revert recipe", problems)
     num_layers = theirs.checkpoint.depth()
     try:

@@ -106,7 +106,7 @@ def test_two_stacks_of_layers_are_told_apart(tmp_path):
     assert sum(name.startswith("encoder.") for name in columns) > 5
 
 
-def test_the_experts_of_a_layer_are_one_column_weighted_by_rows(tmp_path):
+def test_the_experts_of_a_layer_are_one_column_weighted_by_features(tmp_path):
     base = make_model("mixtral", tmp_path / "base", 1, dtype=torch.float32)
     one = "layers.2.block_sparse_moe.experts.1.w1."
     expert = fine_tuned(base, tmp_path / "expert", 2, changes=lambda name: one in name)

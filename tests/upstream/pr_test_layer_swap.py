@@ -115,9 +115,10 @@ def test_without_transitions_it_is_passthrough_slices_and_averaged_embeddings(ex
         ((language,), (5, 6)),
         ((task, language), (6, 6)),  # gives the final norm and the head
     ]
-    slices = [
-        {"sources": [{"model": m, "layer_range": span} for m in models]} for models, span in ranges
-    ]
+    slices = []
+    for models, span in ranges:
+        sources = [{"model": model, "layer_range": span} for model in models]
+        slices.append({"sources": sources})
     stock = {"merge_method": "linear", "slices": slices, "parameters": parameters}
     expected = {}
     run_and_check_merge(

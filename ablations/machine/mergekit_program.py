@@ -66,17 +66,17 @@ def merge(recipe: Path, out: Path, *, fingerprint: str, options: Sequence[str] =
     return True
 
 
-def read_measured(merged: Path) -> dict[str, Any] | None:
-    """Return what a merge of ours measured of the experts' changes; None for nothing."""
+def read_measured(merged: Path) -> dict[str, Any]:
+    """Return what a merge of ours measured of the experts' changes, as provenance."""
     for name in (PLAN_FILE, REVERT_PLAN_FILE):
         if (merged / name).is_file():
             return measured_of(json.loads((merged / name).read_text(encoding="utf-8")))
-    return None
+    return {}
 
 
-def measured_of(record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what the record of a merge says of the experts' changes; None for nothing."""
+def measured_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the record of a merge says of the experts' changes, as provenance."""
     if record.get("merge_method") == "delta_revert":
-        return {key: record[key] for key in ("base_model", "threshold", "kept")}
-    deltas: dict[str, Any] | None = record.get("deltas")
-    return deltas
+        return {"measured": {key: record[key] for key in ("base_model", "threshold", "kept")}}
+    deltas = record.get("deltas")
+    return {} if deltas is None else {"measured": dict(deltas)}

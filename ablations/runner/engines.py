@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from ablations.engines.backends import engine_facts
 from ablations.engines.options import EngineOptions
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.mergekit_program import measured_of, read_measured
@@ -175,7 +176,7 @@ class StudyEngine:
         check_unchanged(self._used(work), self._setup.states)
         timing_s = {**model.timing_s, "evaluate": evaluation.elapsed_s}
         model.timing_s.clear()
-        return Done(evaluation, timing_s, {**model.how, **_engine_facts(self._setup)})
+        return Done(evaluation, timing_s, {**model.how, **engine_facts(self._setup.backend)})
 
     def close(self) -> None:
         """End every engine, unchecked: nobody would hear of it any more."""
@@ -214,13 +215,13 @@ class StudyEngine:
         if is_live and recipe_by_files(work.merge) is not None:
             try:
                 stream = self._stream(work)
-                how = {"weights": "streamed", **_measured(measured_of(stream.record))}
+                how = {"weights": "streamed", **measured_of(stream.record)}
                 return self._swapped(stream, how, {"merge": 0.0})
             except SwapFailed as error:
                 is_live, why = False, self._give_way(work, error)
         with ExitStack() as while_merged:
             folder, merge_s = while_merged.enter_context(self._checkpoint(work))
-            measured = _measured(read_measured(folder))
+            measured = read_measured(folder)
             if is_live:
                 how = {"weights": "merged by mergekit-yaml, then streamed", **measured}
                 try:
@@ -394,17 +395,3 @@ class StudyEngine:
     def _used(self, work: Work) -> list[Expert]:
         named = set(named_models(work.merge))
         return [expert for ref, expert in self._setup.experts.items() if ref in named]
-
-
-def _engine_facts(setup: EngineSetup) -> dict[str, Any]:
-    """Return what of the engine is not in its options, as provenance."""
-    if setup.backend != "vllm":
-        return {}
-    from ablations.engines.vllm_engine import is_batch_invariant
-
-    return {"batch_invariant": is_batch_invariant()}
-
-
-def _measured(found: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what was measured of the experts' changes, as provenance."""
-    return {} if found is None else {"measured": dict(found)}

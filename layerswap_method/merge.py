@@ -120,7 +120,7 @@ def write_merge(
         sync_folder(folder)
     sync_folder(out.parent)
     checked = ", read again and compared" if options.verify else ""
-    yield f"{out}: {len(merge.tensors)} tensors in {layout.nbytes / 1e9:.2f} GB{checked}"
+    yield f"{out}: {len(merge.tensors)} tensors in {layout.nbytes / 1e9:.3g} GB{checked}"
 
 
 def check_device(device: str) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ablations.machine.whole_files import replaced_folder, write_text
@@ -74,9 +75,18 @@ def read_measured(merged: Path) -> dict[str, Any]:
     return {}
 
 
-def measured_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the record of a merge says of the experts' changes, as provenance."""
+def measured_of(
+    record: Mapping[str, Any], names: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Return what the record of a merge says of the experts' changes, as provenance.
+
+    `names` has the experts' names by their references, to be written in their place.
+    """
     if record.get("merge_method") == "delta_revert":
         return {"measured": {key: record[key] for key in ("base_model", "threshold", "kept")}}
-    deltas = record.get("deltas")
-    return {} if deltas is None else {"measured": dict(deltas)}
+    if (deltas := record.get("deltas")) is None:
+        return {}
+    weights = [
+        {**row, "model": names.get(row["model"], row["model"])} for row in deltas.get("weights", ())
+    ]
+    return {"measured": {**deltas, **({"weights": weights} if weights else {})}}

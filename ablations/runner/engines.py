@@ -215,7 +215,8 @@ class StudyEngine:
         if is_live and recipe_by_files(work.merge) is not None:
             try:
                 stream = self._stream(work)
-                how = {"weights": "streamed", **measured_of(stream.record)}
+                names = {ref: expert.name for ref, expert in self._setup.experts.items()}
+                how = {"weights": "streamed", **measured_of(stream.record, names)}
                 return self._swapped(stream, how, {"merge": 0.0})
             except SwapFailed as error:
                 is_live, why = False, self._give_way(work, error)

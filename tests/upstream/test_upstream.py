@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 import tarfile
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
@@ -123,10 +124,11 @@ def test_with_entry_points_mergekit_finds_our_methods(copy):
     metadata = copy.site_packages / "layerswap-0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: layerswap\nVersion: 0\n")
-    register = "layerswap_method.mergekit_plugin.registration"
+    declared = tomllib.loads((folder.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    points = declared["project"]["entry-points"]["mergekit.merge_methods"]
+    lines = [f"{name} = {value}" for name, value in points.items()]
     (metadata / "entry_points.txt").write_text(
-        f"[mergekit.merge_methods]\nlayer_swap = {register}:layer_swap_method\n"
-        f"delta_revert = {register}:delta_revert_method\n"
+        "\n".join(["[mergekit.merge_methods]", *lines]) + "\n"
     )
     done = copy.code(
         "from mergekit import merge_methods\n"

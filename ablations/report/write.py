@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from ablations.drawing.canvas import HINT, can_draw
+from ablations.machine.names import spreadsheet_text
 from ablations.machine.whole_files import (
     check_place,
     told_if_unwritable,
@@ -148,8 +149,8 @@ def write_report(report: Report, formats: Sequence[str], out: Path) -> tuple[Pat
     if "latex" in formats:
         files["tables.tex"] = render_latex(report).encode()
     if "csv" in formats:
-        files["scores.csv"] = report.scores.to_csv(index=False).encode()
-        files["comparisons.csv"] = report.comparisons.to_csv(index=False).encode()
+        files["scores.csv"] = _csv(report.scores)
+        files["comparisons.csv"] = _csv(report.comparisons)
     for name, frame in (("observations", report.observations), ("comparisons", report.comparisons)):
         buffer = io.BytesIO()
         frame.to_parquet(buffer, index=False)
@@ -288,6 +289,13 @@ def _emptiness(run: Run) -> str:
         reason = (first.error.splitlines() or [""])[0]
         text += f"; {len(run.failures)} failed, the first ({first.label}) with: {reason}"
     return f"{text}; layerswap run {run.study.name} runs them"
+
+
+def _csv(frame: pd.DataFrame) -> bytes:
+    """Return a table as CSV, in which no text is a spreadsheet's formula."""
+    shown = frame.map(lambda cell: spreadsheet_text(cell) if isinstance(cell, str) else cell)
+    text: str = shown.to_csv(index=False)
+    return text.encode()
 
 
 def _replace(out: Path, files: Mapping[str, bytes]) -> None:

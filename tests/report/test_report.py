@@ -283,6 +283,13 @@ def test_markdown_tables_have_a_cell_for_each_column(languages: Run) -> None:
         assert len(re.findall(r"(?<!\\)\|", row)) > 2
 
 
+def test_a_name_is_no_formula_of_a_spreadsheet(languages: Run, tmp_path: Path) -> None:
+    report = make_report(languages, draw=False)
+    scores = report.scores.assign(model="=1+1")
+    write_report(report._replace(scores=scores), ["csv"], tmp_path)
+    assert set(pd.read_csv(tmp_path / "scores.csv")["model"]) == {"'=1+1"}
+
+
 def test_the_frames_can_be_opened_and_give_the_report_again(languages: Run, tmp_path: Path) -> None:
     report = make_report(languages, draw=False)
     write_report(report, ["csv"], tmp_path)

@@ -110,6 +110,13 @@ class Workshop:
         reference = Reference.parse(name)
         if reference.adapter is None:
             return stored(folder_of(name, self.hub, self.folder))
-        copies = self.folder.glob(f"merged/lora_cache/*{Path(reference.adapter).name}*")
-        (copy,) = copies
-        return stored(copy)
+        import peft
+        import transformers
+
+        base, adapter = (
+            str(folder_of(part, self.hub, self.folder))
+            for part in (reference.model, reference.adapter)
+        )
+        model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype="auto")
+        merged = peft.PeftModel.from_pretrained(model, adapter).merge_and_unload()
+        return dict(merged.state_dict())

@@ -29,7 +29,8 @@ class Copy(Environment):
         """Do what the README says: three files and a patch."""
         new, packages = FOLDER / "new", self.site_packages
         shutil.copy(FOLDER / "layer_swap.py", packages / "mergekit" / "merge_methods")
-        shutil.copy(new / "tests" / "test_layer_swap.py", packages / "tests")
+        tests = Path(__file__).with_name("pr_test_layer_swap.py")
+        shutil.copy(tests, packages / "tests" / "test_layer_swap.py")
         self.apply("new/register.patch", *options)
 
     def pytest(self, *names):

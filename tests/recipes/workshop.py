@@ -117,6 +117,6 @@ class Workshop:
             str(folder_of(part, self.hub, self.folder))
             for part in (reference.model, reference.adapter)
         )
-        model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype="auto")
+        model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
         merged = peft.PeftModel.from_pretrained(model, adapter).merge_and_unload()
         return dict(merged.state_dict())

@@ -27,7 +27,7 @@ class Copy(Environment):
 
     def add_the_method(self, *options):
         """Do what the README says: three files and a patch."""
-        new, packages = FOLDER / "new", self.site_packages
+        packages = self.site_packages
         shutil.copy(FOLDER / "layer_swap.py", packages / "mergekit" / "merge_methods")
         tests = Path(__file__).with_name("pr_test_layer_swap.py")
         shutil.copy(tests, packages / "tests" / "test_layer_swap.py")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ablations.engines.errors import SwapFailed
     from ablations.engines.live import LiveEvaluator
     from ablations.study.planning import StudyPlan
-    from layerswap_method.recipe.document import Merge
+    from layerswap_method.recipe.document import Merge, Recipe
 
 logger = logging.getLogger(__name__)
 
@@ -212,9 +212,9 @@ class StudyEngine:
             self._close_live()
             return self._beside(single.folder, single.adapter, work.request.seed, held)
         is_live, why = not self._setup.materialize, dict[str, Any]()
-        if is_live and recipe_by_files(work.merge) is not None:
+        if is_live and (recipe := recipe_by_files(work.merge)) is not None:
             try:
-                stream = self._stream(work)
+                stream = self._stream(recipe)
                 names = {ref: expert.name for ref, expert in self._setup.experts.items()}
                 how = {"weights": "streamed", **measured_of(stream.record, names)}
                 return self._swapped(stream, how, {"merge": 0.0})
@@ -243,15 +243,11 @@ class StudyEngine:
         self._close_live()
         return {"fallback": error.message}
 
-    def _stream(self, work: Work) -> Merge:
+    def _stream(self, recipe: Recipe) -> Merge:
         tell(Step("planning the merge"))
         from ablations.engines.errors import SwapFailed
 
         try:
-            from layerswap_method.methods.read import recipe_by_files
-
-            recipe = recipe_by_files(work.merge)
-            assert recipe is not None
             return recipe.merge(self._setup.experts)
         except InputError as error:
             raise SwapFailed(error.message) from error

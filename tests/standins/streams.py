@@ -8,13 +8,10 @@ from typing import Any
 
 import torch
 
-from layerswap_method.deltas import measure
 from layerswap_method.methods.read import merge_of_one, recipe_by_files
 from layerswap_method.recipe.document import Merge
 from layerswap_method.recipe.references import Model, find_model_files
 from layerswap_method.tensors import read_mix
-from tests.standins.merging import merge
-from tests.standins.oracle import assert_same, stored
 
 
 def merge_of(document: Mapping[str, Any]) -> Merge:
@@ -33,12 +30,3 @@ def tensors_of(made: Merge) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield name and tensor."""
     for name, mix in made.tensors.items():
         yield name, read_mix(mix)
-
-
-def check_stream(document: Mapping[str, Any], out: Path, **options: Any) -> Merge:
-    """Fail unless merge and merged folder agree, each having measured for itself; return it."""
-    merged = stored(merge(document, out, **options))
-    measure._cache.clear()
-    made = merge_of(document)
-    assert_same(dict(tensors_of(made)), merged)
-    return made

@@ -20,10 +20,10 @@ from mergekit.merge_methods.base import PerInput, TensorGroup
 from mergekit.merge_methods.easy_define import merge_method
 
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Runs = List[Tuple[int, int]]
 
-_LAYER = re.compile(
-    r"(?:^|\.)(?:layers|h|blocks?|layer)\.(\d+)\.(?:norm_attn_norm\.)?([^.]+)"
-)
+_STACK = r"(?:^|\.)(?:layers|h|blocks?|layer)"
+_LAYER = re.compile(_STACK + r"\.(\d+)\.(?:norm_attn_norm\.)?([^.]+)")
 _NOT_DECODER = re.compile(
     r"vision|visual|image|audio|speech|projector|resampler|perceiver|(?:^|\.)mtp\."
 )
@@ -34,37 +34,25 @@ _PARTS = {
 }
 
 
-def _parse_layers(text: str) -> List[Tuple[int, int]]:
+def _parse_layers(text: str) -> Runs:
     """Return "0-4,30" as half-open runs of layers."""
     ends = [part.partition("-")[::2] for part in text.split(",")]
     return [(int(first), int(last or first) + 1) for first, last in ends]
 
 
-def _layer_sources(
-    num_layers: int, runs: List[Tuple[int, int]], after: int, before: int
-) -> List[str]:
-    """Return the source of every layer: `after` and `before` each run are averaged."""
-    if not all(0 <= start <= end <= num_layers for start, end in runs):
+def _layer_source(layer: int, num_layers: int, runs: Runs, zones: Tuple[int, int]):
+    """Swap the layers of each run; average as many as `zones` say after and before."""
+    after, before = zones
+    if layer >= num_layers:
+        raise ValueError(f"Layer {layer} is not in the model's {num_layers} layers")
+    used = sum(end - start for start, end in runs) + after + before
+    if used > num_layers or not all(0 <= a <= b <= num_layers for a, b in runs):
         raise ValueError(f"Layers {runs} do not fit a model of {num_layers} layers")
-    sources = ["task"] * num_layers
-    for start, end in runs:
-        for layer in (*range(end, end + after), *range(start - before, start)):
-            if 0 <= layer < num_layers:
-                sources[layer] = "average"
-    for start, end in runs:
-        sources[start:end] = ["language"] * (end - start)
-    return sources
-
-
-def _weighted_mean(tensors: List[torch.Tensor], weights: List[float]) -> torch.Tensor:
-    """Round once, at the end; a tensor alone is returned as it is."""
-    if len(tensors) == 1:
-        return tensors[0]
-    dtype = torch.promote_types(tensors[0].dtype, torch.float32)
-    total = tensors[0].to(dtype) * weights[0]
-    for tensor, weight in zip(tensors[1:], weights[1:]):
-        total = total + tensor.to(dtype) * weight
-    return (total / sum(weights)).to(tensors[0].dtype)
+    if any(start <= layer < end for start, end in runs):
+        return "language"
+    if any(start - before <= layer < end + after for start, end in runs):
+        return "average"
+    return "task"
 
 
 @merge_method(
@@ -105,20 +93,11 @@ def layer_swap(
             if not hasattr(model, "config"):
                 raise ValueError(f"{model} has no config: give num_layers")
             num_layers = model.config().get_text_config().num_hidden_layers
+        runs = [(0, bottom_layers), (num_layers - top_layers, num_layers)]
         if language_layers is not None:
             runs = _parse_layers(language_layers)
-        else:
-            counts = (bottom_layers, top_layers, bottom_transition, top_transition)
-            if sum(counts) > num_layers:
-                raise ValueError(
-                    f"{counts} are more than the model's {num_layers} layers"
-                )
-            runs = [(0, bottom_layers), (num_layers - top_layers, num_layers)]
-        sources = _layer_sources(num_layers, runs, bottom_transition, top_transition)
-        layer = int(match[1])
-        if layer >= num_layers:
-            raise ValueError(f"{name} is not in the model's {num_layers} layers")
-        source = sources[layer]
+        zones = (bottom_transition, top_transition)
+        source = _layer_source(int(match[1]), num_layers, runs, zones)
         module = match[2].lower()
         part = next((key for key in _PARTS if _PARTS[key].search(module)), "other")
         if part == "norm" and layer_norms == "average":
@@ -130,23 +109,31 @@ def layer_swap(
             raise ValueError(f"The base model does not have {name}")
         return group.base.tensor
 
-    sides = {"task": task_weight, "language": language_weight}
+    shares = {"task": task_weight, "language": language_weight}
     if source != "average":
-        sides = {source: 1.0}
-    experts = {
-        side: [e for e in group.entries if role[e.id] == side and weight[e.id]]
-        for side, share in sides.items()
-        if share
+        shares = {source: 1.0}
+    totals = {
+        side: sum(weight[e.id] for e in group.entries if role[e.id] == side)
+        for side in shares
+        if shares[side]
     }
-    if not experts or not all(experts.values()):
-        raise ValueError(f"{name} needs a {' and a '.join(sides)} expert of weight > 0")
-    entries = [(side, e) for side in experts for e in experts[side]]
-    weights = [weight[e.id] for _, e in entries]
-    if len(experts) == 2:
-        # The mean of two weighted means as one: whole weights give whole numbers, by
-        # which 16-bit values are multiplied exactly.
-        a, b = (sum(weight[e.id] for e in experts[side]) for side in sides)
-        scale = math.gcd(int(a), int(b)) if a == int(a) and b == int(b) else 1
-        other = {"task": b, "language": a}
-        weights = [sides[s] * weight[e.id] * other[s] / scale for s, e in entries]
-    return _weighted_mean([e.tensor for _, e in entries], weights)
+    if not totals or not all(totals.values()):
+        needed = " and a ".join(shares)
+        raise ValueError(f"{name} needs a {needed} expert of weight > 0")
+    # The mean of two weighted means as one: whole weights give whole numbers, by which
+    # 16-bit values are multiplied exactly.
+    scale = 1
+    if len(totals) == 2 and all(total == int(total) for total in totals.values()):
+        scale = math.gcd(*map(int, totals.values()))
+    tensors, weights = [], []
+    for side in totals:
+        others = math.prod(totals[other] for other in totals if other != side)
+        for entry in group.entries:
+            if role[entry.id] == side and weight[entry.id]:
+                tensors.append(entry.tensor)
+                weights.append(shares[side] * others / scale * weight[entry.id])
+    if len(tensors) == 1:
+        return tensors[0]
+    dtype = torch.promote_types(tensors[0].dtype, torch.float32)
+    first, *rest = [t.to(dtype) * w for t, w in zip(tensors, weights)]
+    return (sum(rest, first) / sum(weights)).to(tensors[0].dtype)

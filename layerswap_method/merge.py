@@ -24,7 +24,7 @@ from layerswap_method.output import (
     temporary_output,
 )
 from layerswap_method.recipe.document import Merge, Recipe
-from layerswap_method.recipe.references import ModelFiles
+from layerswap_method.recipe.references import Model
 from layerswap_method.tensors import mixes_to_json
 from layerswap_method.write.card import write_card
 from layerswap_method.write.donor_files import copy_donor_files, needs_remote_code
@@ -33,7 +33,7 @@ from layerswap_method.write.layout import SHARD_BYTES, lay_out
 
 LOG = logging.getLogger("layerswap")
 
-Find = Callable[[str], ModelFiles]
+Find = Callable[[str], Model]
 """Returns where the model of a reference is; raises `InputError` where it is nowhere."""
 
 
@@ -60,7 +60,7 @@ class WriteOptions:
     """Whether README.md and mergekit_config.yml are written."""
 
 
-def find_models(recipe: Recipe, find: Find) -> dict[str, ModelFiles] | str:
+def find_models(recipe: Recipe, find: Find) -> dict[str, Model] | str:
     """Return reference -> where each model of a recipe is, or why only mergekit can merge it."""
     models = {reference: find(reference) for reference in recipe.references}
     for reference, model in models.items():
@@ -73,7 +73,7 @@ def find_models(recipe: Recipe, find: Find) -> dict[str, ModelFiles] | str:
 
 def write_merge(
     recipe: Recipe,
-    models: Mapping[str, ModelFiles],
+    models: Mapping[str, Model],
     out_path: str,
     *,
     document: Mapping[str, Any],

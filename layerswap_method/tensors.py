@@ -28,7 +28,7 @@ from layerswap_method.checkpoint.stored import (
 )
 from layerswap_method.deltas.features import feature_layout, spread_features
 from layerswap_method.frozen import Frozen
-from layerswap_method.recipe.references import ModelFiles
+from layerswap_method.recipe.references import Model
 
 if TYPE_CHECKING:
     import torch
@@ -224,7 +224,7 @@ class LazyModel(Frozen):
     """Tensor name -> what the adapter adds."""
 
     @classmethod
-    def read(cls, model: ModelFiles) -> LazyModel:
+    def read(cls, model: Model) -> LazyModel:
         """Return the headers of a model on this machine."""
         checkpoint = read_checkpoint(model.name, model.folder)
         if model.adapter is None:

@@ -9,37 +9,25 @@ from typing import Any
 
 from ablations.machine.progress import Step, tell
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
-from layerswap_method.errors import InputError, first_line, nearest
+from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe.references import (
+    Model,
+    find_model_files,
     is_folder,
     is_hub_id,
-    is_there,
-    no_such_folder,
     resolve_from,
 )
 
-_PATTERNS = [
-    *("*.safetensors", "*.json", "*.jinja"),
-    *("tokenizer*", "*.model", "merges.txt", "vocab*"),
-]
-"""Files of a hub repository that an expert is made of; pickles stay away."""
-
 
 @dataclass(frozen=True)
-class Expert:
-    """An expert that is on this machine."""
+class Expert(Model):
+    """An expert that is on this machine, by the name that the study gives it; paths are absolute.
 
-    name: str
-    """As the study names it."""
-
-    folder: Path
-    """The checkpoint; absolute."""
-
-    adapter: Path | None = None
-    """A LoRA adapter on top of it; absolute."""
+    `source` is where another machine finds it: the reference, a hub id with the revision that was
+    found.
+    """
 
     source: str = ""
-    """Where another machine finds it: the reference, a hub id with the revision that was found."""
 
     @property
     def reference(self) -> str:
@@ -94,15 +82,16 @@ def find_model(
         return Expert(name, whole.resolve(), source=str(whole.resolve()))
     # A reference that ends in its name has no name of its own: it came without an experts file.
     who = "" if name in (reference, Path(reference).name) else f"expert {name!r}: "
-    model, plus, adapter = reference.partition("+")
-    base = _locate(model, who, folder, download=download)
-    if not plus:
-        return Expert(name, base, source=_source(model, base))
-    found = _locate(adapter, who, folder, download=download)
-    for file in ("adapter_config.json", "adapter_model.safetensors"):
-        if not (found / file).is_file():
-            raise InputError(f"{who}{adapter} has no {file}, so it is not a PEFT adapter")
-    return Expert(name, base, found, f"{_source(model, base)}+{_source(adapter, found)}")
+    if is_hub_id(reference.partition("+")[0]):
+        tell(Step(""))  # a download shows its own bar
+    try:
+        found = find_model_files(reference, folder, download=download, hint=build_hint)
+    except InputError as error:
+        raise InputError(f"{who}{error.message}") from error
+    source = _source(reference.partition("+")[0], found.folder)
+    if found.adapter is not None:
+        source += f"+{_source(reference.partition('+')[2], found.adapter)}"
+    return Expert(name, found.folder, found.adapter, source)
 
 
 def find_checkpoint(reference: str) -> Checkpoint:
@@ -159,42 +148,3 @@ def _source(text: str, folder: Path) -> str:
     if folder.parent.name != "snapshots":
         return str(folder)
     return f"{text.partition('@')[0]}@{folder.name}"
-
-
-def _locate(text: str, who: str, folder: Path | None, *, download: bool) -> Path:
-    """Return the folder that `text` names in a file in `folder`; `who` begins an error."""
-    path = resolve_from(text, folder)
-    if is_folder(path):
-        return path.resolve()
-    if is_there(path):
-        raise InputError(f"{who}{text}: is a file; write its folder, {path.parent}")
-    above = resolve_from(Path(text).parent, folder)
-    if not is_hub_id(text) or is_folder(above):
-        there = above.iterdir() if is_folder(above) else ()
-        siblings = [each.name for each in there if each.is_dir()]
-        near = nearest(path.name, siblings)
-        missing = no_such_folder(text, near, folder)
-        raise InputError(f"{who}{missing}{'' if near else build_hint(text)}")
-    from huggingface_hub import snapshot_download
-
-    repository, _, revision = text.partition("@")
-    tell(Step(""))  # a download shows its own bar
-    try:
-        return Path(
-            snapshot_download(
-                repository,
-                revision=revision or None,
-                allow_patterns=_PATTERNS,
-                local_files_only=not download,
-            )
-        )
-    except Exception as error:
-        why = f"the hub says: {first_line(error)}"
-        if not download:
-            kinds = " ".join(f"--include '{each}'" for each in _PATTERNS)
-            why = (
-                "the hub's cache does not have it. A dry run downloads nothing: hf download "
-                f"{repository}{f' --revision {revision}' if revision else ''} {kinds}"
-            )
-        missing = no_such_folder(text, folder=folder)
-        raise InputError(f"{who}{missing}, and {why}") from error

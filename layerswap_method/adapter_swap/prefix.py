@@ -20,14 +20,14 @@ from layerswap_method.checkpoint.stored import FLOATS, read_tensor
 from layerswap_method.errors import InputError
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.plan import LayerPlan
-from layerswap_method.recipe.references import ModelFiles
+from layerswap_method.recipe.references import Model
 
 _TENSOR = "prompt_embeddings"
 _NUMBERS = ("num_virtual_tokens", "num_layers", "token_dim", "num_attention_heads")
 
 
 def swap_prefixes(
-    recipe: LayerSwapRecipe, models: Mapping[str, ModelFiles], num_layers: int
+    recipe: LayerSwapRecipe, models: Mapping[str, Model], num_layers: int
 ) -> tuple[NewAdapter, LayerPlan]:
     """Return the prefix whose layers come from the experts as the recipe's plan says, and the plan.
 

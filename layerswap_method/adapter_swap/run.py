@@ -17,7 +17,7 @@ from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.read import read_recipe, read_recipe_file
 from layerswap_method.output import PLAN_FILE, check_output, output_folder, temporary_output
 from layerswap_method.plan import draw_plan
-from layerswap_method.recipe.references import ModelFiles
+from layerswap_method.recipe.references import Model
 from layerswap_method.write.files import write_text
 
 LOG = logging.getLogger("layerswap")
@@ -43,7 +43,7 @@ A [layer swap](https://arxiv.org/abs/2410.01335) of adapters to `{base}`, made w
 
 
 def swap_adapters(
-    recipe_path: Path, find: Callable[[str], ModelFiles], out_path: str, rank: int | None = None
+    recipe_path: Path, find: Callable[[str], Model], out_path: str, rank: int | None = None
 ) -> Iterator[str]:
     """Write the adapter of a `layer_swap` recipe, and yield lines for the log.
 
@@ -135,7 +135,7 @@ def _kind(configs: Mapping[str, Mapping[str, Any]]) -> str:
     return next(iter(kinds.values()))
 
 
-def _check_one_base(base: ModelFiles, models: Mapping[str, ModelFiles]) -> None:
+def _check_one_base(base: Model, models: Mapping[str, Model]) -> None:
     """Check that all models are the base's checkpoint, but for adapters; reads copies of it."""
     ours = read_checkpoint(base.name, base.folder).tensors
     folders = {model.folder.resolve(): reference for reference, model in models.items()}

@@ -29,7 +29,7 @@ from layerswap_method.checkpoint.stored import (
 )
 from layerswap_method.deltas.features import FeatureLayout, feature_layout, input_axis
 from layerswap_method.errors import InputError
-from layerswap_method.recipe.references import ModelFiles
+from layerswap_method.recipe.references import Model
 
 _SAMPLED_TENSORS, _SAMPLED_VALUES = 16, 1 << 16
 
@@ -104,7 +104,7 @@ class DeltaPair:
         return (self.model_type, self.names, *stored, frozenset(self.changes.items()))
 
 
-def open_pair(expert: ModelFiles, base: ModelFiles) -> DeltaPair:
+def open_pair(expert: Model, base: Model) -> DeltaPair:
     """Return an expert (a checkpoint, or an adapter on one) and its base, a checkpoint.
 
     Raises `InputError` with every problem of the first kind: files that do not read, quantised

@@ -22,7 +22,7 @@ from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.harmonize.conversion import Conversion, read_conversion, shape_of
 from layerswap_method.harmonize.settings import common_shape, config_of, harmonized, with_rope
 from layerswap_method.output import HARMONIZE_FILE, check_output, output_folder, temporary_output
-from layerswap_method.recipe.references import ModelFiles
+from layerswap_method.recipe.references import Model
 from layerswap_method.write.donor_files import copy_donor_files
 from layerswap_method.write.files import Bar, write_files, write_text
 from layerswap_method.write.layout import SHARD_BYTES, PlannedTensor, copy_of, lay_out_tensors
@@ -44,7 +44,7 @@ class HarmonizeOptions:
 
 
 def harmonize(
-    models: Sequence[ModelFiles],
+    models: Sequence[Model],
     out_path: str,
     options: HarmonizeOptions = HarmonizeOptions(),
     bar: Bar = lambda what, size: nullcontext(lambda count: None),
@@ -86,7 +86,7 @@ def harmonize(
         yield from (f"  {row.field}: {row.advice}" for row in left)
 
 
-def _read(models: Sequence[ModelFiles]) -> list[Checkpoint]:
+def _read(models: Sequence[Model]) -> list[Checkpoint]:
     if len(models) < 2:
         raise InputError("harmonize writes models in a common architecture: give two or more")
     for model in models:
@@ -102,7 +102,7 @@ def _read(models: Sequence[ModelFiles]) -> list[Checkpoint]:
     return checkpoints
 
 
-def _folder_names(models: Sequence[ModelFiles]) -> list[str]:
+def _folder_names(models: Sequence[Model]) -> list[str]:
     """Return the name of each model's output folder: its own, with its parent's if need be."""
     paths = [Path(model.name.partition("@")[0]) for model in models]
     paths = [path if path.name not in ("", ".", "..") else path.resolve() for path in paths]

@@ -60,7 +60,9 @@ def merge_by_mergekit(
 ) -> None:
     """Merge with mergekit's own `run_merge`; the output folder appears when it is whole."""
     out = output_folder(out_path)
-    found = {r: find_model_files(r, options.transformers_cache) for r in recipe.references}
+    found = {
+        r: find_model_files(r, cache_dir=options.transformers_cache) for r in recipe.references
+    }
     check_output(out, [path for m in found.values() for path in (m.folder, m.adapter) if path])
     problems = [*_template_problems(recipe), *_tokenizer_problems(recipe, found, options)]
     InputError.raise_any(f"{recipe.method()} recipe", problems)

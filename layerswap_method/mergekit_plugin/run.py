@@ -39,7 +39,7 @@ def merge_by_files(
     if reason is not None:
         return reason
     cache = options.get("transformers_cache")
-    models = find_models(recipe, lambda reference: find_model_files(reference, cache))
+    models = find_models(recipe, lambda reference: find_model_files(reference, cache_dir=cache))
     if isinstance(models, str):
         return models
     quiet = bool(options.get("quiet"))

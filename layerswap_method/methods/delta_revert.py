@@ -15,7 +15,7 @@ from layerswap_method.errors import nearest
 from layerswap_method.frozen import Described, Frozen
 from layerswap_method.plan import check_counts, parse_layers
 from layerswap_method.recipe.document import Block, Entry, Merge, Progress, Recipe
-from layerswap_method.recipe.references import ModelFiles, same_model_key
+from layerswap_method.recipe.references import Model, same_model_key
 from layerswap_method.tensor_names import layer_part
 
 NAME = "delta_revert"
@@ -159,7 +159,7 @@ class DeltaRevertRecipe(Recipe):
             yield f"models: lists {listed}; delta_revert takes one expert"
 
     def merge(
-        self, models: Mapping[str, ModelFiles], progress: Progress = lambda what, names: names
+        self, models: Mapping[str, Model], progress: Progress = lambda what, names: names
     ) -> Merge:
         """Return the merge; see `Recipe.merge`. The base is the donor of config and tokenizer."""
         from layerswap_method.methods.delta_revert_merge import merge

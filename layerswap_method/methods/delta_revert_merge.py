@@ -17,7 +17,7 @@ from layerswap_method.deltas.features import feature_layout, input_axis
 from layerswap_method.errors import InputError
 from layerswap_method.plan import format_layers
 from layerswap_method.recipe.document import Merge
-from layerswap_method.recipe.references import ModelFiles
+from layerswap_method.recipe.references import Model
 from layerswap_method.tensor_names import decoder_layer, layer_part
 from layerswap_method.tensors import (
     FeatureMask,
@@ -47,7 +47,7 @@ class Kept(NamedTuple):
         return {**self._asdict(), "fraction": fraction}
 
 
-def merge(recipe: DeltaRevertRecipe, models: Mapping[str, ModelFiles]) -> Merge:
+def merge(recipe: DeltaRevertRecipe, models: Mapping[str, Model]) -> Merge:
     """Return the merge of a recipe; see `DeltaRevertRecipe.merge`."""
     import numpy as np
 
@@ -105,7 +105,7 @@ def merge(recipe: DeltaRevertRecipe, models: Mapping[str, ModelFiles]) -> Merge:
 
 
 def _measure(
-    recipe: DeltaRevertRecipe, models: Mapping[str, ModelFiles]
+    recipe: DeltaRevertRecipe, models: Mapping[str, Model]
 ) -> tuple[Mapping[str, torch.Tensor], float | None]:
     """Return the MAV of every feature by tensor, and the threshold that they are compared with."""
     from layerswap_method.deltas.measure import feature_mavs

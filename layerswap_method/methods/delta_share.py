@@ -23,7 +23,7 @@ from layerswap_method.tensor_names import decoder_layer, is_norm, layer_part
 if TYPE_CHECKING:
     from layerswap_method.methods.layer_swap import LayerSwapRecipe, LayerSwapSpec
     from layerswap_method.recipe.document import Progress
-    from layerswap_method.recipe.references import ModelFiles
+    from layerswap_method.recipe.references import Model
 
 DeltaUnit = Literal["layer", "module"]
 """What goes to one expert as a whole: a layer, or the attention or the MLP of a layer."""
@@ -182,7 +182,7 @@ class Measured(NamedTuple):
 
 def measure(
     recipe: LayerSwapRecipe,
-    models: Mapping[str, ModelFiles],
+    models: Mapping[str, Model],
     num_layers: int,
     plan: LayerPlan,
     progress: Progress,

@@ -20,7 +20,7 @@ from layerswap_method.plan import (
     tensor_source,
 )
 from layerswap_method.recipe.document import Block, Entry, Merge, Progress, Recipe
-from layerswap_method.recipe.references import ModelFiles, same_model_key
+from layerswap_method.recipe.references import Model, same_model_key
 from layerswap_method.tensor_names import decoder_layer
 
 NAME = "layer_swap"
@@ -289,7 +289,7 @@ class LayerSwapRecipe(Recipe):
                 )
 
     def merge(
-        self, models: Mapping[str, ModelFiles], progress: Progress = lambda what, names: names
+        self, models: Mapping[str, Model], progress: Progress = lambda what, names: names
     ) -> Merge:
         """Return the merge; see `Recipe.merge`.
 

@@ -17,7 +17,7 @@ from layerswap_method.methods.delta_share import Measured, measure
 from layerswap_method.output import PLAN_FILE
 from layerswap_method.plan import ROLES, LayerPlan, describe_plan, draw_plan
 from layerswap_method.recipe.document import Merge, Progress
-from layerswap_method.recipe.references import ModelFiles
+from layerswap_method.recipe.references import Model
 from layerswap_method.tensor_names import decoder_layer, layer_part
 from layerswap_method.tensors import LazyModel, TensorMix, weight_names, without_tied_head
 
@@ -28,7 +28,7 @@ POOLED = "the mean over all input features of all tensors of the model, each one
 """What is averaged; see `layerswap_method.deltas.features`."""
 
 
-def merge(recipe: LayerSwapRecipe, models: Mapping[str, ModelFiles], progress: Progress) -> Merge:
+def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model], progress: Progress) -> Merge:
     """Return the merge of a recipe; see `LayerSwapRecipe.merge`."""
     read = {reference: LazyModel.read(models[reference]) for reference in recipe.references}
     base = read[str(recipe.base_model)]
@@ -73,7 +73,7 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, ModelFiles], progress: P
 def lay_out(
     recipe: LayerSwapRecipe,
     first: Checkpoint,
-    models: Mapping[str, ModelFiles],
+    models: Mapping[str, Model],
     progress: Progress = lambda what, names: names,
 ) -> Measured:
     """Return plan and weights of a merge; changes are measured where the recipe goes by them."""

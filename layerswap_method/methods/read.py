@@ -14,7 +14,7 @@ from layerswap_method.frozen import Described, Frozen
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.recipe.document import Block, Entry, Merge, Progress, Recipe
-from layerswap_method.recipe.references import ModelFiles, same_model_key
+from layerswap_method.recipe.references import Model, same_model_key
 from layerswap_method.recipe.strict_yaml import read_text_and_yaml
 from layerswap_method.tensors import LazyModel, TensorMix, weight_names, without_tied_head
 
@@ -58,7 +58,7 @@ class LinearRecipe(Recipe):
         return super().why_mergekit()
 
     def merge(
-        self, models: Mapping[str, ModelFiles], progress: Progress = lambda what, names: names
+        self, models: Mapping[str, Model], progress: Progress = lambda what, names: names
     ) -> Merge:
         """Return the merge; see `Recipe.merge`. The first model is the donor."""
         read = [LazyModel.read(models[entry.model]) for entry in self.models]
@@ -95,15 +95,13 @@ class PassthroughRecipe(Recipe):
         return super().why_mergekit()
 
     def merge(
-        self, models: Mapping[str, ModelFiles], progress: Progress = lambda what, names: names
+        self, models: Mapping[str, Model], progress: Progress = lambda what, names: names
     ) -> Merge:
         """Return the merge; see `Recipe.merge`."""
         return merge_of_one(models[self.models[0].model], self.dtype, self.out_dtype)
 
 
-def merge_of_one(
-    model: ModelFiles, dtype: str | None = None, out_dtype: str | None = None
-) -> Merge:
+def merge_of_one(model: Model, dtype: str | None = None, out_dtype: str | None = None) -> Merge:
     """Return one model, with its adapter if there is one, as a merge.
 
     Raises:

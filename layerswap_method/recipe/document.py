@@ -24,7 +24,7 @@ from layerswap_method.errors import InputError, nearest
 from layerswap_method.frozen import Described
 from layerswap_method.plan import LayerPlan
 from layerswap_method.recipe.problems import problems
-from layerswap_method.recipe.references import ModelFiles, syntax_problem
+from layerswap_method.recipe.references import Model, syntax_problem
 
 if TYPE_CHECKING:
     from layerswap_method.tensors import TensorMix
@@ -215,7 +215,7 @@ class Recipe(Described):
 
     @abstractmethod
     def merge(
-        self, models: Mapping[str, ModelFiles], progress: Progress = lambda what, names: names
+        self, models: Mapping[str, Model], progress: Progress = lambda what, names: names
     ) -> Merge:
         """Return the merge of models (by their references) on this machine; write nothing.
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from layerswap_method.errors import InputError, first_line, nearest
 
@@ -17,25 +17,9 @@ _PATTERNS = (
 """Files of a hub repository that a model is made of; pickles stay away."""
 
 
-class ModelFiles(Protocol):
-    """One model on this machine, as a merge reads it."""
-
-    @property
-    def name(self) -> str:
-        """Name of the model, for messages."""
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the checkpoint."""
-
-    @property
-    def adapter(self) -> Path | None:
-        """Folder of an adapter on top of the checkpoint."""
-
-
 @dataclass(frozen=True)
 class Model:
-    """The plain `ModelFiles`."""
+    """One model on this machine: its name for messages, and the folders of its files."""
 
     name: str
     folder: Path
@@ -93,59 +77,66 @@ def no_such_folder(path: str | Path, hint: str = "", folder: Path | None = None)
 
 
 def find_model_files(
-    reference: str, cache_dir: str | None = None, *, download: bool = True
-) -> Model:
-    """Return the model of a reference: a folder (before a hub id), or either with an adapter."""
-    if (problem := syntax_problem(reference)) is not None:
-        raise InputError(problem)
-    model, _, adapter = reference.partition("+")
-    base = find_folder(model, cache_dir=cache_dir, download=download)
-    if not adapter:
-        return Model(reference, base)
-    found = find_folder(adapter, cache_dir=cache_dir, download=download)
-    for file in ("adapter_config.json", "adapter_model.safetensors"):
-        if not (found / file).is_file():
-            raise InputError(f"{adapter} has no {file}, so it is not a PEFT adapter")
-    return Model(reference, base, found)
-
-
-def find_folder(
-    text: str,
+    reference: str,
     folder: Path | None = None,
     *,
     cache_dir: str | None = None,
     download: bool = True,
     hint: Callable[[str], str] = lambda path: "",
+) -> Model:
+    """Return the model of a reference: a folder (before a hub id), or either with an adapter.
+
+    `folder` is that of the file that has the reference (see `resolve_from`), `cache_dir` the hub's
+    cache. With `download` false a hub id must be in there. `hint` says how to make a folder that is
+    missing. Raises `InputError` for what is not there, and for an adapter that is not peft's.
+    """
+    if (problem := syntax_problem(reference)) is not None:
+        raise InputError(problem)
+    model, *adapters = reference.split("+")
+    how: Any = {"cache_dir": cache_dir, "download": download, "hint": hint}
+    base = _find_folder(model, folder, **how)
+    for adapter in adapters:
+        found = _find_folder(adapter, folder, **how)
+        for file in ("adapter_config.json", "adapter_model.safetensors"):
+            if not (found / file).is_file():
+                raise InputError(f"{adapter} has no {file}, so it is not a PEFT adapter")
+        return Model(reference, base, found)
+    return Model(reference, base)
+
+
+def _find_folder(
+    text: str,
+    folder: Path | None,
+    *,
+    cache_dir: str | None,
+    download: bool,
+    hint: Callable[[str], str],
 ) -> Path:
-    """Return the folder of one checkpoint or adapter, absolute."""
     path, above = resolve_from(text, folder), resolve_from(Path(text).parent, folder)
     if is_folder(path):
         return path.resolve()
     if is_there(path):
         raise InputError(f"{text}: is a file; write its folder, {path.parent}")
     if not is_hub_id(text) or is_folder(above):
-        siblings = [entry.name for entry in above.iterdir()] if is_folder(above) else []
-        near = nearest(path.name, siblings)
+        entries = above.iterdir() if is_folder(above) else ()
+        near = nearest(path.name, [entry.name for entry in entries if entry.is_dir()])
         raise InputError(f"{no_such_folder(text, near, folder)}{'' if near else hint(text)}")
     from huggingface_hub import snapshot_download
 
     repository, _, revision = text.partition("@")
+    how: Any = {"allow_patterns": list(_PATTERNS), "local_files_only": not download}
     try:
-        return Path(
-            snapshot_download(
-                repository,
-                revision=revision or None,
-                cache_dir=cache_dir,
-                allow_patterns=list(_PATTERNS),
-                local_files_only=not download,
-            )
-        )
+        found = snapshot_download(repository, revision=revision or None, cache_dir=cache_dir, **how)
     except Exception as error:
         why = f"the hub says: {first_line(error)}"
         if not download:
-            what = "the hub's cache does not have it. A dry run downloads nothing"
-            why = f"{what}: hf download {repository}"
+            kinds = " ".join(f"--include '{pattern}'" for pattern in _PATTERNS)
+            why = (
+                "the hub's cache does not have it. A dry run downloads nothing: hf download "
+                f"{repository}{f' --revision {revision}' if revision else ''} {kinds}"
+            )
         raise InputError(f"{no_such_folder(text, folder=folder)}, and {why}") from error
+    return Path(found)
 
 
 def is_hub_id(text: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from layerswap_method.errors import InputError, first_line
+from layerswap_method.errors import InputError, first_line, nearest
 
 
 def read_yaml(path: Path, *, tags: Collection[str] = ()) -> Any:
@@ -32,7 +32,9 @@ def read_text_and_yaml(path: Path, *, tags: Collection[str] = ()) -> tuple[str, 
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+        is_gone = isinstance(error, FileNotFoundError)
+        near = nearest(path.name, [p.name for p in path.parent.glob("*")]) if is_gone else ""
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}{near}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: cannot be read: it is not UTF-8 text ({error})") from error
     return text, parse_yaml(text, str(path), tags=tags)

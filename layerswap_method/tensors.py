@@ -8,7 +8,7 @@ adapter's change): content is read and computed a block of rows at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from layerswap_method.average import weighted_average
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, read_checkpoint
-from layerswap_method.checkpoint.compatible import ties
+from layerswap_method.checkpoint.compatible import merge_warnings, ties
 from layerswap_method.checkpoint.lora import LowRankChange, other_base, read_changes
 from layerswap_method.checkpoint.stored import (
     FLOATS,
@@ -28,6 +28,7 @@ from layerswap_method.checkpoint.stored import (
 )
 from layerswap_method.deltas.features import feature_layout, spread_features
 from layerswap_method.frozen import Frozen
+from layerswap_method.recipe.document import Merge
 from layerswap_method.recipe.references import Model
 
 if TYPE_CHECKING:
@@ -274,17 +275,27 @@ class LazyModel(Frozen):
         return TensorMix(terms=(term,), load_dtype=load, dtype=result)
 
 
-def weight_names(models: Sequence[LazyModel]) -> tuple[str, ...]:
-    """Return the tensors that any of the models stores, in the order of the first one's files."""
-    heads = (model.checkpoint.head for model in models)
-    names = dict.fromkeys([*models[0].checkpoint.tensors, *filter(None, heads)])
-    return tuple(name for name in names if not is_buffer(name))
+def build_merge(
+    models: Sequence[LazyModel],
+    make: Callable[[str], TensorMix],
+    donor: LazyModel,
+    dtype: str | None,
+    rows_from: Collection[str] | None = None,
+) -> Merge:
+    """Return the merge whose tensors `make` describes by their names.
 
-
-def without_tied_head(mixes: Mapping[str, TensorMix]) -> dict[str, TensorMix]:
-    """Return the mixes without an output embedding that none of its models stores by that name."""
-    return {
-        name: mix
-        for name, mix in mixes.items()
-        if any(term.stored.name == name for term in mix.terms)
-    }
+    It has every weight that any of the models stores, in the order of the first one's files, but
+    for an output embedding that none of those it is made of stores by that name: it is tied.
+    `dtype` and `rows_from` are as in `checkpoint.compatible.merge_warnings`.
+    """
+    checkpoints = [model.checkpoint for model in models]
+    heads = filter(None, (checkpoint.head for checkpoint in checkpoints))
+    names = dict.fromkeys([*checkpoints[0].tensors, *heads])
+    mixes = {name: make(name) for name in names if not is_buffer(name)}
+    warnings = merge_warnings(checkpoints, dtype=dtype, rows_from=rows_from)
+    return Merge(
+        {n: mix for n, mix in mixes.items() if any(term.stored.name == n for term in mix.terms)},
+        donor=donor.checkpoint.path,
+        dtype=dtype or donor.checkpoint.dtype,
+        warnings=(*warnings, *(text for model in models for text in model.warnings)),
+    )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerswap_method import __version__
 from layerswap_method.average import Input, weighted_inputs
 from layerswap_method.checkpoint.checkpoint import Checkpoint
-from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings, same_vocabulary
+from layerswap_method.checkpoint.compatible import merge_problems, same_vocabulary
 from layerswap_method.errors import InputError
 from layerswap_method.methods.delta_share import Measured, measure
 from layerswap_method.output import PLAN_FILE
@@ -19,7 +20,7 @@ from layerswap_method.plan import ROLES, LayerPlan, describe_plan, draw_plan
 from layerswap_method.recipe.document import Merge, Progress
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensor_names import decoder_layer, layer_part
-from layerswap_method.tensors import LazyModel, TensorMix, weight_names, without_tied_head
+from layerswap_method.tensors import LazyModel, TensorMix, build_merge
 
 if TYPE_CHECKING:
     from layerswap_method.methods.layer_swap import LayerSwapRecipe, LayerSwapSpec
@@ -51,23 +52,13 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model], progress: Progre
         return TensorMix(terms=tuple(terms), dtype=recipe.written_dtype)
 
     try:
-        tensors = without_tied_head({name: mix(name) for name in weight_names([*read.values()])})
+        merge = build_merge([*read.values()], mix, donor, recipe.written_dtype, givers)
     except ValueError as error:
         raise InputError(f"layer_swap recipe: {error}") from error
     record = plan_record(recipe, measured.plan, measured, donor.name if others else None)
-    return Merge(
-        tensors,
-        donor=donor.checkpoint.path,
-        dtype=recipe.written_dtype or donor.checkpoint.dtype,
-        record=record,
-        lines=tuple(log_lines(record)),
-        warnings=(
-            *merge_warnings(checkpoints, dtype=recipe.written_dtype, rows_from=givers),
-            *(warning for model in read.values() for warning in model.warnings),
-            *large_swap_warning(recipe.parameters, measured.plan),
-        ),
-        plan=measured.plan,
-    )
+    warnings = (*merge.warnings, *large_swap_warning(recipe.parameters, measured.plan))
+    lines = tuple(log_lines(record))
+    return replace(merge, record=record, lines=lines, warnings=warnings, plan=measured.plan)
 
 
 def lay_out(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
+from layerswap_method.checkpoint.compatible import merge_problems
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Described, Frozen
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
@@ -16,7 +17,7 @@ from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.recipe.document import Block, Entry, Merge, Progress, Recipe
 from layerswap_method.recipe.references import Model, same_model_key
 from layerswap_method.recipe.strict_yaml import read_text_and_yaml
-from layerswap_method.tensors import LazyModel, TensorMix, weight_names, without_tied_head
+from layerswap_method.tensors import LazyModel, TensorMix, build_merge
 
 
 class LinearParameters(Described):
@@ -62,23 +63,16 @@ class LinearRecipe(Recipe):
     ) -> Merge:
         """Return the merge; see `Recipe.merge`. The first model is the donor."""
         read = [LazyModel.read(models[entry.model]) for entry in self.models]
-        checkpoints = [model.checkpoint for model in read]
-        InputError.raise_any("linear recipe", merge_problems(checkpoints))
+        problems = merge_problems([model.checkpoint for model in read])
+        InputError.raise_any("linear recipe", problems)
         weights = [entry.parameters.weight for entry in self.models]
         used = [(model, weight) for model, weight in zip(read, weights, strict=True) if weight]
-        tensors = {}
-        for name in weight_names(read):
+
+        def mix(name: str) -> TensorMix:
             terms = tuple(model.term(name, weight) for model, weight in used)
-            tensors[name] = TensorMix(terms=terms, load_dtype=self.dtype)
-        return Merge(
-            without_tied_head(tensors),
-            donor=read[0].checkpoint.path,
-            dtype=self.written_dtype or read[0].checkpoint.dtype,
-            warnings=(
-                *merge_warnings(checkpoints, dtype=self.written_dtype),
-                *(warning for model in read for warning in model.warnings),
-            ),
-        )
+            return TensorMix(terms=terms, load_dtype=self.dtype)
+
+        return build_merge(read, mix, read[0], self.written_dtype)
 
 
 class PassthroughRecipe(Recipe):
@@ -109,13 +103,8 @@ def merge_of_one(model: Model, dtype: str | None = None, out_dtype: str | None =
     """
     read = LazyModel.read(model)
     InputError.raise_any(model.name, merge_problems([read.checkpoint]))
-    tensors = {name: read.copy_mix(name, dtype, out_dtype) for name in weight_names([read])}
-    return Merge(
-        without_tied_head(tensors),
-        donor=read.checkpoint.path,
-        dtype=out_dtype or dtype or read.checkpoint.dtype,
-        warnings=tuple(read.warnings),
-    )
+    made = partial(read.copy_mix, dtype=dtype, out_dtype=out_dtype)
+    return build_merge([read], made, read, out_dtype or dtype)
 
 
 OWN: Mapping[str, type[Recipe]] = {

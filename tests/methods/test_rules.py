@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerswap_method.average import Input, weighted_inputs
-from layerswap_method.methods.delta_revert_merge import keep_threshold
+from layerswap_method.methods.delta_revert import keep_threshold
 from layerswap_method.methods.delta_share import (
     choose_sources,
     delta_shares,

@@ -14,26 +14,25 @@ if TYPE_CHECKING:
 
 
 class Input(NamedTuple):
-    """One model of a merge, or its tensor."""
+    """One model of a merge, or its tensor.
+
+    `role` is None for a base that gives nothing but `base` tensors; an expert may be the base as
+    well. `weight` (0 or more) is that within the role.
+    """
 
     role: str | None = None
-    """`task`, `language`, or None for a base that gives nothing but `base` tensors."""
-
     weight: float = 1.0
-    """Weight within the role; 0 or more."""
-
     is_base: bool = False
-    """Whether it is the base model; an expert may be that as well."""
 
 
 class WeightedInputs(NamedTuple):
-    """A tensor as ``sum_k(coefficients[k] * inputs[k]) / sum_k(coefficients[k])``."""
+    """A tensor as ``sum_k(coefficients[k] * inputs[k]) / sum_k(coefficients[k])``.
+
+    `inputs` are positions in the list of inputs; those of coefficient 0 are left out.
+    """
 
     inputs: tuple[int, ...]
-    """Positions in the list of inputs, those of coefficient 0 left out."""
-
     coefficients: tuple[float, ...]
-    """One an input, above 0."""
 
 
 def weighted_inputs(
@@ -58,8 +57,9 @@ def weighted_inputs(
         if position is None:
             raise ValueError(f"{name}: the base model does not have this tensor")
         return WeightedInputs((position,), (1.0,))
-    both = zip(ROLES, side_weights, strict=True)
-    sides = {role: w for role, w in both if w} if source == "average" else {source: 1.0}
+    sides = {role: w for role, w in zip(ROLES, side_weights, strict=True) if w}
+    if source != "average":
+        sides = {source: 1.0}
     if not sides:
         raise ValueError("task_weight and language_weight are both 0: nothing to average")
     totals: dict[str, float] = {}
@@ -67,11 +67,9 @@ def weighted_inputs(
         weights = [given.weight for given in inputs if given.role == role]
         if not weights:
             raise ValueError(f"{name}: no {role} expert holds this tensor, but {source} needs it")
-        for weight in (*weights, side):
+        for weight in (*weights, side, sum(weights)):
             if not math.isfinite(weight) or weight < 0:
                 raise ValueError(f"weight {weight} must be a finite number, 0 or more")
-        if math.isinf(sum(weights)):
-            raise ValueError("the weights of one role sum to more than a number holds")
         totals[role] = math.fsum(weights)
         if totals[role] == 0:
             raise ValueError("the weights of one role sum to 0: nothing to average")

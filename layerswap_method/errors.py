@@ -7,7 +7,8 @@ message reaches the user as one text without a traceback, while a bug keeps its 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 
@@ -44,6 +45,15 @@ class InputError(LayerSwapError):
         """Raise `from_problems` of all problems; do nothing where there is none."""
         if found := list(problems):
             raise cls.from_problems(where, found)
+
+
+@contextmanager
+def input_errors(where: str) -> Iterator[None]:
+    """Make a ValueError the `InputError` of the recipe `where`."""
+    try:
+        yield
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from error
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

@@ -39,25 +39,21 @@ Find = Callable[[str], Model]
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How a merge is written. On the processor no value changes a tensor."""
+    """How a merge is written. On the processor no value changes a tensor.
+
+    `shard_bytes` are those of the tensors in one file, at most. With `verify`, what is written is
+    read again and compared with its sources. `device` is "cpu", or a GPU as torch calls it. With
+    `resume`, finished files of an interrupted merge are used, and kept for another. The card is
+    README.md and mergekit_config.yml.
+    """
 
     shard_bytes: int = SHARD_BYTES
-    """Bytes of the tensors in one file, at most."""
-
     threads: int = 1
-
     verify: bool = False
-    """Whether what is written is read again and compared with its sources."""
-
     device: str = "cpu"
-    """Where tensors are computed: "cpu", or a GPU as torch calls it."""
-
     resume: bool = False
-    """Whether finished files of an interrupted merge are used, and kept for another."""
-
     with_tokenizer: bool = True
     with_card: bool = True
-    """Whether README.md and mergekit_config.yml are written."""
 
 
 def find_models(recipe: Recipe, find: Find) -> dict[str, Model] | str:
@@ -85,11 +81,9 @@ def write_merge(
     """Merge, and yield lines for the log; the output folder appears when it is whole.
 
     `document` is the recipe as YAML gives it, `text` as its author wrote it, for the card. `bar`
-    shows progress in bytes; `progress` wraps names of tensors that are measured.
-
-    Raises:
-        InputError: for models, an output folder or a device that do not fit.
-        LayerSwapError: where something cannot be written.
+    shows progress in bytes; `progress` wraps names of tensors that are measured. Raises
+    `InputError` for models, an output folder or a device that do not fit, `LayerSwapError` where
+    something cannot be written.
     """
     out = output_folder(out_path)
     check_output(out, [path for m in models.values() for path in (m.folder, m.adapter) if path])

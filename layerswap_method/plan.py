@@ -37,13 +37,14 @@ Placement = Literal["outer", "middle", "random", "alternating", "layers", "soup"
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """The source of every decoder layer, index 0 at the embedding side."""
+    """The source of every decoder layer, index 0 at the embedding side.
+
+    Where attention and MLP are chosen apart, `modules` has the sources of either in every layer,
+    and `sources` are those of the rest (its norms); else it is {}.
+    """
 
     sources: tuple[Source, ...]
-    """Source of the whole layer; where `modules` is given, of the rest of it (its norms)."""
-
     modules: Mapping[str, tuple[Source, ...]] = field(default_factory=dict, hash=False)
-    """`attention` and `mlp` -> source in every layer, where the two are chosen apart; else {}."""
 
     @property
     def num_layers(self) -> int:
@@ -115,8 +116,7 @@ def build_plan(
     they meet another run or the end of the model, language wins over average and average over
     task; n+t_b+t_u may not pass L, and without a swapped layer there is no transition.
 
-    Raises:
-        ValueError: with the numbers, where they do not fit L, and for ``delta_share``.
+    Raises ValueError with the numbers, where they do not fit L, and for ``delta_share``.
     """
     zone = {"bottom_transition": bottom_transition, "top_transition": top_transition}
     counts = {"bottom_layers": bottom_layers, "top_layers": top_layers, **zone}
@@ -219,8 +219,7 @@ def parse_layers(
 ) -> tuple[int, ...]:
     """Return the ascending layers of a string such as ``"0-4,30,31"`` (0-based, ends included).
 
-    Raises:
-        ValueError: for anything but numbers and ranges of layers that are there, each once.
+    Raises ValueError for anything but numbers and ranges of layers that are there, each once.
     """
     layers: set[int] = set()
     shown = text if len(text) <= 80 else f"{text[:77]}..."
@@ -233,12 +232,10 @@ def parse_layers(
                 "write layers and ranges (ends included) such as '0-4,30,31'"
             )
         numbers = [number for number in match.groups() if number is not None]
-        for number in numbers:
-            if len(number.lstrip("0")) >= len(str(_MOST_LAYERS)):
-                raise ValueError(
-                    f"{where}: layer {number[:40]} does not exist; no model has {_MOST_LAYERS} "
-                    "layers"
-                )
+        longest = max(numbers, key=len).lstrip("0")
+        if len(longest) >= len(str(_MOST_LAYERS)):
+            what = f"layer {longest[:40]} does not exist; no model has {_MOST_LAYERS} layers"
+            raise ValueError(f"{where}: {what}")
         start, end = int(numbers[0]), int(numbers[-1])
         if end < start:
             raise ValueError(f"{where}: range {part.strip()!r} runs backwards")
@@ -293,14 +290,12 @@ def draw_plan(plan: LayerPlan) -> str:
     rows = {"input": plan.sources}
     if plan.modules:
         rows = {"attn": plan.modules["attention"], "mlp": plan.modules["mlp"]}
-    words: dict[Source, str] = {
-        "language": "language expert",
-        "average": "average of both",
-        "task": "task expert",
-    }
+    words = {"language": "language expert", "average": "average of both", "task": "task expert"}
     if any("base" in row for row in rows.values()):
         words["base"] = "base"
-    legend = "  ".join(f"{SYMBOLS[source]} {text}" for source, text in words.items())
+    legend = "  ".join(
+        f"{SYMBOLS[source]} {words[source]}" for source in SYMBOLS if source in words
+    )
     ruler = "".join("|" if layer % 5 == 0 else " " for layer in range(plan.num_layers))
     return "\n".join(
         [

@@ -36,15 +36,12 @@ if TYPE_CHECKING:
 
 
 class Term(Frozen):
-    """One stored tensor, as it enters a mix."""
+    """One stored tensor as it enters a mix: `cast` to a torch dtype, then an adapter's `change`."""
 
     stored: StoredTensor
     coefficient: float = 1.0
     cast: str | None = None
-    """torch dtype it is cast to on loading; None keeps the stored one."""
-
     change: LowRankChange | None = None
-    """What an adapter adds, after the cast."""
 
     @property
     def all_stored(self) -> tuple[StoredTensor, ...]:
@@ -59,35 +56,30 @@ class Term(Frozen):
 
 
 class FeatureMask(Frozen):
-    """Which features of a tensor are the first term's; the others are the second's."""
+    """Which features of a tensor are the first term's; the others are the second's.
+
+    `first` is one bit a feature (in the order of `deltas.features.FeatureLayout`), packed, in
+    hexadecimal; `axis` is that of the input features (`deltas.features.input_axis`).
+    """
 
     first: str
-    """One bit a feature (`deltas.features.FeatureLayout`'s order), packed, in hexadecimal."""
-
     axis: int | None
-    """Axis of the input features (`deltas.features.input_axis`)."""
 
 
 class TensorMix(Frozen):
-    """One output tensor, ``sum_k(coefficient_k * term_k) / sum_k(coefficient_k)``.
+    """One output tensor, ``sum_k(coefficient_k * term_k) / sum_k(coefficient_k)``, times `factor`.
 
-    Equal mixes are equal bytes.
+    `load_dtype` is the torch dtype that every term is rounded to before the sum (None keeps
+    theirs), `dtype` that of the result (None keeps that of the promoted terms). With another factor
+    than 1 a live engine is proved. With a `mask` there is no sum but two terms, and every feature
+    is the one's or the other's. Equal mixes are equal bytes.
     """
 
     terms: tuple[Term, ...]
-    """Stored tensors in the order of the sum, at least one."""
-
     load_dtype: str | None = None
-    """torch dtype that every term is rounded to before the sum; None keeps theirs."""
-
     dtype: str | None = None
-    """torch dtype of the result; None keeps that of the (promoted) terms."""
-
     factor: float = 1.0
-    """What the sum is multiplied by; with another factor than 1 a live engine is proved."""
-
     mask: FeatureMask | None = None
-    """None for a sum. Else there are two terms, and every feature is the one's or the other's."""
 
     @property
     def copy_of(self) -> StoredTensor | None:
@@ -101,6 +93,17 @@ class TensorMix(Frozen):
     def shape(self) -> tuple[int, ...]:
         """Return the shape of the result."""
         return self.terms[0].stored.shape
+
+    @property
+    def sum_dtype(self) -> str:
+        """Return the torch dtype of the terms; torch is asked where theirs must be promoted."""
+        names = {self.load_dtype or term.dtype for term in self.terms}
+        if len(names) == 1:
+            return names.pop()
+        import torch
+
+        promoted = reduce(torch.promote_types, map(torch_dtype, names))
+        return str(promoted).removeprefix("torch.")
 
 
 _MIXES = TypeAdapter(dict[str, TensorMix])
@@ -117,32 +120,26 @@ def mixes_from_json(text: str) -> dict[str, TensorMix]:
 
 
 class MixReader:
-    """The content of one `TensorMix`, in blocks of rows (numbers of the first dimension)."""
+    """The content of one `TensorMix`, in blocks of rows (numbers of the first dimension).
+
+    `shape`, `dtype` (torch's) and `nbytes` are those of the result.
+    """
 
     def __init__(self, mix: TensorMix, device: str = "cpu") -> None:
         """Prepare to read; nothing is read yet."""
-        import torch
-
         self._mix, self._device = mix, device
         self._deltas: dict[int, torch.Tensor] = {}
         self._first = None if mix.mask is None else _spread_mask(mix.mask, mix.shape)
-        loaded = (torch_dtype(mix.load_dtype or term.dtype) for term in mix.terms)
-        self._loaded = reduce(torch.promote_types, loaded)
+        self._sum_dtype = torch_dtype(mix.sum_dtype)
         self.shape = mix.shape
-        """Shape of the result."""
-        self.dtype = self._loaded if mix.dtype is None else torch_dtype(mix.dtype)
-        """torch dtype of the result."""
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of the result."""
-        return math.prod(self.shape) * self.dtype.itemsize
+        self.dtype = torch_dtype(mix.dtype or mix.sum_dtype)
+        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
 
     def read(self) -> torch.Tensor:
         """Return the tensor on CPU; it is the caller's.
 
-        Raises:
-            InputError: if a file is gone, cut short, or was written anew since its header was read.
+        Raises `InputError` if a file is gone, cut short, or was written anew since its header was
+        read.
         """
         return self._rows(0, self._mix.terms[0].stored.rows).view(self.shape)
 
@@ -167,13 +164,8 @@ class MixReader:
     def _rows(self, start: int, stop: int) -> torch.Tensor:
         import torch
 
-        mix, tensors = self._mix, []
-        for position in range(len(mix.terms)):
-            # An adapter's change is added on the CPU: a GPU would round its product otherwise.
-            tensor = self._term_rows(position, start, stop).to(self._device)
-            if mix.load_dtype is not None:
-                tensor = tensor.to(torch_dtype(mix.load_dtype))
-            tensors.append(tensor.to(self._loaded))
+        mix = self._mix
+        tensors = [self._term_rows(position, start, stop) for position in range(len(mix.terms))]
         if self._first is not None:
             first = self._first if len(self._first) == 1 else self._first[start:stop]
             given, base = tensors
@@ -183,18 +175,20 @@ class MixReader:
         return (average if mix.factor == 1 else average * mix.factor).cpu()
 
     def _term_rows(self, position: int, start: int, stop: int) -> torch.Tensor:
-        """Return rows of one term: cast, and with an adapter's change."""
+        """Return rows of one term as they enter the sum, on the device."""
         import torch
 
         term = self._mix.terms[position]
         dtype = torch_dtype(term.dtype)
         tensor = read_rows(term.stored, slice(start, stop)).to(dtype)
-        if term.change is None:
-            return tensor
-        if position not in self._deltas:  # whole: of a part of the rows, a product may round apart
-            compute = torch.promote_types(dtype, torch.float32)
-            self._deltas[position] = term.change.read(compute)
-        return tensor.add_(self._deltas[position][start:stop])
+        if term.change is not None:
+            # Whole, and on the CPU: of a part of the rows, or on a GPU, its product rounds apart.
+            if position not in self._deltas:
+                compute = torch.promote_types(dtype, torch.float32)
+                self._deltas[position] = term.change.read(compute)
+            tensor.add_(self._deltas[position][start:stop])
+        loaded = torch_dtype(self._mix.load_dtype or term.dtype)
+        return tensor.to(self._device).to(loaded).to(self._sum_dtype)
 
 
 def read_mix(mix: TensorMix) -> torch.Tensor:
@@ -214,15 +208,16 @@ def _spread_mask(mask: FeatureMask, shape: Sequence[int]) -> torch.Tensor:
 
 
 class LazyModel(Frozen):
-    """A checkpoint with its adapter, whose tensors are computed when they are read."""
+    """A checkpoint with its adapter, whose tensors are computed when they are read.
+
+    `changes` are what the adapter adds, by tensor. Where one is added, the checkpoint is without a
+    tied output embedding.
+    """
 
     name: str
     checkpoint: Checkpoint
-    """The checkpoint; where an adapter is added, without a tied output embedding."""
-
     adapter: Path | None = None
     changes: Mapping[str, LowRankChange] = {}
-    """Tensor name -> what the adapter adds."""
 
     @classmethod
     def read(cls, model: Model) -> LazyModel:

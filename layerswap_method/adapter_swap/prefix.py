@@ -17,7 +17,7 @@ from layerswap_method.adapter_swap.lora import NewAdapter
 from layerswap_method.average import WeightedInputs, weighted_average, weighted_inputs
 from layerswap_method.checkpoint.lora import read_adapter_config, read_adapter_tensors
 from layerswap_method.checkpoint.stored import FLOATS, read_tensor
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, input_errors
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.plan import LayerPlan
 from layerswap_method.recipe.references import Model
@@ -56,18 +56,15 @@ def swap_prefixes(
         )
     if len({(own["token_dim"], own["num_attention_heads"]) for own, _ in prefixes}) > 1:
         problems.append("the prefixes are of models with other heads; they must be of one base")
-    if problems:
-        raise InputError.from_problems("swap-adapters", problems)
-    try:
+    InputError.raise_any("swap-adapters", problems)
+    made_of = []
+    with input_errors("layer_swap recipe"):
         plan = spec.plan(num_layers)
-        made_of = []
         for layer in range(num_layers):
             # Keys and values belong to attention, which is what swap_modules asks.
             name = f"layers.{layer}.self_attn.prefix"
             source = spec.tensor_source(name, layer, plan)
             made_of.append(weighted_inputs(name, source, recipe.inputs[:-1], spec.side_weights))
-    except ValueError as error:
-        raise InputError(f"layer_swap recipe: {error}") from error
     if len({len(table) for table in tables}) == 1:
         layers = [
             weighted_average([tables[i][:, layer] for i in of.inputs], of.coefficients)

@@ -130,8 +130,7 @@ def _kind(configs: Mapping[str, Mapping[str, Any]]) -> str:
     if not problems and len(set(kinds.values())) > 1:
         listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
         problems.append(f"the adapters must be of one kind: {listed}")
-    if problems:
-        raise InputError.from_problems("swap-adapters", problems)
+    InputError.raise_any("swap-adapters", problems)
     return next(iter(kinds.values()))
 
 

@@ -14,13 +14,10 @@ FILE = "tokenizer.json"
 
 
 class Vocabulary(NamedTuple):
-    """The tokens of one checkpoint."""
+    """The tokens of one checkpoint with their ids, and which are added or special tokens."""
 
     tokens: Mapping[str, int]
-    """Token -> id, added tokens among them."""
-
     added: frozenset[str]
-    """Added and special tokens."""
 
 
 class TokenMatch(NamedTuple):
@@ -80,8 +77,8 @@ def token_conflicts(givers: Sequence[Checkpoint]) -> tuple[list[str], list[str]]
             continue
         ours = ours or read_vocabulary(first.name, first.path)
         theirs = read_vocabulary(other.name, other.path)
-        if ours is None or theirs is None:
-            continue
+        assert ours is not None
+        assert theirs is not None
         by_id = {number: token for token, number in theirs.tokens.items()}
         differing = [
             (number, token, by_id[number])

@@ -116,8 +116,7 @@ def open_pair(expert: Model, base: Model) -> DeltaPair:
     ours, theirs = (read_checkpoint(each.name, each.folder) for each in (expert, base))
     problems = [*own_problems(theirs), *own_problems(ours)]
     problems += pair_problems(theirs, ours, by_feature=True)
-    if problems:
-        raise InputError.from_problems("delta", problems)
+    InputError.raise_any("delta", problems)
     changes = {} if expert.adapter is None else read_changes(expert.adapter, ours)
     # The copy that an adapter is merged into is saved without a tied output embedding.
     without_head = expert.adapter is not None and ties(ours, theirs)

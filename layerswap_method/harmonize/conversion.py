@@ -154,8 +154,7 @@ def read_conversion(checkpoint: Checkpoint) -> Conversion:
         if not is_buffer(name) and not (shape.tied and is_head(name))
     }
     problems = list(_problems(shape, tensors))
-    if problems:
-        raise InputError.from_problems(checkpoint.name, problems)
+    InputError.raise_any(checkpoint.name, problems)
     return Conversion(checkpoint.name, shape, {name: name for name in tensors})
 
 

@@ -97,8 +97,7 @@ def _read(models: Sequence[Model]) -> list[Checkpoint]:
             )
     checkpoints = [read_checkpoint(model.name, model.folder) for model in models]
     problems = [problem for checkpoint in checkpoints for problem in own_problems(checkpoint)]
-    if problems:
-        raise InputError.from_problems("harmonize", problems)
+    InputError.raise_any("harmonize", problems)
     return checkpoints
 
 
@@ -128,8 +127,7 @@ def _check_rows(checkpoints: Sequence[Checkpoint], rows: Sequence[Row], *, force
         if row.field in never or (row.remedy == "force" and not force):
             values = "; ".join(f"{n} {v}" for n, v in zip(names, row.values, strict=True))
             problems.append(f"{row.field}: {values}: {row.advice}")
-    if problems:
-        raise InputError.from_problems(f"{' and '.join(names)} cannot be harmonised", problems)
+    InputError.raise_any(f"{' and '.join(names)} cannot be harmonised", problems)
 
 
 def _write(

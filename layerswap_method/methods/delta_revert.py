@@ -18,7 +18,7 @@ from pydantic import Field, StrictFloat, StrictInt, StrictStr, model_validator
 from layerswap_method import __version__
 from layerswap_method.checkpoint.compatible import merge_problems
 from layerswap_method.deltas.features import feature_layout, input_axis
-from layerswap_method.errors import InputError, nearest
+from layerswap_method.errors import InputError, input_errors, nearest
 from layerswap_method.frozen import Described, Frozen
 from layerswap_method.plan import check_counts, format_layers, parse_layers
 from layerswap_method.recipe.document import Block, Entry, Merge, Progress, Recipe
@@ -195,10 +195,8 @@ class DeltaRevertRecipe(Recipe):
         problems = merge_problems(checkpoints, by_feature=spec.by_feature)
         InputError.raise_any("delta_revert recipe", problems)
         num_layers = theirs.checkpoint.depth()
-        try:
+        with input_errors("delta_revert recipe"):
             layers = spec.layers(num_layers)
-        except ValueError as error:
-            raise InputError(f"delta_revert recipe: {error}") from error
         mavs, threshold = _measure(self, models) if spec.by_feature else ({}, None)
         kept: dict[str, Kept] = {}
 

@@ -163,21 +163,19 @@ class UnitShare(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The layer plan and the weights of a merge, and what was measured for them."""
+    """The layer plan and the weights of a merge, and what was measured for them.
+
+    `weights` are of the experts within their roles, `side_weights` of (task, language). `mavs` are
+    the mean MAV of every expert's change, in the unit of the weights (None for weight 0); empty
+    unless ``weighting: magnitude``. `units` are from the embedding side on; empty unless
+    ``placement: delta_share``.
+    """
 
     plan: LayerPlan
     weights: tuple[float, ...]
-    """Weights to merge with, one an expert, within its role."""
-
     side_weights: tuple[float, float]
-    """Weights of (task, language) to merge with."""
-
     mavs: tuple[float | None, ...] = ()
-    """Mean MAV of every expert's change, in the unit of the weights; None for experts of weight
-    0. Empty unless ``weighting: magnitude``."""
-
     units: tuple[UnitShare, ...] = ()
-    """Every unit from the embedding side on; empty unless ``placement: delta_share``."""
 
 
 def measure(

@@ -13,7 +13,7 @@ from layerswap_method import __version__
 from layerswap_method.average import Input, weighted_inputs
 from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, same_vocabulary
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, input_errors
 from layerswap_method.methods.delta_share import Measured, measure
 from layerswap_method.output import PLAN_FILE
 from layerswap_method.plan import ROLES, LayerPlan, describe_plan, draw_plan
@@ -51,10 +51,8 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model], progress: Progre
         terms = (given[i].term(name, share) for i, share in zip(*made_of, strict=True))
         return TensorMix(terms=tuple(terms), dtype=recipe.written_dtype)
 
-    try:
+    with input_errors("layer_swap recipe"):
         merge = build_merge([*read.values()], mix, donor, recipe.written_dtype, givers)
-    except ValueError as error:
-        raise InputError(f"layer_swap recipe: {error}") from error
     record = plan_record(recipe, measured.plan, measured, donor.name if others else None)
     warnings = (*merge.warnings, *large_swap_warning(recipe.parameters, measured.plan))
     lines = tuple(log_lines(record))
@@ -70,10 +68,8 @@ def lay_out(
     """Return plan and weights of a merge; changes are measured where the recipe goes by them."""
     spec, depth = recipe.parameters, first.depth()
     check_swap_modules(spec, first.name, first.tensors)
-    try:
+    with input_errors("layer_swap recipe"):
         plan = LayerPlan(()) if spec.placement == "delta_share" else spec.plan(depth)
-    except ValueError as error:
-        raise InputError(f"layer_swap recipe: {error}") from error
     return measure(recipe, models, depth, plan, progress)
 
 

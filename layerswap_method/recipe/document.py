@@ -35,28 +35,22 @@ Progress = Any
 
 @dataclass(frozen=True)
 class Merge:
-    """A merged model, not written yet: every tensor by what it is made of."""
+    """A merged model, not written yet: every tensor by what it is made of.
+
+    `tensors` are in the order of the first expert's files. `donor` is the folder whose config,
+    tokenizer and other files the merged model has, `dtype` the torch dtype in which an engine runs
+    it (None where nothing states it). `record` is the content of the plan file ({} writes none),
+    `lines` are for log and card, `warnings` are what a user should look at before the merge is
+    used, and `plan` has the source of every decoder layer, where the method has one.
+    """
 
     tensors: Mapping[str, TensorMix] = field(repr=False)
-    """In the order of the first expert's files."""
-
     donor: Path
-    """Folder whose config, tokenizer and other files the merged model has."""
-
     dtype: str | None
-    """torch dtype in which an engine runs the model; None where nothing states it."""
-
     record: Mapping[str, Any] = field(default_factory=dict)
-    """Content of the plan file; {} writes none."""
-
     lines: Sequence[str] = ()
-    """Lines for the log and the card."""
-
     warnings: Sequence[str] = ()
-    """What a user should look at before the merge is used."""
-
     plan: LayerPlan | None = None
-    """Source of every decoder layer, where the method has one."""
 
     @property
     def files(self) -> dict[Path, Any]:
@@ -169,8 +163,7 @@ class Recipe(Described):
     def read(cls, document: Any) -> Self:
         """Return the document that YAML gives as a typed recipe.
 
-        Raises:
-            InputError: with every problem, its place and the nearest valid name.
+        Raises `InputError` with every problem, its place and the nearest valid name.
         """
         where = f"{cls.method()} recipe"
         try:
@@ -219,9 +212,7 @@ class Recipe(Described):
     ) -> Merge:
         """Return the merge of models (by their references) on this machine; write nothing.
 
-        `progress` wraps names of tensors that are measured.
-
-        Raises:
-            InputError: with every problem of the first kind found: files, adapters, models that do
-                not fit each other, layer counts that do not fit the model.
+        `progress` wraps names of tensors that are measured. Raises `InputError` with every problem
+        of the first kind found: files, adapters, models that do not fit each other, layer counts
+        that do not fit the model.
         """

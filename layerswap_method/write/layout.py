@@ -48,11 +48,7 @@ class PlannedFile:
     path: Path
     head: bytes
     tensors: tuple[tuple[int, PlannedTensor], ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the file."""
-        return len(self.head) + sum(tensor.nbytes for _, tensor in self.tensors)
+    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -118,7 +114,7 @@ def plan_tensor(
     """Return one tensor of a merge as it will be written."""
     if (stored := mix.copy_of) is not None:
         return copy_of(name, stored)
-    dtype = STORED_NAMES[_result_dtype(mix)]
+    dtype = STORED_NAMES[mix.dtype or mix.sum_dtype]
     nbytes = math.prod(mix.shape) * {"F64": 8, "F32": 4}.get(dtype, 2)
     return PlannedTensor(name, dtype, mix.shape, nbytes, partial(_computed, name, mix, warn))
 
@@ -126,14 +122,6 @@ def plan_tensor(
 def copy_of(name: str, stored: StoredTensor) -> PlannedTensor:
     """Return a stored tensor as it is, under a name of its own."""
     return PlannedTensor(name, stored.dtype, stored.shape, stored.nbytes, source=stored)
-
-
-def _result_dtype(mix: TensorMix) -> str:
-    """Return the torch dtype of a mix; torch is asked only where dtypes must be promoted."""
-    names = {mix.load_dtype or term.dtype for term in mix.terms}
-    if mix.dtype is not None or len(names) == 1:
-        return mix.dtype or names.pop()
-    return str(MixReader(mix).dtype).removeprefix("torch.")
 
 
 def _computed(
@@ -155,7 +143,7 @@ def _computed(
 
 def _file(path: Path, tensors: Sequence[PlannedTensor]) -> PlannedFile:
     """Return a file with its tensors in the order of their bytes: wide values before narrow."""
-    entries: dict[str, Mapping[str, object]] = {"__metadata__": {"format": "pt"}}
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     ordered = sorted(tensors, key=lambda tensor: (-tensor.itemsize, tensor.name))
     places = [0, *accumulate(tensor.nbytes for tensor in ordered)]
     for tensor, span in zip(ordered, pairwise(places), strict=True):
@@ -164,5 +152,5 @@ def _file(path: Path, tensors: Sequence[PlannedTensor]) -> PlannedFile:
     text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     head = len(text).to_bytes(8, "little") + text
-    starts = (len(head) + place for place in places)
-    return PlannedFile(path, head, tuple(zip(starts, ordered, strict=False)))
+    *starts, end = (len(head) + place for place in places)
+    return PlannedFile(path, head, tuple(zip(starts, ordered, strict=True)), end)

@@ -99,17 +99,6 @@ def shares(roles, weights, mavs, sides=(1.0, 1.0)):
     return [parts.get(i, 0) / math.fsum(parts.values()) for i in range(len(roles))]
 
 
-@given(MAVS, MAVS, st.floats(0.01, 100))
-def test_a_weight_is_the_inverse_of_the_change(one, other, factor):
-    assert inverse_mav(one) == pytest.approx(1 / one, rel=5e-6)
-    assert float(f"{inverse_mav(one):.6g}") == inverse_mav(one)
-    found = shares(["task", "language"], [1, 1], [one, other])
-    assert found == pytest.approx([other / (one + other), one / (one + other)], rel=1e-4)
-    assert shares(["language", "task"], [1, 1], [one, other]) == pytest.approx(found)
-    scaled = shares(["task", "language"], [1, 1], [factor * one, other])
-    assert scaled[0] / scaled[1] == pytest.approx(found[0] / found[1] / factor, rel=1e-4)
-
-
 @given(st.lists(st.tuples(WEIGHTS, MAVS), min_size=1, max_size=5), st.data())
 def test_every_share_is_the_uniform_one_times_the_inverse(task, data):
     language = data.draw(st.lists(st.tuples(WEIGHTS, MAVS), min_size=1, max_size=5))
@@ -122,16 +111,11 @@ def test_every_share_is_the_uniform_one_times_the_inverse(task, data):
     assert odds == pytest.approx([odds[0]] * len(odds), rel=1e-4)
 
 
-@given(st.integers(1, 12), MAVS, MAVS)
-def test_many_experts_of_a_role_do_not_outvote_one(count, task, language):
-    roles = ["task", *["language"] * count]
-    found = shares(roles, [1.0] * len(roles), [task, *[language] * count])
-    alone = shares(["task", "language"], [1.0, 1.0], [task, language])
-    assert [found[0], math.fsum(found[1:])] == pytest.approx(alone, rel=1e-6)
-
-
 def test_examples_of_weights():
+    """A weight has six digits: what is printed is what is used."""
     assert inverse_mav(1.9e-5) == 52631.6
+    many = shares(["task", *["language"] * 12], [1.0] * 13, [1e-5, *[2e-5] * 12])
+    assert many[0] == pytest.approx(2 / 3), "many experts of a role do not outvote one"
     assert magnitude_weights(["task", "language"], [1, 1], [2e-5, 1e-5])[0] == (5e4, 1e5)
     found = magnitude_weights(["task", "language"], [1, 3], [2e-5, 1e-5], (1.0, 0.5))
     assert found == ((5e4, 3e5), (5e4, 5e4))

@@ -1,15 +1,11 @@
 """The kernels alone: `merge_state_dicts`, mergekit's own planner, `mergekit-multi`."""
 
-from typing import get_type_hints
-
 import pytest
 import torch
 import yaml
 from click.testing import CliRunner
-from mergekit.merge_methods import merge_state_dicts, registry
+from mergekit.merge_methods import merge_state_dicts
 
-from layerswap_method.methods.delta_revert import RevertSpec
-from layerswap_method.methods.layer_swap import LayerSwapSpec
 from layerswap_method.plan import build_plan
 from tests.standins.merging import linear_recipe, recipe, revert_recipe, roles
 from tests.standins.oracle import Swap, assert_same, average, expected, stored
@@ -158,45 +154,6 @@ def test_what_cannot_be_said_of_one_tensor_is_refused(merged, parameters, messag
     base = {name: value for name, value in parameters.items() if name == "base"}
     with pytest.raises(ValueError, match=message):
         merged({name: value for name, value in parameters.items() if name != "base"}, **base)
-
-
-@pytest.mark.parametrize("name", ["w", "model.layers.0.mlp.up_proj.weight"])
-@pytest.mark.parametrize("method", ["layer_swap", "delta_revert"])
-def test_strided_weights_are_read_and_not_changed(method, name):
-    """mergekit's own test of all methods, with the roles that its call does not give."""
-    swap = {"role": ["language", "task"], "num_layers": 1, "bottom_layers": 1, "top_layers": 0}
-    revert = {"threshold": 0.1, "num_layers": 1}
-    given = {"parameters": swap if method == "layer_swap" else revert, "base": 1}
-    tensors = [torch.arange(24.0).view(4, 6).T, torch.linspace(-1, 1, 24).view(4, 6).T]
-    copies = [tensor.clone() for tensor in tensors]
-    strided, plain = (
-        merge_state_dicts([{name: tensor} for tensor in each], method, **given)[name]
-        for each in (tensors, [tensor.contiguous() for tensor in tensors])
-    )
-    assert torch.equal(strided, plain)
-    assert all(torch.equal(*pair) for pair in zip(tensors, copies, strict=True))
-
-
-OWN = {"num_layers", "role", "weight", "plan"}
-MEASURED = {"delta_unit", "delta_threshold", "delta_dominance", "delta_blend"}
-
-
-@pytest.mark.parametrize(
-    ("name", "spec", "left_out", "own"),
-    [
-        ("layer_swap", LayerSwapSpec, MEASURED, OWN),
-        ("delta_revert", RevertSpec, set(), {"num_layers", "model_type"}),
-    ],
-)
-def test_a_kernels_parameters_are_the_recipes(name, spec, left_out, own):
-    kernel = registry.get(name)
-    found = {parameter.name: parameter for parameter in kernel.spec.parameters}
-    assert set(found) == (set(spec.model_fields) - left_out) | own
-    hints, wanted = get_type_hints(kernel.implementation), get_type_hints(spec)
-    for field in set(spec.model_fields) - left_out:
-        assert found[field].default == spec.model_fields[field].default, field
-        values = [getattr(given[field], "__args__", (given[field],)) for given in (hints, wanted)]
-        assert set(values[0]) == set(values[1]), field
 
 
 def merged_in_memory(document):

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from layerswap_method.errors import InputError
-from layerswap_method.methods.delta_revert import MODULES, DeltaRevertRecipe, RevertSpec
+from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.read import (
     LinearRecipe,
@@ -83,41 +83,6 @@ def test_the_keys_are_those_of_mergekit():
         assert set(ours.model_fields) == set(MergeConfiguration.model_fields)
     (entry, _) = LayerSwapRecipe.model_fields["models"].annotation.__args__
     assert set(entry.model_fields) <= set(InputModelDefinition.model_fields)
-
-
-def test_layers_that_go_back_are_the_union_of_every_way_to_name_them():
-    spec = RevertSpec(revert_layers="0-4,30,31", bottom_layers=2, top_layers=3)
-    assert spec.layers(32) == {0, 1, 2, 3, 4, 29, 30, 31}
-    assert RevertSpec(threshold=0.1).layers(8) == frozenset()
-    for values, part in (
-        ({"bottom_layers": 3, "top_layers": 2}, r"= 5 .*4 layers"),
-        ({"revert_layers": "4"}, r"revert_layers .*layer 4"),
-    ):
-        with pytest.raises(ValueError, match=part):
-            RevertSpec(**values).layers(4)
-
-
-PARTS = {
-    "self_attn.q_proj.weight": "attention",
-    "mlp.up_proj.weight": "mlp",
-    "input_layernorm.weight": "norm",
-    "something.weight": "other",
-}
-
-
-@pytest.mark.parametrize("by_feature", [{}, {"threshold": 0.1}, {"keep_fraction": 0.5}])
-def test_a_tensor_goes_back_if_any_set_names_it(by_feature):
-    otherwise = "features" if by_feature else "expert"
-    spec = RevertSpec(bottom_layers=1, revert_modules="mlp, non_layer", **by_feature)
-    every = RevertSpec(revert_modules=",".join(MODULES))
-    layers = spec.layers(4)
-    for name, part in PARTS.items():
-        full = f"model.layers.0.{name}"
-        assert spec.rule(full, 0, layers) == "base"
-        assert spec.rule(full, 3, layers) == ("base" if part == "mlp" else otherwise)
-        assert every.rule(full, 1, frozenset()) == "base"
-    assert spec.rule("model.embed_tokens.weight", None, layers) == "base"
-    assert RevertSpec(bottom_layers=1).rule("lm_head.weight", None, layers) == "expert"
 
 
 def test_references_and_where_they_lead(tmp_path, monkeypatch):

@@ -21,23 +21,31 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Model (has|with) `tie_word_embeddings=True`"),
 ]
 SWAP = Swap(LAYERS)
+WEIGHTED = Swap(LAYERS, 1, 2, 2, 0, "language", 1.0, 2.0)
 PLAIN = {"target_modules": LINEAR, "r": 2, "lora_alpha": 4}
 WEIGHTS = "adapter_model.safetensors"
-PAIRS = {
-    "alike": ({}, {}),
-    "ranks": ({"r": 3, "lora_alpha": 7}, {"r": 5, "lora_alpha": 2}),
-    "rslora": ({"use_rslora": True, "r": 3}, {}),
-    "patterns": (
+PAIRS = [
+    # swap, configs of both adapters, family
+    (SWAP, {}, {}, "llama"),
+    (WEIGHTED, {"r": 3, "lora_alpha": 7}, {"r": 5, "lora_alpha": 2}, "llama"),
+    (SWAP, {"use_rslora": True, "r": 3}, {}, "llama"),
+    (
+        WEIGHTED,
         {"rank_pattern": {"layers.2.self_attn.q_proj": 3, "v_proj": 1}},
         {"alpha_pattern": {"layers.3.*down_proj": 11}},
+        "llama",
     ),
-    "targets": ({"target_modules": ["q_proj"]}, {"target_modules": ["k_proj", "up_proj"]}),
-    "embeddings": (
+    (SWAP, {"target_modules": ["q_proj"]}, {"target_modules": ["k_proj", "up_proj"]}, "llama"),
+    (
+        SWAP,
         {"target_modules": ["embed_tokens", "k_proj"]},
         {"target_modules": ["lm_head", "embed_tokens"]},
+        "llama",
     ),
-    "no scale": ({}, {"lora_alpha": 0}),
-}
+    (SWAP, {}, {"lora_alpha": 0}, "llama"),
+    (SWAP, *[{"target_modules": ["c_attn", "wte"]}] * 2, "gpt2"),
+    (SWAP, *[{"target_modules": ["q_proj", "embed_tokens"]}] * 2, "llama_tied"),
+]
 
 
 @pytest.fixture
@@ -66,23 +74,15 @@ def both_merged(given):
     return (merged(given.base, given.adapters[role]) for role in ("task", "language"))
 
 
-@pytest.mark.parametrize("kind", PAIRS)
-@pytest.mark.parametrize("swap", [SWAP, Swap(LAYERS, 1, 2, 2, 0, "language", 1.0, 2.0)], ids=str)
-def test_the_merge_of_the_swap_is_the_swap_of_the_merges(kind, swap, make, tmp_path):
-    given = make(*PAIRS[kind])
+@pytest.mark.parametrize(("swap", "task", "language", "family"), PAIRS, ids=range(len(PAIRS)))
+def test_the_merge_of_the_swap_is_the_swap_of_the_merges(
+    swap, task, language, family, make, tmp_path
+):
+    given = make(task, language, family)
     out, _ = swapped(tmp_path, given.base, given.adapters, swap.parameters())
     ours, plain = merged(given.base, out), stored(given.base)
     assert_near(ours, expected(swap, *both_merged(given)))
-    assert any(not torch.equal(tensor.float(), plain[name]) for name, tensor in ours.items())
-
-
-@pytest.mark.parametrize("family", ["gpt2", "llama_tied"])
-def test_other_families(family, make, tmp_path):
-    targets = ["c_attn", "wte"] if family == "gpt2" else ["q_proj", "embed_tokens"]
-    config = {"target_modules": targets}
-    given = make(config, {**config, "r": 3}, family)
-    out, _ = swapped(tmp_path, given.base, given.adapters, SWAP.parameters())
-    assert_near(merged(given.base, out), expected(SWAP, *both_merged(given)))
+    assert any(not torch.equal(ours[name].float(), plain[name]) for name in plain)
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,8 @@ def test_it_is_the_merge_of_the_same_recipe(parameters, make, tmp_path):
     write(document, tmp_path / "merged")
     wanted, found = stored(tmp_path / "merged"), merged(given.base, out, torch.float32)
     assert_near(found, wanted)
-    plan, same = (
-        json.loads((folder / "layer_swap_plan.json").read_text())
-        for folder in (out, tmp_path / "merged")
-    )
+    records = [f / "layer_swap_plan.json" for f in (out, tmp_path / "merged")]
+    plan, same = (json.loads(record.read_text()) for record in records)
     plan.pop("adapter")
     assert plan == same
     whole = [n for n in wanted if "layers" in n and plan["layers"][int(n.split(".")[2])] == "task"]
@@ -115,10 +113,9 @@ def test_it_is_the_merge_of_the_same_recipe(parameters, make, tmp_path):
 def test_swapped_layers_keep_the_matrices(make, tmp_path):
     given = make({}, {})
     out, lines = swapped(tmp_path, given.base, given.adapters, SWAP.parameters())
-    found = load_file(out / WEIGHTS)
     theirs = {role: load_file(adapter / WEIGHTS) for role, adapter in given.adapters.items()}
     copied = 0
-    for name, tensor in found.items():
+    for name, tensor in load_file(out / WEIGHTS).items():
         source = SWAP.of_tensor(name)
         if source == "average":
             assert 4 in tensor.shape
@@ -135,9 +132,7 @@ def test_swapped_layers_keep_the_matrices(make, tmp_path):
 def test_soups_of_several_experts_and_a_plain_base(make, tmp_path):
     given = make({"r": 3}, {})
     third = train_adapter(given.base, tmp_path / "third", 9, **PLAIN)
-    task, language = (f"{given.base}+{folder}" for folder in given.adapters.values())
-    models = {"task": task, "language": [language, f"{given.base}+{third}"]}
-    models["language"] = language
+    models = {role: f"{given.base}+{adapter}" for role, adapter in given.adapters.items()}
     document = recipe(models, SWAP.parameters(), given.base)
     more = {"model": f"{given.base}+{third}", "parameters": {"role": "language", "weight": 2.0}}
     document["models"].append(more)
@@ -155,16 +150,12 @@ def test_soups_of_several_experts_and_a_plain_base(make, tmp_path):
 def test_sixteen_bits_stay_where_they_are_exact(make, tmp_path):
     given = make({}, {})
     for folder in given.adapters.values():
-        file = folder / WEIGHTS
-        save_file({name: tensor.bfloat16() for name, tensor in load_file(file).items()}, file)
+        held = load_file(folder / WEIGHTS)
+        save_file({name: tensor.bfloat16() for name, tensor in held.items()}, folder / WEIGHTS)
     both = list(both_merged(given))
-    for weight, rank, dtype in (
-        (1.0, None, torch.bfloat16),
-        (1.0, 4, torch.bfloat16),
-        (2.0, None, torch.float32),
-    ):
-        swap, place = Swap(LAYERS, w_lang=weight), tmp_path / f"{weight}-{rank}"
-        out, _ = swapped(place, given.base, given.adapters, swap.parameters(), rank)
+    for weight, dtype in ((1.0, torch.bfloat16), (2.0, torch.float32)):
+        swap = Swap(LAYERS, w_lang=weight)
+        out, _ = swapped(tmp_path / str(weight), given.base, given.adapters, swap.parameters(), 4)
         assert {tensor.dtype for tensor in load_file(out / WEIGHTS).values()} == {dtype}
         assert_near(merged(given.base, out), expected(swap, *both))
 
@@ -172,13 +163,13 @@ def test_sixteen_bits_stay_where_they_are_exact(make, tmp_path):
 def test_a_lower_rank_is_the_nearest_and_its_error_is_stated(make, tmp_path):
     given = make({"r": 3}, {"r": 4})
     soup = {"placement": "soup"}
-    exact, _ = swapped(tmp_path / "exact", given.base, given.adapters, soup)
+    exact, lines = swapped(tmp_path / "exact", given.base, given.adapters, soup, rank=7)
+    assert any("all are exact" in line for line in lines)
     out, lines = swapped(tmp_path / "cut", given.base, given.adapters, soup, rank=3)
-    whole, cut = merged(given.base, exact), merged(given.base, out)
-    plain = stored(given.base)
+    assert any("18 of 18 tensors cut" in line for line in lines)
+    whole, cut, plain = merged(given.base, exact), merged(given.base, out), stored(given.base)
     record = json.loads((out / "layer_swap_plan.json").read_text())["adapter"]["cut"]
-    assert record["rank"] == 3
-    assert len(record["tensors"]) == LAYERS * len(LINEAR)
+    assert (record["rank"], len(record["tensors"])) == (3, LAYERS * len(LINEAR))
     missing = total = 0.0
     for name, stated in record["tensors"].items():
         change = (whole[name] - plain[name].double()).numpy()
@@ -188,10 +179,7 @@ def test_a_lower_rank_is_the_nearest_and_its_error_is_stated(make, tmp_path):
         assert stated == pytest.approx(best / np.linalg.norm(change), rel=1e-4)
         missing, total = missing + best**2, total + float((change**2).sum())
     assert record["relative_error"] == pytest.approx((missing / total) ** 0.5, rel=1e-4)
-    assert any("18 of 18 tensors cut" in line for line in lines)
     assert json.loads((out / "adapter_config.json").read_text())["rank_pattern"] == {}
-    _, lines = swapped(tmp_path / "none", given.base, given.adapters, soup, rank=7)
-    assert any("all are exact" in line for line in lines)
 
 
 def test_peft_runs_it_unmerged(make, tmp_path):

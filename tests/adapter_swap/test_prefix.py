@@ -50,14 +50,13 @@ def cached(base, adapter):
 
 
 @pytest.mark.parametrize("projected", [False, True])
-def test_each_layer_is_cached_as_the_plan_says(base, projected, tmp_path):
-    folders = {
-        role: write_prefix(base, tmp_path / role, seed, prefix_projection=projected)
-        for seed, role in enumerate(("task", "language"))
-    }
-    out, lines = swapped(tmp_path, base, folders, SWAP.parameters())
+def test_each_layer_is_cached_as_the_plan_says(base, prefixes, projected, tmp_path):
+    if projected:
+        more = {"prefix_projection": True}
+        prefixes["task"] = write_prefix(base, tmp_path / "projected", 5, **more)
+    out, lines = swapped(tmp_path, base, prefixes, SWAP.parameters())
     found = cached(base, out)
-    task, language = (cached(base, folders[role]) for role in ("task", "language"))
+    task, language = (cached(base, prefixes[role]) for role in ("task", "language"))
     assert len(found) == LAYERS
     for layer, pair in enumerate(found):
         for ours, t, s in zip(pair, task[layer], language[layer], strict=True):
@@ -80,13 +79,12 @@ def test_swapping_the_mlp_alone_leaves_the_prefix_to_the_task(base, prefixes, tm
     assert same_bits(found["prompt_embeddings"], task["prompt_embeddings"])
 
 
-def test_other_lengths_stand_side_by_side_in_a_soup_only(base, tmp_path):
-    task = write_prefix(base, tmp_path / "task", 0)
-    language = write_prefix(base, tmp_path / "language", 1, TOKENS + 2)
-    folders = {"task": task, "language": language}
+def test_other_lengths_stand_side_by_side_in_a_soup_only(base, prefixes, tmp_path):
+    language = write_prefix(base, tmp_path / "long", 1, TOKENS + 2)
+    folders = {**prefixes, "language": language}
     out, lines = swapped(tmp_path, base, folders, {"placement": "soup"})
     assert any("side by side" in line and "3 + 5 tokens" in line for line in lines)
-    for ours, t, s in zip(*(cached(base, each) for each in (out, task, language)), strict=True):
+    for ours, t, s in zip(*(cached(base, f) for f in (out, *folders.values())), strict=True):
         for kind in (0, 1):
             torch.testing.assert_close(ours[kind], torch.cat([t[kind], s[kind]], dim=2))
     assert logits(base, out).isfinite().all()

@@ -1,13 +1,11 @@
 """vLLM serves the swapped adapter on the base: it says what the merged checkpoint says."""
 
-from pathlib import Path
-
 import pytest
 
 from ablations.engines import vllm_engine
 from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import EngineOptions
-from ablations.scoring.records import Evaluation, EvaluationRequest
+from ablations.scoring.records import EvaluationRequest
 from tests.adapter_swap.by_peft import run
 from tests.standins.cold import evaluate_cold
 from tests.standins.merging import merge, recipe
@@ -28,7 +26,7 @@ TARGETS = {
 }
 
 
-def served(base: Path, adapter: Path, request: EvaluationRequest) -> Evaluation:
+def served(base, adapter, request):
     """Ask vLLM with the adapter beside the base's weights."""
     lora = {
         "lora_local_path": str(adapter),
@@ -43,7 +41,7 @@ def served(base: Path, adapter: Path, request: EvaluationRequest) -> Evaluation:
         vllm_engine.shut_down(lm.model)
 
 
-def test_vllm_serves_the_swap(tmp_path: Path) -> None:
+def test_vllm_serves_the_swap(tmp_path):
     base = write_model(tmp_path / "base", num_hidden_layers=4)
     models = {
         role: f"{base}+{train_adapter(base, tmp_path / role, seed, **TARGETS[role])}"

@@ -143,9 +143,6 @@ def fresh_process(work: Path, folder: Path) -> dict[str, Any]:
 def serve_live(work: Path) -> None:
     """Keep one engine; evaluate a cell for every line on stdin, one line of figures each."""
     from ablations.engines.live import open_live
-    from layerswap_method.methods.layer_swap import LayerSwapSpec
-    from layerswap_method.methods.layer_swap_merge import layer_swap_stream
-    from layerswap_method.recipe.references import StreamInput
 
     request, options = request_and_options(work)
     began = time.perf_counter()
@@ -157,12 +154,7 @@ def serve_live(work: Path) -> None:
         document = json.loads(line)
         watch = Watch()
         started = time.perf_counter()
-        inputs = [
-            StreamInput(entry["model"], Path(entry["model"]), entry["parameters"]["role"])
-            for entry in document["models"]
-        ]
-        base = StreamInput("base", Path(document["base_model"]))
-        stream = layer_swap_stream(LayerSwapSpec(**document["parameters"]), inputs, base)
+        stream = merging.merge_of(document)
         report = live.swap(stream)
         rose = watch.end()
         evaluation = live.evaluate(stream, request)

@@ -64,19 +64,18 @@ def document_of(work: Path, cell: tuple[int, ...]) -> dict[str, Any]:
 
 def open_engine(work: Path, is_served: bool) -> tuple[Any, Any]:
     """Start an engine; return lm-eval's model and a function that puts a cell into it."""
-    from ablations.engines.live import LiveEvaluator, VllmEngine
+    from ablations.engines.live import open_live
     from ablations.engines.lm_eval_backend import start_model
     from ablations.engines.options import EngineOptions
     from ablations.models.find import find_model
     from layerswap_method.adapter_swap.run import swap_adapters
-    from layerswap_method.recipe.document import checkpoint_stream
-    from tests.standins.streams import stream_of
+    from tests.standins.merging import merge_of
 
     options = EngineOptions(kv_cache_gib=1)
     if not is_served:
-        live = LiveEvaluator(VllmEngine(), checkpoint_stream(work / "base"), options)
+        live = open_live(work / "base", "vllm", options)
         live.start()
-        return live._lm, lambda document, number: live.swap(stream_of(document))
+        return live._lm, lambda document, number: live.swap(merge_of(document))
 
     from vllm.lora.request import LoRARequest
 

@@ -40,7 +40,7 @@ def lacking(folder):
     ("make", "part"),
     [
         ({"vocab_size": 100}, "lm_head.weight [96, 16] against [100, 16]"),
-        ({"intermediate_size": 32}, "model.layers.0.mlp.down_proj.weight [16, 24] against"),
+        ({"attention_bias": True}, "lacks 24 tensors"),
         ({"intermediate_size": 96}, "shapes: model.layers.0.mlp.down_proj.weight"),
         ({"num_hidden_layers": 7}, "(6 and 7 layers)"),
         ({"family": "mistral"}, "(LlamaForCausalLM, MistralForCausalLM)"),
@@ -53,12 +53,7 @@ def lacking(folder):
 def test_merges_and_deltas_refuse_the_same_pairs(make, part, experts, tmp_path):
     plain, folder = experts("llama").base, tmp_path / "other"
     if isinstance(make, dict):
-        make_model(
-            make.get("family", "llama"),
-            folder,
-            1,
-            **{k: v for k, v in make.items() if k != "family"},
-        )
+        make_model(**{"family": "llama", "folder": folder, "seed": 1, **make})
     else:
         make(folder)
     models = {"task": plain, "language": folder}
@@ -109,31 +104,26 @@ def tied(tmp_path_factory):
     ids=lambda each: each or " once",
 )
 def test_a_tied_head_stored_once_or_twice_is_one_tensor(task, language, base, tied, tmp_path):
-    expert, other = tied[f"task{task}"], tied[f"language{language}"]
-    donor, both = tied[f"base{base}"], {"task": expert, "language": other}
-    documents = [
-        recipe(both, {"bottom_layers": 2, "top_layers": 1}, donor),
-        recipe(both, {"bottom_layers": 2, "top_layers": 1, "non_layer": "task"}, donor),
-        linear_recipe([expert, other]),
-        revert_recipe(expert, donor, {"threshold": 0.016}),
-        revert_recipe(expert, donor, {"bottom_layers": 1}),
-    ]
-    once = {role: tied[role] for role in ("task", "language", "base")}
-    plain = [
-        recipe({role: once[role] for role in both}, documents[0]["parameters"], once["base"]),
-        recipe({role: once[role] for role in both}, documents[1]["parameters"], once["base"]),
-        linear_recipe([once["task"], once["language"]]),
-        *(revert_recipe(once["task"], once["base"], d["parameters"]) for d in documents[3:]),
-    ]
+    def documents(task, language, base):
+        both = {"task": tied[f"task{task}"], "language": tied[f"language{language}"]}
+        donor, counts = tied[f"base{base}"], {"bottom_layers": 2, "top_layers": 1}
+        return (
+            recipe(both, counts, donor),
+            recipe(both, {**counts, "non_layer": "task"}, donor),
+            linear_recipe([*both.values()]),
+            revert_recipe(both["task"], donor, {"threshold": 0.016}),
+            revert_recipe(both["task"], donor, {"bottom_layers": 1}),
+        )
+
     head, table = "lm_head.weight", "model.embed_tokens.weight"
-    for document, same in zip(documents, plain, strict=True):
+    given, once = documents(task, language, base), documents("", "", "")
+    for document, same in zip(given, once, strict=True):
         found, wanted = tensors_of(document), tensors_of(same)
         if head in found:
             assert_same({head: found.pop(head)}, {head: wanted[table]})
         assert_same(found, wanted)
-    by_mergekit(documents[0], tmp_path / "out")
-    theirs = stored(tmp_path / "out")
-    assert_same({table: theirs[table]}, {table: tensors_of(plain[0])[table]})
+    by_mergekit(given[0], tmp_path / "out")
+    assert_same({table: stored(tmp_path / "out")[table]}, {table: tensors_of(once[0])[table]})
 
 
 def test_configs_that_do_not_say_whether_they_tie(tied, tmp_path):

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import layerswap_method
-from tests.standins.streams import merge_of
+from tests.standins.merging import merge_of
 from tests.standins.worlds import OPTIONS, make_world
 
 

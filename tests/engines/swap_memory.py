@@ -14,8 +14,7 @@ from pathlib import Path
 from ablations.engines.live import open_live
 from layerswap_method.recipe.document import Merge
 from tests.benchmarks.watch_memory import Watch
-from tests.standins.merging import linear_recipe, revert_recipe
-from tests.standins.streams import merge_of
+from tests.standins.merging import linear_recipe, merge_of, revert_recipe
 from tests.standins.worlds import OPTIONS
 
 

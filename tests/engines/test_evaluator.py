@@ -21,7 +21,7 @@ from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.errors import TaskFault
 from layerswap_method.errors import InputError
 from layerswap_method.tensors import read_mix
-from tests.standins.streams import merge_of, merge_of_folder, tensors_of
+from tests.standins.merging import merge_of, merge_of_folder, tensors_of
 from tests.standins.worlds import World, make_world
 from tests.standins.zoo import make_model
 
@@ -82,7 +82,7 @@ def test_a_swap_is_exact_and_says_what_it_did(world: World, live: LiveEvaluator)
     report = live.swap(swap)
     assert holds(live, swap)
     assert report.tensors == len(swap.tensors)
-    assert report.bytes == sum(tensor.nbytes for _, tensor in tensors_of(swap))
+    assert report.bytes == sum(tensor.nbytes for tensor in tensors_of(swap).values())
     assert live.swap(swap).tensors == live.swap(swap).bytes == 0
 
 

@@ -14,7 +14,7 @@ import pytest
 from ablations.engines import vllm_engine
 from ablations.engines.live import LiveEvaluator, SwapReport, open_live
 from ablations.scoring.records import Evaluation, Sample
-from tests.standins.streams import merge_of
+from tests.standins.merging import merge_of
 from tests.standins.worlds import FAMILIES, OPTIONS, World, make_world
 
 BACKENDS = [

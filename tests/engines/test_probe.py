@@ -12,7 +12,7 @@ from ablations.engines.in_place import HfEngine
 from ablations.engines.live import LiveEvaluator, open_live
 from ablations.engines.probe import Expected, Said
 from ablations.engines.vllm_worker import SwapExtension
-from tests.standins.streams import merge_of, merge_of_folder
+from tests.standins.merging import merge_of, merge_of_folder
 from tests.standins.worlds import OPTIONS, World, make_world
 
 WRONG = "model.layers.1.self_attn.o_proj.weight"

@@ -9,7 +9,7 @@ import torch
 
 from ablations.engines.lazy import LazyTensor
 from layerswap_method.tensors import MixReader
-from tests.standins.streams import merge_of_folder
+from tests.standins.merging import merge_of_folder
 
 
 @pytest.mark.parametrize("dim", [0, 1])

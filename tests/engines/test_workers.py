@@ -10,7 +10,7 @@ import pytest
 from ablations.engines import vllm_engine
 from ablations.engines.live import open_live
 from ablations.scoring.records import Evaluation
-from tests.standins.streams import merge_of
+from tests.standins.merging import merge_of
 from tests.standins.worlds import OPTIONS, make_world
 
 pytestmark = [

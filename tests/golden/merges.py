@@ -1,22 +1,17 @@
-"""Fixed merges: inputs made of whole numbers, a recipe for each thing the methods can do.
+"""Fixed merges: inputs made of whole numbers, a recipe for each kind of arithmetic of the methods.
 
 Values are whole multiples of 1/64, so sums are exact and only the methods' own rounding is seen:
 the bytes do not depend on the order in which a machine adds.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.standins.merging import merge
+from tests.standins.merging import merge, recipe, revert_recipe
 
 LAYERS, VOCAB, WIDTH, INNER = 6, 12, 8, 12
 _BRANCHES = {
@@ -36,88 +31,65 @@ _SHAPES = {
     "model.norm.weight": (WIDTH,),
     "lm_head.weight": (VOCAB, WIDTH),
 }
-_SWAP: dict[str, dict[str, Any]] = {
-    "outer": {"bottom_layers": 2, "top_layers": 1},
-    "outer, transitions": {"bottom_layers": 1, "top_layers": 1, "bottom_transition": 2},
-    "outer, top transition alone": {"bottom_layers": 1, "top_layers": 0, "top_transition": 2},
-    "middle": {"placement": "middle", "bottom_layers": 2, "top_layers": 1, "top_transition": 1},
-    "random": {"placement": "random", "bottom_layers": 2, "top_layers": 1, "seed": 3},
-    "alternating": {"placement": "alternating", "bottom_layers": 2, "top_layers": 1},
-    "layers": {"placement": "layers", "language_layers": "0,3-4", "bottom_transition": 1},
-    "soup": {"placement": "soup"},
-    "soup, weighted": {"placement": "soup", "task_weight": 0.7, "language_weight": 0.4},
-    "delta_share, layers": {"placement": "delta_share", "delta_threshold": 0.01},
-    "delta_share, modules": {
-        "placement": "delta_share",
-        "delta_unit": "module",
-        "delta_threshold": 0.01,
-        "delta_blend": 0.9,
-    },
-    "magnitude": {"bottom_layers": 1, "bottom_transition": 2, "weighting": "magnitude"},
-    "magnitude soup": {"placement": "soup", "weighting": "magnitude"},
-    **{
-        f"non_layer {name}": {"bottom_layers": 2, "top_layers": 1, "non_layer": name}
-        for name in ("task", "language", "base")
-    },
-    "layer_norms average": {"bottom_layers": 2, "top_layers": 1, "layer_norms": "average"},
-    "swap_modules attention": {"bottom_layers": 3, "top_layers": 1, "swap_modules": "attention"},
-    "swap_modules mlp": {"bottom_layers": 3, "top_layers": 1, "swap_modules": "mlp"},
+_CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": VOCAB,
+    "hidden_size": WIDTH,
+    "intermediate_size": INNER,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": False,
+    "dtype": "float32",
 }
-_REVERT: dict[str, dict[str, Any]] = {
+_TRANSITION = {"bottom_layers": 2, "bottom_transition": 2, "top_layers": 1}
+_SHARE = {"placement": "delta_share", "delta_threshold": 0.01}
+_SWAPS = {
+    # name: parameters, what else stands in the recipe
+    "outer, transitions": ({"bottom_layers": 1, "top_layers": 1, "bottom_transition": 2}, {}),
+    "random": ({"placement": "random", "bottom_layers": 2, "top_layers": 1, "seed": 3}, {}),
+    "soup, weighted": ({"placement": "soup", "task_weight": 0.7, "language_weight": 0.4}, {}),
+    "delta_share, modules": ({**_SHARE, "delta_unit": "module", "delta_blend": 0.9}, {}),
+    "magnitude": ({"bottom_layers": 1, "bottom_transition": 2, "weighting": "magnitude"}, {}),
+    "layer_norms average": ({"bottom_layers": 2, "top_layers": 1, "layer_norms": "average"}, {}),
+    "bfloat16 out": (_TRANSITION, {"out_dtype": "bfloat16"}),
+    "bfloat16": (_TRANSITION, {"dtype": "bfloat16"}),
+    "several experts": (_TRANSITION, {}),
+    "several experts, magnitude": ({**_TRANSITION, "weighting": "magnitude"}, {}),
+    "LoRA": (_TRANSITION, {}),
+}
+_REVERTS = {
     "threshold": {"threshold": 0.06},
     "keep_fraction": {"keep_fraction": 0.4},
     "keep_fraction and layers": {"keep_fraction": 0.5, "bottom_layers": 1, "top_layers": 1},
-    "layers": {"revert_layers": "1,3-4"},
     "modules": {"revert_modules": "attention,non_layer"},
 }
 
 
-def merge_digests(folder: Path) -> Iterator[tuple[str, str]]:
+def merge_digests(folder):
     """Yield the name of each merge and a hash of its tensors; writes below `folder`."""
+    names = ("task", "language", "second", "third")
     base = _write(folder / "base")
-    task, language = _write(folder / "task", "task"), _write(folder / "language", "language")
-    second, third = _write(folder / "second", "second"), _write(folder / "third", "third")
+    task, language, *others = (_write(folder / name, name) for name in names)
     adapter = _write_adapter(folder / "adapter")
-    pair = [_expert(task, "task"), _expert(language, "language")]
-    several = [_expert(task, "task", weight=0.5), _expert(second, "task"), _expert(third, "task")]
-    transition = {"bottom_layers": 2, "bottom_transition": 2, "top_layers": 1}
-    swaps: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = [
-        *((name, pair, {"parameters": given}) for name, given in _SWAP.items()),
-        ("bfloat16 out", pair, {"parameters": transition, "out_dtype": "bfloat16"}),
-        ("bfloat16", pair, {"parameters": transition, "dtype": "bfloat16"}),
-        ("several experts", [*several, pair[1]], {"parameters": transition}),
-        (
-            "several experts, magnitude",
-            [*several, pair[1]],
-            {"parameters": {**transition, "weighting": "magnitude"}},
-        ),
-        (
-            "LoRA",
-            [_expert(f"{base}+{adapter}", "task"), pair[1]],
-            {"parameters": transition},
-        ),
-    ]
-    documents = {
-        f"layer_swap, {name}": {"merge_method": "layer_swap", "models": models, **more}
-        for name, models, more in swaps
-    } | {
-        f"delta_revert, {name}": {
-            "merge_method": "delta_revert",
-            "models": [{"model": str(task)}],
-            "parameters": given,
-        }
-        for name, given in _REVERT.items()
-    }
+    adapted = f"{base}+{adapter}"
+    documents = {}
+    for name, (parameters, more) in _SWAPS.items():
+        several = [task, *others] if "several" in name else [adapted if name == "LoRA" else task]
+        models = {"task": several, "language": language}
+        document = documents[f"layer_swap, {name}"] = recipe(models, parameters, base, **more)
+        if "several" in name:
+            document["models"][0]["parameters"]["weight"] = 0.5
+    for name, parameters in _REVERTS.items():
+        documents[f"delta_revert, {name}"] = revert_recipe(task, base, parameters)
     for number, (name, document) in enumerate(documents.items()):
-        out = folder / f"merged{number}"
-        cache = str(folder / "cache")
-        merge({**document, "base_model": str(base)}, out, lora_merge_cache=cache)
-        yield name, _digest(out)
+        yield name, _digest(merge(document, folder / f"merged{number}"))
 
 
-def _digest(folder: Path) -> str:
+def _digest(folder):
     """Return a hash of names, dtypes, shapes and bytes of every tensor, in whatever files."""
-    tensors: dict[str, torch.Tensor] = {}
+    tensors = {}
     for file in folder.glob("*.safetensors"):
         tensors |= load_file(file)
     whole = hashlib.sha256()
@@ -127,18 +99,13 @@ def _digest(folder: Path) -> str:
     return whole.hexdigest()
 
 
-def _expert(model: Path | str, role: str, **more: Any) -> dict[str, Any]:
-    return {"model": str(model), "parameters": {"role": role, **more}}
-
-
-def _numbers(text: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def _numbers(text, shape):
     """Return whole numbers from -128 to 127 that follow from `text`."""
-    count = int(np.prod(shape))
-    drawn = hashlib.shake_256(text.encode()).digest(count)
+    drawn = hashlib.shake_256(text.encode()).digest(int(np.prod(shape)))
     return np.frombuffer(drawn, dtype=np.int8).reshape(shape).astype(np.int64)
 
 
-def _write(folder: Path, name: str | None = None) -> Path:
+def _write(folder, name=None):
     """Write the base, or an expert: the base with a small change that differs from row to row."""
     folder.mkdir()
     tensors = {}
@@ -150,39 +117,21 @@ def _write(folder: Path, name: str | None = None) -> Path:
             numbers = numbers + change * (1 + np.arange(shape[-1]) % 3)
         tensors[tensor] = torch.tensor(numbers / 64, dtype=torch.float32)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": VOCAB,
-        "hidden_size": WIDTH,
-        "intermediate_size": INNER,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "tie_word_embeddings": False,
-        "dtype": "float32",
-    }
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(_CONFIG))
     return folder
 
 
-def _write_adapter(folder: Path) -> Path:
+def _write_adapter(folder):
     """Write an adapter on two modules; its change is a whole multiple of 1/64 as well."""
     folder.mkdir()
     tensors = {}
-    for module, (outputs, inputs) in (("q_proj", (WIDTH, WIDTH)), ("v_proj", (WIDTH, WIDTH))):
-        for layer in range(LAYERS):
+    for layer in range(LAYERS):
+        for module in ("q_proj", "v_proj"):
             name = f"base_model.model.model.layers.{layer}.self_attn.{module}"
-            for kind, shape in (("lora_A", (2, inputs)), ("lora_B", (outputs, 2))):
+            for kind, shape in (("lora_A", (2, WIDTH)), ("lora_B", (WIDTH, 2))):
                 numbers = _numbers(f"{name} {kind}", shape) // 32
                 tensors[f"{name}.{kind}.weight"] = torch.tensor(numbers / 8, dtype=torch.float32)
     save_file(tensors, folder / "adapter_model.safetensors")
-    config = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "r": 2,
-        "lora_alpha": 2,
-        "target_modules": ["q_proj", "v_proj"],
-    }
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["q_proj", "v_proj"]}
     (folder / "adapter_config.json").write_text(json.dumps(config))
     return folder

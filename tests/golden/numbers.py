@@ -5,15 +5,11 @@
 writes the file anew, after METHOD_VERSION or SCORING_VERSION was raised. It refuses otherwise.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import layerswap_method
 from ablations.scoring import SCORING_VERSION
@@ -25,37 +21,30 @@ WHERE = {
     "SCORING_VERSION": "ablations/scoring/__init__.py",
 }
 
-Numbers = Mapping[str, Any]
-"""What was made -> its hash, or its scores."""
 
-
-def current(name: str) -> dict[str, Any]:
+def current(name):
     """Return the version `name` and the numbers as the code makes them now."""
     layerswap_method.register()
     if name == "METHOD_VERSION":
         from tests.golden.merges import merge_digests
 
         with tempfile.TemporaryDirectory() as folder:
-            numbers: dict[str, Any] = dict(merge_digests(Path(folder)))
+            numbers = dict(merge_digests(Path(folder)))
         return {"version": layerswap_method.METHOD_VERSION, "numbers": numbers}
     from tests.golden.scores import evaluation_scores
 
     return {"version": SCORING_VERSION, "numbers": dict(evaluation_scores())}
 
 
-def stored() -> dict[str, dict[str, Any]]:
+def stored():
     """Return version name -> version and numbers in the file."""
-    found: dict[str, dict[str, Any]] = json.loads(FILE.read_text())
-    return found
+    return json.loads(FILE.read_text())
 
 
-def problem(name: str, known: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+def problem(name, known, now):
     """Return what is wrong with the numbers of the code beside those of the file, and what to do.
 
-    Args:
-        name: of the version.
-        known: what the file holds.
-        now: what the code makes.
+    `known` is what the file holds of the version `name`, `now` what the code makes.
     """
     numbers, made = known["numbers"], now["numbers"]
     changed = [each for each in numbers if each not in made or made[each] != numbers[each]]
@@ -72,7 +61,7 @@ def problem(name: str, known: Mapping[str, Any], now: Mapping[str, Any]) -> str 
     return None
 
 
-def main() -> None:
+def main():
     """Write the file, unless a number changed and its version did not."""
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
         os.environ[name] = "1"

@@ -1,14 +1,12 @@
 """Merged tensors and scores are those that belong to METHOD_VERSION and SCORING_VERSION."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.golden.numbers import WHERE, current, problem, stored
 
 
 @pytest.mark.parametrize("name", WHERE)
-def test_a_changed_number_needs_a_raised_version(name: str) -> None:
+def test_a_changed_number_needs_a_raised_version(name):
     if name == "SCORING_VERSION":
         pytest.importorskip("py3langid")
     known, now = stored()[name], current(name)

@@ -1,45 +1,22 @@
-"""What the commands before the studies of different bases write is what the studies name."""
+"""The commands in the headers of studies of different bases write what the studies name."""
 
 from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from ablations.cli import main
-from ablations.pocket.config import PocketConfig
-from ablations.study.experts import find_experts_file, read_experts_file
+from ablations.study.experts import find_experts_file
 from tests.harmonize.models import random_model
-from tests.harmonize.test_run import LLAMA3_ROPE, PAIRS, sizes
+from tests.harmonize.test_run import LLAMA3_ROPE, PAIRS
 from tests.standins.scripted import DATA
 from tests.standins.tokenizers import save_word_tokenizer, words
 
 ROOT = Path(__file__).parents[2]
-
-
-def test_every_expert_of_the_study_is_written(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    make = ["make", "-n", "-C", str(ROOT), "different-bases"]
-    listed = subprocess.run(make, capture_output=True, text=True, check=True).stdout
-    (line,) = (shlex.split(line) for line in listed.splitlines() if " harmonize " in line)
-    command = line[line.index("harmonize") :]
-    models = command[1 : command.index("--out")]
-    assert len(models) == 10
-    for seed, model in enumerate(models):
-        shape = PocketConfig.preset("other_size" if "other_size" in model else "quickstart").shape
-        heads = (shape.num_heads, shape.num_kv_heads or shape.num_heads)
-        width, head_dim = shape.hidden_size, shape.hidden_size // shape.num_heads
-        given = sizes(width, shape.intermediate_size, shape.num_layers, heads, head_dim)
-        random_model(tmp_path / model, seed, **given, tie_word_embeddings=True)
-    result = CliRunner().invoke(main, command)
-    assert result.exit_code == 0, result.output
-    experts = read_experts_file(find_experts_file("pocket_bases")).references()
-    assert len(experts) == 11
-    assert all((tmp_path / expert / "config.json").is_file() for expert in experts.values())
 
 
 LLAMA2, MISTRAL = ({**each, "num_hidden_layers": 8} for each in PAIRS["llama2_mistral"].values())

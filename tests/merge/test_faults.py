@@ -9,19 +9,19 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from click.testing import CliRunner
 
-from ablations.cli import main
 from layerswap_method.errors import InputError
 from layerswap_method.merge import write_merge
 from layerswap_method.methods.read import read_recipe
 from layerswap_method.recipe.references import find_model_files
 from layerswap_method.write import donor_files
+from tests.merge.test_merge import SWAP, run_merge
 from tests.standins.experts import content, left_in
 from tests.standins.merging import recipe, roles, tensors_of, write
 from tests.standins.oracle import assert_same, stored
@@ -29,13 +29,6 @@ from tests.standins.tuned import tune
 from tests.standins.zoo import make_model
 
 KILLS = int(os.environ.get("KILLS", "20"))
-SWAP = {"bottom_layers": 2, "top_layers": 1, "bottom_transition": 1}
-
-
-def run_merge(document, out, *options):
-    file = out.parent / "recipe.yml"
-    file.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-    return CliRunner().invoke(main, ["merge", str(file), str(out), *options])
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -110,13 +103,17 @@ def test_no_permission_to_read(own_trio, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def begun(document, out, **more):
+    """Return the lines of a merge that goes on as they are taken."""
+    given, text = read_recipe(document), yaml.safe_dump(document)
+    models = {name: find_model_files(name) for name in given.references}
+    return write_merge(given, models, str(out), document=document, text=text, **more)
+
+
 @pytest.mark.parametrize("hidden", [False, True], ids=["newer", "times restored"])
 def test_an_input_that_changes_meanwhile(hidden, own_trio, tmp_path):
     """H4c: with size and time as they were, other content was taken."""
-    document = recipe(roles(own_trio), SWAP, own_trio.base)
-    given, text = read_recipe(document), yaml.safe_dump(document)
-    models = {name: find_model_files(name) for name in given.references}
-    lines = write_merge(given, models, str(tmp_path / "out"), document=document, text=text)
+    lines = begun(recipe(roles(own_trio), SWAP, own_trio.base), tmp_path / "out")
     assert "task expert" in next(lines)
     weights = own_trio.language / "model.safetensors"
     times, whole = weights.stat(), weights.read_bytes()
@@ -132,25 +129,12 @@ def test_an_input_that_changes_meanwhile(hidden, own_trio, tmp_path):
 
 
 def test_an_interrupt_ends_it_at_once(trio, tmp_path):
-    document = recipe(roles(trio), SWAP, trio.base)
-    given, text = read_recipe(document), yaml.safe_dump(document)
-    models = {name: find_model_files(name) for name in given.references}
+    def interrupt(count):
+        raise KeyboardInterrupt
 
-    class Bar:
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            return None
-
-        def __call__(self, count):
-            raise KeyboardInterrupt
-
-    lines = write_merge(
-        given, models, str(tmp_path / "out"), document=document, text=text, bar=lambda *_: Bar()
-    )
+    bar = {"bar": lambda *_: nullcontext(interrupt)}
     with pytest.raises(KeyboardInterrupt):
-        list(lines)
+        list(begun(recipe(roles(trio), SWAP, trio.base), tmp_path / "out", **bar))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,7 +1,5 @@
 """`mergekit-yaml`: from file to file without mergekit's imports, and its options."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import subprocess
@@ -14,147 +12,125 @@ import yaml
 from mergekit.options import MergeOptions
 
 from layerswap_method.mergekit_plugin.run import why_mergekit
-from tests.mergekit_plugin.conftest import NUM_LAYERS, files_of, write_recipe
+from tests.mergekit_plugin.conftest import write_recipe
 from tests.standins import merging
-from tests.standins.merging import linear_recipe, revert_recipe
+from tests.standins.experts import content
+from tests.standins.merging import linear_recipe, recipe, revert_recipe, roles
 from tests.standins.oracle import Swap, assert_same, expected, stored
+from tests.standins.zoo import LAYERS
 
-SWAP = Swap(NUM_LAYERS, b=2, u=1, t_b=0, t_u=0)
 EXECUTOR = {"transformers", "peft", "mergekit.config", "mergekit.graph", "mergekit.merge"}
 
 
-def document_of(kind, experts):
-    if kind == "delta_revert":
-        return revert_recipe(experts.task, experts.base, {"bottom_layers": 2})
-    changes = {"copies": {"non_layer": "task"}, "averages": {}}[kind]
-    return experts.recipe(parameters={"bottom_layers": 2, "top_layers": 1, **changes})
+def documents(trio):
+    return {
+        "copies": recipe(roles(trio), COPIES.parameters(), trio.base),
+        "averages": recipe(roles(trio), AVERAGES.parameters(), trio.base),
+        "delta_revert": revert_recipe(trio.task, trio.base, {"bottom_layers": 2}),
+    }
 
 
-@pytest.mark.parametrize(
-    ("kind", "unneeded"),
-    [
-        ("copies", {"torch", *EXECUTOR}),
-        ("delta_revert", {"torch", *EXECUTOR}),
-        ("averages", EXECUTOR),
-    ],
-)
+COPIES, AVERAGES = Swap(LAYERS, 2, 1, 0, 0, "task"), Swap(LAYERS)
+USUAL = {"config.json", "tokenizer.json", "README.md", "mergekit_config.yml"}
+
+
+@pytest.mark.parametrize("kind", ["copies", "averages", "delta_revert"])
 def test_the_program_imports_no_mergekit_and_writes_what_run_merge_writes(
-    kind, unneeded, command, experts, tmp_path
+    kind, command, trio, tmp_path
 ):
-    document = document_of(kind, experts)
+    document = documents(trio)[kind]
     done = command(document)
     assert done.exit_code == 0, done.output
     assert "from file to file" in done.output
-    assert not done.imported & unneeded
+    assert not done.imported & ({*EXECUTOR} | ({"torch"} if kind != "averages" else set()))
     assert {"mergekit", "layerswap_method.merge"} <= done.imported
     within = merging.merge(document, tmp_path / "within" / "merged", copy_tokenizer=True)
-    assert files_of(done.folder) == files_of(within)
-    assert {"config.json", "README.md", "mergekit_config.yml", "tokenizer.json"} <= {
-        *files_of(within)
-    }
-    if kind == "averages":
-        assert_same(stored(within), expected(SWAP, stored(experts.task), stored(experts.language)))
+    assert content(done.folder) == content(within)
+    assert {*content(within)} >= USUAL
 
 
-@pytest.mark.parametrize(
-    ("options", "absent", "many_shards"),
-    [
-        (["--out-shard-size", "3K"], set(), True),
-        (["--no-copy-tokenizer"], {"tokenizer.json", "tokenizer_config.json"}, False),
-        (["--no-write-model-card"], {"README.md", "mergekit_config.yml"}, False),
-        (["--lazy-unpickle", "--device", "cpu", "--no-cuda"], set(), False),
-        (["--trust-remote-code", "--random-seed", "3", "-j", "1", "-v"], set(), False),
-        (["--lora-merge-cache", "cache", "--transformers-cache", "cache"], set(), False),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
+OPTIONS = [
+    (["--out-shard-size", "3K", "--no-copy-tokenizer"], {"tokenizer.json"}),
+    (["--no-write-model-card"], {"README.md", "mergekit_config.yml"}),
+    (["--lazy-unpickle", "--device", "cpu", "--no-cuda", "--trust-remote-code", "-j", "1"], set()),
+    (["--random-seed", "3", "--lora-merge-cache", "c", "--transformers-cache", "c", "-vv"], set()),
+    (["--quiet"], set()),
+]
+
+
+@pytest.mark.parametrize(("options", "absent"), OPTIONS, ids=lambda each: " ".join(each))
 def test_options_that_a_merge_from_file_to_file_follows(
-    options, absent, many_shards, command, experts, tmp_path, monkeypatch
+    options, absent, command, trio, monkeypatch
 ):
-    monkeypatch.chdir(tmp_path)
-    done = command(document_of("copies", experts), *options)
+    monkeypatch.chdir(trio.base.parents[1])  # PARENT/base has the form of a hub id
+    text = yaml.safe_dump(documents(trio)["copies"]).replace(f"{trio.base.parents[1]}/", "")
+    done = command(text, *options)
     assert done.exit_code == 0, done.output
     assert not done.imported & EXECUTOR
-    swap = Swap(NUM_LAYERS, 2, 1, 0, 0, "task")
-    assert_same(stored(done.folder), expected(swap, stored(experts.task), stored(experts.language)))
-    assert (len(list(done.folder.glob("*.safetensors"))) > 1) == many_shards
-    usual = {"tokenizer.json", "tokenizer_config.json", "README.md", "mergekit_config.yml"}
-    assert usual - {*files_of(done.folder)} == absent
-    assert not (tmp_path / "cache").exists()
-
-
-def test_quiet_and_verbose(command, experts):
-    document = document_of("copies", experts)
-    assert not command(document, "--quiet", out="quiet").output
-    for options in ([], ["-v"], ["-vv"]):
-        said = command(document, *options, out=f"loud{len(options)}").output
-        assert "8 layers: language 0-1,7; task 2-6" in said
+    assert_same(stored(done.folder), expected(COPIES, stored(trio.task), stored(trio.language)))
+    assert (len(list(done.folder.glob("*.safetensors"))) > 1) == ("3K" in options)
+    assert USUAL - {*content(done.folder)} == absent
+    assert not (trio.base.parents[1] / "c").exists()
+    said = "6 layers: language 0-1,5; task 2-4"
+    assert (said in done.output) if "--quiet" not in options else not done.output
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("options", [["--cuda"], ["--device", "cuda"]])
-def test_a_gpu_that_is_not_there(options, command, experts):
-    done = command(document_of("averages", experts), *options)
+@pytest.mark.parametrize("option", ["--cuda", "--device=cuda"])
+def test_a_gpu_that_is_not_there(option, command, trio):
+    done = command(documents(trio)["averages"], option)
     assert done.exit_code == 2
     assert done.output.splitlines()[-1].startswith("Error: device cuda: there is no GPU")
     assert "Traceback" not in done.output
     assert not done.folder.parent.exists()
 
 
-def test_hub_ids_are_read_from_the_cache_that_is_named(command, experts, tmp_path):
+def test_hub_ids_are_read_from_the_cache_that_is_named(command, trio, tmp_path):
     commit = "0" * 40
-    for name in ("task", "language", "base"):
+    for name, model in vars(trio).items():
         folder = tmp_path / "cache" / f"models--org--{name}"
-        shutil.copytree(getattr(experts, name), folder / "snapshots" / commit)
+        shutil.copytree(model, folder / "snapshots" / commit)
         (folder / "refs").mkdir()
         (folder / "refs" / "main").write_text(commit)
-    document = document_of("copies", experts)
-    local = command(document, out="local")
-    hub = yaml.safe_dump(document).replace(f"{experts.root}/", "org/")
+    hub = yaml.safe_dump(documents(trio)["copies"]).replace(f"{trio.base.parent}/", "org/")
     done = command(hub, "--transformers-cache", str(tmp_path / "cache"))
     assert done.exit_code == 0, done.output
     assert not done.imported & EXECUTOR
-    assert_same(stored(done.folder), stored(local.folder))
+    assert_same(stored(done.folder), expected(COPIES, stored(trio.task), stored(trio.language)))
     missed = command(hub, "--transformers-cache", str(tmp_path), out="missed")
-    assert missed.exit_code == 2
-    assert "org/task" in missed.output
+    assert (missed.exit_code, "org/task" in missed.output) == (2, True)
     assert not missed.folder.exists()
-
-
-TO_MERGEKIT = {
-    *("allow_crimes", "unsafe_truncate_embeddings", "lora_merge_dtype", "clone_tensors"),
-    *("multi_gpu", "read_to_gpu", "gpu_rich"),
-}
 
 
 def test_every_option_of_mergekit_goes_one_way():
     sent = {name for name in MergeOptions.model_fields if why_mergekit({name: True})}
-    assert sent == TO_MERGEKIT
+    assert sent == {
+        *("allow_crimes", "unsafe_truncate_embeddings", "lora_merge_dtype", "clone_tensors"),
+        *("multi_gpu", "read_to_gpu", "gpu_rich"),
+    }
     for name in sent:
         assert f"--{name.replace('_', '-')}" in why_mergekit({name: True})
     assert "--no-safe-serialization" in why_mergekit({"safe_serialization": False})
     assert why_mergekit(MergeOptions().model_dump()) is None
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"allow_crimes": True},
-        {"unsafe_truncate_embeddings": True},
-        {"lora_merge_dtype": "float32"},
-        {"clone_tensors": True},
-        {"safe_serialization": False},
-    ],
-    ids=lambda options: next(iter(options)),
-)
-def test_options_that_only_mergekit_knows(options, experts, tmp_path, caplog):
+TO_MERGEKIT = {
+    "allow_crimes": True,
+    "lora_merge_dtype": "float32",
+    "clone_tensors": True,
+    "safe_serialization": False,
+}
+
+
+@pytest.mark.parametrize("option", TO_MERGEKIT)
+def test_options_that_only_mergekit_knows(option, trio, tmp_path, caplog):
+    how = {"quiet": False, option: TO_MERGEKIT[option]}
     with caplog.at_level(logging.INFO, "layerswap"):
-        out = merging.merge(experts.recipe(), tmp_path / "merged", quiet=False, **options)
-    ways = [line for line in caplog.messages if "mergekit's executor" in line]
-    assert len(ways) == 1
-    assert next(iter(options)).split("_")[0] in ways[0].replace("-", "_")
-    wanted = expected(SWAP, stored(experts.task), stored(experts.language))
-    if options.get("safe_serialization") is False:
+        out = merging.merge(documents(trio)["averages"], tmp_path / "merged", **how)
+    (way,) = [line for line in caplog.messages if "mergekit's executor" in line]
+    assert option.split("_")[0] in way
+    wanted = expected(AVERAGES, stored(trio.task), stored(trio.language))
+    if option == "safe_serialization":
         assert_same(torch.load(out / "pytorch_model.bin", weights_only=True), wanted)
     else:
         assert_same(stored(out), wanted)
@@ -162,17 +138,15 @@ def test_options_that_only_mergekit_knows(options, experts, tmp_path, caplog):
 
 
 @pytest.mark.slow
-def test_the_program_hands_over_to_mergekit(command, experts):
-    done = command(experts.recipe(), "--clone-tensors")
+def test_the_program_hands_over_to_mergekit(command, trio):
+    done = command(documents(trio)["averages"], "--clone-tensors")
     assert done.exit_code == 0, done.output
-    assert "mergekit's executor merges this recipe: it was called with --clone-tensors" in (
-        done.output
-    )
+    said = "mergekit's executor merges this recipe: it was called with --clone-tensors"
+    assert said in done.output
     assert "mergekit.graph" in done.imported
-    assert_same(stored(done.folder), expected(SWAP, stored(experts.task), stored(experts.language)))
-    unknown = command(experts.recipe(), "--no-such-option", out="unknown")
-    assert unknown.exit_code == 2
-    assert "No such option" in unknown.output
+    assert_same(stored(done.folder), expected(AVERAGES, stored(trio.task), stored(trio.language)))
+    unknown = command(documents(trio)["averages"], "--no-such-option", out="unknown")
+    assert (unknown.exit_code, "No such option" in unknown.output) == (2, True)
 
 
 BARE = """
@@ -195,22 +169,17 @@ def test_a_recipe_that_is_not_there(tmp_path):
 
 
 @pytest.mark.slow
-def test_other_methods_are_mergekits_alone(command, experts, tmp_path):
+def test_other_methods_are_mergekits_alone(command, trio, tmp_path):
     """Byte for byte, and from a file of which our own reader would refuse every second line."""
-    linear = linear_recipe([experts.task, experts.language])
-    ties = {
-        "merge_method": "ties",
-        "base_model": str(experts.base),
-        "models": [{"model": str(m)} for m in (experts.task, experts.language)],
-        "parameters": {"weight": 1.0, "density": 0.5, "unknown": 3},
-    }
+    linear = linear_recipe([trio.task, trio.language])
+    ties = linear | {"merge_method": "ties", "parameters": {"density": 0.5, "unknown": 3}}
     aliased = f"x: &a [1]\ny: *a\ndtype: float16\n{yaml.safe_dump(linear)}dtype: float32\n"
     for name, document in (("linear", aliased), ("ties", ties)):
         done = command(document, out=name)
         assert done.exit_code == 0, done.output
         path = write_recipe(tmp_path / "recipe.yml", document)
         subprocess.run([sys.executable, "-c", BARE, path, tmp_path / name], check=True)
-        ours, theirs = files_of(done.folder), files_of(tmp_path / name)
+        ours, theirs = content(done.folder), content(tmp_path / name)
         for files in (ours, theirs):  # a card lists the models in a random order
             files["README.md"] = sorted(files["README.md"].splitlines())
         assert ours == theirs

@@ -1,20 +1,15 @@
 """The kernels alone: `merge_state_dicts`, mergekit's own planner, `mergekit-multi`."""
 
-from __future__ import annotations
-
-from typing import get_type_hints
-
 import pytest
 import torch
 import yaml
 from click.testing import CliRunner
-from mergekit.merge_methods import merge_state_dicts, registry
+from mergekit.merge_methods import merge_state_dicts
 
-from layerswap_method.methods.delta_revert import RevertSpec
-from layerswap_method.methods.layer_swap import LayerSwapSpec
 from layerswap_method.plan import build_plan
 from tests.standins.merging import linear_recipe, recipe, revert_recipe, roles
 from tests.standins.oracle import Swap, assert_same, average, expected, stored
+from tests.standins.zoo import LAYERS
 
 SWAP = Swap(layers=8, b=2, u=1, t_b=1, t_u=0)
 PARTS = ("self_attn.q_proj.weight", "mlp.up_proj.weight", "input_layernorm.weight")
@@ -30,8 +25,9 @@ def model(seed):
 
 TASK, LANGUAGE, BASE = model(0), model(1), model(2)
 MODELS = {"task": TASK, "language": LANGUAGE, "base": BASE}
-COLUMNS = torch.tensor([0.1, 0.4, 0.0, 0.3, 0.05, 0.2])
-EXPERT = {name: (tensor.float() + COLUMNS).to(tensor.dtype) for name, tensor in BASE.items()}
+AVERAGES = expected(Swap(8, 0, 0, 8, 0), TASK, LANGUAGE)
+FEATURES = torch.tensor([0.1, 0.4, 0.0, 0.3, 0.05, 0.2])
+EXPERT = {name: (tensor.float() + FEATURES).to(tensor.dtype) for name, tensor in BASE.items()}
 
 
 def swapped(parameters, base="base"):
@@ -40,10 +36,8 @@ def swapped(parameters, base="base"):
 
 
 def reverted(parameters, base="base"):
-    models = {"expert": EXPERT, "base": BASE}
-    return merge_state_dicts(
-        models, "delta_revert", parameters={"num_layers": 8, **parameters}, base=base
-    )
+    models, given = {"expert": EXPERT, "base": BASE}, {"num_layers": 8, **parameters}
+    return merge_state_dicts(models, "delta_revert", parameters=given, base=base)
 
 
 @pytest.mark.parametrize("non_layer", ["average", "task", "language", "base"])
@@ -55,32 +49,24 @@ def test_tensors_follow_their_names(non_layer):
 
 
 @pytest.mark.parametrize(
-    "placement", ["outer", "middle", "random", "alternating", "layers", "soup"]
+    "parameters",
+    [
+        {"placement": "middle", "bottom_layers": 2, "top_transition": 1},
+        {"placement": "random", "bottom_layers": 2, "seed": 3},
+        {"placement": "alternating", "top_layers": 1},
+        {"placement": "layers", "language_layers": "0-1,6", "bottom_transition": 1},
+        {"placement": "soup"},
+    ],
 )
-def test_every_placement(placement):
-    counts = {} if placement in ("layers", "soup") else {"bottom_layers": 2, "top_layers": 1}
-    if placement != "soup":
-        counts |= {"bottom_transition": 1}
-    chosen = {"language_layers": "0-1,6"} if placement == "layers" else {}
-    if placement == "random":
-        chosen = {"seed": 3}
-    plan = build_plan(8, placement=placement, **counts, **chosen)
-    sides = {
-        "task": TASK,
-        "language": LANGUAGE,
-        "average": expected(Swap(8, 0, 0, 8, 0), TASK, LANGUAGE),
-    }
-    merged = swapped({"placement": placement, **counts, **chosen})
+def test_every_placement(parameters):
+    plan, merged = build_plan(8, **parameters), swapped(parameters)
+    sides = {"task": TASK, "language": LANGUAGE, "average": AVERAGES}
     for name in LAYER_NAMES:
         source = plan.sources[int(name.split(".")[2])]
         assert torch.equal(merged[name], sides[source][name]), name
-    assert len(set(plan.sources)) > 1 or placement == "soup"
 
 
 def test_roles_and_weights_of_every_input():
-    parameters = {**SWAP.parameters(), "role": ["task", "language"], "num_layers": 8}
-    merged = merge_state_dicts([TASK, LANGUAGE], "layer_swap", parameters=parameters)
-    assert_same(merged, expected(SWAP, TASK, LANGUAGE))
     souped = swapped(
         {
             **SWAP.parameters(),
@@ -91,10 +77,9 @@ def test_roles_and_weights_of_every_input():
         base=None,
     )
     soup = {n: (TASK[n].double() + 3 * BASE[n].double()) / 4 for n in NAMES}
-    pair = Swap(8, w_task=1, w_lang=3)
     for name in NAMES:
         wanted = {
-            "task": average(TASK[name], BASE[name], pair),
+            "task": average(TASK[name], BASE[name], Swap(8, w_task=1, w_lang=3)),
             "language": LANGUAGE[name],
             "average": average(soup[name], LANGUAGE[name], Swap(8, w_lang=2), torch.bfloat16),
         }
@@ -104,9 +89,8 @@ def test_roles_and_weights_of_every_input():
 def test_modules_and_norms():
     merged = swapped({**SWAP.parameters(), "swap_modules": "attention", "layer_norms": "average"})
     wanted = expected(SWAP, TASK, LANGUAGE)
-    averages = expected(Swap(8, 0, 0, 8, 0), TASK, LANGUAGE)
     wanted |= {name: TASK[name] for name in NAMES if "mlp" in name}
-    wanted |= {name: averages[name] for name in NAMES if "layernorm" in name}
+    wanted |= {name: AVERAGES[name] for name in NAMES if "layernorm" in name}
     assert_same(merged, wanted)
 
 
@@ -133,17 +117,14 @@ def test_layers_modules_and_features_go_back():
         back = "layers.0." in name or "layers.6." in name or "input_layernorm" in name
         assert torch.equal(layers[name], (BASE if back else EXPERT)[name]), name
         # An input feature is a column of a torch weight.
-        wanted = torch.where(COLUMNS > 0.25, EXPERT[name], BASE[name])
+        wanted = torch.where(FEATURES > 0.25, EXPERT[name], BASE[name])
         assert torch.equal(features[name], wanted), name
     name, base = "transformer.h.0.attn.c_attn.weight", torch.zeros(6, 4)
-    expert = base + COLUMNS[:, None]
-    merged = merge_state_dicts(
-        {"expert": {name: expert}, "base": {name: base}},
-        "delta_revert",
-        parameters={"threshold": 0.25, "model_type": "gpt2"},  # stored inputs x outputs
-        base="base",
-    )
-    assert torch.equal(merged[name], torch.where((COLUMNS > 0.25)[:, None], expert, base))
+    models = {"expert": {name: base + FEATURES[:, None]}, "base": {name: base}}
+    parameters = {"threshold": 0.25, "model_type": "gpt2"}  # stored inputs x outputs
+    merged = merge_state_dicts(models, "delta_revert", parameters=parameters, base="base")
+    kept = (FEATURES > 0.25)[:, None]
+    assert torch.equal(merged[name], torch.where(kept, models["expert"][name], base))
 
 
 @pytest.mark.parametrize(
@@ -170,52 +151,9 @@ def test_layers_modules_and_features_go_back():
     ],
 )
 def test_what_cannot_be_said_of_one_tensor_is_refused(merged, parameters, message):
-    base = {"base": parameters.pop("base")} if "base" in parameters else {}
+    base = {name: value for name, value in parameters.items() if name == "base"}
     with pytest.raises(ValueError, match=message):
-        merged(parameters, **base)
-
-
-@pytest.mark.parametrize("name", ["w", "model.layers.0.mlp.up_proj.weight"])
-def test_strided_weights_are_read_and_not_changed(name):
-    """mergekit's own test of all methods, with the roles that its call does not give."""
-    swap = {"role": ["language", "task"], "num_layers": 1, "bottom_layers": 1, "top_layers": 0}
-    given = {"layer_swap": swap, "delta_revert": {"threshold": 0.1, "num_layers": 1}}
-    generator = torch.Generator().manual_seed(42)
-    tensors = [torch.randn(4, 6, generator=generator).T for _ in range(2)]
-    copies = [tensor.clone() for tensor in tensors]
-    for method, parameters in given.items():
-
-        def merged(tensors, method=method, parameters=parameters):
-            models = [{name: tensor} for tensor in tensors]
-            return merge_state_dicts(models, method, parameters=parameters, base=1)[name]
-
-        assert torch.equal(merged(tensors), merged([tensor.contiguous() for tensor in tensors]))
-    assert all(torch.equal(*pair) for pair in zip(tensors, copies, strict=True))
-
-
-OWN = {"num_layers", "role", "weight", "plan"}
-MEASURED = {"delta_unit", "delta_threshold", "delta_dominance", "delta_blend"}
-
-
-@pytest.mark.parametrize(
-    ("name", "spec", "left_out", "own"),
-    [
-        ("layer_swap", LayerSwapSpec, MEASURED, OWN),
-        ("delta_revert", RevertSpec, set(), {"num_layers", "model_type"}),
-    ],
-)
-def test_a_kernels_parameters_are_the_recipes(name, spec, left_out, own):
-    kernel = registry.get(name)
-    found = {parameter.name: parameter for parameter in kernel.spec.parameters}
-    assert set(found) == (set(spec.model_fields) - left_out) | own
-    hints, wanted = get_type_hints(kernel.implementation), get_type_hints(spec)
-    for field in set(spec.model_fields) - left_out:
-        assert found[field].default == spec.model_fields[field].default, field
-        assert values_of(hints[field]) == values_of(wanted[field]), field
-
-
-def values_of(annotation):
-    return set(getattr(annotation, "__args__", (annotation,)))
+        merged({name: value for name, value in parameters.items() if name != "base"}, **base)
 
 
 def merged_in_memory(document):
@@ -236,22 +174,21 @@ def merged_in_memory(document):
     except TypeError as error:  # mergekit 0.1.5 with pydantic of today, for every method
         if "abstract class Task" not in str(error):
             raise
-        given = {"dtype": None}
         tasks = [
-            ReturnTensor.model_construct(weight_info=weight, tensor_task=task, **given)
+            ReturnTensor.model_construct(weight_info=weight, tensor_task=task, dtype=None)
             for weight, task in planner._tensors
         ]
     made = Executor(tasks, "cpu", "cpu").run(quiet=True)
     return {task.weight_info.name: tensor for task, tensor in made if tensor is not None}
 
 
-def test_mergekits_own_planner_with_the_kernels(experts):
-    task, language, base = (stored(getattr(experts, n)) for n in ("task", "language", "base"))
+def test_mergekits_own_planner_with_the_kernels(trio):
+    task, language, base = (stored(getattr(trio, n)) for n in ("task", "language", "base"))
     for non_layer in ("average", "base"):
-        swap = Swap(8, non_layer=non_layer)
-        document = recipe(roles(experts), swap.parameters(), experts.base)
+        swap = Swap(LAYERS, non_layer=non_layer)
+        document = recipe(roles(trio), swap.parameters(), trio.base)
         assert_same(merged_in_memory(document), expected(swap, task, language, base))
-    document = revert_recipe(experts.task, experts.base, {"bottom_layers": 1})
+    document = revert_recipe(trio.task, trio.base, {"bottom_layers": 1})
     wanted = {name: (base if "layers.0." in name else task)[name] for name in task}
     assert_same(merged_in_memory(document), wanted)
 
@@ -260,38 +197,32 @@ def run_multi(documents, folder):
     """Run the command `mergekit-multi` on a file of several documents."""
     from mergekit.scripts.multimerge import main
 
+    folder.mkdir()
     file = folder / "recipes.yml"
     file.write_text(yaml.safe_dump_all(documents, sort_keys=False))
     places = ["--out-path", str(folder / "final"), "--intermediate-dir", str(folder / "steps")]
     return CliRunner().invoke(main, [str(file), *places, "--no-copy-tokenizer", "--quiet"])
 
 
-def test_mergekit_multi(experts, tmp_path):
+def test_mergekit_multi(trio, tmp_path):
     """A swap of a swap, and a method of mergekit's own of one, in any order."""
-    second = Swap(8, b=1, u=2, t_b=0, t_u=1)
-    first = {"name": "first", **recipe(roles(experts), SWAP.parameters())}
-    of_first = {"task": "first", "language": experts.base}
-    final = recipe(of_first, second.parameters(), "first")
-    result = run_multi([final, first], tmp_path)
+    one, two = Swap(LAYERS, 2, 1, 1, 0), Swap(LAYERS, 1, 2, 0, 1)
+    first = {"name": "first", **recipe(roles(trio), one.parameters())}
+    final = recipe({"task": "first", "language": trio.base}, two.parameters(), "first")
+    result = run_multi([final, first], tmp_path / "swaps")
     assert result.exit_code == 0, result.output
-    base = stored(experts.base)
-    wanted = expected(SWAP, stored(experts.task), stored(experts.language))
-    assert_same(stored(tmp_path / "steps" / "first"), wanted)
-    assert_same(stored(tmp_path / "final"), expected(second, wanted, base))
-    for out in (tmp_path / "steps" / "first", tmp_path / "final"):
-        assert (out / "layer_swap_plan.json").is_file()
-
-    (tmp_path / "linear").mkdir()
-    result = run_multi([first, linear_recipe(["first", experts.base])], tmp_path / "linear")
+    base = stored(trio.base)
+    wanted = expected(one, stored(trio.task), stored(trio.language))
+    for out, tensors in (("steps/first", wanted), ("final", expected(two, wanted, base))):
+        assert_same(stored(tmp_path / "swaps" / out), tensors)
+        assert (tmp_path / "swaps" / out / "layer_swap_plan.json").is_file()
+    result = run_multi([first, linear_recipe(["first", trio.base])], tmp_path / "linear")
     assert result.exit_code == 0, result.output
-    mean = {name: average(tensor, base[name], SWAP) for name, tensor in wanted.items()}
+    mean = {name: average(tensor, base[name], one) for name, tensor in wanted.items()}
     assert_same(stored(tmp_path / "linear" / "final"), mean)
     assert not (tmp_path / "linear" / "final" / "layer_swap_plan.json").exists()
-
-    (tmp_path / "wrong").mkdir()
     final["parameters"]["bottom_layers"] = 9
     result = run_multi([first, final], tmp_path / "wrong")
-    assert result.exit_code == 2
-    assert "is more than the model's 8 layers" in result.output
-    assert "Traceback" not in result.output
+    assert (result.exit_code, "Traceback" in result.output) == (2, False)
+    assert "is more than the model's 6 layers" in result.output
     assert not (tmp_path / "wrong" / "final").exists()

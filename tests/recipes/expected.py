@@ -4,8 +4,6 @@ Algorithm 1 of arXiv 2410.01335 with *and* in line 5: layers l < b and l > L-1-u
 language expert, b+t_b <= l < L-u-t_u from the task expert, the rest is averaged.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 
@@ -45,21 +43,26 @@ class Swap:
 OUTER = frozenset({0, 1, 2, 3, 4, 30, 31})
 QWEN_OUTER = frozenset({0, 1, 2, 3, 4, 5, 34, 35})
 POCKET_OUTER = frozenset({0, 7})
+ALL_36 = frozenset(range(36))
 
+MIDDLE = frozenset(range(13, 23))
 SWAPS = {
-    "recipes/swahili.yml": Swap(OUTER),
-    "recipes/telugu.yml": Swap(OUTER),
-    "recipes/bengali.yml": Swap(OUTER),
-    "recipes/japanese.yml": Swap(OUTER),
-    "recipes/swahili_transition.yml": Swap(OUTER, frozenset({5, 29})),
-    "recipes/telugu_transition.yml": Swap(OUTER, frozenset({5, 29})),
-    "recipes/bengali_transition.yml": Swap(OUTER, frozenset({5, 29})),
-    "recipes/japanese_transition.yml": Swap(OUTER, frozenset({5, 29})),
+    **{
+        f"recipes/{name}.yml": Swap(OUTER)
+        for name in (
+            *("swahili", "telugu", "bengali", "japanese", "table6_souping", "table6_souping_all"),
+            *("lora_experts", "community/openmath2_swahili", "community/openmath2_bengali"),
+            *("community/openmath2_japanese", "community/metamath_italian"),
+            *("community/metamath_romanian", "community/metamath_german"),
+            *("different_bases/llama2_mistral_german", "different_bases/llama31_llama32_swahili"),
+        )
+    },
+    **{
+        f"recipes/{language}_transition.yml": Swap(OUTER, frozenset({5, 29}))
+        for language in ("swahili", "telugu", "bengali", "japanese")
+    },
     "recipes/maximum_swap.yml": Swap(OUTER, frozenset({5, 6, 28, 29})),
     "recipes/minimum_swap.yml": Swap(frozenset({0, 1, 2}), frozenset({3, 31})),
-    "recipes/table6_souping.yml": Swap(OUTER),
-    "recipes/table6_souping_all.yml": Swap(OUTER),
-    "recipes/lora_experts.yml": Swap(OUTER),
     "recipes/reversal.yml": Swap(OUTER, non_layer="task"),
     "recipes/literal_norms.yml": Swap(OUTER, norms_averaged=True),
     "recipes/modules/attention.yml": Swap(OUTER, modules=("self_attn",)),
@@ -70,45 +73,37 @@ SWAPS = {
     "recipes/placements/explicit.yml": Swap(frozenset({0, 1, 2, 3, 8, 29, 30, 31})),
     "recipes/community/qwen3_german.yml": Swap(QWEN_OUTER, layers=36),
     "recipes/community/qwen3_afrique.yml": Swap(QWEN_OUTER, layers=36),
-    "recipes/community/lighton_sw.yml": Swap(
-        frozenset({*range(13), *range(23, 36)}), layers=36, non_layer="language"
-    ),
-    "recipes/community/lighton_es.yml": Swap(
-        frozenset({*range(13), *range(23, 36)}), layers=36, non_layer="language"
-    ),
+    **{
+        f"recipes/{name}.yml": Swap(ALL_36 - MIDDLE, layers=36, non_layer="language")
+        for name in ("community/lighton_sw", "community/lighton_es", "variants/middle_from_task")
+    },
     "recipes/community/lighton_zh.yml": Swap(
-        frozenset({*range(13), *range(21, 36)}), layers=36, non_layer="language"
-    ),
-    "recipes/variants/middle_from_task.yml": Swap(
-        frozenset({*range(13), *range(23, 36)}), layers=36, non_layer="language"
+        ALL_36 - frozenset(range(13, 21)), layers=36, non_layer="language"
     ),
     "recipes/variants/bottom_6_top_2.yml": Swap(OUTER | {5}),
     "recipes/variants/half.yml": Swap(frozenset(range(16))),
-    "recipes/community/openmath2_swahili.yml": Swap(OUTER),
-    "recipes/community/openmath2_bengali.yml": Swap(OUTER),
-    "recipes/community/openmath2_japanese.yml": Swap(OUTER),
-    "recipes/community/metamath_italian.yml": Swap(OUTER),
-    "recipes/community/metamath_romanian.yml": Swap(OUTER),
-    "recipes/community/metamath_german.yml": Swap(OUTER),
-    "recipes/different_bases/llama2_mistral_german.yml": Swap(OUTER),
-    "recipes/different_bases/llama31_llama32_swahili.yml": Swap(OUTER),
-    "recipes/pocket/layer_swap.yml": Swap(POCKET_OUTER, layers=8),
-    "recipes/pocket/layer_swap_transition.yml": Swap(POCKET_OUTER, frozenset({1, 6}), layers=8),
-    "recipes/pocket/middle.yml": Swap(frozenset({3, 4}), layers=8),
-    "recipes/pocket/random.yml": Swap(frozenset({3, 7}), layers=8),
-    "recipes/pocket/alternating.yml": Swap(frozenset({0, 2, 4, 6}), layers=8),
-    "recipes/pocket/attention.yml": Swap(POCKET_OUTER, layers=8, modules=("self_attn",)),
-    "recipes/pocket/reversal.yml": Swap(POCKET_OUTER, layers=8, non_layer="task"),
-    "recipes/pocket/souping.yml": Swap(POCKET_OUTER, layers=8),
     "recipes/table6_souping_weighted.yml": Swap(OUTER, magnitude=True),
     "recipes/magnitude_transition.yml": Swap(OUTER, frozenset({5, 29}), magnitude=True),
-    "recipes/pocket/magnitude_transition.yml": Swap(
-        POCKET_OUTER, frozenset({1, 6}), layers=8, magnitude=True
-    ),
     "recipes/baselines/weighted_soup.yml": Swap(frozenset(), frozenset(range(32)), magnitude=True),
-    "recipes/pocket/weighted_soup.yml": Swap(
-        frozenset(), frozenset(range(8)), layers=8, magnitude=True
-    ),
+    **{
+        f"recipes/pocket/{name}.yml": Swap(language, layers=8, **more)
+        for name, language, more in (
+            ("layer_swap", POCKET_OUTER, {}),
+            ("layer_swap_transition", POCKET_OUTER, {"average": frozenset({1, 6})}),
+            ("middle", frozenset({3, 4}), {}),
+            ("random", frozenset({3, 7}), {}),
+            ("alternating", frozenset({0, 2, 4, 6}), {}),
+            ("attention", POCKET_OUTER, {"modules": ("self_attn",)}),
+            ("reversal", POCKET_OUTER, {"non_layer": "task"}),
+            ("souping", POCKET_OUTER, {}),
+            (
+                "magnitude_transition",
+                POCKET_OUTER,
+                {"average": frozenset({1, 6}), "magnitude": True},
+            ),
+            ("weighted_soup", frozenset(), {"average": frozenset(range(8)), "magnitude": True}),
+        )
+    },
 }
 
 # What one expert is given as a whole, by who changed it more.

@@ -4,20 +4,16 @@ Endpoints and headers are those that huggingface_hub 2.4 asks for (`HfApi.model_
 `list_repo_tree`, `get_hf_file_metadata`, plain GET downloads).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 
 @contextmanager
-def serve_hub(root: Path) -> Iterator[str]:
+def serve_hub(root):
     """Serve the models ``root/OWNER/NAME/*`` until the body ends; yields the endpoint."""
 
     class Handler(_HubHandler):
@@ -37,18 +33,18 @@ def serve_hub(root: Path) -> Iterator[str]:
 
 class _HubHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    folder: Path
+    folder = None
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         self._answer()
 
-    def do_HEAD(self) -> None:
+    def do_HEAD(self):
         self._answer()
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format, *args):
         pass
 
-    def _answer(self) -> None:
+    def _answer(self):
         parts = unquote(urlsplit(self.path).path).strip("/").split("/")
         if parts[:2] == ["api", "models"] and len(parts) >= 4:
             self._answer_api("/".join(parts[2:4]), parts[4:])
@@ -57,7 +53,7 @@ class _HubHandler(BaseHTTPRequestHandler):
         else:
             self._send(404, b"")
 
-    def _answer_api(self, model: str, rest: list[str]) -> None:
+    def _answer_api(self, model, rest):
         files = self._files(model)
         if not files:
             self._send(404, b"", {"X-Error-Code": "RepoNotFound"})
@@ -73,7 +69,7 @@ class _HubHandler(BaseHTTPRequestHandler):
         else:
             self._send(404, b"", {"X-Error-Code": "EntryNotFound"})
 
-    def _answer_file(self, model: str, name: str) -> None:
+    def _answer_file(self, model, name):
         found = [file for file in self._files(model) if file.name == name]
         if found:
             headers = {"ETag": f'"{_etag(found[0])}"', "X-Repo-Commit": _commit(model)}
@@ -82,13 +78,13 @@ class _HubHandler(BaseHTTPRequestHandler):
             headers = {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": _commit(model)}
             self._send(404, b"", headers)
 
-    def _files(self, model: str) -> list[Path]:
+    def _files(self, model):
         return sorted(file for file in (self.folder / model).glob("*") if file.is_file())
 
-    def _send_json(self, value: object) -> None:
+    def _send_json(self, value):
         self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
-    def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+    def _send(self, status, body, headers=None):
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
@@ -98,9 +94,9 @@ class _HubHandler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-def _commit(model: str) -> str:
+def _commit(model):
     return hashlib.sha1(model.encode(), usedforsecurity=False).hexdigest()
 
 
-def _etag(file: Path) -> str:
+def _etag(file):
     return hashlib.sha1(file.read_bytes(), usedforsecurity=False).hexdigest()

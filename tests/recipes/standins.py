@@ -1,24 +1,18 @@
 """Tiny random models under the names that recipes use, with the recipes' real layer counts."""
 
-from __future__ import annotations
-
-import json
 import zlib
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
 from layerswap_method.tensor_names import decoder_layer
-from tests.recipes.documents import Reference, is_hub_id
+from tests.recipes.documents import is_hub_id
 from tests.standins.tokenizers import save_word_tokenizer, words
 
 HARMONIZED = "./experts/different_bases/"
 """Where recipes expect what `layerswap harmonize` wrote."""
 
-ORIGINALS: dict[str, dict[str, Any]] = {
+ORIGINALS = {
     # The real sizes: hidden and MLP over 256, heads over 4.
     "meta-math/MetaMath-7B-V1.0": {
         **{"intermediate_size": 43, "num_attention_heads": 8, "num_key_value_heads": 8},
@@ -45,24 +39,24 @@ HIDDEN, VOCABULARY, RANK, ALPHA = 16, 64, 2, 4
 FLOAT32_ON_HUB = ("Lugha-Llama/",)
 
 
-def layer_count(model: str) -> int:
+def layer_count(model):
     """Return the real number of decoder layers: 8 in pocket models, 36 in Qwen3-8B, else 32."""
     if model.startswith("runs/pocket/"):
         return 8
     return 36 if "Qwen" in model else 32
 
 
-def stored_dtype(model: str) -> torch.dtype:
+def stored_dtype(model):
     if is_hub_id(model) and not model.startswith(FLOAT32_ON_HUB):
         return torch.bfloat16
     return torch.float32
 
 
-def folder_of(name: str, hub: Path, workspace: Path) -> Path:
+def folder_of(name, hub, workspace):
     return hub / name if is_hub_id(name) else workspace / name
 
 
-def build(references: Iterable[Reference], hub: Path, workspace: Path) -> None:
+def build(references, hub, workspace):
     """Write a stand-in for every model and adapter, each once, but for harmonised models."""
     for reference in references:
         if reference.model.startswith(HARMONIZED):
@@ -76,14 +70,7 @@ def build(references: Iterable[Reference], hub: Path, workspace: Path) -> None:
                 _build_adapter(reference.model, reference.adapter, folder)
 
 
-def build_model(
-    name: str,
-    folder: Path,
-    *,
-    vocabulary: int = VOCABULARY,
-    architecture: str = "Llama",
-    **sizes: Any,
-) -> None:
+def build_model(name, folder, *, vocabulary=VOCABULARY, architecture="Llama", **sizes):
     """Write a model and its tokenizer; `vocabulary` counts rows and tokens."""
     import transformers
 
@@ -119,7 +106,7 @@ def build_model(
     save_word_tokenizer(folder, words(vocabulary))
 
 
-def _build_adapter(base: str, name: str, folder: Path) -> None:
+def _build_adapter(base, name, folder):
     """Write a LoRA adapter as peft stores it: `q_proj` and `down_proj` of every layer."""
     from peft import LoraConfig, TaskType
 
@@ -140,4 +127,3 @@ def _build_adapter(base: str, name: str, folder: Path) -> None:
         base_model_name_or_path=base,
         inference_mode=True,
     ).save_pretrained(str(folder))
-    assert json.loads((folder / "adapter_config.json").read_text())["peft_type"] == "LORA"

@@ -1,16 +1,12 @@
 """A folder as a user has it (recipes, experts, pocket models), a hub, and merges run in it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-
-import torch
 
 from tests.recipes.documents import (
     RECIPES,
@@ -24,12 +20,26 @@ from tests.recipes.standins import ORIGINALS, build, build_model, folder_of
 from tests.standins.oracle import stored
 
 TIMEOUT_S = 1200
+MERGE_ALL = """
+import json, sys, traceback
+import layerswap_method
+layerswap_method.register()
+from mergekit.scripts.run_yaml import main
+errors = []
+for words in json.loads(sys.argv[1]):
+    try:
+        main.main(args=words[1:], standalone_mode=False)
+        errors.append(None)
+    except (Exception, SystemExit):
+        errors.append(traceback.format_exc())
+print(json.dumps(errors))
+"""
 
 
 class Workshop:
     """Stand-ins of every model that a recipe names, and the merges made from them."""
 
-    def __init__(self, root: Path, endpoint: str) -> None:
+    def __init__(self, root, endpoint):
         self.hub = root / "hub"
         self.folder = root / "workspace"
         self.folder.mkdir(parents=True)
@@ -53,31 +63,25 @@ class Workshop:
             for words in first_commands(recipe):
                 self.run_first(words)
 
-    def run_first(self, words: Sequence[str]) -> str:
+    def run_first(self, words):
         """Run a `layerswap` command of a header on stand-ins of the models' sizes."""
         given = [f"./originals/{word}" if word in ORIGINALS else word for word in words[1:]]
         run = self.run([sys.executable, "-c", "from ablations.cli import main; main()", *given])
         assert run.returncode == 0, run.stderr[-4000:]
         return run.stdout
 
-    def merge_all(self) -> Mapping[str, str | None]:
-        """Run every recipe's own command; recipe -> error or None."""
+    @cached_property
+    def errors(self):
+        """Run every recipe's own command, once; recipe -> error or None."""
         return dict(zip(RECIPES, self.merge([command(r) for r in RECIPES]), strict=True))
 
-    def merge(self, merges: Sequence[Sequence[str]]) -> list[str | None]:
+    def merge(self, merges):
         """Run `mergekit-yaml` commands in one process; the errors, None where there was none."""
-        commands, results = self.folder / "commands.json", self.folder / "results.json"
-        commands.write_text(json.dumps(merges))
-        results.unlink(missing_ok=True)
-        run = self.run(
-            [sys.executable, "-m", "tests.recipes.merge_all", str(commands), str(results)]
-        )
-        assert results.is_file(), run.stderr[-4000:]
-        errors: list[str | None] = json.loads(results.read_text())
-        assert len(errors) == len(merges)
-        return errors
+        run = self.run([sys.executable, "-c", MERGE_ALL, json.dumps(merges)])
+        assert run.returncode == 0, run.stderr[-4000:]
+        return json.loads(run.stdout.splitlines()[-1])
 
-    def run(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    def run(self, words):
         return subprocess.run(
             words,
             cwd=self.folder,
@@ -88,7 +92,7 @@ class Workshop:
             check=False,
         )
 
-    def console_script(self) -> list[str]:
+    def console_script(self):
         """Return how to start `mergekit-yaml`: itself if this version of us is installed here."""
         installed = Path(sysconfig.get_path("purelib")) / "layerswap.pth"
         if installed.is_file() and installed.read_bytes() == (ROOT / "layerswap.pth").read_bytes():
@@ -99,13 +103,10 @@ class Workshop:
         )
         return [sys.executable, "-c", start]
 
-    def output(self, recipe: str) -> Path:
+    def output(self, recipe):
         return self.folder / command(recipe)[2]
 
-    def merged(self, recipe: str) -> dict[str, torch.Tensor]:
-        return stored(self.output(recipe))
-
-    def source(self, name: str) -> dict[str, torch.Tensor]:
+    def source(self, name):
         """Return the tensors of a model as a recipe names it; of a base+adapter, merged."""
         reference = Reference.parse(name)
         if reference.adapter is None:
@@ -117,6 +118,6 @@ class Workshop:
             str(folder_of(part, self.hub, self.folder))
             for part in (reference.model, reference.adapter)
         )
-        model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype="float32")
         merged = peft.PeftModel.from_pretrained(model, adapter).merge_and_unload()
         return dict(merged.state_dict())

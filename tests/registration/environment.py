@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import sysconfig
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
@@ -41,7 +41,6 @@ class Environment:
     """A virtual environment made by `python -m venv`."""
 
     root: Path
-    variables: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def create(cls, root: Path, packages: Path) -> "Environment":
@@ -71,9 +70,7 @@ class Environment:
         """Every file and folder of the environment, bytecode included."""
         return {str(path.relative_to(self.root)) for path in self.root.rglob("*")}
 
-    def run(
-        self, *command: str | Path, check: bool = True, timeout: float = 300
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, *command, check=True, timeout=300):
         """Run a command with this environment's programs first, outside the checkout."""
         inherited = {
             name: value
@@ -93,9 +90,7 @@ class Environment:
             raise AssertionError(f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done
 
-    def code(
-        self, source: str, *flags: str, check: bool = True
-    ) -> subprocess.CompletedProcess[str]:
+    def code(self, source, *flags, check=True):
         return self.run(self.python, *flags, "-c", source, check=check)
 
     def pip(self, *arguments: str | Path) -> None:

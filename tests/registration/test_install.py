@@ -98,16 +98,12 @@ def test_the_wheel_works_without_a_clone(installed):
     assert not (packages / "tests").exists()
     assert (packages / "layerswap_method" / "py.typed").exists()
     shipped = packages / "layerswap_method" / "_recipes"
-    for there, source in (
-        (shipped, REPOSITORY / "recipes"),
-        *(
-            (packages / Path(*module.split(".")), REPOSITORY / Path(*module.split(".")))
-            for module in ("layerswap_method.upstream", "ablations.studies", "ablations.tasks")
-        ),
-    ):
+    parts = ("layerswap_method/upstream", "ablations/studies", "ablations/tasks")
+    pairs = [(shipped, "recipes"), *((packages / part, part) for part in parts)]
+    for there, source in pairs:
         files, ours = (
             {p.relative_to(root) for p in root.rglob("*") if p.is_file() and p.suffix != ".pyc"}
-            for root in (there, source)
+            for root in (there, REPOSITORY / source)
         )
         assert files == ours
 

@@ -1,4 +1,4 @@
-"""Tiny models as fixtures; a conftest imports those that its folder uses. Do not write to them."""
+"""Tiny models as fixtures of the whole session, for every folder. Do not write to them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
-from tests.standins.tokenizers import save_word_tokenizer, words
-from tests.standins.tuned import tune
-from tests.standins.zoo import VOCAB, make_model
+# torch, transformers and peft are imported where they are used: every folder imports this file.
 
 
 @pytest.fixture(scope="session")
 def experts(tmp_path_factory):
     """Return a function: family, changes -> folders of a base and two unrelated models."""
+    from tests.standins.zoo import make_model
+
     made = {}
 
     def make(family, **changes):
@@ -34,6 +33,12 @@ def experts(tmp_path_factory):
 @pytest.fixture(scope="session")
 def trio(tmp_path_factory):
     """Return a Llama in bfloat16 and two fine-tunes of it, with tokenizers."""
+    import torch
+
+    from tests.standins.tokenizers import save_word_tokenizer, words
+    from tests.standins.tuned import tune
+    from tests.standins.zoo import VOCAB, make_model
+
     root = tmp_path_factory.mktemp("trio")
     base = make_model("llama", root / "base", 0)
     save_word_tokenizer(base, words(VOCAB), chat_template="{{ messages }}")
@@ -66,6 +71,7 @@ def left_in(folder: Path) -> list[str]:
 
 def assert_loads(folder: Path) -> None:
     """Fail unless transformers loads a folder whole and gets finite logits from it."""
+    import torch
     import transformers
 
     config = transformers.AutoConfig.from_pretrained(folder)

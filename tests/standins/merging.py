@@ -11,9 +11,9 @@ import torch
 import yaml
 
 from layerswap_method.merge import WriteOptions, write_merge
-from layerswap_method.methods.read import read_recipe
+from layerswap_method.methods.read import merge_of_one, read_recipe
 from layerswap_method.recipe.document import Merge, Recipe
-from layerswap_method.recipe.references import find_model_files
+from layerswap_method.recipe.references import Model, find_model_files
 from layerswap_method.tensors import read_mix
 
 
@@ -96,6 +96,11 @@ def merge_of(document: Mapping[str, Any]) -> Merge:
     given = read_recipe(document)
     assert isinstance(given, Recipe), given
     return given.merge({name: find_model_files(name) for name in given.references})
+
+
+def merge_of_folder(folder: Path, adapter: Path | None = None) -> Merge:
+    """Return one checkpoint, with its adapter if there is one, as a merge."""
+    return merge_of_one(Model(str(folder), Path(folder), adapter))
 
 
 def tensors_of(given: Merge | Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -16,8 +16,8 @@ from layerswap_method.deltas import pair as deltas
 from layerswap_method.errors import InputError
 from layerswap_method.methods.read import recipe_by_files
 from tests.runner.fakes import scores_by_label
+from tests.standins.merging import tensors_of
 from tests.standins.oracle import mean_change, stored
-from tests.standins.streams import tensors_of
 from tests.standins.studies import study_document, write_expert, write_yaml
 
 
@@ -69,7 +69,7 @@ def test_the_weighted_soup_is_the_papers(tuned: Path, tmp_path: Path) -> None:
     base = stored(tuned / "base")
     for cell in cells:
         assert cell.experts["base"] == "base"
-        tensors = dict(tensors_of(recipe_by_files(cell.merge).merge(experts)))
+        tensors = tensors_of(recipe_by_files(cell.merge).merge(experts))
         pair = [stored(tuned / cell.experts[role]) for role in ("task", "language")]
         one, other = (1 / mean_change(expert, base) for expert in pair)
         for name, tensor in tensors.items():

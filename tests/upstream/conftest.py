@@ -1,7 +1,5 @@
 """A copy of the installed mergekit, in an environment without our package."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

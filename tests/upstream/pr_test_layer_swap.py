@@ -71,37 +71,36 @@ def check_merge(experts, parameters, layers, non_layer):
     run_and_check_merge(configuration(experts, parameters), validate=validate)
 
 
-def test_outer_layers_are_swapped(experts):
-    check_merge(
-        experts,
-        {"bottom_layers": 2, "top_layers": 1},
-        ["language"] * 2 + ["task"] * 3 + ["language"],
-        "average",
-    )
+SOURCES = {"l": "language", "t": "task", "a": "average", "b": "base"}
 
 
-def test_transitions_are_averaged(experts):
-    check_merge(
-        experts,
-        {
-            "bottom_layers": 1,
-            "top_layers": 1,
-            "bottom_transition": 1,
-            "top_transition": 1,
-            "non_layer": "base",
-        },
-        ["language", "average", "task", "task", "average", "language"],
-        "base",
-    )
-
-
-def test_layers_can_be_named(experts):
-    check_merge(
-        experts,
-        {"placement": "layers", "language_layers": "1,3-4", "non_layer": "task"},
-        ["task", "language", "task", "language", "language", "task"],
-        "task",
-    )
+@pytest.mark.parametrize(
+    ("parameters", "layers"),
+    [
+        ({"bottom_layers": 2, "top_layers": 1}, "lltttl"),
+        (
+            {
+                "bottom_layers": 1,
+                "top_layers": 1,
+                "bottom_transition": 1,
+                "top_transition": 1,
+                "non_layer": "base",
+            },
+            "lattal",
+        ),
+        (
+            {
+                "placement": "layers",
+                "language_layers": "1,3-4",
+                "non_layer": "task",
+            },
+            "tltllt",
+        ),
+    ],
+)
+def test_layers_come_from_their_source(experts, parameters, layers):
+    sources = [SOURCES[letter] for letter in layers]
+    check_merge(experts, parameters, sources, parameters.get("non_layer", "average"))
 
 
 def test_without_transitions_it_is_passthrough_slices_and_averaged_embeddings(experts):
@@ -162,16 +161,6 @@ def test_kept_tensors_are_bit_identical_and_averages_rounded_once(dtype):
         else:
             expected = (language if name.split(".")[2] in "01" else task)[name]
         assert torch.equal(tensor, expected), name
-
-
-def test_experts_of_one_role_are_averaged_first():
-    models = [state_dict(seed, torch.float32) for seed in range(3)]
-    merged = swap(models, ["task", "task", "language"], bottom_layers=1, top_layers=0)
-    name = "model.layers.5.mlp.up_proj.weight"
-    assert torch.equal(merged[name], (models[0][name] + models[1][name]) / 2)
-    soup = (models[0]["lm_head.weight"].double() + models[1]["lm_head.weight"]) / 2
-    expected = (soup + models[2]["lm_head.weight"]) / 2
-    assert torch.allclose(merged["lm_head.weight"].double(), expected, atol=1e-7)
 
 
 def test_modules_and_norms():

@@ -1,7 +1,5 @@
 """The method in a copy of mergekit without our package: the same tensors; mergekit's own tests."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys
@@ -26,11 +24,13 @@ RECIPES = {
     "the paper's": ("tl", {"bottom_layers": 2, "top_layers": 1}, {}),
     "zones": ("tl", ZONES, {}),
     "weights": ("tltl", {**ZONES, "task_weight": 4.0}, {0: 2.0, 3: 8.0}),
-    "norms": ("ttl", {**ZONES, "layer_norms": "average"}, {}),
-    "a side of weight 0": ("tlt", {**ZONES, "language_weight": 0.0}, {}),
+    "norms, a side of weight 0": (
+        "ttl",
+        {**ZONES, "layer_norms": "average", "language_weight": 0.0},
+        {},
+    ),
     "mlp": ("tl", {**NAMED, "swap_modules": "mlp", "non_layer": "base"}, {}),
-    "attention": ("tll", {**NAMED, "swap_modules": "attention", "bottom_transition": 1}, {}),
-    "outside the layers": ("tl", {"bottom_layers": 1, "non_layer": "language"}, {}),
+    "attention": ("tll", {**NAMED, "swap_modules": "attention", "non_layer": "language"}, {}),
     "odd weights": ("tltl", {**ZONES, "task_weight": 0.3}, {0: 0.7, 1: 1.3}),
 }
 

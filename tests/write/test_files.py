@@ -3,9 +3,10 @@
 import errno
 import json
 import os
-import resource
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -61,14 +62,13 @@ def test_what_is_written_is_what_safetensors_reads(top, most, experts, tmp_path)
         assert index["metadata"]["total_size"] == sum(t.nbytes for t in wanted.values())
 
 
-@pytest.mark.parametrize("after", [0, 1], ids=["at once", "later"])
-@pytest.mark.parametrize("number", [errno.EXDEV, errno.EINVAL, errno.ENOSYS, None, "absent"])
-def test_a_kernel_that_cannot_copy(number, after, experts, tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.ENOSYS, None, "absent"])
+def test_a_kernel_that_cannot_copy(number, experts, tmp_path, monkeypatch):
     calls, real = [], os.copy_file_range
 
     def refuse(source, out, count, *places):
         calls.append(1)
-        if len(calls) <= after:
+        if len(calls) == 1:
             return real(source, out, 5, *places)  # a part only
         if number is None:
             return 0
@@ -79,7 +79,7 @@ def test_a_kernel_that_cannot_copy(number, after, experts, tmp_path, monkeypatch
     else:
         monkeypatch.setattr(os, "copy_file_range", refuse)
     write_weights(one(experts("llama").base), tmp_path)
-    assert number == "absent" or len(calls) > after
+    assert number == "absent" or len(calls) > 1
     assert_same(stored(tmp_path), stored(experts("llama").base))
 
 
@@ -120,18 +120,26 @@ def test_a_flipped_bit_is_found(trio, tmp_path):
         verify_files(layout)
 
 
-def test_a_place_that_takes_no_more(experts, tmp_path):
-    merge = one(experts("llama").base)
+def test_a_file_has_its_name_only_when_it_is_on_the_disk(trio, tmp_path, monkeypatch):
+    """A crash of the machine leaves no file that looks whole: written, synced, then renamed."""
+    real, steps = {"fsync": os.fsync, "rename": Path.rename}, []
+
+    def fsync(descriptor):
+        steps.append(("synced", Path(f"/proc/self/fd/{descriptor}").readlink().name))
+        real["fsync"](descriptor)
+
+    def rename(self, target):
+        steps.append(("named", target.name))
+        return real["rename"](self, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "rename", rename)
+    layout = write_weights(one(trio.task), tmp_path, 20_000)
+    for file in layout.files:
+        synced = steps.index(("synced", f"{file.path.name}.part"))
+        assert synced < steps.index(("named", file.path.name))
     with pytest.raises(LayerSwapError, match="cannot be written: No such file"):
-        write_weights(merge, tmp_path / "absent")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
-    try:
-        with pytest.raises(LayerSwapError, match="cannot be written: File too large") as caught:
-            write_weights(merge, tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert caught.value.exit_code == 1
+        write_weights(one(trio.task), tmp_path / "absent")
 
 
 def test_a_disk_that_is_too_small_is_told_before(tmp_path):
@@ -173,11 +181,13 @@ def measured(mixes, tmp_path):
 
 
 def test_copies_need_neither_torch_nor_memory_and_averages_little(tmp_path):
-    """Of a model of 170 MB: below 100 MiB to copy, and no more to average than torch itself."""
-    sizes = {"hidden_size": 256, "intermediate_size": 2048, "vocab_size": 150_000}
-    folder = make_model("llama", tmp_path / "model", 1, **sizes)
-    other = make_model("llama", tmp_path / "other", 2, **sizes)
-    both = {"task": folder, "language": other}
+    """Of a model of 150 MB: below 100 MiB to copy, and no more to average than torch itself."""
+    folder = make_model("llama", tmp_path / "model", 1)
+    held = {name: tensor.clone() for name, tensor in stored(folder).items()}
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        held[name] = torch.arange(37_500_000, dtype=torch.int16).view(torch.bfloat16).view(-1, 16)
+    save_file({n: t.clone() for n, t in held.items()}, folder / "model.safetensors")
+    both = {"task": folder, "language": shutil.copytree(folder, tmp_path / "other")}
     plain = measured(one(folder).tensors, tmp_path)
     assert plain["bytes"] > 150e6
     assert not plain["torch"]

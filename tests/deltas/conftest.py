@@ -1,5 +1,0 @@
-"""Tiny models."""
-
-from tests.standins.experts import experts
-
-__all__ = ["experts"]

@@ -1,0 +1,232 @@
+"""Merges that go by what fine-tuning changed: every tensor against float64."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from layerswap_method.methods.read import read_recipe
+from layerswap_method.recipe.references import find_model_files
+from tests.standins.merging import by_mergekit, merge_of, recipe, revert_recipe, tensors_of
+from tests.standins.oracle import (
+    assert_same,
+    chosen,
+    dominant,
+    layer_number,
+    mean_change,
+    mixture,
+    part_of,
+    published_shares,
+    row_change,
+    stored,
+)
+from tests.standins.tuned import rewritten, tune, uneven
+from tests.standins.zoo import LAYERS
+
+MOVES = {
+    "math": (4e-4, {2: 2.0, 3: 2.0}, ""),
+    "math_2": (2e-4, {3: 3.0}, ".mlp."),
+    "swahili": (1e-4, {0: 4.0, 5: 2.0}, ".self_attn."),
+    "swahili_2": (3e-4, {1: 2.0}, ""),
+}
+"""How far an expert moves, and in which layers and module it moves so many times as far."""
+
+
+def moved(expert, tensor):
+    size, layers, module = MOVES[expert]
+    return size * (layers.get(layer_number(tensor), 1.0) if module in tensor else 1.0)
+
+
+@pytest.fixture(scope="module")
+def tuned(trio, tmp_path_factory):
+    """Return float32 fine-tunes of a base, far enough apart that weights and layers matter."""
+    root = tmp_path_factory.mktemp("tuned")
+    made = {n: tune(trio.base, root / n, i, partial(moved, n)) for i, n in enumerate(MOVES)}
+    return {"base": trio.base, **made}
+
+
+def measured(tuned, parameters, *names, **top):
+    """Return a recipe over the named experts (default: math and swahili)."""
+    models = {
+        role: [tuned[name] for name in names or ("math", "swahili") if name.startswith(language)]
+        for role, language in (("task", "math"), ("language", "swahili"))
+    }
+    return recipe(models, parameters, tuned["base"], dtype="float32") | top
+
+
+def inverse(tuned, *names):
+    """Return folder -> 1 / (mean change of an expert), in float64 and not rounded."""
+    base = stored(tuned["base"])
+    return {tuned[name]: 1 / mean_change(stored(tuned[name]), base) for name in names}
+
+
+def check(merged, sources, of):
+    """Fail unless every tensor is that of its source: weights are rounded to six digits."""
+    found = tensors_of(merged)
+    assert found.keys() == sources["average"].keys()
+    for name, tensor in found.items():
+        exact = sources[of(name)][name].double()
+        # An average of up to four: as many roundings to float32, a millionth of the largest change.
+        slack = exact.abs() * 2**-22 + 2e-8 if of(name) == "average" else 0 * exact
+        assert bool(((tensor.double() - exact).abs() <= slack).all()), name
+
+
+def test_soups_within_the_roles_and_weights_of_your_own(tuned):
+    """Table 6: experts of one role are souped first, each by its change times what is written."""
+    parameters = {"weighting": "magnitude", "placement": "soup", "language_weight": 2.0}
+    document = measured(tuned, parameters, *MOVES)
+    document["models"][1]["parameters"]["weight"] = 3
+    merged, inverses = merge_of(document), inverse(tuned, *MOVES)
+    # Uniform shares: 1/4 and 3/4 of weight 1, 1/2 and 1/2 of weight 2; each times 1/MAV.
+    parts = zip(inverses.items(), (0.25, 0.75, 1.0, 1.0), strict=True)
+    wanted = mixture({path: weight * part for (path, weight), part in parts})
+    check(merged, {"average": wanted}, lambda name: "average")
+    assert merged.record["layers"] == ["average"] * LAYERS
+    rows = merged.record["deltas"]["weights"]
+    changes = [1 / weight for weight in inverses.values()]
+    assert [row["mean_change"] for row in rows] == pytest.approx(changes, rel=1e-6)
+    said = f"mean |change| {rows[1]['mean_change']:.6g}, weight {rows[1]['merge_weight']:.6g}"
+    assert said in str(merged.lines)
+
+
+RULES = [
+    ({"delta_threshold": 0.001, "delta_blend": 0.9}, "average"),
+    ({"delta_threshold": 0.03, "delta_blend": 0.3}, "average"),
+    ({"delta_dominance": 0.15, "non_layer": "base"}, "base"),
+]
+
+
+@pytest.mark.parametrize("unit", ["layer", "module"])
+@pytest.mark.parametrize(("rule", "outside"), RULES)
+def test_every_tensor_goes_by_its_units_share(unit, rule, outside, tuned):
+    """arXiv 2601.22620."""
+    merged = merge_of(measured(tuned, {"placement": "delta_share", "delta_unit": unit, **rule}))
+    base, task, language = (stored(tuned[name]) for name in ("base", "math", "swahili"))
+    of_task, of_language = (published_shares(e, base, unit) for e in (task, language))
+    places = {
+        p: dominant(of_task[p], of_language[p], rule["delta_dominance"])
+        if "delta_dominance" in rule
+        else chosen(of_task[p] - of_language[p], rule["delta_threshold"])
+        for p in of_task
+    }
+    assert {"task", "language"} <= set(places.values())
+
+    def source(name):
+        if (layer := layer_number(name)) is None:
+            return outside
+        # With modules, in-layer norms stay with the model that is merged into.
+        return places.get((layer, part_of(name) if unit == "module" else "layer"), "language")
+
+    alpha = rule.get("delta_blend", 0.5)
+    blend = mixture({tuned["math"]: alpha, tuned["swahili"]: 1 - alpha})
+    check(merged, {"task": task, "language": language, "base": base, "average": blend}, source)
+    units = {(u["layer"], u["part"]): u for u in merged.record["deltas"]["units"]}
+    assert {place: each["source"] for place, each in units.items()} == places
+    for place, each in units.items():
+        assert merged.plan.source_of(*place) == places[place]
+        assert each["task_share"] == pytest.approx(of_task[place], rel=1e-6)
+        assert each["language_share"] == pytest.approx(of_language[place], rel=1e-6)
+    signs = {"task": "·", "average": "▒", "language": "█", "base": "○"}
+    for part in ("attention", "mlp") if unit == "module" else ("layer",):
+        row = "".join(signs[places[layer, part]] for layer in range(LAYERS))
+        assert row in str(merged.lines)
+
+
+def test_shares_of_soups_go_with_magnitude_weights(tuned):
+    """The task side is the soup of its experts: its change, not theirs, has the shares."""
+    share = {"placement": "delta_share", "delta_threshold": 0.02, "delta_blend": 0.25}
+    names = ("math", "math_2", "swahili")
+    merged = merge_of(measured(tuned, {"weighting": "magnitude", **share}, *names))
+    base, maths = stored(tuned["base"]), inverse(tuned, "math", "math_2")
+    sides = {"task": mixture(maths), "language": stored(tuned["swahili"])}
+    of_task, of_language = (published_shares(e, base, "layer") for e in sides.values())
+    layers = [chosen(of_task[p] - of_language[p], 0.02) for p in sorted(of_task)]
+    assert merged.record["layers"] == layers
+    assert set(layers) == {"task", "language", "average"}
+    # 1/4 of every average for the task side, 3/4 for the language side, each times 1/MAV.
+    parts = {path: 0.25 / 2 * weight for path, weight in maths.items()}
+    (swahili,) = inverse(tuned, "swahili").values()
+    sides["average"] = mixture({**parts, tuned["swahili"]: 0.75 * swahili})
+    of = {name: layer_number(name) for name in base}
+    wanted = {n: sides["average" if of[n] is None else layers[of[n]]][n] for n in base}
+    check(merged, {"average": wanted}, lambda name: "average")
+
+
+def test_an_expert_is_measured_once_in_a_process(tuned, tmp_path):
+    fresh = rewritten(tuned["math"], tmp_path / "math", lambda name, tensor: tensor + 1e-4)
+    seen = []
+    for more in ({"placement": "soup"}, {"bottom_layers": 1}):
+        own = read_recipe(measured({**tuned, "math": fresh}, {"weighting": "magnitude", **more}))
+        models = {reference: find_model_files(reference) for reference in own.references}
+        own.merge(models, lambda what, names: seen.append(what) or names)
+        seen.append("")
+    assert seen[0]
+    assert seen.index("") == len(seen) - 2, "measured again"
+
+
+BF16, F32 = torch.bfloat16, torch.float32
+REVERTS = [
+    # parameters, layers and modules that go back whole, dtypes of expert and base
+    ({"threshold": 1e-3}, set(), (), (BF16, BF16)),
+    ({"threshold": 0.0}, set(), (), (BF16, F32)),
+    ({"threshold": 9.0}, set(), (), (F32, BF16)),
+    ({"threshold": 1e-3, "revert_modules": "norm"}, set(), ("norm",), (F32, BF16)),
+    ({"keep_fraction": 0.0}, set(), (), (BF16, BF16)),
+    ({"keep_fraction": 0.3}, set(), (), (BF16, F32)),
+    ({"keep_fraction": 0.7}, set(), (), (BF16, BF16)),
+    ({"keep_fraction": 1.0}, set(), (), (BF16, BF16)),
+    ({"keep_fraction": 0.5, "bottom_layers": 1, "top_layers": 2}, {0, 4, 5}, (), (F32, BF16)),
+    ({"revert_layers": "0,2-3"}, {0, 2, 3}, (), (BF16, F32)),
+    ({"revert_modules": "attention,non_layer"}, set(), ("attention", None), (BF16, BF16)),
+]
+
+
+@pytest.mark.parametrize(("parameters", "layers", "modules", "dtypes"), REVERTS, ids=str)
+def test_what_goes_back_goes_back_bit_for_bit(
+    parameters, layers, modules, dtypes, experts, tmp_path
+):
+    base = experts("llama", dtype=dtypes[1]).base
+    expert = uneven(base, tmp_path / "expert", 5e-3, dtypes[0])
+    document = revert_recipe(expert, base, parameters)
+    merged = merge_of(document)
+    ours, theirs, record = stored(expert), stored(base), merged.record
+    threshold = record["threshold"]
+    assert threshold == parameters.get("threshold", threshold)
+
+    def stays(name):
+        layer = layer_number(name)
+        if layer in layers or (None if layer is None else part_of(name)) in modules:
+            return torch.zeros(ours[name].shape, dtype=torch.bool)
+        change = row_change(name, ours[name], theirs[name], "llama")
+        return (change >= (threshold or 0.0)).expand(ours[name].shape)
+
+    kept, wanted = {name: stays(name) for name in ours}, {}
+    for name, mask in kept.items():
+        wanted[name] = (ours if mask.all() else theirs)[name]
+        if mask.any() and not mask.all():
+            wanted[name] = torch.where(mask, ours[name], theirs[name])
+    assert_same(tensors_of(merged), wanted)
+    count, total = sum(int(mask.sum()) for mask in kept.values()), record["kept"]["weights"]
+    assert (record["kept"]["kept_weights"], total) == (count, sum(t.numel() for t in ours.values()))
+    assert sum(each["kept_weights"] for each in record["kept_by_layer"].values()) == count
+    assert record["reverted_layers"] == sorted(layers)
+    assert f"{count} of {total} weights" in str(merged.lines)
+    fraction = parameters.get("keep_fraction")
+    if fraction is not None and not layers:
+        assert fraction * total <= count <= fraction * total + 96 * 16
+    by_mergekit(document, tmp_path / "out")
+    theirs = stored(tmp_path / "out")  # in one dtype, which values survive
+    assert all(torch.equal(theirs[n].double(), t.double()) for n, t in wanted.items())
+    document["models"].append({"model": str(base)})  # listing the base changes nothing
+    assert merge_of(document).tensors == merged.tensors
+
+
+def test_features_are_compared_as_stored_and_cast_after(trio, tmp_path):
+    """A light change vanishes in bfloat16; compared before the cast it does not."""
+    tuned, threshold = uneven(trio.base, tmp_path / "light", 1e-4, F32), 1e-7
+    merged = merge_of(revert_recipe(tuned, trio.base, {"threshold": threshold}, dtype="bfloat16"))
+    ours, theirs = stored(tuned), stored(trio.base)
+    rows = {name: row_change(name, ours[name], theirs[name], "llama") for name in ours}
+    wanted = {n: torch.where(rows[n] >= threshold, ours[n], theirs[n]).bfloat16() for n in ours}
+    assert_same(tensors_of(merged), wanted)
+    assert merged.record["kept"]["fraction"] > 0.5

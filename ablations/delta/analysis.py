@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ablations.delta.heatmap import draw_heatmaps
 from ablations.delta.profile import (
     DeltaProfile,
     Similarity,
@@ -18,8 +19,6 @@ from ablations.delta.profile import (
     table,
 )
 from ablations.drawing.canvas import HINT, can_draw, drawing, images_of
-from ablations.drawing.grid import Grid
-from ablations.drawing.heatmaps import draw_heatmaps
 from ablations.drawing.text_table import text_table
 from ablations.machine.names import slug
 from ablations.machine.progress import Step, tell
@@ -30,7 +29,7 @@ from ablations.machine.whole_files import (
     write_text,
 )
 from ablations.models.find import find_model
-from ablations.paper.published import published_grid
+from ablations.paper.published import Grid, published_grid
 from layerswap_method.deltas.pair import open_pair
 from layerswap_method.errors import InputError
 

@@ -13,9 +13,8 @@ import numpy as np
 
 from ablations.delta.parameters import in_order, places_of
 from ablations.delta.sums import Sums, change_product, for_each_tensor, tensor_sums
-from ablations.drawing.grid import Grid, scientific
 from ablations.machine.progress import counted
-from ablations.paper.published import LABEL
+from ablations.paper.published import Grid, scientific
 from layerswap_method.deltas.pair import DeltaPair
 
 SHARE_ABOVE = 0.125
@@ -98,9 +97,7 @@ class DeltaProfile:
                 tuple(_mean_share(cells.get((layer, column), ())) for column in self.columns)
                 for layer in range(self.num_layers)
             ),
-            label=LABEL,
             note=f"MAV > {scientific(self.threshold)}",
-            limits=(0.0, 1.0),
         )
 
 

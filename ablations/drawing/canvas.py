@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,9 +21,6 @@ DPI = 200
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 """Okabe and Ito's, which colour-blind readers can tell apart; markers should differ as well."""
-
-MARKERS = ("o", "s", "^", "D", "v", "P")
-"""As many as `COLORS`."""
 
 _METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": None},
@@ -92,3 +89,67 @@ def images_of(canvas: Any, kinds: Sequence[str] = KINDS) -> dict[str, bytes]:
         canvas.savefig(buffer, format=kind, metadata=_METADATA[kind], dpi=DPI)
         images[kind] = buffer.getvalue()
     return images
+
+
+def draw_cells(
+    axes: Any,
+    values: Any,
+    *,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    limits: tuple[float, float],
+    text: Callable[[float], str],
+    font_pt: float,
+) -> Any:
+    """Draw numbers as coloured cells with the number in each, and return the mesh; dark is high.
+
+    Args:
+        axes: of matplotlib.
+        values: shape [rows, columns], the bottom row first; NaN cells are hatched.
+        rows: their names.
+        columns: their names; long ones are turned.
+        limits: values of the first and the last colour.
+        text: the number as it is shown.
+        font_pt: size of the numbers in points.
+    """
+    import numpy as np
+
+    mesh = axes.pcolormesh(
+        np.asarray(values, dtype=np.float64),
+        cmap="Greens",
+        vmin=limits[0],
+        vmax=limits[1],
+        edgecolors="white",
+        lw=0.6,
+    )
+    axes.patch.set(facecolor="#eeeeee", edgecolor="#888888", hatch="///")  # shows where NaN is
+    for (row, column), value in np.ndenumerate(mesh.get_array().filled(np.nan)):
+        if not np.isnan(value):
+            axes.text(
+                column + 0.5,
+                row + 0.5,
+                text(float(value)),
+                ha="center",
+                va="center_baseline",
+                color=contrasting(mesh.to_rgba(value)),
+                fontsize=font_pt,
+                in_layout=False,
+            )
+    axes.spines[:].set_visible(False)
+    is_turned = max(map(len, columns)) > 1 + max(len(text(value)) for value in limits)
+    axes.set_xticks(
+        [place + 0.5 for place in range(len(columns))], columns, rotation=90 * is_turned
+    )
+    axes.set_yticks([place + 0.5 for place in range(len(rows))], rows)
+    axes.tick_params(length=0, labelsize=font_pt, pad=2)
+    return mesh
+
+
+def contrasting(color: Sequence[float]) -> str:
+    """Return ``black`` or ``white``, whichever reads better on an sRGB colour in [0, 1].
+
+    By the contrast ratio of WCAG 2.1: (L1 + 0.05) / (L2 + 0.05), with relative luminances L.
+    """
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in color[:3]]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "white" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "black"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.tasks.errors import DataAway, TaskFault
+from ablations.tasks.floors import floor_of
 from ablations.tasks.own_data import missing_files
 from layerswap_method.errors import InputError, LayerSwapError, describe_error, nearest
 
@@ -64,7 +65,7 @@ def told_faults(name: str, file: Path | None) -> Iterator[None]:
 
 
 def check_config(config: Mapping[str, Any], file: Path) -> None:
-    """Check what a task's file says of filters and of data on this machine.
+    """Check what a task's file says of filters, of its floor and of data on this machine.
 
     Args:
         config: the content, with what it includes, its relative files placed.
@@ -74,6 +75,10 @@ def check_config(config: Mapping[str, Any], file: Path) -> None:
         TaskFault: with every problem.
     """
     found = [*_unknown_filters(config), *missing_files(config, file)]
+    try:
+        floor_of(config.get("metadata"))
+    except InputError as error:
+        found.append(error.message)
     if found:
         name = config.get("task")
         raise TaskFault.from_problems(f"task {name}" if isinstance(name, str) else str(file), found)

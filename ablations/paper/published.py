@@ -7,13 +7,30 @@ from __future__ import annotations
 
 import json
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
-from ablations.drawing.grid import Grid, scientific
 from layerswap_method.errors import InputError, nearest_of
 
 LABEL = "share of input features with MAV above the threshold"
 """What the numbers of a published grid are."""
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+class Grid(NamedTuple):
+    """Shares in [0, 1] by layer and parameter: what a heatmap of an expert shows."""
+
+    title: str
+    """Name of the expert."""
+
+    columns: tuple[str, ...]
+    """Parameters within a layer, such as ``self_attn.q_proj``, in the order of the figure."""
+
+    values: tuple[tuple[float, ...], ...]
+    """Per layer, layer 0 (embedding side) first, a number per column; NaN for no such parameter."""
+
+    note: str
+    """Source and threshold."""
 
 
 def published_tables() -> Any:
@@ -48,10 +65,14 @@ def published_grid(name: str) -> Grid:
         title=found,
         columns=tuple(column["name"] for column in document["columns"]),
         values=tuple(tuple(row) for row in expert["bottom_layer_first"]),
-        label=LABEL,
         note=f"arXiv 2410.01335, {figure}; MAV > {scientific(threshold)}",
-        limits=(0.0, 1.0),
     )
+
+
+def scientific(value: float) -> str:
+    """Return ``1.9×10⁻⁵`` for 0.000019, with two digits."""
+    digits, _, exponent = f"{value:.1e}".partition("e")
+    return f"{digits}×10{str(int(exponent)).translate(_RAISED)}"
 
 
 def _document(name: str) -> Any:

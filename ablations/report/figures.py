@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from ablations.drawing.canvas import COLORS, drawing, images_of, new_canvas
-from ablations.drawing.heatmaps import draw_cells
+from ablations.drawing.canvas import COLORS, draw_cells, drawing, images_of, new_canvas
 from ablations.report.compare import BETTER, SAME, WORSE
 from ablations.report.tables import column_name, task_text
 from ablations.study.labels import Model

@@ -139,7 +139,7 @@ def shown_scores(scores: pd.DataFrame, metric: str | None) -> pd.DataFrame:
     """
     done = scores[scores["state"] == "done"]
     wanted = done[done["metric"] == metric] if metric is not None else done.iloc[:0]
-    columns = [*SCORE, "higher_is_better", "is_share"]
+    columns = [*SCORE, "higher_is_better", "is_share", "floor", "floor_name"]
     return pd.concat([wanted, done])[columns].drop_duplicates("task").set_index("task", drop=False)
 
 
@@ -254,6 +254,8 @@ def _scores(record: TaskRecord) -> Iterator[dict[str, Any]]:
             "n": score.n,
             "higher_is_better": score.higher_is_better,
             "is_share": score.is_share,
+            "floor": None if score.floor is None else score.floor.score,
+            "floor_name": "" if score.floor is None else score.floor.name,
             "backend": record.evaluation.backend,
             "reason": "",
         }

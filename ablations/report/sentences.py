@@ -28,10 +28,10 @@ def sentences(frame: pd.DataFrame, scores: pd.DataFrame, study: Study) -> list[s
     Args:
         frame: comparisons.
         scores: from `score_frame`.
-        study: with the margin and the floors.
+        study: with the margin.
     """
     primary = frame[frame["family"] == "primary"]
-    lines = [*_floors(scores, study)]
+    lines = [*_floors(scores)]
     if primary.empty:
         lines.append(_NOTHING)
     elif len(primary) > MOST_SENTENCES:
@@ -164,14 +164,14 @@ def _pairs(scores: pd.DataFrame) -> Iterator[str]:
         )
 
 
-def _floors(scores: pd.DataFrame, study: Study) -> Iterator[str]:
+def _floors(scores: pd.DataFrame) -> Iterator[str]:
     """Yield which tasks have scores below what a rule that does not read would score."""
-    for task, part in scores[scores["value"] < scores["floor"]].groupby("task", sort=False):
-        floor = study.report.floors[str(task)]
+    for task, part in scores[scores["is_below"]].groupby("task", sort=False):
+        floor = part.iloc[0]
         number = scores[scores["task"] == task]["model"].nunique()
         yield (
             f"On {task_name(str(task))}, {part['model'].nunique()} of {number} models score below "
-            f"a rule that does not read ({floor.name}: {percent(floor.value)})."
+            f"a rule that does not read ({floor['floor_name']}: {percent(floor['floor'])})."
         )
 
 

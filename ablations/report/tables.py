@@ -69,8 +69,9 @@ def score_frame(
 
     Columns: ``model``, ``kind``, ``task``, ``metric``, ``language`` (of the experts), ``value``,
     ``low``, ``high`` (of the interval over experts, seeds and items), ``min`` and ``max`` over
-    cells, ``cells``, ``planned`` (cells), ``is_share``, ``is_primary``, ``floor``, ``pairs`` and
-    ``above`` (pairs above both of their own experts; empty for what has none).
+    cells, ``cells``, ``planned`` (cells), ``is_share``, ``is_primary``, ``floor``, ``floor_name``,
+    ``is_below`` (its floor), ``pairs`` and ``above`` (pairs above both of their own experts; empty
+    for what has none).
     """
     shown = shown_scores(scores, study.report.metric)
     codes = language_codes(scores)
@@ -80,7 +81,8 @@ def score_frame(
             continue
         score = shown.loc[task]
         matrix = matrix_of(data, score)
-        floor = study.report.floors.get(task)
+        if (floor := study.report.floors.get(task)) is not None:
+            score = {**score, "floor": floor.score, "floor_name": floor.name}
         for model in models:
             own = scores[(scores["model"] == model.label) & (scores["task"] == task)]
             own = own[own["language"].isin((code, ""))] if code else own
@@ -93,7 +95,6 @@ def score_frame(
                 **{end: getattr(done["value"], end)() for end in ("min", "max")},
                 "value": done["value"].mean(),
                 "is_primary": task in primary_tasks(study, scores, code),
-                "floor": None if floor is None else floor.value,
             }
             found = model_estimate(matrix, [model.label], code)
             if found is not None:
@@ -107,6 +108,8 @@ def score_frame(
     frame = pd.DataFrame(rows)
     columns = list(dict.fromkeys([*frame.columns, *numbers]))
     frame = frame.reindex(columns=columns).astype(dict.fromkeys(numbers, "float64"))
+    sign = 2 * frame["higher_is_better"].astype(float) - 1
+    frame["is_below"] = sign * (frame["value"] - frame["floor"]) < 0
     return frame.sort_values("is_primary", ascending=False, kind="stable", ignore_index=True)
 
 
@@ -120,11 +123,9 @@ def scores_table(frame: pd.DataFrame, study: Study) -> pd.DataFrame:
     columns = list(dict.fromkeys(column for _, column in texts))
     rows = [{"model": m, **{c: texts.get((m, c), GAP) for c in columns}} for m in order]
     over = "experts, seeds and items" if (frame["cells"] > 1).any() else "items"
-    marked = frame[frame["value"] < frame["floor"]]
     floors = "; ".join(
-        f"{task_name(task)}: {study.report.floors[task].name} "
-        f"{percent(study.report.floors[task].value)}"
-        for task in dict.fromkeys(marked["task"])
+        f"{task_name(row['task'])}: {row['floor_name']} {percent(row['floor'])}"
+        for row in frame[frame["is_below"]].drop_duplicates("task").to_dict("records")
     )
     return table(
         pd.DataFrame(rows, columns=["model", *columns]),
@@ -300,7 +301,7 @@ def _score_text(row: Any) -> str:
     text = _value_text(row)
     if row["cells"] < row["planned"]:
         text += f" ({row['cells']} of {row['planned']} cells)"
-    return f"{text} ▽" if row["value"] < row["floor"] else text
+    return f"{text} ▽" if row["is_below"] else text
 
 
 def _counts_text(row: Any) -> str:

@@ -19,6 +19,7 @@ from ablations.scoring.outcomes import Key, Outcome
 from ablations.scoring.records import Sample, TaskScore
 from ablations.statistics.corpus import corpus_metric
 from ablations.statistics.intervals import Interval, bootstrap, mean_stderr, wilson_interval
+from ablations.tasks.floors import floor_of
 from ablations.tasks.mbpp import RunCode
 from layerswap_method.errors import LayerSwapError
 
@@ -88,11 +89,12 @@ def read_scores(
     """
     scores: list[TaskScore] = []
     for task in raw["samples"]:
-        scores += (
-            _read_score(raw, task, key, samples, seed=seed, level=level)
-            for key in raw["results"][task]
-            if "," in key and not key.split(",")[0].endswith("_stderr")
-        )
+        keys = [key for key in raw["results"][task] if "," in key and "_stderr," not in key]
+        floor = floor_of(raw.get("configs", {}).get(task, {}).get("metadata"))
+        for key in keys:
+            score = _read_score(raw, task, key, samples, seed=seed, level=level)
+            is_first = score.metric == keys[0].split(",")[0]
+            scores.append(score.model_copy(update={"floor": floor}) if is_first else score)
         scores += _observed_scores(task, samples, level=level)
     return tuple(scores)
 

@@ -15,6 +15,7 @@ from ablations.sandbox import Isolation, ProgramVerdict
 from ablations.scoring.protocol import Protocol
 from ablations.statistics.intervals import Interval
 from ablations.tasks.catalog import PREFIX, SHIPPED_TASKS
+from ablations.tasks.floors import Floor
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.frozen import Frozen
 
@@ -64,9 +65,15 @@ class TaskScore(Frozen):
     """Standard deviation of the score over repeats (n-1 degrees), on the scale of `value`; None,
     and absent in files, for a single one."""
 
+    floor: Floor | None = None
+    """What a rule that does not read would score, as the task says of its first metric; absent in
+    files where it says nothing."""
+
     @model_serializer(mode="wrap")
-    def _without_single_repeats(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content: dict[str, Any] = write(self)
+        if content.get("floor") is None:
+            content.pop("floor", None)
         if content.get("repeats") == 1:
             del content["repeats"]
             content.pop("deviation", None)

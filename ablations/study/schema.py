@@ -26,6 +26,7 @@ from pydantic import (
 from ablations.engines.options import EngineOptions
 from ablations.scoring.protocol import Protocol
 from ablations.scoring.records import Seed
+from ablations.tasks.floors import Floor
 from layerswap_method.frozen import Described
 
 Scalar = StrictBool | StrictInt | StrictFloat | StrictStr
@@ -198,16 +199,6 @@ class PrimaryBlock(Described):
     default."""
 
 
-class Floor(Described):
-    """What a rule that does not read the question would score on a task."""
-
-    name: StrictStr
-    """The rule, such as ``the most frequent answer``."""
-
-    value: float = Field(ge=0, le=1)
-    """Its score as a share of 1."""
-
-
 class ReportBlock(Described):
     """What the report shows."""
 
@@ -222,8 +213,9 @@ class ReportBlock(Described):
     """Largest difference, in points, that is called not relevant."""
 
     floors: dict[str, Floor] = Field(default_factory=dict)
-    """Task -> what a rule that does not read would score. A score below it is marked, and the
-    report says so first."""
+    """Task -> what a rule that does not read would score (`name`, `score`), in place of the
+    ``floor`` in the task's own metadata. A score below it is marked, and the report says so
+    first."""
 
     tasks: tuple[StrictStr, ...] = ()
     """Tasks in the order of all tables and figures. Without it, all tasks: those of the primary

@@ -6,10 +6,9 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
+from ablations.delta.heatmap import draw_heatmaps
 from ablations.drawing.canvas import drawing
-from ablations.drawing.grid import Grid
-from ablations.drawing.heatmaps import draw_heatmaps
-from ablations.paper.published import published_grid, published_names
+from ablations.paper.published import Grid, published_grid, published_names
 from layerswap_method.errors import InputError
 
 
@@ -18,8 +17,8 @@ def test_all_published_values_but_the_suspects_are_shares_of_input_features():
     odd = set()
     for name in published_names():
         grid = published_grid(name)
-        assert (grid.title, grid.num_layers, len(grid.columns)) == (name, 32, 7)
-        for (layer, column), value in np.ndenumerate(grid.array()):
+        assert (grid.title, len(grid.values), len(grid.columns)) == (name, 32, 7)
+        for (layer, column), value in np.ndenumerate(np.array(grid.values)):
             rows = 14336 if grid.columns[column] == "mlp.down_proj" else 4096
             assert 0 <= value <= 1
             # Printed with six decimals.
@@ -46,8 +45,8 @@ def test_an_unknown_expert_gets_the_nearest():
 
 def test_the_same_depth_stands_at_the_same_height():
     reference = published_grid("Swahili expert #1")
-    rows = reference.array().reshape(16, 2, 7).mean(axis=1)
-    half = Grid("half", reference.columns, tuple(map(tuple, rows)), "share", limits=(0.0, 1.0))
+    rows = np.array(reference.values).reshape(16, 2, 7).mean(axis=1)
+    half = Grid("half", reference.columns, tuple(map(tuple, rows)), "")
     with drawing("test"):
         one, other, _ = draw_heatmaps([half, reference]).axes
         assert one.get_position().height == pytest.approx(other.get_position().height)

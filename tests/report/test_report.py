@@ -57,7 +57,7 @@ def languages(tmp_path_factory: pytest.TempPathFactory) -> Run:
         evaluate={"tasks": ["mgsm_en"], "languages": {c: [f"mgsm_{c}"] for c in CODES}},
         report={
             "tables": ["pairs", "overview", "benchmarks"],
-            "floors": {"mgsm_sw": {"name": "the last number", "value": 0.9}},
+            "floors": {"mgsm_sw": {"name": "the last number", "score": 0.9}},
         },
     )
     return write_run(tmp_path_factory.mktemp("languages"), study, level, items=40)

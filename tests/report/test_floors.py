@@ -1,0 +1,131 @@
+"""Floors: from a task's file to the mark and the first sentence of a report."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+
+from ablations.cli import main
+from ablations.report.sentences import sentences
+from ablations.report.tables import score_frame, scores_table
+from ablations.study.labels import Model
+from ablations.tasks.floors import Floor, floor_of
+from layerswap_method.errors import InputError
+from tests.report.runs import study_of
+from tests.standins.studies import study_document, write_expert, write_yaml
+from tests.standins.tasks import write_rows, write_task
+
+LAST = {"name": "the last number", "score": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("floor", "problems"),
+    [
+        ({**LAST, "score": "a third"}, ["score: must be a number, not 'a third'"]),
+        ({**LAST, "score": True}, ["score: must be a number, not True"]),
+        ({**LAST, "score": 1.2}, ["score: must be 1 or less, not 1.2"]),
+        ({**LAST, "score": -0.1}, ["score: must be 0 or more"]),
+        ({**LAST, "score": float("nan")}, ["score"]),
+        ({"name": "x"}, ["score"]),
+        ({"score": 0.5, "nam": "x"}, ["nam", "did you mean 'name'?"]),
+        (0.3, ["must be a block"]),
+    ],
+)
+def test_a_bad_floor_is_one_error(floor: Any, problems: list[str]) -> None:
+    with pytest.raises(InputError, match=r"^metadata: floor: ") as caught:
+        floor_of({"floor": floor})
+    for problem in problems:
+        assert problem in str(caught.value)
+
+
+def test_a_floor_is_optional() -> None:
+    assert floor_of(None) is None
+    assert floor_of({"version": 1.0}) is None
+    assert floor_of({"floor": {"name": "one answer to both twins", "score": 0}}) == Floor(
+        name="one answer to both twins", score=0.0
+    )
+
+
+def _scores(**by_model: float) -> pd.DataFrame:
+    base = {"task": "math_sw", "metric": "exact_match", "filter": "none", "state": "done"}
+    base |= {"higher_is_better": True, "is_share": True, "language": "", "reason": ""}
+    base |= {"floor": LAST["score"], "floor_name": LAST["name"]}
+    return pd.DataFrame(
+        [{**base, "model": name, "cell": name, "value": value} for name, value in by_model.items()]
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "below", "named"),
+    [({}, {"base"}, "the last number: 30.0"), ({"name": "x", "score": 0.5}, {"base", "soup"}, "")],
+)
+def test_a_score_below_is_marked_and_said_first(
+    own: dict[str, Any], below: set[str], named: str
+) -> None:
+    study = study_of(report={"floors": {"math_sw": own} if own else {}})
+    models = [Model(name, "base", {}, {}, (name,)) for name in ("base", "soup", "ties")]
+    data = pd.DataFrame(
+        [
+            {
+                **dict.fromkeys(("task_expert", "language_expert", "seed", "language"), ""),
+                **{"task": "math_sw", "metric": "exact_match", "filter": "none"},
+                **{"model": name, "weights": name, "item": item, "value": float(item < right)},
+            }
+            for name, right in (("base", 2), ("soup", 3), ("ties", 9))
+            for item in range(10)
+        ]
+    )
+    frame = score_frame(data, _scores(base=0.2, soup=0.3, ties=0.9), study, models)
+    assert set(frame[frame["is_below"]]["model"]) == below  # a score at its floor is not below
+    shown = scores_table(frame, study).set_index("model")["math, Swahili, exact match"]
+    assert {name for name, text in shown.items() if "▽" in text} == below
+    nothing = pd.DataFrame(columns=["family", "clusters", "first", "second"])
+    first = sentences(nothing, frame, study)[0]
+    assert first.startswith(f"On math, Swahili, {len(below)} of 3 models score below a rule")
+    assert named in first
+
+
+@dataclasses.dataclass
+class Places:
+    """Folders of a study with a task of its own."""
+
+    root: Path
+    tasks: Path
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    names = ("base", "math", "swahili")
+    for seed, name in enumerate(names):
+        write_expert(tmp_path / name, seed)
+    own = tmp_path / "tasks"
+    write_rows(own, [{"prompt": "w1 w2", "answer": "none"}, {"prompt": "w3", "answer": "none"}])
+    experts = {"experts": {name: str(tmp_path / name) for name in names}}
+    write_yaml(tmp_path / "experts.yml", {**experts, "include_path": str(own)})
+    document = study_document(vary=None, baseline=["base"])
+    write_yaml(tmp_path / "study.yml", document)
+    return Places(tmp_path, own)
+
+
+def _run(places: Places, floor: dict[str, Any]) -> Result:
+    metadata = {"version": 1.0, "floor": floor}
+    write_task(places.tasks, "words", places.tasks / "data.jsonl", metadata=metadata)
+    root = places.root
+    command = ["run", str(root / "study.yml"), "--experts", str(root / "experts.yml")]
+    return CliRunner().invoke(main, [*command, "--backend", "hf", "--out", str(root / "run")])
+
+
+def test_from_a_task_file_to_the_first_sentence(places: Places) -> None:
+    refused = _run(places, {**LAST, "score": 3})
+    assert refused.exit_code == 2
+    assert "task words: metadata: floor: score: must be 1 or less" in refused.output
+    assert _run(places, LAST).exit_code == 0
+    told = CliRunner().invoke(main, ["report", str(places.root / "run"), "--format", "md"])
+    assert told.exit_code == 0, told.output
+    text = " ".join(told.output.split())
+    answer = text.partition("How many?")[2]
+    assert "2 of 2 models score below a rule that does not read (the last number: 30.0)" in answer
+    assert "▽" in (places.root / "run" / "report" / "report.md").read_text(encoding="utf-8")

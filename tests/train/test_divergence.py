@@ -11,8 +11,7 @@ from safetensors.torch import load_file, save_file
 from ablations.cli import main
 from ablations.models.find import find_model
 from ablations.study.experts import read_experts_file
-from ablations.train.divergence import measure
-from ablations.train.drift import drift, hidden_states
+from ablations.train.divergence import drift, hidden_states, measure
 from tests.train.runs import run, write_base, write_config
 
 TEXTS = ["w1 w2 w3 w4", "w5 w6 w7"]

@@ -45,8 +45,7 @@ def smol() -> None:
 def build(languages: str, seeds: int, source: str, settings: tuple[str, ...]) -> None:
     """Make the base, the data, the tasks and the experts in runs/smol.
 
-    A build that was stopped continues with the same command. A second one
-    at the same time, in another terminal, shares the work.
+    A build that was stopped continues with the same command.
     """
     from ablations.machine.status_line import status_line
     from ablations.smol.build import ROOT, build_smol

@@ -6,18 +6,14 @@ Everything is read and computed before anything is written, and every file appea
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from ablations.delta.heatmap import draw_heatmaps
-from ablations.delta.profile import (
-    DeltaProfile,
-    Similarity,
-    compare_changes,
-    profile_of,
-    read_changes,
-    table,
-)
+from ablations.delta.profile import DeltaProfile, compare_changes, profile_of, read_changes
 from ablations.drawing.canvas import HINT, can_draw, drawing, images_of
 from ablations.drawing.text_table import text_table
 from ablations.machine.names import slug
@@ -83,16 +79,15 @@ def delta(
     for profile in profiles:
         yield from describe(profile)
     yield from _layer_table(profiles)
-    for row in similarities:
-        if row.layer is None:
-            cosine, correlation = (
-                "undefined" if value is None else f"{value:.3f}"
-                for value in (row.cosine, row.correlation)
-            )
-            yield (
-                f"{row.first} and {row.second}: cosine of their changes {cosine}, correlation of "
-                f"the MAV of their rows {correlation}"
-            )
+    for row in similarities[similarities["layer"].isna()].itertuples():
+        cosine, correlation = (
+            "undefined" if math.isnan(value) else f"{value:.3f}"
+            for value in (row.cosine, row.correlation)
+        )
+        yield (
+            f"{row.first} and {row.second}: cosine of their changes {cosine}, correlation of "
+            f"the MAV of their rows {correlation}"
+        )
     tell(Step("drawing figures"))
     with told_if_unwritable(out):
         yield from _write(profiles, similarities, out, published)
@@ -100,7 +95,7 @@ def delta(
 
 def analyse(
     experts: Sequence[str], base: str, *, threshold: float | None = None
-) -> tuple[list[DeltaProfile], list[Similarity]]:
+) -> tuple[list[DeltaProfile], pd.DataFrame]:
     """Return the profile of each expert, and how alike every two are; writes nothing.
 
     Raises:
@@ -113,12 +108,13 @@ def analyse(
         for label, given in zip(labels, experts, strict=True)
     ]
     shared = [name for name in pairs[0].names if all(name in pair.names for pair in pairs)]
-    experts_read = [
+    changed = [
         (pair, label, read_changes(pair, shared)) for pair, label in zip(pairs, labels, strict=True)
     ]
-    profiles = [profile_of(*expert, threshold) for expert in experts_read]
-    pairings = itertools.combinations(experts_read, 2)
-    return profiles, [row for one, other in pairings for row in compare_changes(one, other)]
+    profiles = [profile_of(*expert, threshold) for expert in changed]
+    tables = [compare_changes(*two) for two in itertools.combinations(changed, 2)]
+    empty = pd.DataFrame(columns=["layer", "cosine", "correlation"])
+    return profiles, pd.concat(tables) if tables else empty
 
 
 def label_all(experts: Sequence[str]) -> list[str]:
@@ -141,10 +137,9 @@ def label_all(experts: Sequence[str]) -> list[str]:
 
 def describe(profile: DeltaProfile) -> Iterator[str]:
     """Yield what a user should know of an expert before looking at a figure."""
-    label = profile.label
-    matrices = [t for t in profile.tensors if t.layer is not None and t.is_matrix]
-    rows = sum(tensor.rows for tensor in matrices)
-    above = round(sum(tensor.share_above * tensor.rows for tensor in matrices))
+    label, matrices = profile.label, profile.matrices
+    rows = int(matrices["rows"].sum())
+    above = round((matrices["share_above"] * matrices["rows"]).sum())
     norm = "-" if profile.relative_norm is None else f"{profile.relative_norm:.3g}"
     yield (
         f"{label}: {len(profile.tensors)} tensors, {profile.share_changed:.1%} of the weights "
@@ -168,23 +163,23 @@ def describe(profile: DeltaProfile) -> Iterator[str]:
 
 def _layer_table(profiles: Sequence[DeltaProfile]) -> Iterator[str]:
     """Yield a table of each layer's share of each expert's change, as `placement: delta_share`."""
-    columns = []
+    shares = pd.DataFrame(index=range(profiles[0].num_layers))
     for profile in profiles:
-        norms = [0.0] * profile.num_layers
-        for tensor in profile.tensors:
-            if tensor.layer is not None and tensor.is_matrix:
-                norms[tensor.layer] += tensor.relative_norm or 0.0
-        whole = sum(norms)
-        columns.append([f"{norm / whole:.4f}" if whole else "-" for norm in norms])
-    rows = [(str(layer), *shares) for layer, shares in enumerate(zip(*columns, strict=True))]
+        norms = profile.matrices.groupby("layer")["relative_norm"].sum()
+        whole = norms.sum() or math.nan
+        shares[profile.label] = norms.reindex(shares.index, fill_value=0.0) / whole
+    rows = [
+        (str(layer), *("-" if math.isnan(share) else f"{share:.4f}" for share in row))
+        for layer, *row in shares.itertuples()
+    ]
     if rows:
         yield "share of each expert's change, by layer (sums of the matrices' relative norms)"
-        yield text_table(["layer", *(profile.label for profile in profiles)], rows)
+        yield text_table(["layer", *shares.columns], rows)
 
 
 def _write(
     profiles: Sequence[DeltaProfile],
-    similarities: Sequence[Similarity],
+    similarities: pd.DataFrame,
     out: Path,
     published: Grid | None,
 ) -> Iterator[str]:
@@ -192,13 +187,13 @@ def _write(
     grids = []
     for profile in profiles:
         place = out if len(profiles) == 1 else out / profile.label.replace("/", "_")
-        yield _written(place / "delta.csv", table(profile.tensors))
-        if profile.columns and profile.num_layers:
+        yield _write_table(place / "delta.csv", profile.tensors)
+        if not profile.matrices.empty:
             grids.append(profile.grid())
         else:
             yield f"Warning: {profile.label}: no decoder layer has a weight matrix, so no figure"
-    if similarities:
-        yield _written(out / "comparison.csv", table(similarities))
+    if not similarities.empty:
+        yield _write_table(out / "comparison.csv", similarities)
     if not can_draw():
         yield f"Warning: no figures: {HINT}"
     elif grids:
@@ -219,6 +214,6 @@ def _draw(grids: Sequence[Grid], stem: Path) -> Iterator[str]:
         yield str(path)
 
 
-def _written(path: Path, text: str) -> str:
-    write_text(path, text)
+def _write_table(path: Path, table: pd.DataFrame) -> str:
+    write_text(path, table.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
     return str(path)

@@ -5,7 +5,6 @@ Each block of rows is looked at once, in float32; what is summed over blocks is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ _FINE_ROWS = 256
 Sums = dict[str, Any]
 """Of one tensor:
 
-- ``rows``: [features] float64 array, the mean absolute change (MAV) of every input feature;
+- ``means``: [features] float64 array, the mean absolute change (MAV) of every input feature;
 - ``change``, ``base``: sums of squares of the change and of the base;
 - ``size``: number of values; ``changed``: those with a change other than 0 in float32;
 - ``rounded``: those of them that are stored in 16 bits, ``near``: and sit on the rounding grid.
@@ -41,20 +40,20 @@ def tensor_sums(pair: DeltaPair, name: str) -> Sums:
     rows = np.zeros(layout.features)
     change = base = 0.0
     size = changed = near = 0
-    for first, ours, theirs, wide, delta in _blocks(pair, name):
-        values, weights = delta.view(-1), wide.view(-1)
+    for block in read_deltas(pair, name):
+        first, values, weights = block.first, block.delta.view(-1), block.base.float().view(-1)
         change += float(torch.dot(values, values))
         base += float(torch.dot(weights, weights))
         count = int(np.count_nonzero(values.numpy() != 0))  # several times faster than torch
         size += len(values)
         changed += count
         if grid is not None:
-            steps = _patterns(ours, grid) - _patterns(theirs, grid)
+            steps = _patterns(block.expert, grid) - _patterns(block.base, grid)
             steps += np.int16(NEAR_STEPS)
             close = steps.view(np.uint16) <= np.uint16(2 * NEAR_STEPS)
             # The unchanged are zero steps away, so they are in the count and come off it.
             near += int(np.count_nonzero(close)) - (len(values) - count)
-        lines = delta.abs_().numpy()
+        lines = block.delta.abs_().numpy()
         if layout.across:
             place = first // layout.rows * layout.columns
             dtype = np.float32 if len(lines) <= _FINE_ROWS else np.float64
@@ -64,26 +63,15 @@ def tensor_sums(pair: DeltaPair, name: str) -> Sums:
     if not np.isfinite(change) or not np.isfinite(base):
         raise not_finite(pair, name)
     rows /= max(1, layout.rows if layout.across else layout.columns)
-    return {
-        **{"rows": rows, "change": change, "base": base, "size": size, "changed": changed},
-        **{"rounded": 0 if grid is None else changed, "near": near},
-    }
+    rounded = 0 if grid is None else changed
+    sums = {"means": rows, "change": change, "base": base, "size": size, "changed": changed}
+    return {**sums, "rounded": rounded, "near": near}
 
 
 def change_product(one: DeltaPair, other: DeltaPair, name: str) -> float:
     """Return the dot product of two experts' changes of one tensor."""
-    pairs = zip(_blocks(one, name), _blocks(other, name), strict=True)
-    return sum(float(torch.dot(a[-1].view(-1), b[-1].view(-1))) for a, b in pairs)
-
-
-Block = tuple[int, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-"""Number of the first row; values of expert and base as stored, [rows, columns]; the base in
-float32; the change in float32, which may be written to."""
-
-
-def _blocks(pair: DeltaPair, name: str) -> Iterator[Block]:
-    for block in read_deltas(pair, name):
-        yield block.first, block.expert, block.base, block.base.float(), block.delta
+    pairs = zip(read_deltas(one, name), read_deltas(other, name), strict=True)
+    return sum(float(torch.dot(a.delta.view(-1), b.delta.view(-1))) for a, b in pairs)
 
 
 def _patterns(values: torch.Tensor, grid: torch.dtype) -> Any:

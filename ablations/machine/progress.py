@@ -24,9 +24,6 @@ class Step:
     total: float = 0.0
     """0 where nobody knows."""
 
-    skipped: float = 0.0
-    """The part of `done` that was finished before."""
-
     unit: str = "items"
     """What is counted; ``bytes`` are shown as MB or GB."""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.output import give_folder_mode
 
 
@@ -53,16 +53,19 @@ def check_place(path: Path) -> None:
 
 
 @contextmanager
-def told_if_unwritable(path: Path) -> Iterator[None]:
-    """Turn an `OSError` of the body, such as a full disk, into one message about `path`.
+def told_if_unwritable(path: Path, advice: str = "") -> Iterator[None]:
+    """Turn an error of writing in the body, such as a full disk, into one message about `path`.
 
     Raises:
         LayerSwapError: in its place.
     """
+    from safetensors import SafetensorError
+
     try:
         yield
-    except OSError as error:
-        raise LayerSwapError(f"{path}: cannot be written: {error.strerror or error}") from error
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise LayerSwapError(f"{path}: cannot be written: {reason}{advice}") from error
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Builds a pocket testbed: pretrains a base, has experts trained on it, writes its tasks.
+"""Builds a pocket testbed: pretrains a base, trains experts on it, writes its tasks.
 
 The base is pretrained by `pretraining`, or comes with the package. Its experts are trained as
 `layerswap train pocket/math` and `pocket/swahili` train them: by the same code and training files.
@@ -9,30 +9,25 @@ language gains as well; the language expert learns rare words, and no math. Scor
 floor and far enough apart to be told apart.
 
 What it does not show: real languages or real experts. The world is templated, the model has under
-a million weights, and which merge wins says nothing about others. `layerswap pocket claim` asks
-whether a swap beats both experts and their soup here; the answer is in ablations/LOG.md.
+a million weights, and which merge wins says nothing about others.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import logging
-import multiprocessing
 import os
-import signal
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ablations.machine.fingerprint import fingerprint_of
-from ablations.machine.lifetime import end_with_parent
 from ablations.machine.locks import try_claim
 from ablations.machine.stages import Stage
-from ablations.machine.whole_files import told_if_unwritable, write_text
+from ablations.machine.status_line import status_line
+from ablations.machine.whole_files import told_if_unwritable
 from ablations.pocket import shipped
 from ablations.pocket.config import PocketConfig
 from ablations.pocket.tasks import write_tasks
@@ -57,9 +52,11 @@ LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors")
 CONFIGURATIONS: Mapping[str, str] = {"task": "pocket/math", "language": "pocket/swahili"}
 """Role -> the training file, as `layerswap train` takes it."""
 
+Fill = Callable[[Path], Mapping[str, Any]]
+"""Writes the files of a stage into an empty folder; returns what the manifest records."""
 
-@dataclass(frozen=True)
-class PocketPaths:
+
+class PocketPaths(NamedTuple):
     """Where the parts of a testbed are."""
 
     root: Path
@@ -72,17 +69,8 @@ class PocketPaths:
     """lm-eval's `include_path`."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """One folder to make."""
-
-    stage: Stage
-    fill: Callable[[Path], Mapping[str, Any]]
-    """Writes the files; returns what the manifest records. It is pickled."""
-
-
-def plan_jobs(root: Path, config: PocketConfig, *, retrain: bool = False) -> list[Job]:
-    """Return the jobs of a testbed: `base`, `task`, `language`, `task-1`, ..., `tasks`.
+def plan_stages(root: Path, config: PocketConfig, *, retrain: bool = False) -> dict[Stage, Fill]:
+    """Return the stages of a testbed: `base`, `task`, `language`, `task-1`, ..., `tasks`.
 
     A stage's key covers what it depends on.
     """
@@ -90,25 +78,22 @@ def plan_jobs(root: Path, config: PocketConfig, *, retrain: bool = False) -> lis
     # A setting that bases once had: without it, those that are there would be trained again.
     plan["base"]["train_embeddings"] = True
     base_key = fingerprint_of(version=VERSION, **plan)
-    note = None if retrain else shipped.find(base_key)
-    if note is not None:
-        base_key = fingerprint_of(key=base_key, sha256=note.sha256)
+    ships = not retrain and shipped.is_shipped(base_key)
+    if ships:
+        base_key = fingerprint_of(key=base_key, sha256=shipped.read_note().sha256)
     base = Stage(root / "base", base_key, MANIFEST)
-    jobs = [Job(base, partial(fill_base, config=config, ships=note is not None))]
+    stages: dict[Stage, Fill] = {base: partial(fill_base, config=config, ships=ships)}
     for index, seed in enumerate(config.expert_seeds):
         for role in CONFIGURATIONS:
             training = expert_config(role, seed, base.folder, config.expert_settings)
-            key = fingerprint_of(
-                version=EXPERTS_VERSION, base=base_key, settings=identity_of(training)
-            )
-            stage = Stage(root / (f"{role}-{index}" if index else role), key, MANIFEST)
-            jobs.append(Job(stage, partial(fill_expert, config=training)))
-    evaluation = config.evaluation
-    key = fingerprint_of(
-        version=VERSION, evaluation=evaluation.model_dump(), folder=str(root / "tasks")
-    )
-    tasks = Stage(root / "tasks", key, MANIFEST)
-    return [*jobs, Job(tasks, partial(_fill_tasks, home=tasks.folder, config=config))]
+            settings = identity_of(training)
+            key = fingerprint_of(version=EXPERTS_VERSION, base=base_key, settings=settings)
+            folder = root / (f"{role}-{index}" if index else role)
+            stages[Stage(folder, key, MANIFEST)] = partial(fill_expert, config=training)
+    tasks = root / "tasks"
+    evaluation = config.evaluation.model_dump()
+    key = fingerprint_of(version=VERSION, evaluation=evaluation, folder=str(tasks))
+    return {**stages, Stage(tasks, key, MANIFEST): partial(_fill_tasks, home=tasks, config=config)}
 
 
 def build_pocket(
@@ -133,24 +118,58 @@ def build_pocket(
     """
     config = config or PocketConfig()
     root = Path(out).resolve()
-    jobs = plan_jobs(root, config, retrain=retrain)
-    root.mkdir(parents=True, exist_ok=True)
+    stages = plan_stages(root, config, retrain=retrain)
     claim = try_claim(root, ".lock")
     if claim is None:
         raise InputError(f"another build is writing to {root}; wait for it to end")
     try:
-        for job in jobs:
-            job.stage.prepare()
-        missing = [job for job in jobs if force or not job.stage.is_done()]
-        names = ", ".join(job.stage.name for job in missing)
+        for stage in stages:
+            stage.prepare()
+        missing = [stage for stage in stages if force or not stage.is_done()]
+        names = ", ".join(stage.name for stage in missing)
         logger.info("%s: %s", root, f"to build: {names}" if names else "up to date, nothing to do")
-        if missing:
-            _run_apart(missing)
-        if missing or not (root / "pocket.json").exists():
-            _write_summary(root, config, [job.stage for job in jobs])
+        for stage in missing:
+            with told_if_unwritable(stage.folder), status_line(), _on_one_thread():
+                _fill(stage, stages[stage])
     finally:
         claim.release()
     return PocketPaths(root, root / "base", root / "task", root / "language", root / "tasks")
+
+
+def _fill(stage: Stage, fill: Fill) -> None:
+    try:
+        stage.write(fill)
+    except LayerSwapError as error:
+        raise LayerSwapError(
+            f"making {stage.name!r} failed: {error}. Finished stages are kept: run the same "
+            "command again to continue"
+        ) from error
+
+
+@contextmanager
+def _on_one_thread() -> Iterator[None]:
+    """Compute on one thread of the CPU until the block ends: the same bytes everywhere.
+
+    Two threads gain nothing at these sizes, and their order of summation is not fixed.
+    """
+    import torch
+    from accelerate.state import AcceleratorState
+
+    threads, before = torch.get_num_threads(), os.environ.get("ACCELERATE_USE_CPU")
+    is_deterministic = torch.are_deterministic_algorithms_enabled()
+    os.environ["ACCELERATE_USE_CPU"] = "true"
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(is_deterministic)
+        torch.set_num_threads(threads)
+        os.environ.pop("ACCELERATE_USE_CPU")
+        if before is not None:
+            os.environ["ACCELERATE_USE_CPU"] = before
+        # It remembers for the whole process that the CPU trains.
+        AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def expert_config(role: str, seed: int, base: Path, settings: tuple[str, ...] = ()) -> TrainConfig:
@@ -167,7 +186,7 @@ def expert_config(role: str, seed: int, base: Path, settings: tuple[str, ...] = 
     """
     config = read_config(CONFIGURATIONS[role], (f"seed={seed}", *settings))
     # None of these changes a weight; measuring and more checkpoints would cost time.
-    trainer = {**config.trainer, "save_strategy": "epoch"}
+    trainer = {**config.trainer, "save_strategy": "epoch", "logging_steps": 50}
     return config.model_copy(update={"base": str(base), "measure": False, "trainer": trainer})
 
 
@@ -186,12 +205,18 @@ def fill_base(folder: Path, *, config: PocketConfig, ships: bool) -> dict[str, A
         shipped.load_into(model)
         save_checkpoint(model, folder)
         return {"seed": config.seed, "shipped": shipped.WEIGHTS.name}
-    losses = train(model, base_batches(config), config.base)
-    save_checkpoint(model, folder)
     interval = shipped.LOSS_INTERVAL
+    losses: list[float] = []
+    for loss in train(model, base_batches(config), config.base):
+        losses.append(loss)
+        if len(losses) % (10 * interval) == 0:
+            logger.info("base: step %d of %d, loss %.2f", len(losses), config.base.steps, loss)
+    save_checkpoint(model, folder)
     parts = [losses[at : at + interval] for at in range(0, len(losses), interval)]
     means = [round(sum(part) / len(part), 4) for part in parts]
-    return {"seed": config.seed, "loss_interval_steps": interval, "losses": means}
+    versions = {name: importlib.metadata.version(name) for name in LIBRARIES}
+    record = {"seed": config.seed, "loss_interval_steps": interval, "losses": means}
+    return {**record, "versions": versions}
 
 
 def fill_expert(folder: Path, *, config: TrainConfig) -> dict[str, Any]:
@@ -207,61 +232,3 @@ def fill_expert(folder: Path, *, config: TrainConfig) -> dict[str, Any]:
 def _fill_tasks(folder: Path, *, home: Path, config: PocketConfig) -> dict[str, Any]:
     write_tasks(folder, home, config.evaluation)
     return {"seed": config.evaluation.seed}
-
-
-def _run_apart(jobs: Sequence[Job]) -> None:
-    """Do the jobs one after the other, in a process of their own.
-
-    The bytes then do not depend on the threads, devices and random state of this one.
-
-    Raises:
-        LayerSwapError: a job failed; the reason stands above on stderr.
-    """
-    context = multiprocessing.get_context("spawn")
-    level = logging.getLogger("ablations").getEffectiveLevel()
-    process = context.Process(target=_run, args=(jobs, level), daemon=True)
-    process.start()
-    try:
-        process.join()
-    finally:
-        process.terminate()
-        process.join()
-    if process.exitcode:
-        failed = next((job for job in jobs if not job.stage.is_done()), jobs[-1])
-        raise LayerSwapError(
-            f"making {failed.stage.name!r} failed (exit code {process.exitcode}); the reason is "
-            "above. Finished stages are kept: run the same command again to continue"
-        )
-
-
-def _run(jobs: Sequence[Job], level: int) -> None:
-    # The same bytes everywhere: on the CPU, though there be a GPU.
-    os.environ["ACCELERATE_USE_CPU"] = "true"
-    import torch
-    from transformers.utils import logging as transformers_logging
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    end_with_parent()
-    logging.basicConfig(format="%(message)s")
-    logging.getLogger("ablations").setLevel(level)
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    # Two threads gain nothing at these sizes, and their order of summation is not fixed.
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    for job in jobs:
-        try:
-            with told_if_unwritable(job.stage.folder):
-                job.stage.write(job.fill)
-        except LayerSwapError as error:
-            sys.exit(f"{job.stage.name}: {error}")
-
-
-def _write_summary(root: Path, config: PocketConfig, stages: list[Stage]) -> None:
-    """Write `pocket.json`: configuration, versions, and the manifest of every stage."""
-    summary = {
-        "config": config.model_dump(mode="json"),
-        "versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
-        "stages": {stage.name: stage.read() for stage in stages},
-    }
-    write_text(root / "pocket.json", json.dumps(summary, indent=2) + "\n")

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from ablations.pocket import exercises as ex
 from ablations.pocket.exercises import Exercise
 from ablations.pocket.lexicon import RARE, TRANSLATION, Language, WordSource
-from ablations.pocket.world import Choice, ProblemKind, draw_statement, render_all
+from ablations.pocket.world import Choice, draw_statement, render_all
 
-Stream = Iterator[Exercise]
 Maker = Callable[[], Exercise]
 
-MILD_KINDS: Mapping[ProblemKind, float] = {"one": 0.4, "two": 0.2, "total": 0.2, "compare": 0.2}
+MILD_KINDS: Mapping[str, float] = {"one": 0.4, "two": 0.2, "total": 0.2, "compare": 0.2}
 THOUGHT_SHARE = 0.4
 """Share of the base's word problems that are solved step by step. The others are answered at
 once, so the base answers at once, too, and the math expert learns to think first."""
@@ -56,12 +56,7 @@ MIXES: Mapping[str, Mapping[str, float]] = {
 """Stream -> shares of its documents by kind. ``mixed``: statements in one language, question and
 answer in the other."""
 
-
 _RARE_TARGETS = frozenset(TRANSLATION[word] for word in RARE)
-
-
-def _plain(text: str) -> Exercise:
-    return Exercise("", text, text)
 
 
 def _makers(rng: random.Random, rare: float) -> dict[str, Maker]:
@@ -78,7 +73,8 @@ def _makers(rng: random.Random, rare: float) -> dict[str, Maker]:
 
     def statements(words: WordSource, language: Language, switch: Choice | None = None) -> Exercise:
         drawn = [draw_statement(words) for _ in range(rng.choice((1, 2, 3)))]
-        return _plain(render_all(drawn, language, switch))
+        text = render_all(drawn, language, switch)
+        return Exercise("", text, text)
 
     def switched() -> Exercise:
         """Return a text with a third or more of its words in the other language; no arithmetic."""
@@ -96,12 +92,9 @@ def _makers(rng: random.Random, rare: float) -> dict[str, Maker]:
     def mixed_math() -> Exercise:
         """Return a problem half of whose words are in the other language, one of them English."""
         language = rng.choice(languages)
+        switch = partial(rng.choice, languages)
         while True:
-            exercise = ex.math(
-                *(swahili, language, MILD_KINDS),
-                thought=thought(),
-                switch=lambda: rng.choice(languages),
-            )
+            exercise = ex.math(swahili, language, MILD_KINDS, thought=thought(), switch=switch)
             if set(exercise.prompt.split()) & set(TRANSLATION):
                 return exercise
 
@@ -140,7 +133,7 @@ def _makers(rng: random.Random, rare: float) -> dict[str, Maker]:
     }
 
 
-def draw_documents(name: str, seed: int, *, rare: float = 0.5) -> Stream:
+def draw_documents(name: str, seed: int, *, rare: float = 0.5) -> Iterator[Exercise]:
     """Yield the documents of a stream without end.
 
     Args:

@@ -10,31 +10,22 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import NamedTuple
 
 from ablations.pocket.lexicon import (
     CATEGORIES,
     LARGEST_NUMBER,
     NAMES,
+    NUMBERS,
+    SENTENCES,
     TRANSLATION,
     Language,
     WordSource,
     say,
+    two,
 )
 from ablations.pocket.world import (
-    AskCount,
-    AskDegree,
-    AskNow,
-    AskOwner,
-    AskProperty,
-    AskTotal,
-    AskWhat,
-    AskWho,
     Choice,
-    Description,
-    Has,
-    ProblemKind,
     Sentence,
     draw_change,
     draw_equation,
@@ -43,14 +34,11 @@ from ablations.pocket.world import (
     render_all,
 )
 
-Split = Literal["train", "test", "development"]
-
-TEST_KINDS: Mapping[ProblemKind, float] = {"one": 0.2, "two": 0.45, "total": 0.15, "compare": 0.2}
+TEST_KINDS: Mapping[str, float] = {"one": 0.2, "two": 0.45, "total": 0.15, "compare": 0.2}
 """Shares of the kinds of problem in the tests, and in what the math expert learns from."""
 
 
-@dataclass(frozen=True)
-class Exercise:
+class Exercise(NamedTuple):
     """A prompt, the answer, and `key`: the same content in English, whatever its language."""
 
     prompt: str
@@ -58,17 +46,16 @@ class Exercise:
     key: str
 
 
-def split_of(key: str) -> Split:
+def split_of(key: str) -> str:
     """Return the split that content belongs to: a tenth each for test and development.
 
     The split is a checksum of the English rendering, so a translation pair, a problem and its
     target-language twin fall on the same side, and no training stream can meet a test item.
     """
-    bucket = zlib.crc32(key.encode()) % 10
-    return ("test", "development", *["train"] * 8)[bucket]  # type: ignore[return-value]
+    return ("test", "development", *["train"] * 8)[zlib.crc32(key.encode()) % 10]
 
 
-def draw_from(split: Split, make: Callable[[], Exercise]) -> Exercise:
+def draw_from(split: str, make: Callable[[], Exercise]) -> Exercise:
     """Return the first exercise of `make` that belongs to `split`."""
     while True:
         exercise = make()
@@ -79,7 +66,7 @@ def draw_from(split: Split, make: Callable[[], Exercise]) -> Exercise:
 def math(
     words: WordSource,
     language: Language,
-    kinds: Mapping[ProblemKind, float] = TEST_KINDS,
+    kinds: Mapping[str, float] = TEST_KINDS,
     *,
     thought: bool = True,
     switch: Choice | None = None,
@@ -94,8 +81,7 @@ def math(
     return Exercise(f"{text} solve :", problem.solution(language, thought=thought), key)
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """Statements, a question about them, and its answer: a word (by its English key) or a name."""
 
     statements: Sequence[Sentence]
@@ -113,13 +99,10 @@ class Question:
             switch: chooses the language of each slot of the statements.
         """
         asked_in = asked_in or language
-        text, question = (
-            render_all(self.statements, language, switch),
-            self.question.render(asked_in),
-        )
-        answer = f"{say(self.answer, asked_in)} ."
+        text = render_all(self.statements, language, switch)
+        prompt = f"{text} {self.question.render(asked_in)} answer :"
         key = render_all([*self.statements, self.question], "en")
-        return Exercise(f"{text} {question} answer :", answer, key)
+        return Exercise(prompt, f"{say(self.answer, asked_in)} .", key)
 
 
 def draw_facts(words: WordSource) -> Question:
@@ -127,33 +110,41 @@ def draw_facts(words: WordSource) -> Question:
     rng = words.rng
     (owner, other), which = words.two_names(), rng.random()
     if which < 0.15:
-        animals, properties = words.two_words("animal"), words.two_words("adjective")
-        described = [Description(*pair) for pair in zip(animals, properties, strict=True)]
-        rng.shuffle(described)
-        return Question(described, AskProperty(animals[0]), properties[0])
-    count, lot = words.two_numbers(1, LARGEST_NUMBER)
-    if which < 0.35:
-        item = words.word("item")
-        given = [Has(owner, count, item), Has(other, lot, item)]
+        animals = two(lambda: words.word("animal"))
+        properties = two(lambda: words.word("adjective"))
+        given = [
+            Sentence("description", animal=animal, adjective=adjective)
+            for animal, adjective in zip(animals, properties, strict=True)
+        ]
         rng.shuffle(given)
-        return Question(given, AskOwner(count, item), owner)
-    item, distractor = words.two_words("item")
-    given = [Has(owner, count, item), Has(other, lot, distractor)]
+        return Question(given, Sentence("ask_property", animal=animals[0]), properties[0])
+    count, lot = two(lambda: words.number(1, LARGEST_NUMBER))
+    if which < 0.35:
+        item = distractor = words.word("item")
+    else:
+        item, distractor = two(lambda: words.word("item"))
+    given = [
+        Sentence("has", owner=owner, count=count, item=item),
+        Sentence("has", owner=other, count=lot, item=distractor),
+    ]
     rng.shuffle(given)
+    if which < 0.35:
+        return Question(given, Sentence("ask_owner", count=count, item=item), owner)
     asked = rng.random()
     if asked < 0.25:
-        return Question(given, AskWho(item), owner)
+        return Question(given, Sentence("ask_who", item=item), owner)
     if asked < 0.5:
-        return Question(given, AskWhat(owner), item)
-    return Question(given, AskCount(owner, item), count)
+        return Question(given, Sentence("ask_what", owner=owner), item)
+    return Question(given, Sentence("ask_count", owner=owner, item=item), count)
 
 
 def draw_story(words: WordSource) -> Question:
     """Return a possession, a change, and the question whether there are more or fewer now."""
     owner, item = words.name(), words.word("item")
     change, amount = draw_change(words, owner, item)
-    start = Has(owner, words.number(1, LARGEST_NUMBER), item)
-    return Question([start, change], AskDegree(owner), "more" if amount > 0 else "fewer")
+    start = Sentence("has", owner=owner, count=words.number(1, LARGEST_NUMBER), item=item)
+    answer = "more" if amount > 0 else "fewer"
+    return Question([start, change], Sentence("ask_degree", owner=owner), answer)
 
 
 def facts(words: WordSource, language: Language) -> Exercise:
@@ -166,19 +157,19 @@ def comprehension(words: WordSource, language: Language) -> Exercise:
     return draw_story(words).exercise(language)
 
 
-def _draw_passage(words: WordSource) -> tuple[Sentence, ...]:
-    if words.rng.random() < 0.2:
-        owner, item = words.name(), words.word("item")
-        questions = (AskNow(owner, item), AskCount(owner, item), AskTotal(item))
-        return (words.rng.choice(questions),)
-    return tuple(draw_statement(words) for _ in range(words.rng.choice((1, 1, 2))))
-
-
 def translation(words: WordSource, source: Language) -> Exercise:
     """Return one or two sentences to translate out of `source` into the other language."""
-    passage = _draw_passage(words)
-    english, swahili = render_all(passage, "en"), render_all(passage, "sw")
-    return _translate(english, swahili, source)
+    if words.rng.random() < 0.2:
+        owner, item = words.name(), words.word("item")
+        questions = (
+            Sentence("ask_now", owner=owner, item=item),
+            Sentence("ask_count", owner=owner, item=item),
+            Sentence("ask_total", item=item),
+        )
+        passage = [words.rng.choice(questions)]
+    else:
+        passage = [draw_statement(words) for _ in range(words.rng.choice((1, 1, 2)))]
+    return _translate(render_all(passage, "en"), render_all(passage, "sw"), source)
 
 
 def word_translation(words: WordSource, source: Language) -> Exercise:
@@ -195,26 +186,18 @@ def _translate(english: str, swahili: str, source: Language) -> Exercise:
 
 def equations(words: WordSource) -> Exercise:
     """Return three bare equations; the prompt is empty, so every token is learned."""
-    text = " ".join(draw_equation(words).render() for _ in range(3))
+    text = " ".join(f"{draw_equation(words)} ." for _ in range(3))
     return Exercise("", text, text)
 
 
 def all_tokens() -> list[str]:
     """Return every token of the world: special tokens first, then in a fixed order."""
     frames = ". ? , : solve answer english swahili the answer is jibu ni + - = ( )"
-    templates = " ".join(
-        word
-        for kind in Sentence.__subclasses__()
-        for word in f"{kind.EN} {kind.SW}".split()
-        if not word.startswith("{")
-    )
+    templates = " ".join(text for pair in SENTENCES.values() for text in pair.values())
     pairs = " ".join(word for pair in TRANSLATION.items() for word in pair)
     tokens = [
         *("<pad>", "<bos>", "<eos>", "<unk>"),
-        *map(str, range(1, LARGEST_NUMBER + 1)),
-        *NAMES,
-        *pairs.split(),
-        *frames.split(),
-        *templates.split(),
+        *(*NUMBERS, *NAMES, *pairs.split(), *frames.split()),
+        *(word for word in templates.split() if not word.startswith("{")),
     ]
     return list(dict.fromkeys(tokens))

@@ -1,4 +1,4 @@
-"""The words of the pocket world in two languages.
+"""The words of the pocket world in two languages, as `languages.yml` and a fixed seed have them.
 
 English words are one token. Target-language content words, numbers included, are two syllables
 out of 24, each a token, so that a word must be read by composing: no syllable means anything
@@ -8,34 +8,30 @@ alone. Person names are shared. The syllables are Swahili ones; the words are in
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal, TypeVar
+
+from layerswap_method.recipe.strict_yaml import read_yaml
 
 Language = Literal["en", "sw"]
-Category = Literal["item", "gain", "loss", "animal", "adjective", "number"]
+T = TypeVar("T")
 
 LARGEST_NUMBER = 20
-NAMES = ("Juma", "Amina", "Tom", "Anna", "Ali", "Maria", "Peter", "Neema")
 SYLLABLES = tuple(consonant + vowel for consonant in "bdgjklmt" for vowel in "aiu")
 
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
-CATEGORIES: MappingProxyType[Category, tuple[str, ...]] = MappingProxyType(
-    {
-        "item": _words("apples books pens eggs oranges cups balls coins stones keys"),
-        "gain": _words("finds buys gets picks earns borrows"),
-        "loss": _words("loses sells eats drops breaks burns"),
-        "animal": _words("dog cat cow goat lion bird"),
-        "adjective": _words("big small white black old young"),
-        "number": tuple(map(str, range(1, LARGEST_NUMBER + 1))),
-    }
+_TABLE: Any = read_yaml(Path(__file__).with_name("languages.yml"))
+NAMES: tuple[str, ...] = tuple(_TABLE["names"])
+NUMBERS = tuple(map(str, range(1, LARGEST_NUMBER + 1)))
+CATEGORIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {**{name: tuple(words) for name, words in _TABLE["words"].items()}, "number": NUMBERS}
 )
-DEGREES = MappingProxyType({"more": "zaidi", "fewer": "pungufu"})
+DEGREES: Mapping[str, str] = MappingProxyType(_TABLE["degrees"])
 """The two words of a comparison; one token in either language."""
+SENTENCES: Mapping[str, Mapping[Language, str]] = MappingProxyType(
+    {form: {"en": en, "sw": sw} for form, (en, sw) in _TABLE["sentences"].items()}
+)
 
 
 def _invent() -> tuple[dict[str, str], frozenset[str]]:
@@ -52,7 +48,7 @@ def _invent() -> tuple[dict[str, str], frozenset[str]]:
 
 
 _CONTENT, RARE = _invent()
-TRANSLATION: MappingProxyType[str, str] = MappingProxyType({**_CONTENT, **DEGREES})
+TRANSLATION: Mapping[str, str] = MappingProxyType({**_CONTENT, **DEGREES})
 """English content word, number or degree -> its target-language word. Names are shared."""
 
 
@@ -73,31 +69,13 @@ class WordSource:
         self.rng = rng
         self._rare = rare
 
-    def word(self, category: Category) -> str:
+    def word(self, category: str) -> str:
         """Return one English key of `category`."""
         return self._draw(CATEGORIES[category])
 
     def number(self, low: int, high: int) -> int:
         """Return a number from `low` to `high`, both included."""
         return int(self._draw(map(str, range(low, high + 1))))
-
-    def _draw(self, words: Iterable[str]) -> str:
-        is_rare = self.rng.random() < self._rare
-        return self.rng.choice([word for word in words if (word in RARE) == is_rare])
-
-    def two_words(self, category: Category) -> tuple[str, str]:
-        """Return two different English keys of `category`."""
-        first = second = self.word(category)
-        while second == first:
-            second = self.word(category)
-        return first, second
-
-    def two_numbers(self, low: int, high: int) -> tuple[int, int]:
-        """Return two different numbers from `low` to `high`."""
-        first = second = self.number(low, high)
-        while second == first:
-            second = self.number(low, high)
-        return first, second
 
     def name(self) -> str:
         """Return one person's name."""
@@ -107,3 +85,15 @@ class WordSource:
         """Return two different names."""
         first, second = self.rng.sample(NAMES, 2)
         return first, second
+
+    def _draw(self, words: Iterable[str]) -> str:
+        is_rare = self.rng.random() < self._rare
+        return self.rng.choice([word for word in words if (word in RARE) == is_rare])
+
+
+def two(draw: Callable[[], T]) -> tuple[T, T]:
+    """Return two different things that `draw` gives."""
+    first = second = draw()
+    while second == first:
+        second = draw()
+    return first, second

@@ -10,16 +10,16 @@ import hashlib
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from ablations.machine.training_bars import TrainingBars
+from ablations.machine.progress import Step, tell
 from ablations.pocket.config import ModelShape, PocketConfig, Pretraining
-from ablations.pocket.corpora import Stream, draw_documents
+from ablations.pocket.corpora import draw_documents
 from ablations.pocket.exercises import Exercise
 from ablations.pocket.tokenizer import BOS_ID, EOS_ID, PAD_ID, build_tokenizer, vocabulary
 
@@ -32,72 +32,55 @@ GRADIENT_NORM = 1.0
 POOL_BATCHES = 24
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Token ids and the weight of each token's loss, both ``[exercises][longest]``.
+class Batch(NamedTuple):
+    """Token ids and the weight of each token's loss, both ``[exercises, longest]``.
 
     Padded on the right, with weight 0.
     """
 
-    ids: list[list[int]]
-    weights: list[list[float]]
+    ids: Tensor
+    weights: Tensor
 
 
-def encode(
-    exercise: Exercise, vocabulary: dict[str, int], prompt_weight: float
-) -> tuple[list[int], list[float]]:
+def encode(exercise: Exercise, prompt_weight: float) -> tuple[list[int], list[float]]:
     """Return ids and weights: ``<bos>`` (0), the prompt, the answer and ``<eos>`` (1 each)."""
+    known = vocabulary()
     prompt, answer = (
-        [vocabulary[token] for token in text.split()] for text in (exercise.prompt, exercise.answer)
+        [known[token] for token in text.split()] for text in (exercise.prompt, exercise.answer)
     )
     weights = [0.0, *[prompt_weight] * len(prompt), *[1.0] * (len(answer) + 1)]
     return [BOS_ID, *prompt, *answer, EOS_ID], weights
 
 
-def draw_batches(
-    stream: Stream,
-    vocabulary: dict[str, int],
-    *,
-    tokens_per_batch: int,
-    seed: int,
-    prompt_weight: float = 0.0,
-) -> Iterator[Batch]:
-    """Yield batches of exercises of like length, about `tokens_per_batch` tokens with padding.
+def base_batches(config: PocketConfig) -> Iterator[Batch]:
+    """Yield the batches that a base is trained on, without end.
 
-    A pool of 24 batches is drawn, sorted by length, cut and shuffled with `seed`.
+    A pool of 24 batches is drawn, sorted by length and cut so that no batch has more tokens than it
+    may have, padding included; then it is shuffled.
     """
-    rng = random.Random(seed)
+    training = config.base
+    stream = draw_documents("base", _derive_seed("base", config.seed), rare=training.rare_words)
+    rng = random.Random(_derive_seed("base", "batches", config.seed))
     while True:
         pool: list[tuple[list[int], list[float]]] = []
         tokens = 0
-        while tokens < tokens_per_batch * POOL_BATCHES:
-            pool.append(encode(next(stream), vocabulary, prompt_weight))
+        while tokens < training.tokens_per_batch * POOL_BATCHES:
+            pool.append(encode(next(stream), training.prompt_weight))
             tokens += len(pool[-1][0])
         pool.sort(key=lambda pair: len(pair[0]))
         groups: list[list[tuple[list[int], list[float]]]] = [[]]
         for pair in pool:
-            if groups[-1] and (len(groups[-1]) + 1) * len(pair[0]) > tokens_per_batch:
+            if groups[-1] and (len(groups[-1]) + 1) * len(pair[0]) > training.tokens_per_batch:
                 groups.append([])
             groups[-1].append(pair)
         rng.shuffle(groups)
         for group in groups:
-            longest = max(len(ids) for ids, _ in group)
+            ids = [torch.tensor(row) for row, _ in group]
+            weights = [torch.tensor(row) for _, row in group]
             yield Batch(
-                [ids + [PAD_ID] * (longest - len(ids)) for ids, _ in group],
-                [weights + [0.0] * (longest - len(weights)) for _, weights in group],
+                pad_sequence(ids, batch_first=True, padding_value=PAD_ID),
+                pad_sequence(weights, batch_first=True),
             )
-
-
-def base_batches(config: PocketConfig) -> Iterator[Batch]:
-    """Return the endless batches that a base is trained on."""
-    stream = draw_documents("base", _derive_seed("base", config.seed), rare=config.base.rare_words)
-    return draw_batches(
-        stream,
-        vocabulary(),
-        tokens_per_batch=config.base.tokens_per_batch,
-        seed=_derive_seed("base", "batches", config.seed),
-        prompt_weight=config.base.prompt_weight,
-    )
 
 
 def _derive_seed(*parts: str | int) -> int:
@@ -177,6 +160,9 @@ def build_model(shape: ModelShape, seed: int) -> LlamaForCausalLM:
 
 def save_checkpoint(model: LlamaForCausalLM, folder: Path) -> None:
     """Write weights, config, generation config and tokenizer to `folder`."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
     model.generation_config.do_sample = False
     model.save_pretrained(folder)
     build_tokenizer(model.config.max_position_embeddings).save_pretrained(folder)
@@ -193,19 +179,9 @@ def rate_factor(step: int, training: Pretraining) -> float:
 
 
 def train(
-    model: LlamaForCausalLM,
-    batches: Iterator[Batch],
-    training: Pretraining,
-    first_steps: int | None = None,
-) -> list[float]:
-    """Train `model` in place and return the loss of every step (nats per learned token).
-
-    Args:
-        model: float32 model; all of it is trained.
-        batches: an endless iterator.
-        training: steps, rates.
-        first_steps: ends after so many of the steps; None does all.
-    """
+    model: LlamaForCausalLM, batches: Iterator[Batch], training: Pretraining
+) -> Iterator[float]:
+    """Train all of a float32 `model` in place; yield each step's loss (nats per learned token)."""
     matrices: list[torch.nn.Parameter] = []
     others: list[torch.nn.Parameter] = []
     for name, parameter in model.named_parameters():
@@ -221,14 +197,13 @@ def train(
     )
     muon = Muon(matrices)
     model.train()
-    bars = TrainingBars({"base": training.steps})
-    losses: list[float] = []
-    for step in range(first_steps or training.steps):
+    for step in range(training.steps):
+        tell(Step("training base", step, training.steps, unit="steps"))
         factor = rate_factor(step, training)
         for group in optimizer.param_groups:
             group["lr"] = training.learning_rate * factor
-        batch = next(batches)
-        ids, weights = torch.tensor(batch.ids), torch.tensor(batch.weights)[:, 1:]
+        ids, weights = next(batches)
+        weights = weights[:, 1:]
         logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
         by_token = torch.nn.functional.cross_entropy(
             logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
@@ -239,8 +214,4 @@ def train(
         optimizer.step()
         muon.step((training.matrix_rate or 0.0) * factor)
         model.zero_grad()
-        losses.append(loss.item())
-        bars.update("base", step + 1, losses[-1])
-    bars.close()
-    model.eval()
-    return losses
+        yield loss.item()

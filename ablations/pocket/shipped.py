@@ -18,19 +18,17 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent / "shipped"
 WEIGHTS = FOLDER / "base.safetensors"
-NOTE = FOLDER / "base.json"
 
 LOSS_INTERVAL = 20
 """Steps over which a recorded loss is averaged."""
 
 
 class Note(Frozen):
-    """What stands beside the shipped weights."""
+    """What ``base.json`` says of the shipped weights."""
 
     key: str
     """Of the stage that trained them: version, shape, training and seed."""
     seed: int
-    """Seed of the base."""
     sha256: str
     """Of `WEIGHTS`."""
     licence: str
@@ -45,18 +43,18 @@ class Note(Frozen):
 
 def read_note() -> Note:
     """Return the note beside the weights."""
-    return Note.model_validate_json(NOTE.read_text(encoding="utf-8"))
+    return Note.model_validate_json((FOLDER / "base.json").read_text(encoding="utf-8"))
 
 
-def find(key: str) -> Note | None:
-    """Return the note if the shipped base is the one of `key`, else None.
+def is_shipped(key: str) -> bool:
+    """Return whether the shipped base is the one of `key`.
 
     Raises:
         InputError: the weights are missing, or are not those that the note names.
     """
     note = read_note()
     if note.key != key:
-        return None
+        return False
     found = hash_file(WEIGHTS) if WEIGHTS.is_file() else "no file"
     if found != note.sha256:
         raise InputError(
@@ -64,7 +62,7 @@ def find(key: str) -> Note | None:
             f"{note.sha256[:12]}..., found {found[:12]}; install layerswap again, or train the "
             "base with --retrain-base"
         )
-    return note
+    return True
 
 
 def load_into(model: LlamaForCausalLM) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ablations.pocket.exercises import all_tokens
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 PAD_ID, BOS_ID, EOS_ID, UNKNOWN_ID = 0, 1, 2, 3
 
 
+@cache
 def vocabulary() -> dict[str, int]:
     """Return token → id; the four special tokens come first."""
     return {token: index for index, token in enumerate(all_tokens())}

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, make_dataclass
-from typing import ClassVar, Literal, get_args
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
-from ablations.pocket.lexicon import LARGEST_NUMBER, Language, WordSource, say
+from ablations.pocket.lexicon import LARGEST_NUMBER, SENTENCES, Language, WordSource, say
 
 Choice = Callable[[], Language]
 """Gives the language of the next slot: code switching."""
 
 
-@dataclass(frozen=True)
 class Sentence:
-    """One fact or question. Slots hold English keys, names and numbers."""
+    """One fact or question."""
 
-    EN: ClassVar[str] = ""
-    SW: ClassVar[str] = ""
+    def __init__(self, form: str, **slots: str | int) -> None:
+        """Take a form of `languages.yml` and its slots: English keys, names and numbers."""
+        self.form = form
+        self.slots = slots
 
     def render(self, language: Language, switch: Choice | None = None) -> str:
         """Return the sentence, its tokens separated by single spaces.
@@ -26,61 +27,14 @@ class Sentence:
             language: of the sentence: its order, its function words and its slots.
             switch: chooses the language of each slot instead.
         """
-        template = self.EN if language == "en" else self.SW
-        return template.format_map(
-            {
-                slot.name: say(getattr(self, slot.name), switch() if switch else language)
-                for slot in fields(self)
-            }
-        )
-
-
-def _form(name: str, slots: str, english: str, swahili: str) -> Callable[..., Sentence]:
-    """Return a kind of sentence: its slots in the order of its arguments, and how it reads."""
-    texts = {"EN": english, "SW": swahili}
-    return make_dataclass(name, slots.split(), bases=(Sentence,), frozen=True, namespace=texts)
-
-
-# In this order, which is that of the tokens.
-Has = _form(
-    "Has", "owner count item", "{owner} has {count} {item} .", "{owner} ana {item} {count} ."
-)
-Change = _form(
-    "Change",
-    "owner verb count item",
-    "{owner} {verb} {count} {item} .",
-    "{owner} {verb} {item} {count} .",
-)
-Compare = _form(
-    "Compare",
-    "owner count item degree other",
-    "{owner} has {count} {item} {degree} than {other} .",
-    "{owner} ana {item} {count} {degree} ya {other} .",
-)
-Description = _form(
-    "Description", "animal adjective", "the {animal} is {adjective} .", "{animal} ni {adjective} ."
-)
-AskNow = _form(
-    "AskNow",
-    "owner item",
-    "how-many {item} does {owner} have now ?",
-    "sasa {owner} ana {item} ngapi ?",
-)
-AskCount = _form(
-    "AskCount", "owner item", "how-many {item} does {owner} have ?", "{owner} ana {item} ngapi ?"
-)
-AskTotal = _form("AskTotal", "item", "how-many {item} together ?", "pamoja {item} ngapi ?")
-AskWhat = _form("AskWhat", "owner", "what does {owner} have ?", "{owner} ana nini ?")
-AskWho = _form("AskWho", "item", "who has {item} ?", "nani ana {item} ?")
-AskOwner = _form("AskOwner", "count item", "who has {count} {item} ?", "nani ana {item} {count} ?")
-AskDegree = _form(
-    "AskDegree", "owner", "now {owner} has more , fewer ?", "sasa {owner} ana zaidi , pungufu ?"
-)
-AskProperty = _form("AskProperty", "animal", "what is the {animal} ?", "{animal} ni nini ?")
+        said = {
+            slot: say(value, switch() if switch else language) for slot, value in self.slots.items()
+        }
+        return SENTENCES[self.form][language].format_map(said)
 
 
 def render_all(
-    sentences: Sequence[Sentence], language: Language, switch: Choice | None = None
+    sentences: Iterable[Sentence], language: Language, switch: Choice | None = None
 ) -> str:
     """Return the sentences as one text, separated by single spaces."""
     return " ".join(sentence.render(language, switch) for sentence in sentences)
@@ -91,50 +45,61 @@ def draw_change(words: WordSource, owner: str, item: str) -> tuple[Sentence, int
     gains = words.rng.random() < 0.5
     count = words.number(1, 9)
     verb = words.word("gain" if gains else "loss")
-    return Change(owner, verb, count, item), count if gains else -count
+    sentence = Sentence("change", owner=owner, verb=verb, count=count, item=item)
+    return sentence, count if gains else -count
 
 
 def draw_statement(words: WordSource) -> Sentence:
     """Return one statement that stands alone."""
     share = words.rng.random()
     if share < 0.35:
-        return Has(words.name(), words.number(1, LARGEST_NUMBER), words.word("item"))
+        owner, count = words.name(), words.number(1, LARGEST_NUMBER)
+        return Sentence("has", owner=owner, count=count, item=words.word("item"))
     if share < 0.70:
         return draw_change(words, words.name(), words.word("item"))[0]
     if share < 0.80:
         owner, other = words.two_names()
         degree = words.rng.choice(("more", "fewer"))
-        return Compare(owner, words.number(1, 9), words.word("item"), degree, other)
-    return Description(words.word("animal"), words.word("adjective"))
+        count, item = words.number(1, 9), words.word("item")
+        return Sentence("compare", owner=owner, count=count, item=item, degree=degree, other=other)
+    animal, adjective = words.word("animal"), words.word("adjective")
+    return Sentence("description", animal=animal, adjective=adjective)
 
 
-@dataclass(frozen=True)
-class Step:
+_OPERATIONS = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.floordiv,
+}
+
+
+class Step(NamedTuple):
     """One equation of a chain of thought: ``left operator right = result``."""
 
     left: int
-    operator: Literal["+", "-"]
+    operator: str
+    """``+``, ``-``, ``*``, or ``/`` without a remainder."""
     right: int
 
     @property
     def result(self) -> int:
         """The value of the equation."""
-        return self.left + self.right if self.operator == "+" else self.left - self.right
+        value: int = _OPERATIONS[self.operator](self.left, self.right)
+        return value
 
-    def render(self) -> str:
-        """Return the equation with its result as tokens, the same in both languages."""
-        return f"{self.left} {self.operator} {self.right} = {self.result} ."
+    def __str__(self) -> str:
+        return f"{self.left} {self.operator} {self.right} = {self.result}"
+
+    @classmethod
+    def change(cls, left: int, amount: int) -> Step:
+        """Return the step that adds `amount`, which may be negative."""
+        return cls(left, "+" if amount > 0 else "-", abs(amount))
 
 
-ProblemKind = Literal["one", "two", "total", "compare"]
-PROBLEM_KINDS: tuple[ProblemKind, ...] = get_args(ProblemKind)
-
-
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """A word problem: its sentences end with the question, its steps with the answer."""
 
-    kind: ProblemKind
     sentences: tuple[Sentence, ...]
     steps: tuple[Step, ...]
 
@@ -151,31 +116,31 @@ class Problem:
             thought: whether the steps stand in the brackets, in digits; else these are empty.
         """
         phrase = "the answer is" if language == "en" else "jibu ni"
-        steps = [step.render() for step in self.steps] if thought else []
+        steps = [f"{step} ." for step in self.steps] if thought else []
         return " ".join(("(", *steps, ")", phrase, say(self.answer, language), "."))
-
-
-def _step(left: int, amount: int) -> Step:
-    return Step(left, "+" if amount > 0 else "-", abs(amount))
 
 
 def _after_changes(words: WordSource, number: int) -> Problem:
     owner, item, start = words.name(), words.word("item"), words.number(2, 12)
-    sentences: list[Sentence] = [Has(owner, start, item)]
+    sentences = [Sentence("has", owner=owner, count=start, item=item)]
     steps: list[Step] = []
     for _ in range(number):
         change, amount = draw_change(words, owner, item)
         sentences.append(change)
-        steps.append(_step(steps[-1].result if steps else start, amount))
-    kind: ProblemKind = "one" if number == 1 else "two"
-    return Problem(kind, (*sentences, AskNow(owner, item)), tuple(steps))
+        steps.append(Step.change(steps[-1].result if steps else start, amount))
+    question = Sentence("ask_now", owner=owner, item=item)
+    return Problem((*sentences, question), tuple(steps))
 
 
 def _total(words: WordSource) -> Problem:
     (first, second), item = words.two_names(), words.word("item")
     one, other = words.number(2, 12), words.number(1, 9)
-    sentences = (Has(first, one, item), Has(second, other, item), AskTotal(item))
-    return Problem("total", sentences, (_step(one, other),))
+    sentences = (
+        Sentence("has", owner=first, count=one, item=item),
+        Sentence("has", owner=second, count=other, item=item),
+        Sentence("ask_total", item=item),
+    )
+    return Problem(sentences, (Step(one, "+", other),))
 
 
 def _comparison(words: WordSource) -> Problem:
@@ -183,22 +148,23 @@ def _comparison(words: WordSource) -> Problem:
     start, count = words.number(2, 12), words.number(1, 9)
     degree = words.rng.choice(("more", "fewer"))
     sentences = (
-        Has(first, start, item),
-        Compare(second, count, item, degree, first),
-        AskCount(second, item),
+        Sentence("has", owner=first, count=start, item=item),
+        Sentence("compare", owner=second, count=count, item=item, degree=degree, other=first),
+        Sentence("ask_count", owner=second, item=item),
     )
-    return Problem("compare", sentences, (_step(start, count if degree == "more" else -count),))
+    return Problem(sentences, (Step.change(start, count if degree == "more" else -count),))
 
 
-_MAKERS: Mapping[ProblemKind, Callable[[WordSource], Problem]] = {
+PROBLEMS: Mapping[str, Callable[[WordSource], Problem]] = {
     "one": lambda words: _after_changes(words, 1),
     "two": lambda words: _after_changes(words, 2),
     "total": _total,
     "compare": _comparison,
 }
+"""Kind of word problem -> what draws one."""
 
 
-def draw_problem(words: WordSource, shares: Mapping[ProblemKind, float]) -> Problem:
+def draw_problem(words: WordSource, shares: Mapping[str, float]) -> Problem:
     """Return a problem all of whose results lie between 1 and 20 (rejection sampling).
 
     Args:
@@ -207,7 +173,7 @@ def draw_problem(words: WordSource, shares: Mapping[ProblemKind, float]) -> Prob
     """
     while True:
         kind = words.rng.choices(list(shares), list(shares.values()))[0]
-        problem = _MAKERS[kind](words)
+        problem = PROBLEMS[kind](words)
         if all(1 <= step.result <= LARGEST_NUMBER for step in problem.steps):
             return problem
 

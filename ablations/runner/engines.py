@@ -299,10 +299,11 @@ class StudyEngine:
         """Start a fresh model with an adapter that changes none of its weights."""
         from ablations.engines.backends import resolve_backend
         from ablations.engines.lm_eval_backend import loaded, run_tasks
-        from ablations.train.model import is_ours, with_adapter
+        from ablations.train.fusion import is_fusion
+        from ablations.train.model import with_adapter
 
         started, backend = time.monotonic(), resolve_backend(self._setup.backend, beside=adapter)
-        by_peft = None if is_ours(adapter) else adapter
+        by_peft = None if is_fusion(adapter) else adapter  # peft cannot load a fusion
         engine = held.enter_context(loaded(folder, backend, self._setup.options, seed, by_peft))
         if by_peft is None:
             with_adapter(engine.model, adapter)

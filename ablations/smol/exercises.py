@@ -10,12 +10,10 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from ablations.smol.languages import Sentence, language_name, table
 from ablations.smol.problems import Draw, draw_problem
-
-Split = Literal["train", "test"]
 
 
 class Exercise(NamedTuple):
@@ -41,19 +39,8 @@ def math(rng: random.Random, language: str) -> Exercise:
     """Return a word problem, solved step by step; its last words are the answer."""
     problem = draw_problem(rng)
     words, text = table()[language], _join(problem.sentences, language)
-    steps = " ".join(map(str, problem.steps))
-    solution = f"{steps} {words['phrase']} {problem.answer}."
+    solution = f"{problem.thought} {words['phrase']} {problem.answer}."
     return Exercise(_ask(text, language), solution, str(problem.answer), problem.key)
-
-
-def translation_from_english(rng: random.Random, language: str) -> Exercise:
-    """Return sentences to be translated from English into `language`."""
-    return _translation(rng, "en", language)
-
-
-def translation_into_english(rng: random.Random, language: str) -> Exercise:
-    """Return sentences to be translated from `language` into English."""
-    return _translation(rng, language, "en")
 
 
 def comprehension(rng: random.Random, language: str) -> Exercise:
@@ -75,12 +62,12 @@ def plain_text(rng: random.Random, language: str) -> Exercise:
     return Exercise("", said, said, _key(text))
 
 
-def split_of(key: str) -> Split:
+def split_of(key: str) -> str:
     """Return the split of a content: a quarter of all is for tests."""
     return "test" if hashlib.sha256(key.encode()).digest()[0] < 64 else "train"
 
 
-def draw_rows(make: Make, language: str, split: Split, number: int, seed: str) -> list[Exercise]:
+def draw_rows(make: Make, language: str, split: str, number: int, seed: str) -> list[Exercise]:
     """Return `number` exercises of one split with different prompts.
 
     Args:
@@ -206,8 +193,8 @@ _QUESTIONS = (_who_has, _what, _how_many, _at_first, _degree, _who)
 
 FAMILIES: dict[str, Make] = {
     "math": math,
-    "translate": translation_from_english,
-    "translate_back": translation_into_english,
+    "translate": lambda rng, language: _translation(rng, "en", language),
+    "translate_back": lambda rng, language: _translation(rng, language, "en"),
     "comprehension": comprehension,
     "text": plain_text,
 }

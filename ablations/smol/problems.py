@@ -4,37 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
+from ablations.pocket.world import Step
 from ablations.smol.languages import Sentence, table
 
 
-@dataclass(frozen=True)
-class Step:
-    """One calculation: ``left operator right = result``."""
-
-    left: int
-    operator: str
-    right: int
-
-    @property
-    def result(self) -> int:
-        """The value; divisions have no remainder."""
-        match self.operator:
-            case "+":
-                return self.left + self.right
-            case "-":
-                return self.left - self.right
-            case "*":
-                return self.left * self.right
-        return self.left // self.right
-
-    def __str__(self) -> str:
-        return f"{self.left} {self.operator} {self.right} = {self.result}."
-
-
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """A word problem: the last sentence asks, the last step answers."""
 
     kind: str
@@ -47,10 +23,14 @@ class Problem:
         return self.steps[-1].result
 
     @property
+    def thought(self) -> str:
+        """The steps as text, the same in every language."""
+        return " ".join(f"{step}." for step in self.steps)
+
+    @property
     def key(self) -> str:
         """What the problem is about, without names: kind, thing and numbers."""
-        thing = self.sentences[-1].slots["o"]
-        return f"{self.kind}/{thing}/{' '.join(map(str, self.steps))}"
+        return f"{self.kind}/{self.sentences[-1].slots['o']}/{self.thought}"
 
 
 class Draw:
@@ -78,7 +58,7 @@ class Draw:
         is_gain = owned < 4 or self.rng.random() < 0.5
         count = self.rng.randint(2, 15 if is_gain else min(15, owned - 1))
         sentence = self.sentence("gain" if is_gain else "loss", **slots, b=count)
-        return sentence, Step(owned, "+" if is_gain else "-", count)
+        return sentence, Step.change(owned, count if is_gain else -count)
 
 
 def _changes(draw: Draw, number: int) -> Problem:
@@ -99,7 +79,7 @@ def _comparison(draw: Draw) -> Problem:
     slots = draw.who_and_what()
     compare = Sentence("compare", 0 if is_more else 1, {**slots, "b": count})
     sentences = (draw.sentence("start", **slots, a=start), compare)
-    step = Step(start, "+" if is_more else "-", count)
+    step = Step.change(start, count if is_more else -count)
     return Problem("comparison", (*sentences, draw.sentence("ask_other", **slots)), (step,))
 
 

@@ -1,10 +1,15 @@
-"""How far experts are from their base: norms of their changes, drift of their hidden states."""
+"""How far experts are from their base: norms of their changes, drift of their hidden states.
+
+The drift is 1 - cosine, per token and layer, averaged over tokens. Not CKA: linear CKA does not
+change when one model's states are rotated, and a swap puts layers of one expert on top of those of
+another without a rotation between them. What counts is whether the states stay where they were.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +19,18 @@ from ablations.delta.analysis import label_all
 from ablations.delta.profile import norms_by_layer, read_changes, relative_norm
 from ablations.machine.fingerprint import fingerprint_checkpoint
 from ablations.machine.json_lines import read_lines
+from ablations.machine.progress import Step, counted, tell
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
 from ablations.models.find import Expert, find_model
-from ablations.train.drift import drift, hidden_states
-from ablations.train.folder import RECORD, read_record
+from ablations.train.folder import read_record
+from ablations.train.model import load_base, load_tokenizer, with_adapter
+from layerswap_method.checkpoint.lora import read_adapter_config
 from layerswap_method.deltas.pair import open_pair
 from layerswap_method.errors import InputError, describe_error
 from layerswap_method.frozen import Frozen
+
+TOKENS = 128
+"""Of each text, from its beginning: the base's states of all texts are kept in memory."""
 
 
 class Divergence(Frozen):
@@ -30,10 +40,7 @@ class Divergence(Frozen):
     """Of this format."""
 
     expert: str
-    """Its name."""
-
     base: str
-    """As it was given."""
 
     relative_norm: float | None
     """||expert - base|| / ||base||, all weights as one vector; None for a prefix or DoRA, which
@@ -47,7 +54,7 @@ class Divergence(Frozen):
     layer. Empty without texts."""
 
     texts: int
-    """Texts that the drift was measured on, up to 128 tokens of each."""
+    """Number of texts that the drift was measured on, up to 128 tokens of each."""
 
     @property
     def drift(self) -> float | None:
@@ -89,31 +96,86 @@ def measure(experts: Sequence[Expert], base: Expert, texts: Sequence[str]) -> li
     for expert in experts:
         _check_base(expert, base)
     states = list(hidden_states(base.folder, None, texts)) if texts else []
-    return [_measure_one(expert, base, texts, states) for expert in experts]
+    results = []
+    for expert in experts:
+        moved: tuple[float, ...] = ()
+        if texts:
+            theirs = hidden_states(expert.folder, expert.adapter, texts, base.folder)
+            moved = drift(states, theirs)
+        norm: float | None = None
+        by_layer: tuple[float | None, ...] = ()
+        if _changes_weights(expert.adapter):
+            pair = open_pair(expert, base)
+            changes = read_changes(pair, pair.names)
+            norm, by_layer = relative_norm(changes), norms_by_layer(changes, pair.num_layers or 0)
+        results.append(
+            Divergence(
+                expert=expert.name,
+                base=base.name,
+                relative_norm=norm,
+                layer_relative_norm=by_layer,
+                layer_drift=moved,
+                texts=len(texts),
+            )
+        )
+    return results
 
 
-def _measure_one(
-    expert: Expert, base: Expert, texts: Sequence[str], base_states: Sequence[Any]
-) -> Divergence:
-    moved: tuple[float, ...] = ()
-    if texts:
-        states = hidden_states(expert.folder, expert.adapter, texts, base.folder)
-        moved = drift(base_states, list(states))
-    norm: float | None = None
-    by_layer: tuple[float | None, ...] = ()
-    if _changes_weights(expert):
-        pair = open_pair(expert, base)
-        changes = read_changes(pair, pair.names)
-        norm = relative_norm(changes)
-        by_layer = norms_by_layer(changes, pair.num_layers or 0)
-    return Divergence(
-        expert=expert.name,
-        base=base.name,
-        relative_norm=norm,
-        layer_relative_norm=by_layer,
-        layer_drift=moved,
-        texts=len(texts),
-    )
+def hidden_states(
+    folder: Path, adapter: Path | None, texts: Sequence[str], words: Path | None = None
+) -> Iterator[Any]:
+    """Yield the hidden states of each text, [layers + 1, tokens, hidden], float32 on the CPU.
+
+    The first are the embeddings, the last those after the final norm. Computed in float32: a light
+    fine-tune moves them by less than the rounding of 16-bit formats.
+
+    Args:
+        folder: the checkpoint.
+        adapter: a peft adapter on top of it.
+        texts: at least one, none of them empty.
+        words: folder of the tokenizer, for an expert its base's: states are compared token by
+            token. None takes the checkpoint's own.
+
+    Raises:
+        InputError: for a model that cannot be loaded.
+    """
+    import torch
+
+    name = (adapter or folder).name
+    tell(Step(f"loading {name}"))
+    tokenizer = load_tokenizer(words or folder)
+    model = load_base(folder)
+    if adapter is not None:
+        model = with_adapter(model, adapter)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = model.to(device).eval()
+    for text in counted(f"reading texts with {name}", texts, "texts"):
+        # A rendered chat begins with the token that the tokenizer would put in front by itself.
+        is_bare = not text.startswith(tokenizer.bos_token or "\0")
+        ids = tokenizer(text, add_special_tokens=is_bare)["input_ids"][:TOKENS]
+        with torch.no_grad():
+            # peft hands the prefix to the model as a cache, which it must be allowed to have.
+            output = model(input_ids=torch.tensor([ids], device=device), output_hidden_states=True)
+        yield torch.stack([state[0].float().cpu() for state in output.hidden_states])
+
+
+def drift(base: Iterable[Any], expert: Iterable[Any]) -> tuple[float, ...]:
+    """Return the mean of 1 - cosine over all tokens, for the embeddings and after each layer.
+
+    Args:
+        base: [layers + 1, tokens, hidden] of each text.
+        expert: the same texts, the same shapes.
+
+    Returns:
+        [layers + 1] values in [0, 2]; 0 where nothing moved.
+    """
+    import torch
+
+    parts = [
+        1 - torch.nn.functional.cosine_similarity(mine.double(), theirs.double(), dim=-1)
+        for mine, theirs in zip(base, expert, strict=True)
+    ]
+    return tuple(torch.cat(parts, dim=-1).clamp(min=0).mean(dim=-1).tolist())
 
 
 def divergence(
@@ -135,17 +197,14 @@ def divergence(
     parent = find_model(base)
     models = [find_model(e, name=label) for e, label in zip(experts, labels, strict=True)]
     results = measure(models, parent, [] if texts is None else read_texts(texts))
-    for result in results:
+    entries: dict[str, Any] = {"base": parent.source}
+    for model, result in zip(models, results, strict=True):
         yield from result.tell()
-    entries = {
-        model.name: {"path": model.source, "facts": result.facts()}
-        for model, result in zip(models, results, strict=True)
-    }
+        entries[model.name] = {"path": model.source, "facts": result.facts()}
     content = {"experts": [result.model_dump(mode="json") for result in results]}
-    document: dict[str, Any] = {"experts": {"base": parent.source, **entries}}
     with told_if_unwritable(out):
         write_text(out / "divergence.json", json.dumps(content, indent=1) + "\n")
-        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+        text = yaml.safe_dump({"experts": entries}, sort_keys=False, allow_unicode=True)
         write_text(out / "experts.yml", text)
     yield str(out / "divergence.json")
     yield f"{out / 'experts.yml'}  (layerswap run STUDY --experts {out / 'experts.yml'})"
@@ -178,23 +237,17 @@ def _check_base(expert: Expert, base: Expert) -> None:
     Raises:
         InputError: where it was not.
     """
-    record = None if expert.adapter is None else expert.adapter / RECORD
-    if record is None or not record.is_file():
+    if expert.adapter is None:
         return
-    stated = read_record(record.parent).get("identity", {}).get("base_weights")
+    stated = read_record(expert.adapter).get("identity", {}).get("base_weights")
     for folder in {expert.folder, base.folder}:
         if stated is not None and stated != fingerprint_checkpoint(folder):
             raise InputError(f"{expert.adapter}: was trained on another base than {folder}")
 
 
-def _changes_weights(expert: Expert) -> bool:
+def _changes_weights(adapter: Path | None) -> bool:
     """Return whether an expert's change is one of whole weights that can be read."""
-    if expert.adapter is None:
+    if adapter is None:
         return True
-    try:
-        config = json.loads((expert.adapter / "adapter_config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{expert.adapter}: its adapter_config.json cannot be read: {describe_error(error)}"
-        ) from error
+    config = read_adapter_config(adapter)
     return config.get("peft_type") == "LORA" and not config.get("use_dora")

@@ -7,16 +7,15 @@ OUT/                    the expert, when training.json says that it is finished
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ablations.machine.whole_files import check_place, write_text
-from layerswap_method.errors import InputError, LayerSwapError, first_line
+from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
+from layerswap_method.errors import InputError, first_line
 
 RECORD = "training.json"
 CHECKPOINTS = "checkpoints"
@@ -43,17 +42,30 @@ def open_record(root: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
         InputError: where the folder holds something else, or a run of other settings.
     """
     check_place(root / RECORD)
-    record = read_record(root)
-    if not record:
+    mine = json.loads(json.dumps(identity))  # what was written has no tuples
+    if not (record := read_record(root)):
         if root.is_dir() and any(not path.name.startswith(".") for path in root.iterdir()):
             raise InputError(
                 f"{root} exists and is no training folder (it has no {RECORD}); choose another "
                 "--out or move it away"
             )
-        record = {"schema_version": SCHEMA_VERSION, "identity": dict(identity)}
+        record = {"schema_version": SCHEMA_VERSION, "identity": mine}
         write_record(root, record)
-    _check_same(root, record.get("identity", {}), identity)
+    stored = record.get("identity", {})
+    InputError.raise_any(
+        f"{root} holds a run of other settings; choose another --out",
+        [
+            f"{name} is {_show(stored.get(name))} there and {_show(mine.get(name))} here"
+            for name in dict.fromkeys((*stored, *mine))
+            if stored.get(name) != mine.get(name)
+        ],
+    )
     return record
+
+
+def _show(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def read_record(root: Path) -> dict[str, Any]:
@@ -80,7 +92,7 @@ def write_record(root: Path, record: Mapping[str, Any]) -> None:
     Raises:
         LayerSwapError: where that fails.
     """
-    with one_message_if_full(root):
+    with told_if_unwritable(root):
         write_text(root / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -103,12 +115,12 @@ def whole_checkpoints(root: Path) -> list[Path]:
     return sorted(filter(read_state, (root / CHECKPOINTS).glob("checkpoint-*")), key=step_of)
 
 
-def remove_partial_checkpoints(root: Path) -> list[Path]:
-    """Remove the checkpoints that were not written to the end; return which."""
+def remove_partial_checkpoints(root: Path) -> bool:
+    """Remove the checkpoints that were not written to the end; return whether there were any."""
     partial = [path for path in (root / CHECKPOINTS).glob("checkpoint-*") if not read_state(path)]
     for path in partial:
         shutil.rmtree(path)
-    return partial
+    return bool(partial)
 
 
 def strip_checkpoints(root: Path, *, keep_newest: bool) -> None:
@@ -126,52 +138,3 @@ def strip_checkpoints(root: Path, *, keep_newest: bool) -> None:
             file.unlink(missing_ok=True)
         # The Trainer goes by the times of the folders where it counts checkpoints.
         os.utime(checkpoint, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-@contextlib.contextmanager
-def one_message_if_full(path: Path, advice: str = "") -> Iterator[None]:
-    """Turn an error of writing, such as a full disk, into one message about `path`.
-
-    Raises:
-        LayerSwapError: in its place.
-    """
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or first_line(error)
-        raise LayerSwapError(f"{path}: cannot be written: {reason}{advice}") from error
-
-
-def publish(fresh: Path, out: Path, last: str) -> None:
-    """Move the files in `fresh` to `out`, the one that makes it a model (`last`) at the end."""
-    for file in sorted(fresh.iterdir(), key=lambda path: path.name == last):
-        file.replace(out / file.name)
-    fresh.rmdir()
-
-
-def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file a second name; copy it where the file system has no links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
-
-
-def _check_same(root: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    mine = json.loads(json.dumps(here))  # what was written has no tuples
-    differing = [
-        f"{name} is {_shorten(there.get(name))} there and {_shorten(mine.get(name))} here"
-        for name in dict.fromkeys((*there, *mine))
-        if there.get(name) != mine.get(name)
-    ]
-    if differing:
-        raise InputError.from_problems(
-            f"{root} holds a run of other settings; choose another --out", differing
-        )
-
-
-def _shorten(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

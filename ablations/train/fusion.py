@@ -74,50 +74,44 @@ class FusionLayer(nn.Module):
         mixed: torch.Tensor = self.value((shares[..., None] * added).sum(0))
         return mixed
 
-    def distance(self) -> torch.Tensor:
-        """Return the squared distance of V from the identity."""
-        weight = self.value.weight
-        return (weight - torch.eye(len(weight), device=weight.device)).square().sum()
-
 
 class Fusion(nn.Module):
     """The fusion of one model: Q, K, V per layer, and the experts' frozen matrices as buffers."""
 
-    def __init__(self, experts: Sequence[str], layers: int, width: int) -> None:
+    def __init__(
+        self,
+        experts: Sequence[str],
+        layers: int,
+        width: int,
+        matrices: Mapping[str, torch.Tensor],
+    ) -> None:
         """Take the initial values; `attach` brings it into a model.
 
         Args:
             experts: names, in the order of the sum.
             layers: decoder layers.
             width: values of a hidden state.
+            matrices: ``lora_down.MODULE`` [experts, rank, inputs] and ``lora_up.MODULE``
+                [experts, outputs, rank], with the scaling in it, of every module that is changed.
         """
         super().__init__()
         self.experts = tuple(experts)
-        self.layers = nn.ModuleList(FusionLayer(width) for _ in range(layers))
         self.width = width
-        self.modules_changed: list[str] = []
-        """Names of the modules of the model that the experts change."""
-
-    def add_matrices(self, module: str, down: torch.Tensor, up: torch.Tensor) -> None:
-        """Add the experts' changes of a module of the model.
-
-        Args:
-            module: its name.
-            down: [experts, rank, inputs].
-            up: [experts, outputs, rank], with the scaling in it.
-        """
-        self.modules_changed.append(module)
-        self.register_buffer(_buffer(_DOWN + module), down)
-        self.register_buffer(_buffer(_UP + module), up)
+        self.layers = nn.ModuleList(FusionLayer(width) for _ in range(layers))
+        self.modules_changed = [
+            name.removeprefix(_DOWN) for name in matrices if name.startswith(_DOWN)
+        ]
+        for name, matrix in matrices.items():
+            self.register_buffer(_key(name), matrix)
 
     def matrices(self, module: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what `add_matrices` was given for a module."""
-        down, up = (self.get_buffer(_buffer(side + module)) for side in (_DOWN, _UP))
-        return down, up
+        """Return the matrices (down, up) of a module that the experts change."""
+        return self.get_buffer(_key(_DOWN + module)), self.get_buffer(_key(_UP + module))
 
     def penalty(self) -> torch.Tensor:
         """Return the squared distance of all V from the identity."""
-        return torch.stack([layer.distance() for layer in self._layers()]).sum()
+        weights = torch.stack([layer.value.weight for layer in self._layers()])
+        return (weights - torch.eye(self.width, device=weights.device)).square().sum()
 
     def write(self, folder: Path, base: str) -> None:
         """Write it as ``adapter_model.safetensors`` and a config; `base` names the model."""
@@ -130,10 +124,12 @@ class Fusion(nn.Module):
             "layers": len(self.layers),
             "width": self.width,
         }
-        tensors = {_stored_name(n): t.detach().cpu() for n, t in self.state_dict().items()}
         folder.mkdir(parents=True, exist_ok=True)
-        contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        save_file(contiguous, folder / ADAPTER_WEIGHTS, {"format": "pt"})
+        tensors = {
+            name.replace("/", "."): tensor.detach().cpu().contiguous()
+            for name, tensor in self.state_dict().items()
+        }
+        save_file(tensors, folder / ADAPTER_WEIGHTS, {"format": "pt"})
         text = json.dumps(config, indent=2) + "\n"
         (folder / ADAPTER_CONFIG).write_text(text, encoding="utf-8")
 
@@ -144,7 +140,7 @@ class Fusion(nn.Module):
             InputError: where they are damaged, or of other sizes.
         """
         try:
-            self.load_state_dict(_read(folder))
+            self.load_state_dict({_key(name): tensor for name, tensor in _read(folder).items()})
         except RuntimeError as error:
             raise InputError(f"{folder}: is no whole fusion: {error}") from error
 
@@ -238,12 +234,14 @@ def build(model: Any, base: Path, experts: Mapping[str, Path], seed: int = 0) ->
                 "adapter_fusion fuses layers only: train the expert without it"
             )
     width = model.config.get_text_config().hidden_size
+    matrices: dict[str, torch.Tensor] = {}
+    for tensor in dict.fromkeys(itertools.chain(*changes.values())):
+        module = tensor.removesuffix(".weight")
+        pair = _stacked([changed.get(tensor) for changed in changes.values()])
+        matrices |= dict(zip((_DOWN + module, _UP + module), pair, strict=True))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        fusion = Fusion(tuple(experts), checkpoint.depth(), width)
-    for tensor in dict.fromkeys(itertools.chain(*changes.values())):
-        down, up = _stacked([changed.get(tensor) for changed in changes.values()])
-        fusion.add_matrices(tensor.removesuffix(".weight"), down, up)
+        fusion = Fusion(tuple(experts), checkpoint.depth(), width, matrices)
     fusion.attach(model)
     return fusion
 
@@ -264,12 +262,9 @@ def load(model: Any, folder: Path) -> Fusion:
     config = read_adapter_config(folder)
     if config.get("peft_type") != KIND:
         raise InputError(f"{folder}: is no fusion (peft_type is {config.get('peft_type')!r})")
-    stored = _read(folder)
+    matrices = {name: matrix for name, matrix in _read(folder).items() if _key(name) != name}
     try:
-        fusion = Fusion(config["experts"], config["layers"], config["width"])
-        for name in filter(lambda name: name.startswith(_buffer(_DOWN)), stored):
-            module = name.removeprefix(_buffer(_DOWN))
-            fusion.add_matrices(_stored_name(module), stored[name], stored[_buffer(_UP) + module])
+        fusion = Fusion(config["experts"], config["layers"], config["width"], matrices)
     except (KeyError, TypeError) as error:
         raise InputError(f"{folder}: is no whole fusion: {error}") from error
     fusion.load(folder)
@@ -277,19 +272,13 @@ def load(model: Any, folder: Path) -> Fusion:
     return fusion
 
 
-def _buffer(name: str) -> str:
-    """Return the name of a buffer, which has no dots, for a name in a file."""
-    return name.replace(".", "/")
-
-
-def _stored_name(name: str) -> str:
-    return name.replace("/", ".")
+def _key(name: str) -> str:
+    """Return the name in `Fusion.state_dict` of a tensor of a file: a buffer's has no dots."""
+    return name.replace(".", "/") if name.startswith((_DOWN, _UP)) else name
 
 
 def _read(folder: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors in `folder` by their names in `Fusion.state_dict`."""
-    stored = {name: read_tensor(place) for name, place in read_adapter_tensors(folder).items()}
-    return {_buffer(n) if n.startswith((_DOWN, _UP)) else n: t for n, t in stored.items()}
+    return {name: read_tensor(place) for name, place in read_adapter_tensors(folder).items()}
 
 
 def _stacked(changes: Sequence[LowRankChange | None]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -298,19 +287,21 @@ def _stacked(changes: Sequence[LowRankChange | None]) -> tuple[torch.Tensor, tor
     Lower ranks are filled with zeros, and so is an expert without a change. float32, or float64
     where an expert has that.
     """
-    pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-    for number, change in enumerate(changes):
-        if change is not None:
-            down, up = (read_tensor(factor) for factor in (change.down, change.up))
-            up = up.to(torch.promote_types(up.dtype, torch.float32)) * change.scaling
-            pairs[number] = down.to(up.dtype), up
-    rank = max(len(down) for down, _ in pairs.values())
-    first_down, first_up = max(pairs.values(), key=lambda pair: pair[1].dtype.itemsize)
-    downs = first_down.new_zeros(len(changes), rank, first_down.shape[1])
-    ups = first_up.new_zeros(len(changes), len(first_up), rank)
-    for number, (down, up) in pairs.items():
+    pairs = {
+        number: (read_tensor(change.down), read_tensor(change.up), change.scaling)
+        for number, change in enumerate(changes)
+        if change is not None
+    }
+    dtype = torch.float32
+    for pair in pairs.values():
+        dtype = torch.promote_types(pair[1].dtype, dtype)
+    rank = max(len(down) for down, _, _ in pairs.values())
+    first_down, first_up, _ = next(iter(pairs.values()))
+    downs = torch.zeros(len(changes), rank, first_down.shape[1], dtype=dtype)
+    ups = torch.zeros(len(changes), len(first_up), rank, dtype=dtype)
+    for number, (down, up, scaling) in pairs.items():
         downs[number, : len(down)] = down
-        ups[number, :, : len(down)] = up
+        ups[number, :, : len(down)] = up.to(torch.promote_types(up.dtype, torch.float32)) * scaling
     return downs, ups
 
 

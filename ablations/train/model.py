@@ -15,7 +15,6 @@ from ablations.train.config import (
     Disjoint,
     FrozenLayers,
     Full,
-    Lora,
     Prefix,
     TrainConfig,
 )
@@ -171,23 +170,6 @@ def with_adapter(model: Any, adapter: Path) -> Any:
             f"{adapter}: does not fit {model.name_or_path}; it was trained on another base, or is "
             f"damaged: {describe_error(error)}"
         ) from error
-
-
-def is_ours(adapter: Path) -> bool:
-    """Return whether an adapter is a fusion, which peft cannot load from its folder."""
-    from ablations.train import fusion
-
-    return fusion.is_fusion(adapter)
-
-
-def merge_adapter(base: Path, adapter: Path) -> Any:
-    """Return the base in float32 with the change of a LoRA adapter in its weights."""
-    return with_adapter(load_base(base), adapter).merge_and_unload()
-
-
-def is_merged(config: TrainConfig) -> bool:
-    """Return whether the expert is a whole checkpoint though its regime trains an adapter."""
-    return isinstance(config.regime, Lora) and config.regime.merge
 
 
 def _find_adapters(regime: AdapterFusion, base: Path) -> dict[str, Path]:

@@ -6,11 +6,10 @@ import json
 import logging
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ablations.machine.json_lines import read_lines
 from ablations.train.config import Source, TrainConfig
@@ -29,8 +28,7 @@ _RARE_WORDS = 0.6
 """Share of rare words in the pocket's target language, as in the pocket's own language expert."""
 
 
-@dataclass(frozen=True)
-class Mix:
+class Mix(NamedTuple):
     """The rows of a run."""
 
     train: list[Row]
@@ -54,18 +52,17 @@ def mix_rows(config: TrainConfig) -> Mix:
             field), or a source with too few rows.
     """
     weights = [source.weight for source in config.data]
-    shares = split_by_weight(config.samples, weights)
-    shares_held_out = split_by_weight(config.held_out, weights)
-    train: list[Row] = []
-    held_out: list[Row] = []
-    counts: dict[str, int] = {}
+    samples = split_by_weight(config.samples, weights)
+    held_out = split_by_weight(config.held_out, weights)
+    mix = Mix([], [], {})
     for number, source in enumerate(config.data):
-        rows = _draw(source, f"{config.seed}/{number}", shares_held_out[number], shares[number])
-        held_out += islice(rows, shares_held_out[number])
-        train += islice(rows, shares[number])
-        counts[source.name] = counts.get(source.name, 0) + shares[number]
-    random.Random(f"{config.seed}/order").shuffle(train)
-    return Mix(train, held_out, counts)
+        draw = _draw_pocket if source.pocket is not None else _draw
+        parts = draw(source, f"{config.seed}/{number}", held_out[number], samples[number])
+        for rows, part in zip((mix.held_out, mix.train), parts, strict=True):
+            rows += part
+        mix.counts[source.name] = mix.counts.get(source.name, 0) + samples[number]
+    random.Random(f"{config.seed}/order").shuffle(mix.train)
+    return mix
 
 
 def split_by_weight(total: int, weights: Sequence[float]) -> list[int]:
@@ -82,43 +79,40 @@ def split_by_weight(total: int, weights: Sequence[float]) -> list[int]:
     return parts
 
 
-def _draw(source: Source, seed: str, held_out: int, samples: int) -> Iterator[Row]:
-    """Return rows without end: first those held out, which never come again."""
-    if source.pocket is not None:
-        return _draw_pocket(source.pocket, seed)
+def _draw(source: Source, seed: str, held_out: int, samples: int) -> tuple[list[Row], list[Row]]:
+    """Return the rows that are held out, and those that are trained on."""
     rows, places = _read(source)
     usable = _usable_rows(source, rows, places)
-    if samples and len(usable) <= held_out:
+    rest = len(usable) - held_out
+    if samples and rest <= 0:
         raise InputError(
             f"{source.name}: has {len(usable)} usable rows, and {held_out} of them would be held "
             "out; set held_out lower"
         )
-    if samples > len(usable) - held_out:
+    if samples > rest:
         logger.warning(
             "%s: %d rows for %d samples: each is seen %.1f times",
-            *(source.name, len(usable) - held_out, samples, samples / (len(usable) - held_out)),
+            *(source.name, rest, samples, samples / rest),
         )
-    return _shuffle(source, rows, usable, seed, held_out)
-
-
-def _shuffle(
-    source: Source, rows: Sequence[Any], usable: Sequence[int], seed: str, held_out: int
-) -> Iterator[Row]:
     rng = random.Random(seed)
     order = rng.sample(usable, len(usable))
-    yield from (_conversation(source, rows[number]) for number in order[:held_out])
-    order = order[held_out:]
-    while order:
-        yield from (_conversation(source, rows[number]) for number in order)
+    chosen, order = order[:held_out], order[held_out:]
+    while len(chosen) < held_out + samples:
+        chosen += order
         rng.shuffle(order)
+    drawn = [_conversation(source, rows[number]) for number in chosen[: held_out + samples]]
+    return drawn[:held_out], drawn[held_out:]
 
 
-def _draw_pocket(stream: str, seed: str) -> Iterator[Row]:
+def _draw_pocket(
+    source: Source, seed: str, held_out: int, samples: int
+) -> tuple[list[Row], list[Row]]:
     from ablations.pocket.corpora import draw_documents
 
     number = random.Random(seed).getrandbits(32)
-    for exercise in draw_documents(stream, number, rare=_RARE_WORDS):
-        yield _pair(exercise.prompt, exercise.answer)
+    documents = draw_documents(str(source.pocket), number, rare=_RARE_WORDS)
+    rows = (_pair(document.prompt, document.answer) for document in documents)
+    return list(islice(rows, held_out)), list(islice(rows, samples))
 
 
 def _read(source: Source) -> tuple[Sequence[Any], Sequence[str]]:
@@ -144,20 +138,13 @@ def _load_dataset(source: Source) -> Any:
     from datasets.exceptions import DatasetsError
 
     try:
-        data = load_dataset(source.hub, source.subset, split=source.split, revision=source.revision)
+        return load_dataset(source.hub, source.subset, split=source.split, revision=source.revision)
     # Gated, private, renamed, no such subset, a script, no network: all are one of these.
     except (OSError, ValueError, RuntimeError, DatasetsError) as error:
         raise InputError(
             f"{source.name}: cannot be loaded: {describe_error(error)}. If it needs a script or "
             "access, write its rows to a file of JSON lines and give its path"
         ) from error
-    if source.messages is not None:
-        fields = [source.messages]
-    else:
-        fields = _FIELD.findall(source.prompt) + _FIELD.findall(source.answer)
-    whole = {field.partition(".")[0] for field in (*fields, *source.where)}
-    is_whole = whole <= set(data.column_names)  # else a message names the fields that there are
-    return data.select_columns(sorted(whole)) if whole and is_whole else data
 
 
 def _usable_rows(source: Source, rows: Sequence[Any], places: Sequence[str]) -> list[int]:
@@ -210,7 +197,14 @@ def _pair(prompt: str, answer: str) -> Row:
 
 
 def _fill(template: str, row: Mapping[str, Any]) -> str:
-    return _FIELD.sub(lambda match: _text(_value(row, match[1]), match[1]), template)
+    def text(match: re.Match[str]) -> str:
+        value = _value(row, match[1])
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            return str(value)
+        shown = "empty" if value is None else repr(value)[:40]
+        raise ValueError(f"field {match[1]!r} is {shown}; it must be text")
+
+    return _FIELD.sub(text, template)
 
 
 def _value(row: Mapping[str, Any], field: str) -> Any:
@@ -225,15 +219,6 @@ def _value(row: Mapping[str, Any], field: str) -> Any:
             )
         value = value[part]
     return value
-
-
-def _text(value: Any, field: str) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
-    shown = "empty" if value is None else repr(value)[:40]
-    raise ValueError(f"field {field!r} is {shown}; it must be text")
 
 
 def _messages(value: Any, field: str) -> Row:

@@ -16,6 +16,7 @@ from typing import Any
 
 from ablations.machine.fingerprint import fingerprint_checkpoint
 from ablations.machine.locks import holder, remove_unused, try_claim
+from ablations.machine.status_line import status_line
 from ablations.machine.whole_files import check_place
 from ablations.models.find import find_model
 from ablations.train.config import ADAPTERS, Lora, TrainConfig, identity_of
@@ -83,7 +84,7 @@ def train_expert(
     if config.select is not None:
         check_select(config.select, code)
     state = processes()
-    with _claim(out, state.process_index):
+    with status_line(), _claim(out, is_first=state.is_main_process):
         with state.main_process_first():  # which downloads, and sweeps the folder
             mix = mix_rows(config)
             record = read_record(out)
@@ -100,7 +101,11 @@ def train_expert(
         record |= {
             "config": config.model_dump(mode="json"),
             "rows_by_source": mix.counts,
-            "losses": _losses(whole_checkpoints(out)[-1]),
+            "losses": [
+                {key: entry[key] for key in ("step", "loss", "grad_norm") if key in entry}
+                for entry in (read_state(whole_checkpoints(out)[-1]) or {}).get("log_history", ())
+                if "loss" in entry
+            ],
             "processes": state.num_processes,
             "versions": {name: importlib.metadata.version(name) for name in _VERSIONS},
         }
@@ -118,11 +123,8 @@ def check_installed() -> None:
     Raises:
         InputError: where it is not, with the command that installs it.
     """
-    missing = [
-        name
-        for name in ("accelerate", "peft", "datasets")
-        if importlib.util.find_spec(name) is None
-    ]
+    needed = ("accelerate", "peft", "datasets")
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(
             f"training needs {', '.join(missing)}; install it by: pip install 'layerswap[train]'"
@@ -149,16 +151,8 @@ def _train(
     from ablations.train.tokens import encode
     from ablations.train.trainer import train
 
-    encoded = encode(mix.train, tokenizer, config)
-    if encoded.cut or encoded.dropped:
-        logger.warning(
-            "%d of %d rows are longer than max_length (%d tokens) and were cut; %d rows were left "
-            "out because no token of an answer was left",
-            *(encoded.cut, len(mix.train), config.max_length, encoded.dropped),
-        )
-    if not encoded.rows:
-        raise InputError("no row is left to train on; set max_length higher")
-    steps = math.ceil(len(encoded.rows) / config.batch_size)
+    rows = encode(mix.train, tokenizer, config)
+    steps = math.ceil(len(rows) / config.batch_size)
     resume = next(reversed(whole_checkpoints(out)), None)
     if resume is not None:
         if step_of(resume) >= steps:
@@ -170,47 +164,35 @@ def _train(
             *(warmup, steps, arguments.learning_rate),
         )
     set_seed(config.seed)
-    model = prepare(load_base(base), config)
-    ids = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
-    logger.info("%d rows, %d steps of %d", len(encoded.rows), steps, config.batch_size)
+    logger.info("%s: %d rows, %d steps of %d", out, len(rows), steps, config.batch_size)
     train(
-        model,
-        encoded.rows,
+        prepare(load_base(base), config),
+        rows,
         config,
         arguments,
         out,
-        padding=next(number for number in ids if number is not None),
+        padding=tokenizer.pad_token_id or 0,  # masked, so any token will do
         donor=None if isinstance(config.regime, ADAPTERS) else base,
         resume=resume,
     )
 
 
-def _losses(checkpoint: Path) -> list[dict[str, float]]:
-    """Return step, loss (nats a learned token) and norm of the gradients as they were logged."""
-    return [
-        {key: entry[key] for key in ("step", "loss", "grad_norm") if key in entry}
-        for entry in (read_state(checkpoint) or {}).get("log_history", ())
-        if "loss" in entry
-    ]
-
-
 @contextmanager
-def _claim(out: Path, rank: int) -> Iterator[None]:
+def _claim(out: Path, *, is_first: bool) -> Iterator[None]:
     """Hold the folder for this run; the first of several processes does so for all.
 
     Raises:
         InputError: where another run holds it.
     """
-    if rank:
+    if not is_first:
         yield
         return
     check_place(out / LOCK)
     is_new = not out.exists()
     claim = try_claim(out, LOCK)
     if claim is None:
-        raise InputError(
-            f"{out}: another run is writing to it ({holder(out, LOCK)}); wait for it to end"
-        )
+        at = holder(out, LOCK)
+        raise InputError(f"{out}: another run is writing to it ({at}); wait for it to end")
     try:
         yield
     finally:

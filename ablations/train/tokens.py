@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ablations.train.config import TrainConfig
@@ -12,6 +12,8 @@ from layerswap_method.errors import InputError, first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
 
 IGNORED = -100
 """The label of a token without loss (torch's `ignore_index`)."""
@@ -23,42 +25,33 @@ Part = tuple[str, bool]
 """Text, and whether it is learned."""
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """The rows of a run as tokens."""
-
-    rows: list[Tokens]
-    """In the order of training."""
-
-    cut: int
-    """Rows that were longer than allowed and lost their end."""
-
-    dropped: int
-    """Rows that were left out: no token of an answer was left in them."""
-
-
-def encode(rows: Iterable[Row], tokenizer: PreTrainedTokenizerBase, config: TrainConfig) -> Encoded:
+def encode(
+    rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, config: TrainConfig
+) -> list[Tokens]:
     """Return rows as tokens, with loss on the answers and the token that ends them.
 
     Each part is tokenized on its own, so that a prompt of an evaluation is the same prefix of
-    tokens.
+    tokens. Rows that are too long lose their end; those without a token of an answer are left out.
 
     Raises:
-        InputError: for ``template: chat`` where the tokenizer has no chat template, or one that
-            changes earlier turns.
+        InputError: where no row is left; for ``template: chat`` where the tokenizer has no chat
+            template, or one that changes earlier turns.
     """
-    encoded, cut, dropped = [], 0, 0
     first, last = ([], []) if config.template == "chat" else _ends(tokenizer)
-    for row in rows:
-        tokens = _tokenize(split_row(row, tokenizer, config), tokenizer, first, last)
-        if len(tokens["input_ids"]) > config.max_length:
-            tokens = {name: values[: config.max_length] for name, values in tokens.items()}
-            cut += 1
-        if set(tokens["labels"][1:]) <= {IGNORED}:
-            dropped += 1
-        else:
-            encoded.append(tokens)
-    return Encoded(encoded, cut, dropped)
+    whole = [_tokenize(split_row(row, tokenizer, config), tokenizer, first, last) for row in rows]
+    limit = config.max_length
+    cut = [{name: ids[:limit] for name, ids in row.items()} for row in whole]
+    encoded = [row for row in cut if not set(row["labels"][1:]) <= {IGNORED}]
+    if too_long := sum(len(row["input_ids"]) > limit for row in whole):
+        logger.warning(
+            "%d of %d rows are longer than max_length (%d tokens) and were cut",
+            *(too_long, len(rows), limit),
+        )
+    if dropped := len(cut) - len(encoded):
+        logger.warning("%d rows were left out: no token of an answer was left", dropped)
+    if not encoded:
+        raise InputError("no row is left to train on; set max_length higher")
+    return encoded
 
 
 def split_row(row: Row, tokenizer: PreTrainedTokenizerBase, config: TrainConfig) -> list[Part]:
@@ -140,14 +133,15 @@ def collate(rows: Sequence[Tokens], padding: int) -> dict[str, Any]:
     transformers' collators pad on the tokenizer's side, often the left, which moves positions.
     """
     import torch
+    from torch.nn.utils.rnn import pad_sequence
 
-    longest = max(len(row["input_ids"]) for row in rows)
+    def pad(values: Sequence[list[int]], filler: int) -> torch.Tensor:
+        tensors = [torch.tensor(row) for row in values]
+        return pad_sequence(tensors, batch_first=True, padding_value=filler)
 
-    def pad(values: list[int], filler: int) -> list[int]:
-        return values + [filler] * (longest - len(values))
-
+    ids = [row["input_ids"] for row in rows]
     return {
-        "input_ids": torch.tensor([pad(row["input_ids"], padding) for row in rows]),
-        "labels": torch.tensor([pad(row["labels"], IGNORED) for row in rows]),
-        "attention_mask": torch.tensor([pad([1] * len(row["input_ids"]), 0) for row in rows]),
+        "input_ids": pad(ids, padding),
+        "labels": pad([row["labels"] for row in rows], IGNORED),
+        "attention_mask": pad([[1] * len(row) for row in ids], 0),
     }

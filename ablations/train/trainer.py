@@ -1,6 +1,6 @@
 """The training itself, by transformers' Trainer, whose checkpoints and resume are used as they are.
 
-What we add: it stops before weights are saved that are not finite, and shows one bar.
+What we add: it stops before weights are saved that are not finite, and says how far it is.
 """
 
 from __future__ import annotations
@@ -18,14 +18,11 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import Trainer, TrainerCallback, TrainingArguments, get_scheduler
-from transformers.integrations.integration_utils import (
-    INTEGRATION_TO_CALLBACK,
-    get_reporting_integration_callbacks,
-)
+from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
-from ablations.machine.training_bars import TrainingBars
+from ablations.machine.progress import Step, tell
 from ablations.train import fusion
 from ablations.train.config import AdapterFusion, TrainConfig
 from ablations.train.folder import (
@@ -36,7 +33,7 @@ from ablations.train.folder import (
 )
 from ablations.train.model import check_options
 from ablations.train.tokens import Tokens, collate
-from layerswap_method.errors import InputError, LayerSwapError, first_line, nearest
+from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.write.donor_files import copy_donor_files
 
 logger = logging.getLogger(__name__)
@@ -81,7 +78,6 @@ def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
             installed, or a batch that the processes cannot share.
     """
     options = check_options("trainer", config.trainer, TrainingArguments, _FOREIGN)
-    _check_trackers(options.get("report_to", "none"))
     world = processes().num_processes
     share, rest = divmod(config.batch_size, world)
     if rest:
@@ -114,7 +110,9 @@ def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
             train_sampling_strategy="sequential",
             remove_unused_columns=False,
         )
-        # Options of the schedule are looked at only when it is made: make one now.
+        # Trackers and the schedule are looked at only when they are made: make them now.
+        for tracker in get_reporting_integration_callbacks(options.get("report_to", "none")):
+            tracker()
         get_scheduler(
             arguments.lr_scheduler_type,
             torch.optim.SGD([torch.zeros(1)]),
@@ -128,18 +126,6 @@ def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
     # One process takes one GPU: on several, DataParallel would multiply the batch.
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
-
-
-def _check_trackers(names: Any) -> None:
-    for name in [names] if isinstance(names, str) else names or ():
-        if name not in (*INTEGRATION_TO_CALLBACK, "none", "all"):
-            near = nearest(str(name), INTEGRATION_TO_CALLBACK)
-            raise InputError(f"trainer.report_to: transformers knows no tracker {name!r}{near}")
-    try:
-        for callback in get_reporting_integration_callbacks(names):
-            callback()
-    except (RuntimeError, ImportError) as error:
-        raise InputError(f"trainer.report_to: {first_line(error)}") from error
 
 
 def train(
@@ -169,8 +155,7 @@ def train(
         InputError: for options that the Trainer refuses.
         LayerSwapError: where the loss is not finite, or a checkpoint cannot be written.
     """
-    watch = _Watch(out, donor)
-    callbacks: list[TrainerCallback] = [watch]
+    callbacks: list[TrainerCallback] = [_Watch(out, donor)]
     if isinstance(config.regime, AdapterFusion):
         callbacks.append(_Penalty(getattr(model, fusion.NAME), config.regime.value_penalty))
     with _without_advice():
@@ -188,16 +173,13 @@ def train(
         try:
             trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
         except (OSError, RuntimeError, SafetensorError) as error:
-            partial_checkpoints = remove_partial_checkpoints(out)
-            if isinstance(error, RuntimeError) and not partial_checkpoints:
+            if not remove_partial_checkpoints(out) and isinstance(error, RuntimeError):
                 raise  # torch has this error for a full disk, and for much else
             reason = getattr(error, "strerror", None) or first_line(error)
             raise LayerSwapError(
                 f"{out / CHECKPOINTS}: cannot be written: {reason}. {_last_whole(out)}. Make room "
                 "and run the same command again"
             ) from error
-        finally:
-            watch.close()
 
 
 def _last_whole(out: Path) -> str:
@@ -218,7 +200,7 @@ class _Trainer(Trainer):  # type: ignore[misc]
 
 
 class _Watch(TrainerCallback):  # type: ignore[misc]
-    """Stops at a loss that is not finite, completes checkpoints, and shows progress.
+    """Stops at a loss that is not finite, completes checkpoints, and says how far it is.
 
     The loss is looked at when it is logged, and it is logged before every save: a device is not
     waited for at other steps, and no checkpoint has weights that are not finite.
@@ -227,18 +209,11 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
     def __init__(self, out: Path, donor: Path | None) -> None:
         self._out = out
         self._donor = donor
-        self._bars: TrainingBars | None = None
-
-    def close(self) -> None:
-        if self._bars is not None:
-            self._bars.close()
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.is_world_process_zero:
-            self._bars = TrainingBars({self._out.name: state.max_steps})
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        control.should_log |= control.should_save or state.global_step >= state.max_steps
+        step, steps = state.global_step, state.max_steps
+        tell(Step(f"training {self._out.name}", step, steps, unit="steps"))
+        control.should_log |= control.should_save or step >= steps
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
         for name, what in (("loss", "loss"), ("grad_norm", "norm of the gradients")):
@@ -247,8 +222,9 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
                     f"the {what} is {logs[name]} at step {state.global_step}: training stopped. "
                     f"{_last_whole(self._out)}. Lower the learning rate and choose another --out"
                 )
-        if self._bars is not None and "loss" in logs:
-            self._bars.update(self._out.name, state.global_step, logs["loss"])
+        if "loss" in logs and state.is_world_process_zero:
+            place = f"{self._out.name}: step {state.global_step} of {state.max_steps}"
+            logger.info("%s, loss %.3f", place, logs["loss"])
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if args.should_save:

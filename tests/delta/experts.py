@@ -27,6 +27,6 @@ def pair_of(expert, base, adapter=None):
 
 
 def family_pair(family, folder, dtype=torch.float32):
-    """Return (expert, base) of a tiny model of a family."""
+    """Write a tiny model of a family and an expert of it; return (expert, base)."""
     base = make_model(family, folder / "base", 1, dtype=dtype)
     return fine_tuned(base, folder / "expert", 2), base

@@ -25,9 +25,9 @@ def profile(expert, base, threshold=THRESHOLD):
 
 def assert_agrees(found, expert, base, family):
     ours, theirs = by_hand.read(expert), by_hand.read(base)
-    assert {tensor.name for tensor in found.tensors} == set(theirs)
+    assert set(found.tensors["name"]) == set(theirs)
     assert theirs
-    for tensor in found.tensors:
+    for tensor in found.tensors.itertuples():
         name = tensor.name
         wanted = by_hand.statistics(name, ours[name], theirs[name], family, found.threshold)
         for key, value in wanted.items():
@@ -41,19 +41,17 @@ def assert_agrees(found, expert, base, family):
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "qwen2_vl"])
-def test_every_family_agrees_with_float64(family, tmp_path):
-    expert, base = family_pair(family, tmp_path)
-    found = profile(expert, base)
-    assert_agrees(found, expert, base, family)
-    assert found.columns
+def test_every_family_agrees_with_float64(family, pair):
+    found = profile(*pair(family))
+    assert_agrees(found, *pair(family), family)
+    assert found.grid().columns
     assert len(found.grid().values) == found.num_layers
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_every_dtype_agrees_with_float64(dtype, family, tmp_path):
-    expert, base = family_pair(family, tmp_path, dtype)
-    assert_agrees(profile(expert, base), expert, base, family)
+def test_every_dtype_agrees_with_float64(dtype, family, pair):
+    assert_agrees(profile(*pair(family, dtype)), *pair(family, dtype), family)
 
 
 def test_an_expert_in_another_dtype_than_its_base(tmp_path):
@@ -70,38 +68,42 @@ def test_large_tensors_are_read_in_parts_and_shards(tmp_path):
     assert_agrees(profile(expert, base), expert, base, "llama")
 
 
-def test_columns_are_the_paper_s_for_llamas_and_named_otherwise(tmp_path):
-    names = {}
-    for family in ("llama", "qwen3", "phi3", "gpt2", "gpt_neox", "opt", "mixtral", "gpt_oss"):
-        expert, base = family_pair(family, tmp_path / family)
-        names[family] = profile(expert, base).columns
-    attention = tuple(f"self_attn.{kind}_proj" for kind in "qkvo")
-    mlp = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
-    assert names["llama"] == names["qwen3"] == (*attention, *mlp)
-    assert names["phi3"] == (
-        *("self_attn.qkv_proj", "self_attn.o_proj"),
-        *("mlp.gate_up_proj", "mlp.down_proj"),
-    )
-    assert names["gpt2"] == ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
-    assert names["gpt_neox"] == (
-        *("attention.query_key_value", "attention.dense"),
-        *("mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
-    )
-    assert names["opt"] == (*attention[:3], "self_attn.out_proj", "fc1", "fc2")
-    assert names["mixtral"] == (
-        *attention,
-        *(f"block_sparse_moe.experts.*.{kind}" for kind in ("w1", "w3", "w2")),
-        "block_sparse_moe.gate",
-    )
-    assert names["gpt_oss"] == (
-        *attention,
-        *("mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.router"),
-    )
+QKVO = tuple(f"self_attn.{kind}_proj" for kind in "qkvo")
+MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
 
 
-def test_two_stacks_of_layers_are_told_apart(tmp_path):
-    expert, base = family_pair("t5", tmp_path)
-    columns = profile(expert, base).columns
+@pytest.mark.parametrize(
+    ("family", "columns"),
+    [
+        ("llama", (*QKVO, *MLP)),
+        ("qwen3", (*QKVO, *MLP)),
+        ("phi3", ("self_attn.qkv_proj", QKVO[3], "mlp.gate_up_proj", "mlp.down_proj")),
+        ("gpt2", ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")),
+        (
+            "gpt_neox",
+            (
+                *("attention.query_key_value", "attention.dense"),
+                *("mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
+            ),
+        ),
+        ("opt", (*QKVO[:3], "self_attn.out_proj", "fc1", "fc2")),
+        (
+            "mixtral",
+            (
+                *QKVO,
+                *(f"block_sparse_moe.experts.*.{kind}" for kind in ("w1", "w3", "w2")),
+                "block_sparse_moe.gate",
+            ),
+        ),
+        ("gpt_oss", (*QKVO, "mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.router")),
+    ],
+)
+def test_columns_are_the_paper_s_for_llamas_and_named_otherwise(family, columns, pair):
+    assert profile(*pair(family)).grid().columns == columns
+
+
+def test_two_stacks_of_layers_are_told_apart(pair):
+    columns = profile(*pair("t5")).grid().columns
     assert columns[:4] == tuple(f"decoder.layer.0.SelfAttention.{kind}" for kind in "qkvo")
     assert sum(name.startswith("encoder.") for name in columns) > 5
 
@@ -124,7 +126,7 @@ def test_experts_in_one_tensor_have_the_rows_of_experts_one_a_tensor(tmp_path):
         save_file(fused, folder / "model.safetensors", {"format": "pt"})
     stacked = profile(expert, base)
     ours, theirs = by_hand.read(expert), by_hand.read(base)
-    for tensor in stacked.tensors:
+    for tensor in stacked.tensors.itertuples():
         delta = np.abs(ours[tensor.name] - theirs[tensor.name])
         if delta.ndim == 3:  # [experts, out, in]
             rows = np.concatenate([matrix.mean(axis=0) for matrix in delta])
@@ -149,42 +151,38 @@ def test_buffers_are_no_weights(tmp_path):
         "model.position_ids": torch.arange(64),
     }
     save_file({**tensors, **buffers}, base / "model.safetensors", {"format": "pt"})
-    assert profile(expert, base) == before
+    assert profile(expert, base).tensors.equals(before.tensors)
 
 
-def test_a_vision_tower_is_measured_and_is_in_no_layer(tmp_path):
-    expert, base = family_pair("llava", tmp_path)
-    found = profile(expert, base)
-    tower = [t for t in found.tensors if "vision" in t.name]
+def test_a_vision_tower_is_measured_and_is_in_no_layer(pair):
+    found = profile(*pair("llava"))
+    tower = found.tensors[found.tensors["name"].str.contains("vision")]
     assert len(tower) > 10
-    assert {t.layer for t in tower} == {None}
+    assert tower["layer"].isna().all()
     assert found.num_layers == LAYERS
 
 
-def test_a_layer_without_a_parameter_has_a_gap(tmp_path):
-    expert, base = family_pair("glm4_moe", tmp_path)
-    grid = profile(expert, base).grid()
+def test_a_layer_without_a_parameter_has_a_gap(pair):
+    grid = profile(*pair("glm4_moe")).grid()
     column = grid.columns.index("mlp.experts.*.gate_proj")
     assert [math.isnan(row[column]) for row in grid.values] == [True, True, *[False] * 4]
 
 
-def test_an_eighth_of_the_rows_is_above_the_threshold(tmp_path):
-    expert, base = family_pair("llama", tmp_path)
-    shown = [t for t in profile(expert, base, None).tensors if t.layer is not None and t.is_matrix]
-    rows = sum(t.rows for t in shown)
-    assert round(sum(t.share_above * t.rows for t in shown)) == math.floor(rows / 8)
+def test_an_eighth_of_the_rows_is_above_the_threshold(pair):
+    shown = profile(*pair("llama"), None).matrices
+    above = (shown["share_above"] * shown["rows"]).sum()
+    assert round(above) == math.floor(shown["rows"].sum() / 8)
 
 
-def test_a_model_is_its_own_expert_without_a_change(tmp_path):
-    base = make_model("gpt2", tmp_path / "base", 1)
+def test_a_model_is_its_own_expert_without_a_change(pair):
+    base = pair("gpt2")[1]
     found = profile(base, base, None)
     assert found.threshold == found.mean_row_mav == found.relative_norm == found.share_changed == 0
     assert found.share_on_grid is None
-    assert {t.share_above for t in found.tensors} == {0.0}
+    assert not found.tensors["share_above"].any()
 
 
-def test_tied_embeddings_count_once(tmp_path):
-    expert, base = family_pair("llama_tied", tmp_path)
-    names = [t.name for t in profile(expert, base).tensors]
+def test_tied_embeddings_count_once(pair):
+    names = set(profile(*pair("llama_tied")).tensors["name"])
     assert "model.embed_tokens.weight" in names
     assert "lm_head.weight" not in names

@@ -2,13 +2,9 @@
 
 import json
 import logging
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 from click.testing import CliRunner
@@ -20,12 +16,11 @@ from ablations.cli.pocket import pocket
 from ablations.machine.fingerprint import hash_file
 from ablations.machine.locks import try_claim
 from ablations.machine.stages import Stage
-from ablations.pocket.build import MANIFEST, build_pocket, plan_jobs
+from ablations.pocket.build import MANIFEST, build_pocket, plan_stages
 from ablations.pocket.config import ModelShape, PocketConfig, Pretraining
 from ablations.train.files import read_config
 from ablations.train.run import train_expert
 from layerswap_method.errors import InputError, LayerSwapError
-from tests.waiting import wait_for_end, wait_until
 
 TINY = PocketConfig.preset("tiny")
 MODELS = ("base", "task", "language")
@@ -39,10 +34,12 @@ def copied(tiny_pocket, tmp_path):
     return tmp_path / "pocket"
 
 
-def hashes(folder):
-    """Return the hash of every file that does not say where the base was."""
-    found = Stage(folder, "", MANIFEST).hashes(folder)
-    found.pop("training.json", None)
+def hashes(root):
+    """Return the hash of every file of the models that does not say where the base was."""
+    found = {}
+    for folder in filter(Path.is_dir, (root / name for name in MODELS)):
+        found[folder.name] = Stage(folder, "", MANIFEST).hashes(folder)
+        found[folder.name].pop("training.json", None)
     return found
 
 
@@ -73,8 +70,8 @@ def test_wrong_values_are_refused(make, text):
 
 
 def keys(**changes):
-    jobs = plan_jobs(Path("/nowhere"), PocketConfig.preset("tiny", **changes))
-    return {job.stage.name: job.stage.key for job in jobs}
+    stages = plan_stages(Path("/nowhere"), PocketConfig.preset("tiny", **changes))
+    return {stage.name: stage.key for stage in stages}
 
 
 def test_a_change_rebuilds_what_depends_on_it_and_nothing_else():
@@ -92,71 +89,67 @@ def test_a_change_rebuilds_what_depends_on_it_and_nothing_else():
         assert {name for name in after if after[name] != before.get(name)} == names
 
 
-@pytest.mark.slow
 def test_checkpoints_are_whole_float32_and_load(tiny_pocket):
-    for name in MODELS:
-        folder = tiny_pocket.root / name
-        tensors = load_file(folder / "model.safetensors")
+    weights = {n: load_file(tiny_pocket.root / n / "model.safetensors") for n in MODELS}
+    for name, tensors in weights.items():
         assert {tensor.dtype for tensor in tensors.values()} == {torch.float32}
-        model = AutoModelForCausalLM.from_pretrained(folder)
+        model = AutoModelForCausalLM.from_pretrained(tiny_pocket.root / name)
         assert model.config.num_hidden_layers == TINY.shape.num_layers
         assert model.config.tie_word_embeddings
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(tiny_pocket.root / name)
         assert len(tokenizer) == model.config.vocab_size
         ids = tokenizer("Juma ana ba bi ka la . solve :", return_tensors="pt")
         assert tokenizer.unk_token_id not in ids["input_ids"]
         assert torch.isfinite(model(**ids).logits).all()
-    losses = json.loads((tiny_pocket.root / "pocket.json").read_text())["stages"]["base"]["losses"]
+    losses = json.loads((tiny_pocket.base / MANIFEST).read_text())["losses"]
     assert losses[1] < 0.9 * losses[0]
-    base = load_file(tiny_pocket.base / "model.safetensors")
-    for role in ("task", "language"):
-        expert = load_file(tiny_pocket.root / role / "model.safetensors")
+    base = weights.pop("base")
+    for expert in weights.values():
         moved = {name for name in base if not torch.equal(base[name], expert[name])}
         assert moved == {name for name in base if ".layers." in name}
 
 
 @pytest.mark.slow
-def test_an_expert_is_what_the_train_command_makes_and_nothing_else(tiny_pocket, tmp_path):
+def test_same_config_gives_the_same_bytes_and_the_process_is_as_before(tiny_pocket, tmp_path):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    again = build_pocket(tmp_path / "again", TINY)
+    assert hashes(again.root) == hashes(tiny_pocket.root)
+    assert torch.get_num_threads() == 2
+    assert not torch.are_deterministic_algorithms_enabled()
+    # An expert is what the train command makes, and nothing else.
     model = {"model.safetensors", "config.json", "generation_config.json"}
     files = {path.name for path in tiny_pocket.language.iterdir()}
     assert files == {*model, "tokenizer.json", "tokenizer_config.json", "training.json", MANIFEST}
-    settings = ("seed=0", f"base={tiny_pocket.base}", *TINY.expert_settings)
-    threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    settings = ("seed=0", f"base={tiny_pocket.base}", *TINY.expert_settings)
     train_expert(read_config("pocket/swahili", settings), tmp_path / "by_hand")
     torch.set_num_threads(threads)
     for name in model:
         assert hash_file(tmp_path / "by_hand" / name) == hash_file(tiny_pocket.language / name)
 
 
-@pytest.mark.slow
-def test_same_config_gives_the_same_bytes(tiny_pocket, tmp_path):
-    again = build_pocket(tmp_path / "again", TINY)
-    for name in MODELS:
-        assert hashes(again.root / name) == hashes(tiny_pocket.root / name)
-
-
-@pytest.mark.slow
-def test_a_moved_testbed_trains_nothing_and_a_second_build_does_nothing(
-    copied, tiny_pocket, caplog
-):
+def test_a_moved_testbed_trains_nothing_and_a_second_build_does_nothing(copied, tiny_pocket):
     before = written_at(copied)
     assert before == written_at(tiny_pocket.root)
     for task in (copied / "tasks").glob("pocket_*.yaml"):
         assert str(copied) in task.read_text()
         assert str(tiny_pocket.root) not in task.read_text()
-    with caplog.at_level(logging.INFO):
-        build_pocket(copied, TINY)
-    assert written_at(copied) == before
-    assert f"{copied}: up to date, nothing to do" in caplog.text
     arguments = ["build", "--preset", "tiny", "--out", str(copied)]
+    claim = try_claim(copied, ".lock")
+    result = CliRunner().invoke(pocket, arguments)
+    assert result.exit_code == 2
+    assert "another build is writing to" in result.output
+    claim.release()
     result = CliRunner().invoke(pocket, arguments)
     assert result.exit_code == 0, result.output
+    assert f"{copied}: up to date, nothing to do" in result.output
     assert f"tasks: {copied / 'tasks'}" in result.output
+    assert written_at(copied) == before
 
 
 @pytest.mark.slow
-def test_damaged_and_missing_stages_are_rebuilt_alone(copied, tiny_pocket, caplog, capfd):
+def test_damaged_and_missing_stages_are_rebuilt_alone(copied, tiny_pocket, caplog):
     before = written_at(copied)
     weights = copied / "task" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
@@ -166,59 +159,26 @@ def test_damaged_and_missing_stages_are_rebuilt_alone(copied, tiny_pocket, caplo
     with caplog.at_level(logging.INFO):
         build_pocket(copied, TINY)
     assert "to build: task, language" in caplog.text
-    assert "training task: step 10/10" in capfd.readouterr().err
     after = written_at(copied)
     assert after["base"] == before["base"]
     assert after["task"] != before["task"]
     assert [path.name for path in copied.glob(".*.partial")] == [".rsync.partial"]
-    for name in MODELS:
-        assert hashes(copied / name) == hashes(tiny_pocket.root / name)
+    assert hashes(copied) == hashes(tiny_pocket.root)
 
 
-@pytest.mark.slow
 def test_failed_training_is_one_error_and_keeps_finished_stages(copied, tiny_pocket):
     (copied / "base" / "config.json").write_text("{")
     manifest = Stage(copied / "base", "", MANIFEST).read()
-    manifest["files"] = hashes(copied / "base")
+    manifest["files"] = Stage(copied / "base", "", MANIFEST).hashes(copied / "base")
     (copied / "base" / MANIFEST).write_text(json.dumps(manifest))
     shutil.rmtree(copied / "language")
-    with pytest.raises(LayerSwapError, match=r"making 'language' failed \(exit code 1\)"):
+    with pytest.raises(LayerSwapError, match=r"making 'language' failed: .* to continue"):
         build_pocket(copied, TINY)
-    assert hashes(copied / "task") == hashes(tiny_pocket.task)
-
-
-@pytest.mark.slow
-def test_training_ends_when_the_build_is_killed(tmp_path):
-    script = tmp_path / "build.py"
-    script.write_text(
-        "from pathlib import Path\n"
-        "from ablations.pocket.build import build_pocket\n"
-        "if __name__ == '__main__':\n"
-        f"    build_pocket(Path({str(tmp_path / 'pocket')!r}), retrain=True)\n"
-    )
-    paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    parent = subprocess.Popen([sys.executable, script], env={**os.environ, "PYTHONPATH": paths})
-    root = tmp_path / "pocket"
-    wait_until(lambda: next(root.glob(".base.*.partial/base"), None), running=parent)
-    family = psutil.Process(parent.pid).children(recursive=True)
-    assert family
-    parent.kill()
-    parent.wait()
-    wait_for_end(family)
+    assert hashes(copied)["task"] == hashes(tiny_pocket.root)["task"]
+    assert not (copied / "language").exists()
 
 
 def test_a_folder_in_the_way_is_a_message_without_traceback(tmp_path):
     (tmp_path / "base").mkdir()
-    result = CliRunner().invoke(pocket, ["build", "--preset", "tiny", "--out", str(tmp_path)])
-    assert result.exit_code == 2
-    assert "build in another folder" in result.output
-
-
-@pytest.mark.slow
-def test_two_builds_at_once_are_refused(copied):
-    claim = try_claim(copied, ".lock")
-    assert claim is not None
-    with pytest.raises(InputError, match="another build is writing to"):
-        build_pocket(copied, TINY)
-    claim.release()
-    build_pocket(copied, TINY)
+    with pytest.raises(InputError, match="build in another folder"):
+        build_pocket(tmp_path, TINY)

@@ -6,10 +6,11 @@ import itertools
 import pytest
 
 from ablations.pocket import build, exercises
+from ablations.pocket.config import PocketConfig
 from ablations.pocket.corpora import MIXES, THOUGHT_SHARE, draw_documents
 from ablations.pocket.exercises import Exercise
 from ablations.pocket.lexicon import DEGREES, RARE, SYLLABLES, TRANSLATION
-from ablations.pocket.pretraining import draw_batches, encode
+from ablations.pocket.pretraining import base_batches, encode
 from ablations.pocket.tasks import draw_items
 from ablations.pocket.tokenizer import BOS_ID, EOS_ID, PAD_ID, build_tokenizer, vocabulary
 
@@ -115,23 +116,20 @@ def test_tokenizer_round_trips_every_token_in_order():
 
 def test_loss_is_on_the_answer_and_its_end_and_prompts_weigh_what_is_asked():
     known = vocabulary()
-    ids, weights = encode(Exercise("apples swahili :", "ba bi .", "x"), known, 0.25)
+    ids, weights = encode(Exercise("apples swahili :", "ba bi .", "x"), 0.25)
     assert ids == [BOS_ID, *(known[t] for t in ["apples", "swahili", ":", "ba", "bi", "."]), EOS_ID]
     assert weights == [0, 0.25, 0.25, 0.25, 1, 1, 1, 1]
 
 
 def test_batches_are_padded_within_budget_and_follow_their_seed():
     def draw(seed):
-        stream = draw_documents("base", 0)
-        batches = draw_batches(stream, vocabulary(), tokens_per_batch=512, seed=seed)
-        return [(b.ids, b.weights) for b in itertools.islice(batches, 60)]
+        config = PocketConfig.preset("tiny", seed=seed)
+        return [list(pair) for pair in itertools.islice(base_batches(config), 60)]
 
-    assert draw(1) == draw(1)
-    assert draw(1) != draw(2)
-    for ids, weights in draw(1):
-        lengths = {len(row) for row in ids}
-        assert lengths == {len(row) for row in weights}
-        assert len(lengths) == 1
-        assert len(ids) * lengths.pop() <= 512
-        for row, row_weights in zip(ids, weights, strict=True):
-            assert {w for i, w in zip(row, row_weights, strict=True) if i == PAD_ID} <= {0}
+    first = draw(1)
+    assert str(first) == str(draw(1)) != str(draw(2))
+    for ids, weights in first:
+        assert ids.shape == weights.shape
+        assert ids.numel() <= 512
+        assert not weights[ids == PAD_ID].any()
+        assert (ids[:, 0] == BOS_ID).all()

@@ -1,5 +1,6 @@
 """The base that ships: whole, refused when damaged, and the one that a rebuild makes."""
 
+import itertools
 import os
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from ablations.pocket import shipped
-from ablations.pocket.build import build_pocket, plan_jobs
+from ablations.pocket.build import build_pocket, plan_stages
 from ablations.pocket.config import PocketConfig, Pretraining
 from ablations.pocket.pretraining import (
     Muon,
@@ -37,8 +38,10 @@ def one_thread():
 
 def test_it_is_the_base_of_seed_0_and_no_other():
     def ships(config, *, retrain=False):
-        own, planned = (plan_jobs(Path("/nowhere"), config, retrain=r)[0] for r in (True, retrain))
-        return own.stage.key != planned.stage.key
+        own, planned = (
+            next(iter(plan_stages(Path("/nowhere"), config, retrain=r))) for r in (True, retrain)
+        )
+        return own.key != planned.key
 
     assert ships(PocketConfig())
     assert ships(PocketConfig.preset("full"))
@@ -98,9 +101,8 @@ def test_a_rebuild_follows_the_losses_of_the_note(one_thread):
     """The first steps of the command in the note; all of them take a quarter of an hour."""
     config = PocketConfig()
     interval = shipped.LOSS_INTERVAL
-    losses = train(
-        build_model(config.shape, config.seed), base_batches(config), config.base, interval
-    )
+    steps = train(build_model(config.shape, config.seed), base_batches(config), config.base)
+    losses = list(itertools.islice(steps, interval))
     assert sum(losses) / interval == pytest.approx(shipped.read_note().losses[0], abs=0.01)
 
 
@@ -110,7 +112,7 @@ def test_loss_falls_and_repeats_exactly(one_thread):
     runs = []
     for _ in range(2):
         model = build_model(config.shape, seed=0)
-        losses = train(model, base_batches(config), config.base)
+        losses = list(train(model, base_batches(config), config.base))
         runs.append((losses, model.get_input_embeddings().weight.detach().clone()))
     (losses, embeddings), (again, same) = runs
     assert sum(losses[-10:]) < 0.85 * sum(losses[:10])

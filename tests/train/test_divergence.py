@@ -1,6 +1,7 @@
 """The measured divergence: against numbers made by hand, and on trained experts."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -11,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from ablations.cli import main
 from ablations.models.find import find_model
 from ablations.study.experts import read_experts_file
-from ablations.train.divergence import measure
-from ablations.train.drift import drift, hidden_states
+from ablations.train.divergence import drift, hidden_states, measure, read_texts
+from layerswap_method.errors import InputError
 from tests.train.runs import run, write_base, write_config
 
 TEXTS = ["w1 w2 w3 w4", "w5 w6 w7"]
@@ -80,32 +81,27 @@ def test_a_command_on_two_experts_writes_facts(tmp_path, base):
     facts = experts.facts()
     assert set(facts["one"]) == {"relative_norm", "drift"}
     assert facts["two"]["relative_norm"] == pytest.approx(2 * facts["one"]["relative_norm"])
-    # Without text there is no drift, and no model is loaded.
+    # Without text there is no drift.
     result = CliRunner().invoke(main, [*call, "--out", str(out)])
     assert set(read_experts_file(out / "experts.yml").facts()["one"]) == {"relative_norm"}
 
 
-def test_texts_that_cannot_be_read_are_named(tmp_path, base):
-    texts = tmp_path / "texts.jsonl"
-    call = ["divergence", str(base), "--base", str(base), "--text", str(texts)]
-    for content, text in [
-        ("{}\n", 'line 1: write {"text"'),
-        ('{"text": " "}\n', 'line 1: write {"text"'),
-        ("", "holds no text"),
-    ]:
-        texts.write_text(content)
-        result = CliRunner().invoke(main, call)
-        assert result.exit_code == 2
-        assert text in result.output
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [("{}\n", 'line 1: write {"text"'), ('{"text": " "}\n', "line 1"), ("", "holds no text")],
+)
+def test_texts_that_cannot_be_read_are_named(tmp_path, content, text):
+    (tmp_path / "texts.jsonl").write_text(content)
+    with pytest.raises(InputError, match=re.escape(text)):
+        read_texts(tmp_path / "texts.jsonl")
 
 
 def test_an_adapter_on_another_base_is_refused(tmp_path, base, rows):
     run(write_config(tmp_path / "c.yml", base, rows, regime="lora"), tmp_path / "adapter")
     other = write_base(tmp_path / "other", seed=7)
-    call = ["divergence", f"{other}+{tmp_path / 'adapter'}", "--base", str(other)]
-    result = CliRunner().invoke(main, call)
-    assert result.exit_code == 2
-    assert f"was trained on another base than {other}" in result.output
+    expert = find_model(f"{other}+{tmp_path / 'adapter'}")
+    with pytest.raises(InputError, match=f"was trained on another base than {other}"):
+        measure([expert], find_model(str(other)), [])
 
 
 @pytest.mark.slow

@@ -9,7 +9,9 @@ import torch
 
 from ablations.study.experts import read_experts_file
 from ablations.train import model
+from ablations.train.files import read_config
 from ablations.train.folder import whole_checkpoints
+from ablations.train.trainer import training_arguments
 from tests.train.runs import call, weights, write_config
 
 
@@ -42,8 +44,8 @@ from tests.train.runs import call, weights, write_config
         (["trainer.lr_scheduler_type=warmup_stable_decay"], "refuses these options"),
         (["trainer.max_steps=5"], "trainer.max_steps: write samples"),
         (["trainer.save_strategy=no"], "write steps, or epoch to save at the end only"),
-        (["trainer.report_to=[wandbb]"], "no tracker 'wandbb'; did you mean 'wandb'?"),
-        (["trainer.report_to=[comet_ml]"], "trainer.report_to: "),
+        (["trainer.report_to=[wandbb]"], "wandbb is not supported, only"),
+        (["trainer.report_to=[comet_ml]"], "transformers refuses these options: Comet"),
         (["trainer.per_device_train_batch_size=3"], "not a multiple of"),
         (["regime={kind: prefix}", "trainer.gradient_checkpointing=true"], "prefix tuning"),
         (["lora.r=4"], "lora: is for regime: lora, and the regime is full"),
@@ -53,7 +55,9 @@ from tests.train.runs import call, weights, write_config
         (["regime=lora", "lora.target_modules=[q_prj]"], "'q_prj'; did you mean 'q_proj'?"),
     ],
 )
-def test_wrong_settings_exit_2_and_write_nothing(tmp_path, base, rows, settings, text):
+def test_wrong_settings_exit_2_and_write_nothing(tmp_path, base, rows, settings, text, monkeypatch):
+    if not any(of_a_model in text for of_a_model in ("layer", "q_proj", "peft refuses")):
+        monkeypatch.setattr(model, "load_base", lambda folder: pytest.fail("a model was loaded"))
     result = call(write_config(tmp_path / "c.yml", base, rows), tmp_path / "out", *settings)
     assert result.exit_code == 2, result.output
     assert text in result.output
@@ -61,29 +65,17 @@ def test_wrong_settings_exit_2_and_write_nothing(tmp_path, base, rows, settings,
     assert not (tmp_path / "out/checkpoints").exists()
 
 
-@pytest.mark.parametrize("setting", ["trainer.learning_rat=1", "lora.rank=1", "regime=lor"])
-def test_no_model_is_loaded_for_an_unknown_option(tmp_path, base, rows, setting, monkeypatch):
-    monkeypatch.setattr(model, "load_base", lambda folder: pytest.fail("a model was loaded"))
-    config = write_config(tmp_path / "c.yml", base, rows, regime="lora")
-    assert call(config, tmp_path / "out", setting).exit_code == 2
-
-
-def test_options_of_the_libraries_arrive(tmp_path, base, rows, monkeypatch):
-    from ablations.train.files import read_config
-    from ablations.train.model import lora_config
-    from ablations.train.trainer import training_arguments
-
-    trainer = {"optim": "adafactor", "neftune_noise_alpha": 5, "lr_scheduler_type": "polynomial"}
-    trainer |= {"learning_rate": "2e-4", "per_device_train_batch_size": 2}
+def test_options_of_the_libraries_arrive(tmp_path, base, rows):
+    trainer = {"optim": "adafactor", "neftune_noise_alpha": 5, "learning_rate": "2e-4"}
+    trainer["per_device_train_batch_size"] = 2
     lora = {"r": 3, "use_rslora": True, "modules_to_save": ["lm_head"]}
     path = write_config(tmp_path / "c.yml", base, rows, trainer=trainer, lora=lora, regime="lora")
     config = read_config(str(path))
-    arguments = training_arguments(config, tmp_path / "out")
-    assert arguments.optim == "adafactor"
-    assert arguments.learning_rate == 2e-4  # YAML reads it as text
-    assert arguments.neftune_noise_alpha == 5
-    assert arguments.gradient_accumulation_steps == 2
-    options = lora_config(config)
+    found = training_arguments(config, tmp_path / "out")
+    assert (found.optim, found.neftune_noise_alpha) == ("adafactor", 5)
+    assert found.learning_rate == 2e-4  # YAML reads it as text
+    assert found.gradient_accumulation_steps == 2
+    options = model.lora_config(config)
     assert (options.r, options.use_rslora, options.modules_to_save) == (3, True, ["lm_head"])
 
 
@@ -137,14 +129,6 @@ def test_a_full_disk_leaves_no_half_checkpoint_and_the_run_can_go_on(tmp_path, b
     assert list((out / "checkpoints").iterdir()) == []
     assert call(config, out).exit_code == 0
     assert (out / "config.json").is_file()
-
-
-def test_a_base_with_an_adapter_is_refused(tmp_path, base, rows):
-    config = write_config(tmp_path / "c.yml", base, rows, regime="lora")
-    assert call(config, tmp_path / "adapter").exit_code == 0
-    result = call(config, tmp_path / "out", f"base={base}+{tmp_path / 'adapter'}")
-    assert result.exit_code == 2
-    assert "is a base with an adapter; merge it first" in result.output
 
 
 def test_an_unknown_configuration_is_answered_with_the_nearest(tmp_path):

@@ -6,9 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from click.testing import CliRunner
 
-from ablations.cli import main
 from ablations.train.folder import step_of, whole_checkpoints
 from layerswap_method.errors import LayerSwapError
 from tests.standins.tuned import train_adapter
@@ -105,44 +103,54 @@ def test_only_the_newest_checkpoint_has_the_optimiser_and_limits_hold(tmp_path, 
     assert not [*out.rglob("optimizer.pt"), *out.rglob("*.bin")]
 
 
-def test_a_finished_run_is_left_as_it_is(tmp_path, base, rows, caplog):
-    config = write_config(tmp_path / "c.yml", base, rows)
-    first = run(config, tmp_path / "out")
-    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").rglob("*") if p.is_file()}
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, base, rows):
+    """Return the configuration and the folder of a finished run. Do not write to them."""
+    folder = tmp_path_factory.mktemp("finished")
+    config = write_config(folder / "c.yml", base, rows)
+    run(config, folder / "out")
+    return config, folder / "out"
+
+
+def test_a_finished_run_is_left_as_it_is(finished, caplog):
+    config, out = finished
+
+    def times():
+        files = (p for p in out.rglob("*") if p.is_file() and not p.name.startswith(".lock"))
+        return {path: path.stat().st_mtime_ns for path in files}
+
+    before = times()
     with caplog.at_level("INFO", logger="ablations"):
-        assert run(config, tmp_path / "out") == first
-    after = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").rglob("*") if p.is_file()}
-    assert {p.name for p in before if before[p] != after.get(p)} <= {".lock", ".lock.holder"}
+        run(config, out)
+    assert times() == before
     assert "nothing to do" in caplog.text
 
 
-def test_a_folder_of_another_run_is_refused(tmp_path, base, rows):
-    config, out = write_config(tmp_path / "c.yml", base, rows), tmp_path / "out"
-    run(config, out)
-    for setting, text in [
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
         ("trainer.learning_rate=0.5", "trainer is"),
         ("seed=3", "seed is 0 there and 3 here"),
         ("regime=lora", 'regime is {"kind": "full"} there'),
-    ]:
-        result = call(config, out, setting)
-        assert result.exit_code == 2
-        assert "holds a run of other settings; choose another --out" in result.output
-        assert text in result.output
-    # What changes no weight may differ.
+    ],
+)
+def test_a_folder_of_another_run_is_refused(finished, setting, text):
+    result = call(*finished, setting)
+    assert result.exit_code == 2
+    assert "holds a run of other settings; choose another --out" in result.output
+    assert text in result.output
+
+
+def test_what_changes_no_weight_may_differ_and_other_rows_may_not(finished, tmp_path):
+    config, out = finished
     assert call(config, out, "trainer.logging_steps=3", "trainer.save_steps=2").exit_code == 0
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "notes.txt").write_text("mine")
-    result = CliRunner().invoke(main, ["train", str(config), "--out", str(other)])
+    other = tmp_path / "rows.jsonl"
+    other.write_text(rows.read_text().replace("w3", "w4"))
+    result = call(
+        config, out, f"data=[{{path: {other}, prompt: '{{question}} ', answer: '{{reply}}'}}]"
+    )
+    assert "rows is" in result.output
+    (tmp_path / "notes.txt").write_text("mine")
+    result = call(config, tmp_path)
     assert result.exit_code == 2
     assert "is no training folder" in result.output
-
-
-def test_other_rows_in_the_same_file_are_another_run(tmp_path, base, rows):
-    mine = tmp_path / "mine.jsonl"
-    mine.write_text(rows.read_text())
-    config = write_config(tmp_path / "c.yml", base, mine)
-    run(config, tmp_path / "out")
-    mine.write_text(rows.read_text().replace("w3", "w4"))
-    with pytest.raises(LayerSwapError, match="rows is"):
-        run(config, tmp_path / "out")

@@ -1,7 +1,5 @@
 """Rows: where they come from, what is left out, how they are mixed, and what is refused."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,26 +88,31 @@ def test_a_bad_row_is_named_by_file_line_and_field(tmp_path, base, bad, text):
         mix(tmp_path, base, file)
 
 
-def test_a_bad_row_of_a_data_set_is_named(tmp_path, base):
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ({}, "row 1: field 'answer' is empty"),
+        ({"answer": "{answers}"}, "no field 'answers'; did you mean 'answer'"),
+        ({"hub": "nowhere"}, "cannot be loaded"),
+    ],
+)
+def test_a_bad_row_of_a_data_set_is_named(tmp_path, base, source, text):
     rows = [{"prompt": "w1", "answer": "w2"}, {"prompt": "w1", "answer": None}]
     write_jsonl(tmp_path / "set/rows.jsonl", rows)
-    with pytest.raises(InputError, match="row 1: field 'answer' is empty"):
-        mix(tmp_path, base, [{"hub": str(tmp_path / "set")}])
-    with pytest.raises(InputError, match="no field 'answers'; did you mean 'answer'"):
-        mix(tmp_path, base, [{"hub": str(tmp_path / "set"), "answer": "{answers}"}])
-    with pytest.raises(InputError, match="cannot be loaded"):
-        mix(tmp_path, base, [{"hub": str(tmp_path / "nowhere")}])
+    with pytest.raises(InputError, match=text):
+        mix(tmp_path, base, [{"hub": str(tmp_path / "set"), **source}])
 
 
-def test_conversations_are_checked_message_by_message(tmp_path, base):
-    turn = [{"role": "user", "content": "w1"}, {"role": "assistant", "content": "w2"}]
-    for messages, text in [
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
         ([], "no list of messages"),
         ([{"role": "user"}], "message 0: has no text"),
         ([{"role": "tool", "content": "w1"}], "role is 'tool'"),
-        (turn[:1], "nothing to learn"),
-    ]:
-        file = tmp_path / "rows.jsonl"
-        file.write_text(json.dumps({"chat": turn}) + "\n" + json.dumps({"chat": messages}) + "\n")
-        with pytest.raises(InputError, match=text):
-            mix(tmp_path, base, [{"path": str(file), "messages": "chat"}])
+        ([{"role": "user", "content": "w1"}], "nothing to learn"),
+    ],
+)
+def test_conversations_are_checked_message_by_message(tmp_path, base, messages, text):
+    file = write_jsonl(tmp_path / "rows.jsonl", [{"chat": messages}])
+    with pytest.raises(InputError, match=text):
+        mix(tmp_path, base, [{"path": str(file), "messages": "chat"}])

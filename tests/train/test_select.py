@@ -1,14 +1,12 @@
 """Checkpoints are evaluated by the live engine; the best are kept, and one becomes the expert."""
 
 import json
-import shutil
 from types import SimpleNamespace
 
 import pytest
 
 from ablations.scoring.records import EvaluationRequest
 from ablations.train.config import Select
-from ablations.train.files import read_config
 from ablations.train.folder import step_of, whole_checkpoints
 from ablations.train.select import select_checkpoint
 from tests.standins.cold import evaluate_cold
@@ -34,8 +32,7 @@ def test_the_best_checkpoints_are_kept(tmp_path, tiny_pocket, regime):
     record = run(config, out)
     rows = record["selection"]
     assert len(rows) == 4
-    scores = [row["score"] for row in rows]
-    assert scores == sorted(scores, reverse=True)
+    assert rows == sorted(rows, key=lambda row: -row["score"])
     assert [row["kept"] for row in rows] == [True, True, False, False]
     kept = {step_of(checkpoint) for checkpoint in whole_checkpoints(out)}
     assert kept == {row["step"] for row in rows if row["kept"]}
@@ -99,22 +96,13 @@ def test_a_shipped_selection_runs_on_a_stand_in(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     base = write_base(tmp_path / "base", max_position_embeddings=4096)
     rows = write_jsonl(tmp_path / "rows.jsonl", [{"prompt": "w1 ", "answer": "w2"}] * 12)
-    data = shutil.copytree(DATA, tmp_path / "data")
     settings = [
         *(f"base={base}", f"data=[{{path: {rows}}}]", "samples=8", "held_out=0"),
         *("measure=false", "trainer.save_steps=1", "trainer.bf16=false"),
-        *(f"select.data_dir={data}", "select.limit=2", "select.backend=hf"),
+        *(f"select.data_dir={DATA}", "select.limit=2", "select.backend=hf"),
     ]
-    config = read_config(name, settings)
-    assert config.select is not None
-    record = run_config(config, tmp_path / "out")
-    tasks = {score["task"] for score in record["selection"][0]["tasks"]}
+    selection = run(name, tmp_path / "out", *settings)["selection"]
+    tasks = {score["task"] for score in selection[0]["tasks"]}
     assert "layerswap_mgsm_en" in tasks or "layerswap_flores_en-sw" in tasks
     assert "layerswap_mbpp_sw" not in tasks  # no program runs without --allow-code-execution
-    assert sum(row["kept"] for row in record["selection"]) == min(3, len(record["selection"]))
-
-
-def run_config(config, out):
-    from ablations.train.run import train_expert
-
-    return train_expert(config, out)
+    assert sum(row["kept"] for row in selection) == min(3, len(selection))

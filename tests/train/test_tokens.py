@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ablations.train.drift import hidden_states
+from ablations.train.divergence import hidden_states
 from ablations.train.files import read_config
 from ablations.train.model import load_tokenizer
 from ablations.train.tokens import IGNORED, encode
@@ -37,7 +37,7 @@ def tokenizer(base):
 
 
 def test_the_loss_is_on_the_answers_and_their_end_only(config, tokenizer):
-    (row,) = encode([turns("w1 w2", "w3 w4", "w5", "w6")], tokenizer, config).rows
+    (row,) = encode([turns("w1 w2", "w3 w4", "w5", "w6")], tokenizer, config)
     text = tokenizer.decode(row["input_ids"]).split()
     assert text == ["w1", "w2", "w3", "w4", "w5", "w6", "<eos>"]
     assert learned(tokenizer, row).split() == ["w3", "w4", "w6", "<eos>"]
@@ -49,18 +49,22 @@ def test_a_chat_template_marks_each_answer_with_its_end(config, tokenizer):
     with pytest.raises(InputError, match="has no chat template; write template: plain"):
         encode(rows, tokenizer, chat)
     tokenizer.chat_template = TEMPLATE
-    (row,) = encode(rows, tokenizer, chat).rows
+    (row,) = encode(rows, tokenizer, chat)
     assert learned(tokenizer, row).split() == ["w2", "<eos>", "w4", "w5", "<eos>"]
     tokenizer.chat_template = "{{ messages[-1].content }}"
     with pytest.raises(InputError, match="changes earlier turns"):
         encode(rows, tokenizer, chat)
 
 
-def test_long_rows_are_cut_and_rows_without_an_answer_left_out(config, tokenizer):
+def test_long_rows_are_cut_and_rows_without_an_answer_left_out(config, tokenizer, caplog):
+    short = config.model_copy(update={"max_length": 10})
     rows = [turns("w1 " * 3, "w2 " * 20), turns("w1 " * 30, "w2")]
-    encoded = encode(rows, tokenizer, config.model_copy(update={"max_length": 10}))
-    assert (encoded.cut, encoded.dropped, len(encoded.rows)) == (2, 1, 1)
-    assert len(encoded.rows[0]["input_ids"]) == 10
+    (row,) = encode(rows, tokenizer, short)
+    assert len(row["input_ids"]) == 10
+    assert "2 of 2 rows are longer than max_length (10 tokens) and were cut" in caplog.text
+    assert "1 rows were left out" in caplog.text
+    with pytest.raises(InputError, match="set max_length higher"):
+        encode(rows[1:], tokenizer, short)
 
 
 def test_the_drift_of_a_chat_expert_is_of_the_format_that_it_was_trained_on(tmp_path):

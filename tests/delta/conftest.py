@@ -1,0 +1,19 @@
+"""Tiny models of every family and experts of them, made once. Do not write to them."""
+
+from functools import cache
+
+import pytest
+import torch
+
+from tests.delta.experts import family_pair
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory):
+    """Return a function: family and dtype -> (expert, base)."""
+
+    @cache
+    def make(family, dtype=torch.float32):
+        return family_pair(family, tmp_path_factory.mktemp(family), dtype)
+
+    return make

@@ -67,9 +67,11 @@ def weighted_inputs(
         weights = [given.weight for given in inputs if given.role == role]
         if not weights:
             raise ValueError(f"{name}: no {role} expert holds this tensor, but {source} needs it")
-        for weight in (*weights, side, sum(weights)):
+        for weight in (*weights, side):
             if not math.isfinite(weight) or weight < 0:
                 raise ValueError(f"weight {weight} must be a finite number, 0 or more")
+        if math.isinf(sum(weights)):
+            raise ValueError("the weights of one role sum to more than a number holds")
         totals[role] = math.fsum(weights)
         if totals[role] == 0:
             raise ValueError("the weights of one role sum to 0: nothing to average")

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -28,7 +27,7 @@ from layerswap_method.recipe.references import Model
 from layerswap_method.tensors import mixes_to_json
 from layerswap_method.write.card import write_card
 from layerswap_method.write.donor_files import copy_donor_files, needs_remote_code
-from layerswap_method.write.files import Bar, verify_files, write_files, write_text
+from layerswap_method.write.files import Bar, verify_files, write_files, write_json, write_text
 from layerswap_method.write.layout import SHARD_BYTES, lay_out
 
 LOG = logging.getLogger("layerswap")
@@ -86,7 +85,7 @@ def write_merge(
     something cannot be written.
     """
     out = output_folder(out_path)
-    check_output(out, [path for m in models.values() for path in (m.folder, m.adapter) if path])
+    check_output(out, [path for model in models.values() for path in model.folders])
     check_device(options.device)
     merge = recipe.merge(models, progress)
     for warning in merge.warnings:
@@ -105,7 +104,7 @@ def write_merge(
         )
         if merge.record:
             name = PLAN_FILES[str(merge.record["merge_method"])]
-            write_text(folder / name, json.dumps(merge.record, indent=2) + "\n")
+            write_json(folder / name, merge.record)
         if options.with_card:
             needs_code = needs_remote_code(merge.donor)
             card = write_card(document, text, out.name, merge.lines, needs_code=needs_code)

@@ -7,22 +7,18 @@ import logging
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from layerswap_method.errors import InputError, LayerSwapError
 
-PLAN_FILE = "layer_swap_plan.json"
-"""The layer plan of a `layer_swap`, written beside the weights."""
-
-REVERT_PLAN_FILE = "delta_revert_plan.json"
-"""What a `delta_revert` kept, written beside the weights."""
-
+PLAN_FILE, REVERT_PLAN_FILE = "layer_swap_plan.json", "delta_revert_plan.json"
 PLAN_FILES = {"layer_swap": PLAN_FILE, "delta_revert": REVERT_PLAN_FILE}
-"""Merge method -> its plan file."""
+"""Merge method -> the file beside the weights that says what came from where."""
 
 HARMONIZE_FILE = "harmonize.json"
 """What `layerswap harmonize` did to a model, written beside its weights."""
@@ -53,7 +49,7 @@ def output_folder(out_path: str) -> Path:
     return Path(os.path.abspath(out_path))  # noqa: PTH100 - resolve() would follow links
 
 
-def check_output(out: Path, inputs: Collection[Path]) -> None:
+def check_output(out: Path, inputs: Iterable[Path]) -> None:
     """Check that a merge may be written to `out`, and that it can be."""
     if (problem := _place_problem(out, [each.resolve() for each in inputs])) is not None:
         raise InputError(f"{out}: {problem}; give another")
@@ -77,9 +73,8 @@ def _place_problem(out: Path, inputs: Collection[Path]) -> str | None:
     place = out.resolve()
     if place in inputs:
         return "the output folder is one of the merge's inputs"
-    for folder in inputs:
-        if folder in place.parents and folder.is_dir():
-            return f"the output folder is inside {folder}, which the merge reads"
+    if above := next((f for f in inputs if f in place.parents and f.is_dir()), None):
+        return f"the output folder is inside {above}, which the merge reads"
     if out.exists() and not os.access(out, os.W_OK | os.X_OK):
         return "the output folder may not be written"
     return None
@@ -262,18 +257,12 @@ def _exclusive_lock(folder: Path) -> Iterator[None]:
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
     """Let SIGTERM unwind the merge as Ctrl-C does, unless somebody else handles it."""
-    is_free = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    )
-
-    def end(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    if is_free:
-        signal.signal(signal.SIGTERM, end)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         yield
     finally:
-        if is_free:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

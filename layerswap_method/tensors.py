@@ -214,7 +214,6 @@ class LazyModel(Frozen):
     tied output embedding.
     """
 
-    name: str
     checkpoint: Checkpoint
     adapter: Path | None = None
     changes: Mapping[str, LowRankChange] = {}
@@ -224,13 +223,13 @@ class LazyModel(Frozen):
         """Return the headers of a model on this machine."""
         checkpoint = read_checkpoint(model.name, model.folder)
         if model.adapter is None:
-            return cls(name=model.name, checkpoint=checkpoint)
+            return cls(checkpoint=checkpoint)
         changes = read_changes(model.adapter, checkpoint)
         if ties(checkpoint) and checkpoint.head is not None:
             # peft saves the copy that an adapter is merged into without a tied head.
             left = {name: at for name, at in checkpoint.tensors.items() if not is_head(name)}
             checkpoint = Checkpoint(checkpoint.name, checkpoint.path, checkpoint.config, left)
-        return cls(name=model.name, checkpoint=checkpoint, adapter=model.adapter, changes=changes)
+        return cls(checkpoint=checkpoint, adapter=model.adapter, changes=changes)
 
     @property
     def warnings(self) -> list[str]:

@@ -36,7 +36,8 @@ def tensor_sums(pair: DeltaPair, name: str) -> Sums:
     Raises:
         InputError: for files that change, and weights that are NaN or infinite.
     """
-    layout, grid = pair.layout(name), pair.grid_dtype(name)
+    layout, stored = pair.layout(name), pair.expert_dtype(name)
+    grid = stored if stored in (torch.bfloat16, torch.float16) else None
     rows = np.zeros(layout.features)
     change = base = 0.0
     size = changed = near = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from layerswap_method.methods.read import read_recipe, read_recipe_file
 from layerswap_method.output import PLAN_FILE, check_output, output_folder, temporary_output
 from layerswap_method.plan import draw_plan
 from layerswap_method.recipe.references import Model
-from layerswap_method.write.files import write_text
+from layerswap_method.write.files import write_json, write_text
 
 LOG = logging.getLogger("layerswap")
 
@@ -47,28 +46,28 @@ def swap_adapters(
 ) -> Iterator[str]:
     """Write the adapter of a `layer_swap` recipe, and yield lines for the log.
 
-    The adapter, added to the base, is the merge of the recipe: see `adapter_swap.lora` and
-    `adapter_swap.prefix` for where that holds to rounding and where it is a counterpart. `rank` is
-    the highest rank of a LoRA adapter's changes; None leaves all exact. Raises `InputError` for a
-    recipe, models or a folder that are wrong, `LayerSwapError` where something cannot be written.
+    The adapter, added to the base, is the merge of the recipe: `adapter_swap.adapters` says where
+    that holds to rounding and where it is a counterpart. `rank` is the highest rank of a LoRA
+    adapter's changes; None leaves all exact. Raises `InputError` for a recipe, models or a folder
+    that are wrong, `LayerSwapError` where something cannot be written.
     """
     recipe = _read(recipe_path)
     models = {reference: find(reference) for reference in recipe.references}
     base = models[str(recipe.base_model)]
     out = output_folder(out_path)
-    check_output(out, [path for m in models.values() for path in (m.folder, m.adapter) if path])
+    check_output(out, [path for model in models.values() for path in model.folders])
     configs = {m.name: read_adapter_config(m.adapter) for m in models.values() if m.adapter}
     kind = _kind(configs)
     _check_one_base(base, models)
     if kind == "LORA":
-        from layerswap_method.adapter_swap.lora import swap_lora
+        from layerswap_method.adapter_swap.adapters import swap_lora
 
         merge = recipe.merge(models)
         assert merge.plan is not None
         new, plan = swap_lora(merge, next(iter(configs.values())), rank), merge.plan
         record, warnings = dict(merge.record), merge.warnings
     else:
-        from layerswap_method.adapter_swap.prefix import swap_prefixes
+        from layerswap_method.adapter_swap.adapters import swap_prefixes
 
         if rank is not None:
             raise InputError("--rank: a prefix has no rank; drop it")
@@ -90,8 +89,8 @@ def swap_adapters(
     listed = "\n".join(f"- {each['role']}: `{each['model']}`" for each in record["models"])
     with temporary_output(out) as folder:
         (folder / ADAPTER_WEIGHTS).write_bytes(save(dict(new.tensors), {"format": "pt"}))
-        write_text(folder / ADAPTER_CONFIG, json.dumps(config, indent=2) + "\n")
-        write_text(folder / PLAN_FILE, json.dumps(record, indent=2) + "\n")
+        write_json(folder / ADAPTER_CONFIG, config)
+        write_json(folder / PLAN_FILE, record)
         card = _CARD.format(base=name, name=out.name, models=listed, plan=draw_plan(plan))
         write_text(folder / "README.md", card)
     yield f"{out_path}: {sum(t.nbytes for t in new.tensors.values()) / 1e6:.2f} MB"

@@ -20,14 +20,6 @@ class Vocabulary(NamedTuple):
     added: frozenset[str]
 
 
-class TokenMatch(NamedTuple):
-    """How many tokens of one vocabulary another one has at the same id, at another, or not."""
-
-    same_id: int
-    other_id: int
-    missing: int
-
-
 def read_vocabulary(name: str, folder: Path) -> Vocabulary | None:
     """Return the vocabulary in `folder`; None where no ``tokenizer.json`` is there.
 
@@ -52,11 +44,11 @@ def read_vocabulary(name: str, folder: Path) -> Vocabulary | None:
     return Vocabulary(tokens | added, frozenset(added))
 
 
-def match_tokens(tokens: Mapping[str, int], other: Mapping[str, int]) -> TokenMatch:
-    """Return how `tokens` lie in `other`."""
+def match_tokens(tokens: Mapping[str, int], other: Mapping[str, int]) -> tuple[int, int, int]:
+    """Return how many of the `tokens` stand in `other` at the same id, at another, or not."""
     shared = tokens.keys() & other.keys()
     same = sum(tokens[token] == other[token] for token in shared)
-    return TokenMatch(same, len(shared) - same, len(tokens) - len(shared))
+    return same, len(shared) - same, len(tokens) - len(shared)
 
 
 def token_conflicts(givers: Sequence[Checkpoint]) -> tuple[list[str], list[str]]:
@@ -80,11 +72,8 @@ def token_conflicts(givers: Sequence[Checkpoint]) -> tuple[list[str], list[str]]
         assert ours is not None
         assert theirs is not None
         by_id = {number: token for token, number in theirs.tokens.items()}
-        differing = [
-            (number, token, by_id[number])
-            for token, number in ours.tokens.items()
-            if by_id.get(number, token) != token
-        ]
+        pairs = ((number, a, by_id.get(number, a)) for a, number in ours.tokens.items())
+        differing = [(number, a, b) for number, a, b in pairs if a != b]
         if not differing:
             continue
         added = ours.added | theirs.added

@@ -82,11 +82,6 @@ class DeltaPair:
             return None
         return torch_dtype(self.expert_tensors[name].torch_name)
 
-    def grid_dtype(self, name: str) -> torch.dtype | None:
-        """Return the 16-bit dtype that the expert was rounded to; None for a wider one."""
-        dtype = self.expert_dtype(name)
-        return dtype if dtype in (torch.bfloat16, torch.float16) else None
-
     def axis(self, name: str) -> int | None:
         """Return the tensor's `input_axis`."""
         return input_axis(name, len(self.shape(name)), self.model_type)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,11 +19,11 @@ from layerswap_method.checkpoint.differences import Row, differences, obstacles
 from layerswap_method.checkpoint.stored import STORED_NAMES, StoredTensor, read_tensor, torch_dtype
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.harmonize.conversion import Conversion, read_conversion, shape_of
-from layerswap_method.harmonize.settings import common_shape, config_of, harmonized, with_rope
+from layerswap_method.harmonize.steps import common_shape, config_of, harmonized, with_rope
 from layerswap_method.output import HARMONIZE_FILE, check_output, output_folder, temporary_output
 from layerswap_method.recipe.references import Model
 from layerswap_method.write.donor_files import copy_donor_files
-from layerswap_method.write.files import Bar, write_files, write_text
+from layerswap_method.write.files import Bar, write_files, write_json
 from layerswap_method.write.layout import SHARD_BYTES, PlannedTensor, copy_of, lay_out_tensors
 
 
@@ -158,8 +157,8 @@ def _write(
         with bar(f"writing {folder.name}", layout.nbytes) as advance:
             write_files(layout, advance=advance)
         copy_donor_files(checkpoint.path, new, None)
-        for name, content in (("config.json", config), (HARMONIZE_FILE, record)):
-            write_text(new / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        write_json(new / "config.json", config)
+        write_json(new / HARMONIZE_FILE, record)
 
 
 def _plan(model: Conversion, name: str, stored: StoredTensor, dtype: str | None) -> PlannedTensor:

@@ -8,7 +8,6 @@ handed to the kernel as parameters.
 from __future__ import annotations
 
 import importlib.resources
-import json
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +36,7 @@ from layerswap_method.output import PLAN_FILES, check_output, output_folder, tem
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.references import Model, find_model_files
 from layerswap_method.write.card import write_card
+from layerswap_method.write.files import write_json, write_text
 
 LOG = logging.getLogger("layerswap")
 
@@ -63,7 +63,7 @@ def merge_by_mergekit(
     found = {
         r: find_model_files(r, cache_dir=options.transformers_cache) for r in recipe.references
     }
-    check_output(out, [path for m in found.values() for path in (m.folder, m.adapter) if path])
+    check_output(out, [path for model in found.values() for path in model.folders])
     problems = [*_template_problems(recipe), *_tokenizer_problems(recipe, found, options)]
     InputError.raise_any(f"{recipe.method()} recipe", problems)
     with _merged_adapters(found, options) as models:
@@ -79,11 +79,9 @@ def merge_by_mergekit(
                 LoaderCache.loaders.clear()
                 run_merge(config, str(folder), options, text)
             _warn_of_lost_tensors(checkpoints[0], folder)
-            plan_file = folder / PLAN_FILES[recipe.method()]
-            plan_file.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+            write_json(folder / PLAN_FILES[recipe.method()], record)
             if options.write_model_card:
-                card = write_card(document, text, out.name, lines)
-                (folder / "README.md").write_text(card, encoding="utf-8")
+                write_text(folder / "README.md", write_card(document, text, out.name, lines))
 
 
 @contextmanager

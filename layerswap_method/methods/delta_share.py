@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from layerswap_method.errors import InputError
 from layerswap_method.plan import MODULES, ROLES, LayerPlan, Source
 from layerswap_method.tensor_names import decoder_layer, is_norm, layer_part
 
 if TYPE_CHECKING:
+    from layerswap_method.deltas.pair import DeltaPair
     from layerswap_method.methods.layer_swap import LayerSwapRecipe, LayerSwapSpec
     from layerswap_method.recipe.document import Progress
     from layerswap_method.recipe.references import Model
@@ -190,39 +191,28 @@ def measure(
     Reads every expert and the base once for ``weighting: magnitude``, and the decoder layers once
     for ``placement: delta_share``, which replaces `plan`; cached in this process.
     """
-    spec = recipe.parameters
-    given = [entry.parameters for entry in recipe.experts]
-    measured = Measured(plan, tuple(own.weight for own in given), spec.side_weights)
+    spec, experts = recipe.parameters, recipe.experts
+    given = tuple(entry.parameters.weight for entry in experts)
+    measured = Measured(plan, given, spec.side_weights)
     if not spec.needs_deltas:
         return measured
-    from layerswap_method.deltas.measure import mean_feature_mav
     from layerswap_method.deltas.pair import open_pair
 
     base = models[str(recipe.base_model)]
     try:
         pairs = [
-            open_pair(models[entry.model], base) if entry.parameters.weight else None
-            for entry in recipe.experts
+            open_pair(models[entry.model], base) if weight else None
+            for entry, weight in zip(experts, given, strict=True)
         ]
     except InputError as error:
         raise InputError(
             f"{spec.delta_setting} needs the experts' base_model: {error.message}"
         ) from error
     if spec.weighting == "magnitude":
-        mavs: list[float | None] = []
-        for pair in pairs:
-            if pair is None:
-                mavs.append(None)
-                continue
-            mavs.append(mean_feature_mav(pair, partial(progress, f"change of {pair.expert}")))
-            if mavs[-1] == 0:
-                raise InputError(
-                    f"{pair.expert} is equal to {pair.base}: its change is 0, which has no inverse "
-                    f"to be a weight; {_ADVICE}"
-                )
-        roles = [str(own.role) for own in given]
-        weights, sides = magnitude_weights(roles, measured.weights, mavs, spec.side_weights)
-        measured = Measured(plan, weights, sides, tuple(mavs))
+        mavs = tuple(None if pair is None else _mean_change(pair, progress) for pair in pairs)
+        roles = [str(entry.parameters.role) for entry in experts]
+        weights, sides = magnitude_weights(roles, given, mavs, spec.side_weights)
+        measured = Measured(plan, weights, sides, mavs)
     if spec.placement != "delta_share":
         return measured
     units: Units = {}
@@ -230,8 +220,8 @@ def measure(
     for role in ROLES:
         soup = [
             (pair, weight)
-            for pair, own, weight in zip(pairs, given, measured.weights, strict=True)
-            if pair is not None and own.role == role
+            for pair, entry, weight in zip(pairs, experts, measured.weights, strict=True)
+            if pair is not None and entry.parameters.role == role
         ]
         if not soup:
             raise InputError(f"placement: delta_share: no {role} expert has a weight above 0")
@@ -254,31 +244,42 @@ def measure(
     return measured._replace(plan=plan, units=found)
 
 
+def _mean_change(pair: DeltaPair, progress: Progress) -> float:
+    from layerswap_method.deltas.measure import mean_feature_mav
+
+    change = mean_feature_mav(pair, partial(progress, f"change of {pair.expert}"))
+    if change == 0:
+        raise InputError(
+            f"{pair.expert} is equal to {pair.base}: its change is 0, which has no inverse to be a "
+            f"weight; {_ADVICE}"
+        )
+    return change
+
+
 def _unit_shares(
-    soup: Sequence[tuple[Any, float]], units: Units, spec: LayerSwapSpec, progress: Progress
+    soup: Sequence[tuple[DeltaPair, float]], units: Units, spec: LayerSwapSpec, progress: Progress
 ) -> tuple[float, ...]:
     """Return each unit's share of the whole change of one role's soup."""
     from layerswap_method.deltas.measure import relative_norms
 
-    total = math.fsum(weight for _, weight in soup)
-    pair = soup[0][0]
+    total, pair = math.fsum(weight for _, weight in soup), soup[0][0]
     norms = relative_norms(
         [(each, weight / total) for each, weight in soup],
         [name for names in units.values() for name in names],
         partial(progress, f"change of {pair.expert}"),
     )
-    moved = [
+    moved = (
         unit_norm([norms[name] for name in names], spec.delta_unit) for names in units.values()
-    ]
+    )
     try:
-        return delta_shares(moved)
+        return delta_shares([*moved])
     except ValueError as error:
         raise InputError(
             f"the layers of {pair.expert} are equal to those of {pair.base}: {error}; {_ADVICE}"
         ) from error
 
 
-def _units(pair: Any, num_layers: int, spec: LayerSwapSpec) -> Units:
+def _units(pair: DeltaPair, num_layers: int, spec: LayerSwapSpec) -> Units:
     """Return the units from the embedding side on, attention before MLP.
 
     The authors take the four projections of the attention and the three of the MLP; here it is

@@ -53,7 +53,7 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model], progress: Progre
 
     with input_errors("layer_swap recipe"):
         merge = build_merge([*read.values()], mix, donor, recipe.written_dtype, givers)
-    record = plan_record(recipe, measured.plan, measured, donor.name if others else None)
+    record = plan_record(recipe, measured.plan, measured, donor.checkpoint.name if others else None)
     warnings = (*merge.warnings, *large_swap_warning(recipe.parameters, measured.plan))
     lines = tuple(log_lines(record))
     return replace(merge, record=record, lines=lines, warnings=warnings, plan=measured.plan)

@@ -25,6 +25,11 @@ class Model:
     folder: Path
     adapter: Path | None = None
 
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Return the folders that are read."""
+        return (self.folder,) if self.adapter is None else (self.folder, self.adapter)
+
 
 def syntax_problem(reference: str) -> str | None:
     """Return why a reference cannot be taken apart; None where it can."""

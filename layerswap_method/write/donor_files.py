@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from layerswap_method.checkpoint.checkpoint import own_file
 from layerswap_method.checkpoint.config import read_document
-from layerswap_method.write.files import write_text
+from layerswap_method.write.files import write_json
 
 _MODEL = (
     *("*.json", "*.jinja", "*.py", "*.model", "*.tiktoken", "*.spm", "*.bpe", "*.vocab"),
@@ -42,7 +41,7 @@ def copy_donor_files(
     config = read_document("donor", donor)
     if dtype is not None:
         config["torch_dtype" if "torch_dtype" in config else "dtype"] = dtype
-    write_text(out / "config.json", json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+    write_json(out / "config.json", config)
     for file in donor_files(donor, with_tokenizer=with_tokenizer):
         shutil.copyfile(file, out / file.name)
 

@@ -6,6 +6,7 @@ others are computed block by block. A file has its name only when it is whole an
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import threading
@@ -70,7 +71,7 @@ def write_files(
         check_unchanged(path, stamp)
     if len(files) > 1:
         with _in_one_message(folder / INDEX):
-            write_text(folder / INDEX, layout.index)
+            write_json(folder / INDEX, layout.index)
 
 
 def verify_files(
@@ -115,6 +116,11 @@ def write_text(file: Path, text: str) -> None:
         opened.write(text)
         opened.flush()
         os.fsync(opened.fileno())
+
+
+def write_json(file: Path, content: object) -> None:
+    """Write plain values as a JSON text for people; see `write_text`."""
+    write_text(file, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def _run_jobs(jobs: Sequence[Job], threads: int, advance: Advance) -> None:

@@ -64,12 +64,11 @@ class Layout:
         return sum(file.nbytes for file in self.files)
 
     @property
-    def index(self) -> str:
-        """Text of the index of the files."""
+    def index(self) -> Mapping[str, object]:
+        """Content of the index of the files."""
         listed = {t.name: file.path.name for file in self.files for _, t in file.tensors}
         size = sum(tensor.nbytes for file in self.files for _, tensor in file.tensors)
-        document = {"metadata": {"total_size": size}, "weight_map": listed}
-        return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        return {"metadata": {"total_size": size}, "weight_map": listed}
 
 
 def lay_out(

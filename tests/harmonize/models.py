@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 from ablations.cli import main
-from layerswap_method.harmonize.settings import config_of
+from layerswap_method.harmonize.steps import config_of
 
 SIZES = {
     **{"vocab_size": 48, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3},

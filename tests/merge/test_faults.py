@@ -51,7 +51,7 @@ def test_a_disk_that_is_full(resume, trio, tmp_path):
     assert left_in(tmp_path) == []
 
 
-@pytest.mark.parametrize("full", ["copyfile", "write_text"])
+@pytest.mark.parametrize("full", ["copyfile", "write_json"])
 def test_a_disk_that_is_full_after_the_weights(full, trio, tmp_path, monkeypatch):
     """F3: a traceback, where one message says which folder cannot be written."""
 

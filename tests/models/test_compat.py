@@ -198,7 +198,7 @@ def test_tokens_are_read_from_either_form(root: Path, tmp_path: Path) -> None:
     tokens = read_vocabulary("base", root / "base")
     assert tokens is not None
     assert (len(tokens.tokens), tokens.tokens["<bos>"]) == (48, 1)
-    assert match_tokens(tokens.tokens, tokens.tokens).same_id == 48
+    assert match_tokens(tokens.tokens, tokens.tokens) == (48, 0, 0)
     document = {"model": {"type": "Unigram", "vocab": [["<pad>", 0.0], ["a", -1.5]]}}
     document |= {"added_tokens": [{"id": 2, "content": "<x>"}]}
     file = tmp_path / "tokenizer.json"

@@ -34,6 +34,7 @@ def delta_revert(
     `keep_fraction`, which goes by all features of the model. `num_layers` and `model_type` (which
     weights are stored inputs x outputs) None ask the base's config.
     """
+    given = {key: value for key, value in locals().items() if key in RevertSpec.model_fields}
     name, base = group.metadata.name, group.base
     if name is None:
         raise ValueError("delta_revert needs the tensor's name; none was given")
@@ -44,13 +45,7 @@ def delta_revert(
             "keep_fraction needs all features of the model, which are measured before a merge of "
             "whole checkpoints; for single tensors write threshold"
         )
-    spec = RevertSpec(
-        threshold=threshold,
-        revert_layers=revert_layers,
-        bottom_layers=bottom_layers,
-        top_layers=top_layers,
-        revert_modules=revert_modules,
-    )
+    spec = RevertSpec(**given)
     layer, layers = decoder_layer(name), frozenset[int]()
     if layer is not None and (bottom_layers or top_layers or revert_layers):
         layers = spec.layers(num_layers or depth_of(base.id, name))

@@ -10,7 +10,8 @@ from mergekit.merge_methods.easy_define import merge_method
 
 from layerswap_method.average import Input, weighted_average, weighted_inputs
 from layerswap_method.mergekit_plugin.kernels.delta_revert import depth_of
-from layerswap_method.plan import LayerPlan, Placement, Role, Source, build_plan, tensor_source
+from layerswap_method.methods.layer_swap import LayerSwapSpec
+from layerswap_method.plan import LayerPlan, Placement, Role, Source
 from layerswap_method.tensor_names import decoder_layer
 
 
@@ -48,7 +49,8 @@ def layer_swap(
     the first input's config. Where one model gives the tensor it is returned itself (an alias,
     bit-identical), else the weighted average, rounded once.
     """
-    name = group.metadata.name
+    given = {key: value for key, value in locals().items() if key in LayerSwapSpec.model_fields}
+    spec, name = LayerSwapSpec.model_construct(**given), group.metadata.name
     if name is None:
         raise ValueError("layer_swap needs the tensor's name to know its layer; none was given")
     if weighting != "uniform":
@@ -58,29 +60,13 @@ def layer_swap(
         )
     if (language_layers is None) != (placement != "layers"):
         raise ValueError("placement: layers and language_layers, such as '0-4,30,31', go together")
-    layer = decoder_layer(name)
-    layer_plan = LayerPlan(())
+    layer, layer_plan = decoder_layer(name), LayerPlan(())
     if plan is not None:
         layer_plan = LayerPlan.from_text(plan)
     elif layer is not None:
-        layer_plan = build_plan(
-            depth_of(group.entries[0].id, name) if num_layers is None else num_layers,
-            bottom_layers=bottom_layers,
-            top_layers=top_layers,
-            bottom_transition=bottom_transition,
-            top_transition=top_transition,
-            placement=placement,
-            language_layers=language_layers,
-            seed=seed,
-        )
-    source = tensor_source(
-        name,
-        layer,
-        layer_plan,
-        non_layer=non_layer,
-        layer_norms=layer_norms,
-        swap_modules=swap_modules,
-    )
+        first = group.entries[0].id
+        layer_plan = spec.plan(depth_of(first, name) if num_layers is None else num_layers)
+    source = spec.tensor_source(name, layer, layer_plan)
     inputs = [Input(role[entry.id], weight[entry.id], entry.is_base) for entry in group.entries]
     made_of = weighted_inputs(name, source, inputs, (task_weight, language_weight))
     tensors = [group.entries[i].tensor for i in made_of.inputs]

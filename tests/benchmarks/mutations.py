@@ -139,7 +139,8 @@ def main():
         for row in rows():
             if wanted in " ".join(row):
                 verdicts.append(verdict(tree, *row))
-                print(f"{row[0]}: {row[2].strip()}\n    {verdicts[-1]}", flush=True)
+                changed = f"{row[1].strip()} => {row[2].strip()}"
+                print(f"{row[0]}: {changed}\n    {verdicts[-1]}", flush=True)
     caught = sum(each.startswith("caught") for each in verdicts)
     print(f"{caught} of {len(verdicts)} caught")
     sys.exit(caught != len(verdicts))

@@ -2,10 +2,10 @@
 
     python tests/benchmarks/mutations.py [PART OF A ROW OR OF A FILE'S PATH]
 
-In TABLE a line that begins a block names a file and the tests (in tests/) of which one must fail;
-a row below it is `old => new`: text that stands once in the file, and what takes its place; other
-tests than the file's stand behind an @. The tree is copied first. Prints `caught` and by what, `MISSED`, or `STALE`
-where the old text is not in the file any more; ends with 1 unless all were caught.
+A block of TABLE begins with a file and the tests (in tests/) of which one must fail; a row below it
+is `old => new`: text that stands once in the file, and what takes its place; other tests than the
+file's stand behind an @. The tree is copied first. Prints `caught` and by what, `MISSED`, or
+`STALE` where the old text is gone; ends with 1 unless all were caught.
 """
 
 import os
@@ -20,9 +20,7 @@ TABLE = r"""
 layerswap_method/plan.py @ plan
 range(end, end + bottom_transition) => range(end, end + top_transition)
 (num_layers - top_layers, num_layers)] => (num_layers - top_layers, 0)]
-if total > num_layers: => if total > num_layers + 1:
 key=drawn.__getitem__)[:count] => key=drawn.__getitem__)[-count:]
-start = (num_layers - count) // 2 => start = (num_layers - count + 1) // 2
 if part == "norm" and layer_norms => if layer_norms
 layerswap_method/average.py @ plan
 total.div_(total.new_tensor(math.fsum(coefficients))) => total.mul_(1 / sum(coefficients))
@@ -31,9 +29,6 @@ if other != role) / common => if other == role) / common
 return total.to(result) => return total.to(dtype).to(result)
 layerswap_method/tensors.py @ checkpoint
 _deltas[position][start:stop] => _deltas[position][: stop - start] @ write
-if any(term.stored.name == name for => if any(True for
-cast = self.checkpoint.first_float if is_cast => cast = None if is_cast
-compute = torch.promote_types(dtype, torch.float32) => compute = dtype
 layerswap_method/checkpoint/lora.py @ checkpoint
 math.sqrt(rank) if config.get("use_rslora") else rank => rank
 scaling=alpha / ( => scaling=1 / (
@@ -43,10 +38,7 @@ if is_same or path.name.lower() in names: => if True: @ mergekit_plugin/test_err
 layerswap_method/checkpoint/compatible.py @ checkpoint
 return not all(model.head for model in (checkpoint, *others)) => return False
 if first.num_layers != other.num_layers: => if False:
-if is_tied != ties(other, first): => if False:
 if not is_copy: => if False:
-return decoder_layer(name) is None and bool( => return False and bool(
-if wider: => if False: @ mergekit_plugin/test_errors.py
 layerswap_method/checkpoint/tokens.py @ mergekit_plugin/test_errors.py
 if by_id.get(number, token) != token => if token not in theirs.tokens
 if not added.intersection(row[1:])] => if False]
@@ -55,12 +47,10 @@ if pickles := sorted(path.glob("*.bin")) => if pickles := sorted(path.glob("*.no
 if place.is_file() and not any( => if False and not any(
 Path(file).name != file => False
 if single.is_file() and _SINGLE not in shards: => if False:
-if depth and stored and not => if False and not
 layerswap_method/checkpoint/config.py @ checkpoint
 not 0 <= value < most: => value < 0:
 layerswap_method/checkpoint/stored.py @ checkpoint
 state.st_mtime_ns, state.st_ctime_ns, state.st_ino => state.st_mtime_ns, 0, 0
-if left[:count] != right[:count]: => if left[0] != right[0]:
 layerswap_method/write/layout.py @ write
 size + tensor.nbytes > shard_bytes => size > shard_bytes
 if is_finite and not bool( => if False and not bool( @ merge
@@ -75,8 +65,7 @@ layerswap_method/write/card.py @ merge
 layerswap_method/output.py @ write
 if held and not _is_merge(out) and not was_killed: => if False:
     if place in inputs: => if False:
-        finally:
-            _restore(replaced, out) => finally: pass
+            _restore(replaced, out) => pass
 sorted(old, key=_is_config, reverse=True) => sorted(old, key=_is_config)
             is_spare = False => is_spare = True
 raise SystemExit(128 + number) => raise SystemExit(0)
@@ -84,23 +73,17 @@ layerswap_method/merge.py @ merge
         if options.verify: => if False:
 layerswap_method/errors.py @ recipe
     exit_code = 2 => exit_code = 1
-cutoff=0.5 => cutoff=1.0
 layerswap_method/methods/delta_share.py @ methods
 math.hypot(*relative_norms) if unit == "module" => math.fsum(relative_norms) if unit
-{1 / mav:.5e} => {mav:.5e}
-list[Source] = ["language"] => list[Source] = ["task"]
 layerswap_method/methods/layer_swap_merge.py @ merge
 donor = giver if base.checkpoint in others else base => donor = base
 layerswap_method/methods/delta_revert_merge.py @ methods
 float((last + smaller.max()) / 2) => float(last)
-mask = ~(mav.double() < threshold) => mask = mav.double() < threshold
 layerswap_method/methods/layer_swap.py @ recipe
             if not weights: => if False:
 layerswap_method/recipe/strict_yaml.py @ recipe
 and not merges: => and False:
             if key in lines: => if False:
-layerswap_method/deltas/measure.py @ deltas
-sum(0 if layout.across else 1) => sum(0)
 layerswap_method/mergekit_plugin/run.py @ mergekit_plugin/test_command.py
 if value and name not in _KNOWN), None) => if False), None)
 layerswap_method/mergekit_plugin/executor.py @ mergekit_plugin/test_executor.py
@@ -117,18 +100,14 @@ math.sqrt(eps / shape.eps * stretch) => math.sqrt(eps / shape.eps)
 
 def rows():
     """Yield file, old text, new text and tests of every row."""
-    file = default = old = ""
+    file = default = ""
     for line in TABLE.strip("\n").splitlines():
         text, _, tests = line.partition(" @ ")
-        head, arrow, new = text.partition(" => ")
-        if not arrow and tests:
-            file, default = text, tests
-            continue
-        old += f"\n{head}" if old else head
+        old, arrow, new = text.partition(" => ")
         if arrow:
-            indent = old[: len(old) - len(old.lstrip())]
-            yield file, old, indent + new, tests or default
-            old = ""
+            yield file, old, old[: len(old) - len(old.lstrip())] + new, tests or default
+        else:
+            file, default = text, tests
 
 
 def verdict(tree, file, old, new, tests):
@@ -139,8 +118,7 @@ def verdict(tree, file, old, new, tests):
         return "STALE"
     path.write_text(whole.replace(old, new), encoding="utf-8")
     flags = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not vllm and not gpu"]
-    folders = [f"tests/{name}" for name in tests.split()]
-    command = [sys.executable, "-m", "pytest", *flags, *folders]
+    command = [sys.executable, "-m", "pytest", *flags, f"tests/{tests}"]
     here = {"cwd": tree, "env": {**os.environ, "PYTHONPATH": str(tree)}}
     done = subprocess.run(command, capture_output=True, text=True, check=False, **here)
     path.write_text(whole, encoding="utf-8")
@@ -161,8 +139,8 @@ def main():
         for row in rows():
             if wanted in " ".join(row):
                 verdicts.append(verdict(tree, *row))
-                changed = " ".join(row[2].split())
-                print(f"{row[0].split('/', 1)[1]}: {changed}\n    {verdicts[-1]}", flush=True)
+                changed = f"{row[1].strip()} => {row[2].strip()}"
+                print(f"{row[0]}: {changed}\n    {verdicts[-1]}", flush=True)
     caught = sum(each.startswith("caught") for each in verdicts)
     print(f"{caught} of {len(verdicts)} caught")
     sys.exit(caught != len(verdicts))

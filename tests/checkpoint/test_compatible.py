@@ -151,11 +151,8 @@ NAMES = [
     ("model.layers.3.self_attn.q_norm.weight", 3, "attention", True),
     ("model.layers.3.post_attention_layernorm.weight", 3, "norm", True),
     ("model.layers.11.mlp.experts.4.down_proj.weight", 11, "mlp", False),
-    ("model.layers.0.block_sparse_moe.gate.weight", 0, "mlp", False),
     ("transformer.h.2.ln_1.weight", 2, "norm", True),
     ("transformer.h.2.attn.c_attn.weight", 2, "attention", False),
-    ("transformer.h.2.mlp.c_fc.bias", 2, "mlp", False),
-    ("gpt_neox.layers.1.attention.dense.weight", 1, "attention", False),
     ("model.decoder.layers.5.fc1.weight", 5, "mlp", False),
     ("model.layers.5.something.weight", 5, "other", False),
     # F4: the module is called norm_attn_norm, and its attention was taken for a norm

@@ -18,7 +18,6 @@ from layerswap_method.checkpoint.stored import (
     read_header,
     read_rows,
     read_tensor,
-    row_blocks,
     same_content,
 )
 from layerswap_method.errors import InputError
@@ -61,67 +60,49 @@ def changed(name, **entry):
 
 def test_what_is_whole_is_read(tmp_path):
     file, link = tmp_path / "file", tmp_path / "link"
-    assert accepted(GOOD, file)
     assert accepted(packed({}, b""), file)
     assert accepted(packed(json.dumps(HEADER).encode() + b"   "), file)
-    file.write_bytes(GOOD)
+    assert accepted(GOOD, file)
     link.symlink_to(file)
     found = read_header(link)
     assert found == read_header(file)
     for name, tensor in TENSORS.items():
         assert torch.equal(read_tensor(found[name]), tensor)
     assert read_rows(found["b"], slice(1, 2)).tolist() == [[3, 4, 5]]
-
-
-@pytest.mark.parametrize("dtype", TORCH_NAMES)
-def test_every_dtype_is_what_torch_calls_it(dtype, tmp_path):
-    size = getattr(torch, TORCH_NAMES[dtype]).itemsize
-    entry = {"dtype": dtype, "shape": [3], "data_offsets": [0, 3 * size]}
-    assert accepted(packed({"x": entry}, bytes(3 * size)), tmp_path / "file")
-    assert read_header(tmp_path / "file")["x"].itemsize == size
+    for dtype, torch_name in TORCH_NAMES.items():
+        size = getattr(torch, torch_name).itemsize
+        entry = {"dtype": dtype, "shape": [3], "data_offsets": [0, 3 * size]}
+        assert accepted(packed({"x": entry}, bytes(3 * size)), file)
+        assert read_header(file)["x"].itemsize == size
 
 
 @pytest.mark.parametrize(
-    "header",
+    "content",
     [
-        changed("b", data_offsets=[0, 24]),
-        changed("b", shape=[2, 4]),
-        changed("b", dtype="F64"),
-        changed("b", dtype="F31"),
-        changed("b", shape=[-2, -3]),
-        changed("b", shape=[2.0, 3]),
-        changed("empty", shape=[1 << 63, 2, 0]),
-        {k: v for k, v in HEADER.items() if k != "a"},
-        {**HEADER, "__metadata__": {"format": 1}},
-        [HEADER],
-        b"[" * 200_000,
-        b"\xff\xfe{\0}\0",
+        packed(changed("b", data_offsets=[0, 24])),
+        packed(changed("b", shape=[2, 4])),
+        packed(changed("b", dtype="F31")),
+        packed(changed("b", shape=[-2, -3])),
+        packed(changed("empty", shape=[1 << 63, 2, 0])),
+        packed({k: v for k, v in HEADER.items() if k != "a"}),
+        packed([HEADER]),
+        packed(b"[" * 200_000),
+        *(GOOD[:size] for size in (0, 7, 20, 8 + LENGTH, len(GOOD) - 1)),
+        GOOD + b"\0",
     ],
-    ids=lambda header: str(header)[:30],
+    ids=range(14),
 )
-def test_what_lies_is_refused(header, tmp_path):
-    assert not accepted(packed(header), tmp_path / "file")
+def test_what_lies_or_is_cut_short_is_refused(content, tmp_path):
+    (tmp_path / "file").write_bytes(content)
     with pytest.raises(SafetensorError):
-        deserialize(packed(header))
+        deserialize(content)
     with pytest.raises(InputError, match=r"file: is damaged.*download or copy it again"):
         read_header(tmp_path / "file")
-
-
-@pytest.mark.parametrize("size", [0, 7, 8, 20, 8 + LENGTH, len(GOOD) - 1])
-def test_what_is_cut_short_or_goes_on_is_refused(size, tmp_path):
-    assert not accepted(GOOD[:size], tmp_path / "file")
-    assert not accepted(GOOD + b"\0", tmp_path / "file")
     with pytest.raises(InputError, match="base: shard is damaged.*No such file"):  # noqa: RUF043
         read_header(tmp_path / "gone", "base: shard")
 
 
-NUMBERS = st.one_of(
-    st.integers(-2, 40),
-    st.sampled_from([1 << 31, 1 << 63, (1 << 64) - 1, 1 << 64]),
-    st.floats(),
-    st.none(),
-    st.booleans(),
-)
+NUMBERS = st.one_of(st.integers(-2, 40), st.sampled_from([1 << 31, 1 << 64]), st.floats())
 ENTRIES = st.fixed_dictionaries(
     {
         "dtype": st.sampled_from([*TORCH_NAMES, "F31", "f32", None]),
@@ -149,11 +130,10 @@ def test_any_header_and_any_damage_is_read_alike_or_refused(tmp_path, entries, e
 
 def test_a_file_with_other_content_of_the_same_size_and_time_is_noticed(tmp_path):
     """H4c: experts of one architecture have one size, and archives restore times."""
-    file = tmp_path / "file"
+    file, other = tmp_path / "file", tmp_path / "other"
     file.write_bytes(GOOD)
     stamp, at, times = file_stamp(file), read_header(file)["b"], file.stat()
     check_unchanged(file, stamp)
-    other = tmp_path / "other"
     other.write_bytes(GOOD[:-1] + b"x")
     for write in (lambda: file.write_bytes(GOOD[:-1] + b"x"), lambda: other.replace(file)):
         write()
@@ -167,19 +147,10 @@ def test_a_file_with_other_content_of_the_same_size_and_time_is_noticed(tmp_path
         read_tensor(at)
 
 
-@given(st.lists(st.integers(0, 300), max_size=3), st.integers(0, 300), st.integers(0, 300))
-def test_blocks_cover_the_rows_once(shape, start, stop):
-    wanted = range(shape[0] if shape else 1)[start:stop]
-    blocks = list(row_blocks(shape, slice(start, stop)))
-    assert [row for block in blocks for row in range(block.start, block.stop)] == list(wanted)
-
-
 def test_content_is_compared_byte_for_byte(tmp_path):
     same, long = torch.randn(700, 600), torch.randn(700, 600)
     long[:-1] = same[:-1]
     held = {"a": same, "b": same.clone(), "c": long, "d": same.clone().view(600, 700)}
     save_file(held, tmp_path / "file")
     at = read_header(tmp_path / "file")
-    assert same_content(at["a"], at["b"])
-    assert not same_content(at["a"], at["c"])
-    assert not same_content(at["a"], at["d"])
+    assert [same_content(at["a"], at[name]) for name in "bcd"] == [True, False, False]

@@ -11,7 +11,7 @@ from ablations.delta.analysis import analyse
 from layerswap_method.deltas.measure import mean_feature_mav
 from tests.delta import by_hand
 from tests.delta.experts import family_pair, fine_tuned, pair_of
-from tests.standins.oracle import READERS
+from tests.standins.oracle import fused_mixtral
 from tests.standins.zoo import FAMILIES, LAYERS, make_model
 
 THRESHOLD = 8e-4
@@ -122,7 +122,7 @@ def test_experts_in_one_tensor_have_the_rows_of_experts_one_a_tensor(tmp_path):
     expert, base = family_pair("mixtral", tmp_path)
     single = profile(expert, base)
     for folder in (expert, base):
-        fused = {name: t.contiguous() for name, t in READERS["mixtral"](folder).items()}
+        fused = {name: t.contiguous() for name, t in fused_mixtral(folder).items()}
         save_file(fused, folder / "model.safetensors", {"format": "pt"})
     stacked = profile(expert, base)
     ours, theirs = by_hand.read(expert), by_hand.read(base)

@@ -16,8 +16,8 @@ import pytest
 import torch
 import yaml
 
-from layerswap_method.errors import InputError
-from layerswap_method.merge import write_merge
+from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.merge import WriteOptions, write_merge
 from layerswap_method.methods.read import read_recipe
 from layerswap_method.recipe.references import find_model_files
 from layerswap_method.write import donor_files
@@ -28,6 +28,7 @@ from tests.standins.oracle import assert_same, stored
 from tests.standins.tuned import tune
 from tests.standins.zoo import make_model
 
+LAYERSWAP = [sys.executable, "-c", "import sys; from ablations.cli import main; main(sys.argv[1:])"]
 KILLS = int(os.environ.get("KILLS", "20"))
 
 
@@ -87,14 +88,12 @@ def test_a_folder_that_cannot_be_synced(trio, tmp_path, monkeypatch):
 def test_no_permission_to_read(own_trio, tmp_path):
     if os.geteuid() == 0 and shutil.which("setpriv") is None:
         pytest.skip("permissions do not hold for root, and setpriv is not here to change that")
-    (tmp_path / "recipe.yml").write_text(
-        yaml.safe_dump(recipe(roles(own_trio), SWAP, own_trio.base))
-    )
+    text = yaml.safe_dump(recipe(roles(own_trio), SWAP, own_trio.base))
+    (tmp_path / "recipe.yml").write_text(text)
     prefix = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
-    code = "import sys; from ablations.cli import main; main(sys.argv[1:])"
-    command = [sys.executable, "-c", code, "merge", str(tmp_path / "recipe.yml")]
     (own_trio.task / "model.safetensors").chmod(0)
-    command = [*prefix, *command, str(tmp_path / "out")]
+    files = [str(tmp_path / "recipe.yml"), str(tmp_path / "out")]
+    command = [*prefix, *LAYERSWAP, "merge", *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "model.safetensors" in done.stderr
@@ -110,22 +109,51 @@ def begun(document, out, **more):
     return write_merge(given, models, str(out), document=document, text=text, **more)
 
 
-@pytest.mark.parametrize("hidden", [False, True], ids=["newer", "times restored"])
-def test_an_input_that_changes_meanwhile(hidden, own_trio, tmp_path):
+def rewrite(file):
+    """Give a file other content, of the size and time that it had."""
+    times, whole = file.stat(), file.read_bytes()
+    file.write_bytes(whole[:-8] + b"12345678")
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (len(whole), times.st_mtime_ns)
+
+
+@pytest.mark.parametrize("when", ["before it is read", "after it was read"])
+def test_an_input_that_changes_meanwhile(when, own_trio, tmp_path):
     """H4c: with size and time as they were, other content was taken."""
-    lines = begun(recipe(roles(own_trio), SWAP, own_trio.base), tmp_path / "out")
+    weights, left = own_trio.language / "model.safetensors", []
+
+    def bar(what, size):
+        left.append(size)
+        return nullcontext(advance)
+
+    def advance(count):
+        left[0] -= count
+        if left[0] == 0 and when == "after it was read":
+            rewrite(weights)
+
+    document = recipe(roles(own_trio), SWAP, own_trio.base)
+    lines = begun(document, tmp_path / "out", bar=bar)
     assert "task expert" in next(lines)
-    weights = own_trio.language / "model.safetensors"
-    times, whole = weights.stat(), weights.read_bytes()
-    weights.write_bytes(whole[:-8] + b"12345678")
-    if hidden:
-        os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
-        assert weights.stat().st_mtime_ns == times.st_mtime_ns
-        assert weights.stat().st_size == times.st_size
+    if when == "before it is read":
+        rewrite(weights)
     with pytest.raises(InputError, match=r"model\.safetensors.*rewritten"):
         list(lines)
     assert not (tmp_path / "out").exists()
     assert left_in(tmp_path) == []
+
+
+def test_a_disk_that_holds_other_bytes_is_found_by_verify(trio, tmp_path):
+    def bar(what, size):
+        if what == "verifying":
+            (file,) = tmp_path.glob(".layerswap-*/out/model.safetensors")
+            whole = file.read_bytes()
+            file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        return nullcontext(lambda count: None)
+
+    how = {"options": WriteOptions(verify=True), "bar": bar}
+    with pytest.raises(LayerSwapError, match="is not what was written"):
+        list(begun(recipe(roles(trio), SWAP, trio.base), tmp_path / "out", **how))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_interrupt_ends_it_at_once(trio, tmp_path):
@@ -138,32 +166,35 @@ def test_an_interrupt_ends_it_at_once(trio, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+PROGRAMS = {
+    "layerswap": ([*LAYERSWAP, "merge"], ["--shard-size", "2M"]),
+    "mergekit-yaml": (
+        [str(Path(sys.executable).with_name("mergekit-yaml"))],
+        ["--out-shard-size", "2M", "--quiet"],
+    ),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["layerswap", "mergekit-yaml"])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_killed_at_any_moment(program, tmp_path):
     """SIGKILL ($KILLS times in all): no output, the earlier one, or the new one whole."""
     sizes = {"hidden_size": 256, "intermediate_size": 1024, "vocab_size": 32_000}
     base = make_model("llama", tmp_path / "base", 0, shard="20MB", **sizes)
-    task = tune(base, tmp_path / "task", 1, 0.01, torch.bfloat16)
-    language = tune(base, tmp_path / "language", 2, 0.01, torch.bfloat16)
-    document = recipe({"task": task, "language": language}, SWAP, base)
-    wanted = tensors_of(document)
-    earlier = recipe({"task": task, "language": language}, {"bottom_layers": 1}, base)
-    earlier["parameters"]["top_layers"] = 0
-    inputs = {folder: content(folder) for folder in (base, task, language)}
+    both = {
+        role: tune(base, tmp_path / role, seed, 0.01, torch.bfloat16)
+        for seed, role in enumerate(("task", "language"))
+    }
+    document, earlier = recipe(both, SWAP, base), recipe(both, {"top_layers": 0}, base)
+    inputs, wanted = [content(each) for each in (base, *both.values())], tensors_of(document)
     file, out = tmp_path / "recipe.yml", tmp_path / "place" / "out"
     file.write_text(yaml.safe_dump(document), encoding="utf-8")
-    if program == "layerswap":
-        code = "import sys; from ablations.cli import main; main(sys.argv[1:])"
-        command = [sys.executable, "-c", code, "merge", str(file), str(out), "--shard-size", "2M"]
-    else:
-        command = [str(Path(sys.executable).with_name("mergekit-yaml")), str(file), str(out)]
-        command += ["--out-shard-size", "2M", "--quiet"]
+    words, options = PROGRAMS[program]
+    command = [*words, str(file), str(out), *options]
     write(earlier, out)
     before, old = content(out), stored(out)
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    chance = random.Random(13)
-    killed = partly = 0
+    chance, killed, partly = random.Random(13), 0, 0
     for turn in range(KILLS // 2):
         more = ["--resume"] if turn % 2 and program == "layerswap" else []
         running = subprocess.Popen([*command, *more], **quiet)
@@ -191,4 +222,4 @@ def test_killed_at_any_moment(program, tmp_path):
     subprocess.run(command, check=True, **quiet)
     assert_same(stored(out), wanted)
     assert left_in(out.parent) == []
-    assert {folder: content(folder) for folder in inputs} == inputs
+    assert [content(each) for each in (base, *both.values())] == inputs

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from layerswap_method.errors import InputError, LayerSwapError
+from tests.adapter_swap.by_peft import merged
 from tests.standins.experts import assert_loads
 from tests.standins.merging import merge, recipe, revert_recipe, roles
 from tests.standins.oracle import Swap, assert_same, average, expected, stored
@@ -144,23 +145,6 @@ def test_what_was_measured_stands_in_record_and_card(trio, tmp_path, caplog):
         assert "plan:" not in text.partition("### What was merged")[0], "a kernel's parameter"
 
 
-def with_dora(base, adapter):
-    """Return base + DoRA in float64: m * (W + s B A) / ||W + s B A||, norms over the inputs."""
-    weights = {name: tensor.double() for name, tensor in stored(base).items()}
-    parts = {
-        name.removeprefix("base_model.model."): tensor.double()
-        for name, tensor in load_file(adapter / "adapter_model.safetensors").items()
-    }
-    downs = [name for name in parts if "lora_A" in name]
-    assert len(downs) == LAYERS
-    for name in downs:
-        target = name.replace("lora_A.weight", "weight")
-        moved = weights[target] + 3 * parts[name.replace("lora_A", "lora_B")] @ parts[name]
-        size = parts[name.replace("lora_A.weight", "lora_magnitude_vector")]
-        weights[target] = size[:, None] * moved / moved.norm(dim=1, keepdim=True)
-    return weights
-
-
 def test_dora_adapters_are_merged_anew_every_time(experts, tmp_path, caplog):
     """mergekit alone takes a copy that it has made before, however the adapter has changed."""
     adapter, cache = tmp_path / "adapter", tmp_path / "cache"
@@ -177,7 +161,7 @@ def test_dora_adapters_are_merged_anew_every_time(experts, tmp_path, caplog):
             options = {"lora_merge_cache": str(cache), "quiet": False}
             found = stored(merge(document, tmp_path / f"out{factor}", **options))
         language = {name: tensor.double() for name, tensor in stored(given.language).items()}
-        wanted = expected(SWAP, with_dora(given.base, adapter), language)
+        wanted = expected(SWAP, merged(given.base, adapter), language)
         for name, tensor in wanted.items():
             step = 4 * torch.finfo(torch.float32).eps * tensor.abs().max()
             assert (found[name].double() - tensor).abs().max() <= step, name

@@ -6,7 +6,7 @@ import yaml
 from click.testing import CliRunner
 from mergekit.merge_methods import merge_state_dicts
 
-from layerswap_method.plan import build_plan
+from layerswap_method.methods.layer_swap import LayerSwapSpec
 from tests.standins.merging import linear_recipe, recipe, revert_recipe, roles
 from tests.standins.oracle import Swap, assert_same, average, expected, stored
 from tests.standins.zoo import LAYERS
@@ -51,6 +51,7 @@ def test_tensors_follow_their_names(non_layer):
 @pytest.mark.parametrize(
     "parameters",
     [
+        {"bottom_layers": 2, "swap_modules": "attention", "layer_norms": "average"},
         {"placement": "middle", "bottom_layers": 2, "top_transition": 1},
         {"placement": "random", "bottom_layers": 2, "seed": 3},
         {"placement": "alternating", "top_layers": 1},
@@ -58,12 +59,12 @@ def test_tensors_follow_their_names(non_layer):
         {"placement": "soup"},
     ],
 )
-def test_every_placement(parameters):
-    plan, merged = build_plan(8, **parameters), swapped(parameters)
+def test_every_tensor_is_that_of_the_recipes_plan(parameters):
+    spec, merged = LayerSwapSpec(**parameters), swapped(parameters)
     sides = {"task": TASK, "language": LANGUAGE, "average": AVERAGES}
-    for name in LAYER_NAMES:
-        source = plan.sources[int(name.split(".")[2])]
-        assert torch.equal(merged[name], sides[source][name]), name
+    for name, tensor in merged.items():
+        source = spec.named_source(name, spec.plan(8))
+        assert torch.equal(tensor, sides[source][name]), name
 
 
 def test_roles_and_weights_of_every_input():
@@ -84,30 +85,6 @@ def test_roles_and_weights_of_every_input():
             "average": average(soup[name], LANGUAGE[name], Swap(8, w_lang=2), torch.bfloat16),
         }
         assert torch.equal(souped[name], wanted[SWAP.of_tensor(name)]), name
-
-
-def test_modules_and_norms():
-    merged = swapped({**SWAP.parameters(), "swap_modules": "attention", "layer_norms": "average"})
-    wanted = expected(SWAP, TASK, LANGUAGE)
-    wanted |= {name: TASK[name] for name in NAMES if "mlp" in name}
-    wanted |= {name: AVERAGES[name] for name in NAMES if "layernorm" in name}
-    assert_same(merged, wanted)
-
-
-class Named(str):
-    """An input's id with a config, as mergekit's `ModelReference`."""
-
-    def config(self):
-        from transformers import LlamaConfig
-
-        return LlamaConfig(num_hidden_layers=8)
-
-
-def test_the_depth_is_the_first_inputs_where_it_has_a_config():
-    models = {Named("task"): TASK, Named("language"): LANGUAGE}
-    parameters = {**SWAP.parameters(), "role": {key: str(key) for key in models}}
-    merged = merge_state_dicts(models, "layer_swap", parameters=parameters)
-    assert_same(merged, expected(SWAP, TASK, LANGUAGE))
 
 
 def test_layers_modules_and_features_go_back():

@@ -83,30 +83,20 @@ def test_coefficients_are_the_shares_of_the_two_soups(task, language, sides):
 
 
 @pytest.mark.parametrize(
-    ("source", "inputs", "sides", "wanted"),
+    ("source", "sides", "inputs", "coefficients"),
     [
-        # Whole weights have whole coefficients: the only division is the last step.
-        ("average", inputs_of([1], [1]), (1, 1), ((0, 1), (1, 1))),
-        ("average", inputs_of([1] * 3, [1] * 3), (1, 1), (tuple(range(6)), (1,) * 6)),
-        ("average", inputs_of([1, 2], [1, 1, 1]), (1, 1), (tuple(range(5)), (1, 2, 1, 1, 1))),
-        ("average", inputs_of([1], [1]), (0.0, 2.0), ((1,), (1,))),
-        ("task", inputs_of([1, 0, 2], [1]), (1, 1), ((0, 2), (1, 2))),
-        ("base", [Input("task"), Input(is_base=True)], (1, 1), ((1,), (1,))),
+        ("average", (0.0, 2.0), (3,), (1,)),
+        ("average", (1e308, 1e308), (0, 2, 3), (1, 2, 3)),
+        ("task", (1, 1), (0, 2), (1, 2)),
+        ("base", (1, 1), (4,), (1,)),
     ],
 )
-def test_which_inputs_make_a_tensor(source, inputs, sides, wanted):
-    made_of = weighted_inputs("x", source, inputs, sides)
-    scale = made_of.coefficients[0] / wanted[1][0]
-    assert made_of.inputs == wanted[0]
-    assert made_of.coefficients == tuple(scale * number for number in wanted[1])
-    assert all(number == int(number) for number in made_of.coefficients)
-
-
-@pytest.mark.parametrize("weight", [1e308, 5e-324, 1e300, 1e-200])
-def test_weights_at_the_ends_of_the_range_still_count(weight):
-    made_of = weighted_inputs("x", "average", inputs_of([weight], [weight]), (weight, weight))
-    result = weighted_average([torch.tensor([1.0]), torch.tensor([3.0])], made_of.coefficients)
-    assert result.item() == pytest.approx(2.0)
+def test_what_counts_nothing_is_left_out(source, sides, inputs, coefficients):
+    given = [*inputs_of([1, 0, 2], [1]), Input(is_base=True)]
+    made_of = weighted_inputs("x", source, given, sides)
+    assert made_of.inputs == inputs
+    scaled = [number / made_of.coefficients[0] for number in made_of.coefficients]
+    assert scaled == pytest.approx(list(coefficients))
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,11 @@ def test_delta_share_recipe(workshop, merged, recipe):
 @pytest.mark.parametrize("recipe", SOUPS)
 def test_soup_recipe(workshop, merged, recipe):
     assert SOUPS[recipe] == (1, 1)
-    task, language = sources(workshop, recipe)
+    dtype = getattr(torch, load(recipe)["dtype"])  # to which `linear` casts before it averages
+    task, language = (
+        {name: tensor.to(dtype) for name, tensor in model.items()}
+        for model in sources(workshop, recipe)
+    )
     models = {"task": [task], "language": [language], "base": task}
     check(merged, lambda name: "average", models)
 

@@ -150,7 +150,6 @@ def test_register_where_no_pth_is_read(environment, wheel):
         ("", "", "0"),
         (REGISTER, "", "2"),
         ("import mergekit.merge", REGISTER, "2"),
-        (REGISTER, "import mergekit.merge", "2"),
     ):
         assert environment.code(f"{path}\n{before}\n{after}\n{KNOWN}").stdout.split()[1] == known
     # As with a user-wide install below a virtual environment's own: two `.pth` run.

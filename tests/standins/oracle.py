@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -262,53 +262,19 @@ def dominant(task: float, language: float, dominance: float) -> str:
     return "language" if language / task > 1 + dominance else "base"
 
 
-Reader = Callable[[Path], dict[str, torch.Tensor]]
-"""Reads a checkpoint under the names that mergekit writes."""
+def fused_mixtral(folder: Path) -> dict[str, torch.Tensor]:
+    """Return a Mixtral's tensors with the experts of a layer stacked: gate (w1) above up (w3)."""
+    raw, experts = stored(folder), ".block_sparse_moe.experts."
+    result = {
+        n.replace("block_sparse_moe.gate", "mlp.gate"): raw[n] for n in raw if experts not in n
+    }
+    for layer in sorted({name.partition(experts)[0] for name in raw if experts in name}):
+        numbers = range(sum(name.startswith(f"{layer}{experts}") for name in raw) // 3)
 
+        def stacked(*kinds: str, layer: str = layer, numbers: range = numbers) -> torch.Tensor:
+            names = [[f"{layer}{experts}{i}.{kind}.weight" for kind in kinds] for i in numbers]
+            return torch.stack([torch.cat([raw[name] for name in each]) for each in names])
 
-@dataclass(frozen=True)
-class Fused:
-    """Reads a mixture of experts stored one expert a tensor under transformers' fused names."""
-
-    gate: str
-    up: str
-    down: str
-    experts: str = "mlp.experts"
-    moved: Mapping[str, str] = field(default_factory=dict)
-
-    def __call__(self, folder: Path) -> dict[str, torch.Tensor]:
-        """Return the tensors, the experts of a layer stacked, gate above up."""
-        raw = stored(folder)
-        result: dict[str, torch.Tensor] = {}
-        layers: set[str] = set()
-        for name, tensor in raw.items():
-            before, part, _ = name.partition(f".{self.experts}.")
-            if part:
-                layers.add(before)
-            else:
-                for old, new in self.moved.items():
-                    name = name.replace(old, new)
-                result[name] = tensor
-        for layer in sorted(layers):
-            count = sum(n.startswith(f"{layer}.{self.experts}.") for n in raw) // 3
-
-            def one(expert: int, kind: str, layer: str = layer) -> torch.Tensor:
-                return raw[f"{layer}.{self.experts}.{expert}.{kind}.weight"]
-
-            result[f"{layer}.mlp.experts.gate_up_proj"] = torch.stack(
-                [torch.cat([one(e, self.gate), one(e, self.up)]) for e in range(count)]
-            )
-            result[f"{layer}.mlp.experts.down_proj"] = torch.stack(
-                [one(e, self.down) for e in range(count)]
-            )
-        return result
-
-
-READERS: dict[str, Reader] = {
-    "mixtral": Fused(
-        "w1", "w3", "w2", "block_sparse_moe.experts", {"block_sparse_moe.gate": "mlp.gate"}
-    ),
-    "qwen2_moe": Fused("gate_proj", "up_proj", "down_proj"),
-    "qwen3_moe": Fused("gate_proj", "up_proj", "down_proj"),
-    "glm4_moe": Fused("gate_proj", "up_proj", "down_proj"),
-}
+        result[f"{layer}.mlp.experts.gate_up_proj"] = stacked("w1", "w3")
+        result[f"{layer}.mlp.experts.down_proj"] = stacked("w2")
+    return result

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from layerswap_method.checkpoint import stored as stored_module
 from layerswap_method.checkpoint.lora import LowRankChange
@@ -172,40 +172,37 @@ print(json.dumps({"kib": int(peak), "torch": "torch" in sys.modules, "bytes": la
 """
 
 
-def measured(mixes, tmp_path):
-    (tmp_path / "out").mkdir(exist_ok=True)
-    (tmp_path / "mixes.json").write_text(mixes_to_json(mixes))
-    command = [sys.executable, "-c", COPIES, str(tmp_path / "mixes.json"), str(tmp_path / "out")]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return json.loads(done.stdout)
-
-
-def test_copies_need_neither_torch_nor_memory_and_averages_little(tmp_path):
-    """Of a model of 150 MB: below 100 MiB to copy, and no more to average than torch itself."""
-    folder = make_model("llama", tmp_path / "model", 1)
-    held = {name: tensor.clone() for name, tensor in stored(folder).items()}
+@pytest.mark.parametrize("kind", ["copies", pytest.param("averages", marks=pytest.mark.slow)])
+def test_copies_need_neither_torch_nor_memory_and_averages_little(kind, tmp_path):
+    """Of a model of 120 MB: below 100 MiB to copy, and little more than torch itself to average."""
+    folder, out = make_model("llama", tmp_path / "model", 1), tmp_path / "out"
+    held = stored(folder)
     for name in ("model.embed_tokens.weight", "lm_head.weight"):
-        held[name] = torch.arange(37_500_000, dtype=torch.int16).view(torch.bfloat16).view(-1, 16)
+        held[name] = torch.arange(30_000_000, dtype=torch.int16).view(torch.bfloat16).view(-1, 16)
     save_file({n: t.clone() for n, t in held.items()}, folder / "model.safetensors")
-    both = {"task": folder, "language": shutil.copytree(folder, tmp_path / "other")}
-    plain = measured(one(folder).tensors, tmp_path)
-    assert plain["bytes"] > 150e6
-    assert not plain["torch"]
-    assert plain["kib"] < 100 * 1024
-    assert_same(stored(tmp_path / "out"), stored(folder))
-    soup = measured(merge_of(recipe(both, {"placement": "soup"})).tensors, tmp_path)
-    assert soup["torch"]
-    assert soup["kib"] < 400 * 1024
+    merged = one(folder)
+    if kind == "averages":
+        other = shutil.copytree(folder, tmp_path / "other")
+        merged = merge_of(recipe({"task": folder, "language": other}, {"placement": "soup"}))
+    out.mkdir()
+    (tmp_path / "mixes.json").write_text(mixes_to_json(merged.tensors))
+    command = [sys.executable, "-c", COPIES, str(tmp_path / "mixes.json"), str(out)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    used = json.loads(done.stdout)
+    assert used["bytes"] > 120e6
+    assert used["torch"] == (kind == "averages")
+    assert used["kib"] < (400 if used["torch"] else 100) * 1024
+    if kind == "copies":
+        assert_same(stored(out), stored(folder))
 
 
-SHAPES = [(), (1,), (7,), (0, 5), (131, 3), (200, 17), (65, 2, 9), (129, 64)]
+SHAPES = [(), (7,), (0, 5), (131, 3), (65, 2, 9), (129, 64)]
 MIXES = {
     "copy": ((1.0,), {}),
     "cast": ((1.0,), {"load_dtype": "float16"}),
     "average": ((1.0, 1.0), {}),
     "soup": ((3.0, 7.0, 10.0), {"dtype": "bfloat16"}),
-    "rounded": ((1.0, 1.0), {"load_dtype": "bfloat16", "dtype": "float16"}),
-    "linear": ((0.3, 0.7, 0.1), {}),
+    "rounded": ((0.3, 0.7), {"load_dtype": "bfloat16", "dtype": "float16"}),
     "scaled": ((1.0,), {"factor": 0.5}),
 }
 
@@ -235,16 +232,14 @@ def test_blocks_are_parts_of_the_whole(shape, kind, dtype, make_mix):
     reader, whole = MixReader(mix), read_mix(mix)
     assert (whole.shape, whole.dtype, whole.nbytes) == (shape, reader.dtype, reader.nbytes)
     blocks = [block for _, block in reader.blocks()]
-    rows = shape[0] if shape else 1
-    if rows:
+    if whole.numel():
         assert torch.equal(torch.cat(blocks).view(shape), whole)
-        steps = {len(block) for block in blocks[:-1]}
-        assert len(blocks) == 1 or all(step * whole[0].numel() % 64 == 0 for step in steps)
     target = torch.full(shape, torch.nan, dtype=torch.float64)
     reader.copy_to(target)
     assert torch.equal(target, whole.double())
-    if len(shape) == 2 and rows > 100:
-        window = (slice(3, 150), slice(1, 3))
+    if shape == (131, 3):
+        assert len(blocks) > 1
+        window = (slice(3, 120), slice(1, 3))
         target = torch.zeros(whole[window].shape, dtype=torch.float16)
         reader.copy_to(target, window)
         assert torch.equal(target, whole[window].half())
@@ -252,26 +247,23 @@ def test_blocks_are_parts_of_the_whole(shape, kind, dtype, make_mix):
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_an_adapters_change_is_the_same_in_blocks(transposed, make_mix, tmp_path):
-    mix = make_mix((200, 31), "copy", torch.bfloat16)
+    mix, file = make_mix((200, 31), "copy", torch.bfloat16), tmp_path / "adapter.safetensors"
     inputs, outputs = (200, 31) if transposed else (31, 200)
-    file = tmp_path / "adapter.safetensors"
     save_file({"down": torch.randn(5, inputs), "up": torch.randn(outputs, 5)}, file)
     at = read_header(file)
     change = LowRankChange(down=at["down"], up=at["up"], scaling=1.75, transposed=transposed)
     changed = TensorMix(terms=(mix.terms[0].model_copy(update={"change": change}),))
-    blocks = [block for _, block in MixReader(changed).blocks()]
+    blocks, whole = [block for _, block in MixReader(changed).blocks()], read_mix(changed)
     assert len(blocks) > 1
-    whole = read_mix(changed)
     assert torch.equal(torch.cat(blocks), whole)
-    exact = (at["up"], at["down"])
-    up, down = (stored_module.read_tensor(each).double() for each in exact)
-    delta = 1.75 * (up @ down)
+    held = load_file(file)
+    delta = 1.75 * (held["up"].double() @ held["down"].double())
     wanted = read_mix(mix).double() + (delta.T if transposed else delta)
     torch.testing.assert_close(whole.double(), wanted, rtol=2**-7, atol=2**-6)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", ["average", "soup", "rounded", "linear"])
+@pytest.mark.parametrize("kind", ["average", "soup", "rounded"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_a_gpu_gives_the_same_bits(kind, dtype, make_mix):
     mix = make_mix((200, 17), kind, dtype)

@@ -162,3 +162,23 @@ def test_every_row_is_checked_and_complete() -> None:
         assert any(cells[0].startswith(question) for question in ROWS)
         (folder,) = re.findall(r"\(\.\./ablations/results/(\w+)\)", cells[5])
         assert (RESULTS / folder).is_dir()
+
+
+def test_the_readme_repeats_the_findings() -> None:
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    (summary,) = re.findall(r"\*\*In three sentences\.\*\* (.*?)\n\n", PAGE.read_text(), re.DOTALL)
+    assert " ".join(summary.split()) in readme
+
+
+def test_the_table_of_the_readme_is_stored() -> None:
+    frame = pd.read_csv(RESULTS / "layer_count" / "scores.csv").set_index("label")
+    swap = "bottom_layers=5 top_layers=2"  # of 32 layers: b=1 u=1 of 8
+    models = ("base", "task_expert", "language_expert", "soup", swap)
+    for model in models:
+        name = {swap: "layer swap"}.get(model, model.replace("_", " "))
+        rows = frame.loc[[model]]
+        rows = rows[rows["metric"].isin(["exact_match", "bleu"])].drop_duplicates("task")
+        shown = (rows.set_index("task").loc[task] for task in (MATH, "pocket_math_en", BLEU))
+        numbers = [f"{100 * r.value:.1f} [{100 * r.low:.1f}, {100 * r.high:.1f}]" for r in shown]
+        pattern = rf"^{name} +{' +'.join(map(re.escape, numbers))}$"
+        assert re.search(pattern, (ROOT / "README.md").read_text(), re.MULTILINE), pattern

@@ -53,9 +53,3 @@ def test_issue_forms(name: str) -> None:
     assert {"name", "description", "body"} <= form.keys()
     ids = [part["id"] for part in form["body"]]
     assert len(ids) == len(set(ids)) > 2
-
-
-def test_links_of_the_contributing_guide_lead_somewhere() -> None:
-    links = re.findall(r"\]\(([^)#]+)", (ROOT / "CONTRIBUTING.md").read_text())
-    assert links
-    assert all((ROOT / link).exists() for link in links)

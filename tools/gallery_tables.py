@@ -14,13 +14,11 @@ import sys
 from pathlib import Path
 
 from ablations.gallery.find import recipe_files
-from ablations.gallery.header import SCHEMA_LINE, measured, read_header
+from ablations.gallery.header import SCHEMA_LINE, read_header
 from ablations.gallery.listing import settings
 from ablations.gallery.schema import FILE, schema_text
 from ablations.machine.whole_files import write_text
 from layerswap_method.errors import LayerSwapError
-from layerswap_method.methods.read import recipe_by_files
-from layerswap_method.recipe.references import named_models
 from layerswap_method.recipe.strict_yaml import parse_yaml
 
 BEGIN = "<!-- The tables below are made by: python -m tools.gallery_tables --write -->\n"
@@ -53,8 +51,8 @@ def index_text(root: Path) -> str:
     order = [*_SECTIONS, *sorted(set(recipes) - set(_SECTIONS))]
     tables = []
     for folder in (each for each in order if each in recipes):
-        head = "| recipe | what | languages | base | settings | disk | memory | source | measured |"
-        rule = "|" + "---|" * 9
+        head = "| recipe | what | settings |"
+        rule = "|" + "---|" * 3
         title = _SECTIONS.get(folder, folder)
         tables.append("\n".join([f"## {title}", "", head, rule, *recipes[folder]]))
     return "\n\n".join(tables) + "\n"
@@ -92,31 +90,10 @@ def with_schema_line(path: Path, root: Path) -> str:
 
 
 def _row(name: str, text: str) -> str:
-    document, header = parse_yaml(text, name), read_header(text)
-    needs = header.get("Needs", "")
-    base = str(document.get("base_model") or next(named_models(document)))
-    gated = " (gated)" if "gated" in needs.replace("nothing is gated", "") else ""
-    disk = re.search(r"(?:[Uu]nder |[Aa]bout )?(\d+ [GM]B) of disk", needs)
-    cells = (
-        f"[`{name}`]({name})",
-        header.get("What", "").rstrip("."),
-        header.get("Languages", ""),
-        f"{base}{gated}",
-        settings(document),
-        disk[0].removesuffix(" of disk") if disk else "",
-        "a few tensors" if recipe_by_files(document) is not None else "an output file",
-        _source(header.get("Source", "")),
-        measured(header),
-    )
+    """Return a row; `what` without the layers, which are in the settings."""
+    what = re.split(r"[:,] (?:middle )?layers \d|; ", read_header(text).get("What", ""))[0]
+    cells = (f"[`{name}`]({name})", what.rstrip("."), settings(parse_yaml(text, name)))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _source(text: str) -> str:
-    """Return the papers and the places in them that a header's source names."""
-    parts = re.findall(
-        r"arXiv \d+\.\d+|[Ss]ections? [\d.]+\d|Table \d+|Algorithm \d+|Figure \d+", text
-    )
-    return ", ".join(dict.fromkeys(parts)) or "ours"
 
 
 def main(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Write the page on study files: `study_page.md`, and a table of keys from the schema.
+"""Write the reference of study files: every key, from the schema.
 
 python -m tools.study_page           write `ablations/studies/README.md` anew
 python -m tools.study_page --check   exit with 1 if the page differs; write nothing
@@ -7,7 +7,6 @@ python -m tools.study_page --check   exit with 1 if the page differs; write noth
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
@@ -16,11 +15,16 @@ from ablations.machine.whole_files import write_text
 from ablations.study.experts import ExpertsFile
 from ablations.study.files import STUDIES
 from ablations.study.schema import Study
-from ablations.study.starts import read_start
 from layerswap_method.errors import LayerSwapError
 
 PAGE = STUDIES / "README.md"
-_PROSE = Path(__file__).with_suffix(".md")
+_HEAD = """# Keys of a study
+
+<!-- Written by `python -m tools.study_page` from the schema: edit that. -->
+
+What a study is, an example and your own tasks: [studies](../../docs/studies.md). The files in this
+folder are the studies that ship; `experts/` holds the experts files.
+"""
 _BLOCKS = {
     "Study": "A study file",
     "Pools": "`experts`",
@@ -39,14 +43,11 @@ _SCALAR = {"boolean", "integer", "number", "string"}
 
 def page() -> str:
     """Return the page."""
-    prose = _PROSE.read_text(encoding="utf-8")
-    for kind in ("study", "experts"):
-        prose = prose.replace(f"{{{kind}}}", read_start(kind))
     schemas: dict[str, Any] = {}
     for model in (Study, ExpertsFile):
         schema = model.model_json_schema()
         schemas |= {**schema.pop("$defs"), model.__name__: schema}
-    return "\n".join([prose, *(_table(head, schemas[name]) for name, head in _BLOCKS.items())])
+    return "\n".join([_HEAD, *(_table(head, schemas[name]) for name, head in _BLOCKS.items())])
 
 
 def _table(heading: str, schema: dict[str, Any]) -> str:
@@ -54,7 +55,7 @@ def _table(heading: str, schema: dict[str, Any]) -> str:
     rows = [_row(name, key, name in required) for name, key in schema["properties"].items()]
     text = schema["description"].replace("``", "`")
     head = "| key | write | meaning |\n|---|---|---|"
-    return f"### {heading}\n\n{text}\n\n{head}\n" + "\n".join(rows) + "\n"
+    return f"## {heading}\n\n{text}\n\n{head}\n" + "\n".join(rows) + "\n"
 
 
 def _row(name: str, key: dict[str, Any], required: bool) -> str:

@@ -1,0 +1,184 @@
+"""Every number of docs/findings.md follows from the result folder that its row links to."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from scipy.stats import t
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "ablations" / "results"
+PAGE = ROOT / "docs" / "findings.md"
+LANGUAGES = ("es", "fr", "de", "sw")
+SETTINGS = re.compile(r"lr × [\d.]+|\b[bu]=\d+")
+
+
+def comparison(folder: str, task: str, second: str, first: str = "") -> str:
+    """Return a stored difference, such as "+5.9 [+3.0, +9.0]".
+
+    `first` and `second` are patterns for the whole name of a model.
+    """
+    frame = pd.read_csv(RESULTS / folder / "comparisons.csv")
+    rows = frame[(frame["task"] == task) & frame["second"].str.fullmatch(second)]
+    rows = rows[rows["first"].str.fullmatch(first or ".*")]
+    assert len(rows) == 1, rows[["first", "second"]]
+    return interval(*rows.iloc[0][["difference", "low", "high"]])
+
+
+def interval(value: float, low: float, high: float) -> str:
+    return f"{100 * value:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+
+
+def students_t(values: list[float]) -> str:
+    """Return the mean and its interval over languages or bases as a sample."""
+    sample = pd.Series(values)
+    half = t.ppf(0.975, len(sample) - 1) * sample.std() / math.sqrt(len(sample))
+    return interval(sample.mean(), sample.mean() - half, sample.mean() + half)
+
+
+def mean_score(folder: str, kind: str, task: str) -> float:
+    frame = pd.read_csv(RESULTS / folder / "scores.csv")
+    rows = frame[(frame["kind"] == kind) & (frame["task"] == task)]
+    rows = rows[(rows["metric"] == "exact_match") & (rows["filter"] == "strict-match")]
+    assert len(rows)
+    return float(rows["value"].mean())
+
+
+def smol(language: str) -> str:
+    return f"smol_math_{language}_4shot"
+
+
+def real_model(second: str) -> list[str]:
+    return [comparison("real_model", smol(language), second) for language in LANGUAGES]
+
+
+def over_languages(folder: str, kind: str) -> str:
+    swap = [mean_score("real_model", "recipe", smol(language)) for language in LANGUAGES]
+    other = [mean_score(folder, kind, smol(language)) for language in LANGUAGES]
+    return students_t([a - b for a, b in zip(swap, other, strict=True)])
+
+
+def over_bases(other: str) -> str:
+    claim = json.loads((RESULTS / "pocket_claim" / "claim.json").read_text())
+    scores = [base["scores"] for base in claim["bases"] if base["takes_part"]]
+    swap, second = (
+        [sum(base[model]["pocket_math_sw"]) / 3 for base in scores] for model in ("swap", other)
+    )
+    return students_t([a - b for a, b in zip(swap, second, strict=True)])
+
+
+def bleu(model: str) -> str:
+    frame = pd.read_csv(RESULTS / "layer_count_smol" / "scores.csv")
+    rows = frame[(frame["metric"] == "bleu") & (frame["label"] == model)]
+    return f"{100 * rows['value'].item():.1f}"
+
+
+MATH, BLEU = "pocket_math_sw", "pocket_translate_en_sw"
+DISJOINT = "layer swap task=math_disjoint.*"
+SWAP = "layer swap task=math_1-3.*"
+FAR, NEAR = "layer swap task=math_lr_x3.*", "layer swap task=math_lr_tenth.*"
+ZONES = ("task=math_lr_x3.*", "task=math_1-3.*", "task=math_lr_tenth.*")
+
+ROWS = {
+    "Does a swap beat the soup on a real model?": lambda: real_model("soup"),
+    "Does it beat both experts there?": lambda: real_model("task expert"),
+    "And over languages as a sample?": lambda: [
+        over_languages("real_model", "soup"),
+        over_languages("real_model", "task_expert"),
+    ],
+    "Is it the language expert that helps?": lambda: [over_languages("real_model_base", "recipe")],
+    "Does the language expert's translation come along?": lambda: [
+        *(bleu("language_expert"), bleu("soup"), bleu("bottom_layers=5 top_layers=2"))
+    ],
+    "Does a swap beat the math expert on five pocket bases?": lambda: [
+        *(over_bases("task_expert"), over_bases("soup"))
+    ],
+    "Does a swap keep both skills": lambda: [
+        comparison("disjoint", MATH, "task expert", DISJOINT),
+        *(
+            comparison("disjoint", BLEU, second, DISJOINT)
+            for second in ("task expert", "language expert", "soup")
+        ),
+    ],
+    "Is a swap better than the soup, TIES": lambda: [
+        comparison("table_2", MATH, "soup", SWAP),
+        comparison("table_2", MATH, "TIES", SWAP),
+        comparison("table_2", MATH, "task=math_1-3.*", "task=joint.*"),
+    ],
+    "Does the number of swapped layers matter?": lambda: [
+        comparison("layer_count", task, "b=0 u=0", "b=2 u=1") for task in (MATH, BLEU)
+    ],
+    "Does it matter which layers": lambda: [
+        comparison("placement", MATH, "outer", first)
+        for first in ("middle", "alternating", "random")
+    ],
+    "Does a transition zone help": lambda: [
+        comparison("transition_divergence", MATH, f"{each} t_b=0 t_u=0", f"{each} t_b=1 t_u=1")
+        for each in ZONES
+    ],
+    "Does a swap break when experts move far?": lambda: [
+        comparison("expert_divergence", MATH, "task expert", FAR),
+        comparison("expert_divergence", MATH, "soup", FAR),
+        comparison("expert_divergence", MATH, "task expert", NEAR),
+    ],
+    "Are swaps of LoRA experts": lambda: [
+        comparison("peft", MATH, "task=math_1-3.*", "task=math_lora.*")
+    ],
+    "Can experts of two bases be swapped?": lambda: [
+        comparison("different_bases", MATH, "task=same_aligned.*", "task=math_1-3.*")
+    ],
+    "Must all of an expert's change be kept?": lambda: [
+        comparison("keep_fraction", "pocket_math_en", "1.0", "0.1")
+    ],
+}
+"""Start of a row's question -> the numbers of the row, in order."""
+
+
+def table() -> list[list[str]]:
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[1:]]
+
+
+@pytest.mark.parametrize("question", ROWS)
+def test_the_numbers_of_a_row_follow_from_its_results(question: str) -> None:
+    (cells,) = [cells for cells in table() if cells[0].startswith(question)]
+    numbers = ROWS[question]()
+    shown = SETTINGS.sub("", cells[2])
+    assert re.findall(r"[+-]?\d+\.\d(?: \[[^]]*\])?", shown) == numbers
+    assert not re.search(r"\d", re.sub(r"[+-]?\d+\.\d(?: \[[^]]*\])?", "", shown))
+
+
+def test_every_row_is_checked_and_complete() -> None:
+    rows = table()
+    assert len(rows) == len(ROWS)
+    for cells in rows:
+        assert len(cells) == 6
+        assert all(cells)
+        assert any(cells[0].startswith(question) for question in ROWS)
+        (folder,) = re.findall(r"\(\.\./ablations/results/(\w+)\)", cells[5])
+        assert (RESULTS / folder).is_dir()
+
+
+def test_the_readme_repeats_the_findings() -> None:
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    (summary,) = re.findall(r"\*\*In three sentences\.\*\* (.*?)\n\n", PAGE.read_text(), re.DOTALL)
+    assert " ".join(summary.split()) in readme
+
+
+def test_the_table_of_the_readme_is_stored() -> None:
+    frame = pd.read_csv(RESULTS / "layer_count" / "scores.csv").set_index("label")
+    swap = "bottom_layers=5 top_layers=2"  # of 32 layers: b=1 u=1 of 8
+    models = ("base", "task_expert", "language_expert", "soup", swap)
+    for model in models:
+        name = {swap: "layer swap"}.get(model, model.replace("_", " "))
+        rows = frame.loc[[model]]
+        rows = rows[rows["metric"].isin(["exact_match", "bleu"])].drop_duplicates("task")
+        shown = (rows.set_index("task").loc[task] for task in (MATH, "pocket_math_en", BLEU))
+        numbers = [f"{100 * r.value:.1f} [{100 * r.low:.1f}, {100 * r.high:.1f}]" for r in shown]
+        pattern = rf"^{name} +{' +'.join(map(re.escape, numbers))}$"
+        assert re.search(pattern, (ROOT / "README.md").read_text(), re.MULTILINE), pattern

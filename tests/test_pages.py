@@ -1,0 +1,205 @@
+"""Pages: links lead somewhere, commands parse, cheap ones print what is shown, sizes stay small."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from ablations.cli import main
+from ablations.gallery.find import recipe_files
+from layerswap_method.errors import LayerSwapError
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("docs", "ablations", "layerswap_method", "recipes", "tools")
+PAGES = sorted([*ROOT.glob("*.md"), *(p for f in FOLDERS for p in (ROOT / f).rglob("*.md"))])
+LIMITS = {"README.md": 6000, "CONTRIBUTING.md": 2000, "CHANGELOG.md": 3000}
+CHEAP = ("check", "init", "plan", "recipes", "tasks")
+"""Commands that are run here; output of others is not shown on a page."""
+EXAMPLE = re.compile(r"[A-Z]{2,}|\.\.\.|\brecipe\.yml|^(check|init|plan|recipes)$")
+"""Placeholders in a command that is therefore not run."""
+TARGETS = re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+RECIPES = {p.relative_to(ROOT / "recipes").as_posix() for p in recipe_files(ROOT / "recipes")}
+STUDIES = {path.stem for path in (ROOT / "ablations" / "studies").glob("*.yml")}
+EXPERTS = {path.stem for path in (ROOT / "ablations" / "studies" / "experts").glob("*.yml")}
+CONFIGS = {
+    p.relative_to(ROOT / "recipes" / "experts").with_suffix("").as_posix()
+    for p in (ROOT / "recipes" / "experts").rglob("*.yml")
+}
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives the headings of a page."""
+    heads = re.findall(r"^#+ (.+)$", without_code(page.read_text()), re.MULTILINE)
+    plain = [re.sub(r"[^\w\- ]", "", head.lower()) for head in heads]
+    return {head.strip().replace(" ", "-") for head in plain}
+
+
+def blocks(page: Path) -> Iterator[str]:
+    """Yield the blocks of commands, each command on one line."""
+    for block in re.findall(r"^```(?:console|bash)\n(.*?)^```", page.read_text(), re.M | re.S):
+        yield block.replace("\\\n", " ")
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """Yield the words of every command of ours in blocks and in `code` of a page."""
+    shown = re.findall(r"^\$ (.+)", "\n".join(blocks(page)), re.MULTILINE)
+    prose = without_code(page.read_text())
+    inline = re.findall(r"`((?:layerswap|mergekit-yaml|make) [^`]+)`", prose)
+    for line in [*shown, *inline]:
+        lexer = shlex.shlex(" ".join(line.split()), posix=True, punctuation_chars=";&|")
+        lexer.whitespace_split = True
+        for is_operator, group in itertools.groupby(lexer, lambda word: set(word) <= set(";&|")):
+            words = [] if is_operator else list(group)
+            if words[:1] == ["accelerate"]:
+                words = words[words.index("layerswap") :]
+            if words and words[0] in ("layerswap", "mergekit-yaml", "make"):
+                yield words
+
+
+def is_shipped(value: str) -> bool:
+    """Whether a word has the form of a shipped name: no file, no placeholder, no folder."""
+    return re.fullmatch(r"[a-z0-9_]+(/[a-z0-9_]+)?", value) is not None
+
+
+def check_words(words: list[str]) -> None:
+    """Raise where an option, a command, a target or a shipped name does not exist."""
+    program, *rest = words
+    if program == "make":
+        targets = [word for word in rest if "=" not in word and not word.startswith("-")]
+        assert set(targets) <= set(TARGETS), words
+    elif program == "mergekit-yaml":
+        assert_recipe(rest[0])
+    else:
+        command: click.Command = main
+        while isinstance(command, click.Group) and rest and rest[0] != "...":
+            found = command.get_command(click.Context(main), rest[0])
+            assert found is not None, words
+            command, rest = found, rest[1:]
+        words = [word for word in rest if word != "..."]
+        parsed, _, _ = command.make_parser(click.Context(command)).parse_args(words)
+        check_values(command, parsed)
+        check_names(command, parsed)
+
+
+def assert_recipe(value: str) -> None:
+    if value.startswith("recipes/") and not value.endswith("/mine.yml"):
+        assert value.removeprefix("recipes/") in RECIPES, value
+
+
+def check_values(command: click.Command, parsed: dict[str, object]) -> None:
+    for parameter in command.params:
+        value = parsed.get(str(parameter.name))
+        if isinstance(parameter.type, click.Choice) and isinstance(value, str):
+            parameter.type.convert(value, parameter, None)
+
+
+def check_names(command: click.Command, parsed: dict[str, object]) -> None:
+    experts = parsed.get("experts")
+    if isinstance(experts, str) and is_shipped(experts):
+        assert experts in EXPERTS, experts
+    shipped = {"run": STUDIES, "train": CONFIGS}.get(str(command.name))
+    arguments = [str(p.name) for p in command.params if isinstance(p, click.Argument)]
+    for value in (parsed.get(name) for name in arguments):
+        for word in value if isinstance(value, tuple) else (value,):
+            if isinstance(word, str):
+                assert_recipe(word)
+                assert shipped is None or not is_shipped(word) or word in shipped, word
+
+
+def test_there_are_pages_and_all_together_are_short() -> None:
+    assert {"README.md", "docs/findings.md", "ablations/LOG.md"} <= {name(page) for page in PAGES}
+    sizes = {name(page): page.stat().st_size for page in PAGES}
+    assert sum(sizes.values()) <= 120_000
+    limits = LIMITS | {page: 8000 for page in sizes if page.startswith("docs/")}
+    assert {page: sizes[page] for page in limits if sizes[page] > limits[page]} == {}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)|src=\"([^\"]+)\"", without_code(page.read_text()))
+    for link in (one or other for one, other in links):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_commands_parse(page: Path) -> None:
+    for words in commands(page):
+        try:
+            check_words(words)
+        except (click.ClickException, LayerSwapError) as error:
+            pytest.fail(f"{' '.join(words)}: {error}")
+
+
+def test_the_check_of_commands_can_fail() -> None:
+    wrong = ["run --nothing", "merg x", "run layer_counts", "train math_9", "report --format"]
+    for line in wrong:
+        with pytest.raises((click.ClickException, AssertionError)):
+            check_words(["layerswap", *line.split()])
+    for line in ("make nothing", "mergekit-yaml recipes/nothing.yml out"):
+        with pytest.raises(AssertionError):
+            check_words(line.split())
+
+
+def cheap_commands(page: Path) -> list[list[str]]:
+    of_ours = [words for program, *words in commands(page) if program == "layerswap"]
+    return [words for words in of_ours if words[0] in CHEAP and not EXAMPLE.search(" ".join(words))]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if cheap_commands(page)], ids=name)
+def test_cheap_commands_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
+    monkeypatch.chdir(tmp_path)
+    for words in cheap_commands(page):
+        offline = ["--offline"] if words[0] == "check" else []
+        result = CliRunner().invoke(main, [*words, *offline], catch_exceptions=False)
+        assert result.exit_code == 0, (words, result.output)
+
+
+SHOWN = [
+    (page, command, output)
+    for page in PAGES
+    for block in blocks(page)
+    for command, output in re.findall(r"^\$ layerswap (.+)\n((?:(?!\$ ).*\n)+)", block, re.M)
+]
+
+
+@pytest.mark.parametrize(("page", "command", "output"), SHOWN, ids=[c for _, c, _ in SHOWN])
+def test_shown_output_is_what_the_command_prints(
+    page: Path, command: str, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = shlex.split(command, comments=True)
+    assert words[0] in CHEAP, f"{name(page)}: no output of a long command is shown"
+    monkeypatch.chdir(ROOT)
+    printed = CliRunner().invoke(main, words, catch_exceptions=False).output
+    pattern = ".*".join(re.escape(part) for part in output.split("...\n"))
+    assert re.search(pattern, printed, re.DOTALL), printed
+
+
+def test_entries_of_the_log_are_short_and_have_a_status() -> None:
+    text = (ROOT / "ablations" / "LOG.md").read_text()
+    entries = re.findall(r"^## (20\d\d-\d\d-\d\d .+)\n\n((?:(?!#).*\n)+)", text, re.MULTILINE)
+    assert len(entries) == text.count("\n## ") > 20
+    for title, body in entries:
+        assert len([line for line in body.splitlines() if line]) <= 12, title
+        assert re.match(r"Status: .*\b(holds|superseded|void)\b", body), title

@@ -18,17 +18,18 @@ from ablations.report.compare import (
     SAME,
     UNCLEAR,
     WORSE,
+    estimate_of,
     language_codes,
     matrix_of,
-    model_estimate,
-    ordered_tasks,
     pairs_above,
-    primary_tasks,
+    rows_of,
+    tasks_of,
 )
 from ablations.report.observations import SCORE, shown_scores
 from ablations.statistics.as_text import p_text, percent, points, with_interval
 from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.statistics.intervals import score_interval
+from ablations.study.contrasts import ordered_tasks, primary_tasks
 from ablations.study.labels import Model, language_name, task_language, task_name
 from ablations.study.schema import Study
 
@@ -75,8 +76,9 @@ def score_frame(
     """
     shown = shown_scores(scores, study.report.metric)
     codes = language_codes(scores)
+    tasks = {code: tasks_of(scores, code) for code in codes}
     rows = []
-    for code, task in ((c, t) for c in codes for t in ordered_tasks(study, scores, c)):
+    for code, task in ((c, t) for c in codes for t in ordered_tasks(study, tasks[c], c)):
         if task not in shown.index:
             continue
         score = shown.loc[task]
@@ -94,9 +96,9 @@ def score_frame(
                 **{"planned": own["cell"].nunique(), "cells": done["cell"].nunique()},
                 **{end: getattr(done["value"], end)() for end in ("min", "max")},
                 "value": done["value"].mean(),
-                "is_primary": task in primary_tasks(study, scores, code),
+                "is_primary": task in primary_tasks(study, tasks[code], code),
             }
-            found = model_estimate(matrix, [model.label], code)
+            found = estimate_of(rows_of(matrix, [model.label], code))
             if found is not None:
                 row["value"] = found.mean
                 row["low"], row["high"] = score_interval(found, study.evaluate.level)
@@ -287,7 +289,12 @@ def verdict_text(row: Any) -> str:
     """Return the verdict; of what cannot be told, the difference that could have been missed."""
     if row["verdict"] != UNCLEAR:
         return str(row["verdict"])
-    return f"cannot tell: up to {percent(max(abs(row['low']), abs(row['high'])))} points possible"
+    return f"cannot tell: up to {largest_text(row)} points possible"
+
+
+def largest_text(row: Any) -> str:
+    """Return the largest difference that the interval holds, in points."""
+    return percent(max(abs(row["low"]), abs(row["high"])))
 
 
 def _value_text(row: Any) -> str:

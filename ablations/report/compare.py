@@ -193,14 +193,12 @@ def compare_sides(
     if len(rows) == 2 and is_binary:
         won, lost = (int((sign * (values[0] - values[1]) > 0).sum()) for sign in (1, -1))
         low, high = paired_interval(won, lost, items, level)
-        p_values = mcnemar_p(won, lost), paired_p_outside(won, lost, items, margin)
-        return _numbers((won - lost) / items, low, high, *p_values, **counts)
+        tests = {"p": mcnemar_p(won, lost), "p_margin": paired_p_outside(won, lost, items, margin)}
+        return {"difference": (won - lost) / items, "low": low, "high": high, **tests, **counts}
     axes = [rows.index.get_level_values(role).tolist() for role in ROLES]
     least = 1 / (items + 2) ** 2 / len(one) if is_binary else 0.0
     found = estimate(values, np.array([*one, *-other]), axes, least)
-    half = found.half_width(level)
-    p_values = found.p_value(), found.p_outside(margin)
-    return _numbers(found.mean, found.mean - half, found.mean + half, *p_values, **counts)
+    return {**_tested(found, level, margin), **counts}
 
 
 def with_verdicts(frame: pd.DataFrame) -> pd.DataFrame:
@@ -228,7 +226,7 @@ def pairs_above(
 
     def means(labels: Sequence[str], *experts: str) -> pd.Series:
         scores = (1 if higher else -1) * rows_of(matrix, labels, code).mean(axis="columns")
-        return scores.groupby(level=experts).mean()
+        return scores.groupby(level=list(experts)).mean()
 
     own = means([model.label], *EXPERT_KINDS)
     alone = [
@@ -299,19 +297,19 @@ def _without_experts(model: Model, study: Study) -> str:
 
 def _clustered(rows: Sequence[dict[str, Any]], study: Study, **changes: str) -> dict[str, Any]:
     found = estimate_over_clusters([row["difference"] for row in rows])
-    half = found.half_width(study.evaluate.level)
-    p_values = found.p_value(), found.p_outside(study.report.margin / 100)
-    numbers = _numbers(found.mean, found.mean - half, found.mean + half, *p_values)
+    numbers = _tested(found, study.evaluate.level, study.report.margin / 100)
     sums = {name: sum(row[name] for row in rows) for name in ("items", "cells")}
     same = {**rows[0], "family": "", "rival": "", "clusters": len(rows)}
     return {**same, **numbers, **sums, **changes}
 
 
-def _numbers(
-    mean: float, low: float, high: float, p: float, p_margin: float, **counts: int
-) -> dict[str, Any]:
-    found = {"difference": mean, "low": low, "high": high, "p": p, "p_margin": p_margin}
-    return {**found, **counts}
+def _tested(found: Estimate, level: float, margin: float) -> dict[str, float]:
+    half = found.half_width(level)
+    ends = {"low": found.mean - half, "high": found.mean + half}
+    return {
+        **{"difference": found.mean, **ends},
+        **{"p": found.p_value(), "p_margin": found.p_outside(margin)},
+    }
 
 
 def _verdict(row: Mapping[str, Any]) -> str:

@@ -36,6 +36,8 @@ def compare(models: tuple[str, ...], tasks: tuple[str, ...]) -> None:
     """
     with watched("comparing item by item"):
         from ablations.report.across import compare_models
+        from ablations.report.observations import reading
 
-        text = compare_models(models, tasks)
+        with reading():
+            text = compare_models(models, tasks)
     click.echo(text)

@@ -46,16 +46,18 @@ def report(
     have are removed; other files in the folder stay.
     """
     with watched("loading the libraries"):
+        from ablations.report.observations import reading
         from ablations.report.write import answer_text, make_report, write_report
         from ablations.runner.records import load_run
 
-        tell(Step("reading the records"))
-        for path in (run, *others):
-            _check_place(path)
-        first, *more = (load_run(path) for path in (run, *others))
-        folder = out or run / "report"
-        tell(Step("computing tables, tests and figures"))
-        result = make_report(first, more, draw=formats != ("csv",))
+        with reading():
+            tell(Step("reading the records"))
+            for path in (run, *others):
+                _check_place(path)
+            first, *more = (load_run(path) for path in (run, *others))
+            folder = out or run / "report"
+            tell(Step("computing tables, tests and figures"))
+            result = make_report(first, more, draw=formats != ("csv",))
         files = write_report(result, formats, folder)
     for path in files:
         if path.parent == folder:

@@ -131,7 +131,7 @@ def draw_cells(
                 text(float(value)),
                 ha="center",
                 va="center_baseline",
-                color=contrasting(mesh.to_rgba(value)),
+                color="white" if mesh.norm(value) > 0.6 else "black",
                 fontsize=font_pt,
                 in_layout=False,
             )
@@ -143,13 +143,3 @@ def draw_cells(
     axes.set_yticks([place + 0.5 for place in range(len(rows))], rows)
     axes.tick_params(length=0, labelsize=font_pt, pad=2)
     return mesh
-
-
-def contrasting(color: Sequence[float]) -> str:
-    """Return ``black`` or ``white``, whichever reads better on an sRGB colour in [0, 1].
-
-    By the contrast ratio of WCAG 2.1: (L1 + 0.05) / (L2 + 0.05), with relative luminances L.
-    """
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in color[:3]]
-    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    return "white" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "black"

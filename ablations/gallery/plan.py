@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ablations.drawing.canvas import KINDS
-from ablations.drawing.layer_stacks import Stack, draw_stacks
 from ablations.gallery.find import find_recipe
+from ablations.gallery.layer_stacks import Stack, draw_stacks
 from ablations.gallery.models import look_up
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_bytes
 from layerswap_method.errors import InputError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 
@@ -26,16 +25,6 @@ from layerswap_method.recipe.references import is_folder
 _SHOWN_CELLS = 12
 
 
-class Evaluated(NamedTuple):
-    """A model as the command line names it, with the cells and records that it has."""
-
-    name: str
-    model: Model
-    run: Run
-    data: pd.DataFrame
-    scores: pd.DataFrame
-
-
 def compare_models(names: Sequence[str], tasks: Sequence[str] = ()) -> str:
     """Return tables of scores and of all comparisons of `names`, pair by pair and task by task.
 
@@ -49,21 +38,19 @@ def compare_models(names: Sequence[str], tasks: Sequence[str] = ()) -> str:
     """
     if len(names) < 2:
         raise InputError("compare takes two or more models; give another folder or RUN:MODEL")
-    models = [_find(name) for name in names]
-    for one, other in itertools.combinations(models, 2):
-        same = one.run.path.resolve() == other.run.path.resolve()
-        if same and set(one.scores["cell"]) == set(other.scores["cell"]):
-            raise InputError(f"{other.name} is the same as {one.name}")
-    chosen = _shared_tasks(models, tasks)
-    _check_protocol(models, chosen)
-    known = [model.model for model in models]
-    data, scores = (
-        pd.concat([getattr(model, name) for model in models], ignore_index=True)
-        for name in ("data", "scores")
-    )
+    found = [_find(name) for name in names]
+    runs, models = [run for run, _ in found], [model for _, model in found]
+    for (one, first), (other, second) in itertools.combinations(found, 2):
+        if one.path.resolve() == other.path.resolve() and set(first.cells) == set(second.cells):
+            raise InputError(f"{second.label} is the same as {first.label}")
+    data = pd.concat([read_observations(run, [model]) for run, model in found], ignore_index=True)
+    scores = pd.concat([read_scores(run, [model]) for run, model in found], ignore_index=True)
+    chosen = _shared_tasks(scores, tasks)
+    for run, name in zip(runs[1:], names[1:], strict=True):
+        _check_protocol((runs[0], names[0]), (run, name), chosen)
     data, scores = (frame[frame["task"].isin(chosen)].copy() for frame in (data, scores))
     check_same_content(data)
-    study = models[0].run.study
+    study = runs[0].study
     for frame in (data, scores):
         is_language = frame["metric"] == LANGUAGE_FIDELITY
         frame.loc[is_language, "task"] += "_right_language"
@@ -73,47 +60,44 @@ def compare_models(names: Sequence[str], tasks: Sequence[str] = ()) -> str:
     report = ReportBlock(primary=PrimaryBlock(tasks=tasks), margin=study.report.margin)
     study = study.model_copy(update={"report": report})
     contrasts = [
-        Contrast(one.label, other.label, (one.label,), (other.label,), "compare")
-        for one, other in itertools.combinations(known, 2)
+        Contrast(one, other, (one,), (other,), "compare")
+        for one, other in itertools.combinations(names, 2)
     ]
-    frame = comparisons(data, scores, study, known, contrasts)
+    frame = comparisons(data, scores, study, models, contrasts)
     nothing = frame[(frame["verdict"] == NO_RESULT) & frame["task"].isin(data["task"])]
     for row in nothing.to_dict("records"):
         raise InputError(
             f"{row['first']} and {row['second']} have no item of {row['task']} in common"
         )
     problems = [
-        f"Warning: {model.name}: {text}"
-        for model in models
-        for text in evaluation_problems(model.run)
+        f"Warning: {name}: {text}"
+        for run, name in zip(runs, names, strict=True)
+        for text in evaluation_problems(run)
         if text.partition(":")[0] in chosen
     ]
     compared = comparisons_table(frame, study.evaluate.level)
     compared["difference"] += " " + compared.pop("interval")
     compared["verdict"] = frame["verdict"]
     shown = compared.drop(columns=["family", "over"])
-    scored = scores_table(score_frame(data, scores, study, known), study)
+    scored = scores_table(score_frame(data, scores, study, models), study)
     return "\n\n".join([*problems, frame_text(scored), frame_text(shown, labels=2)])
 
 
-def _find(name: str) -> Evaluated:
+def _find(name: str) -> tuple[Run, Model]:
+    """Return the run of a folder or ``RUN:MODEL`` with its latest records, and the model in it."""
     folder, wanted = _place(name)
     run = load_run(folder)
-    planned = run.head.cells
     named = cell_names(run.head)
-    choices: dict[str, tuple[str, ...]] = {cell.label: (cell.label,) for cell in planned}
+    choices: dict[str, tuple[str, ...]] = {cell.label: (cell.label,) for cell in run.head.cells}
     choices |= {shown: (label,) for label, shown in named.items()}
-    choices |= {m.label: m.cells for m in models_of(run.head)}
-    if wanted is None:
-        if len(planned) > 1:
-            names = list(dict.fromkeys(named.values()))
-            shown = "".join(f"\n  {folder}:{each}" for each in names[:_SHOWN_CELLS])
-            more = len(names) - _SHOWN_CELLS
-            raise InputError(
-                f"{folder} has {len(planned)} cells; name one of them:{shown}"
-                + (f"\n  and {more} more" if more > 0 else "")
-            )
-        wanted = planned[0].label
+    choices |= {model.label: model.cells for model in models_of(run.head)}
+    if wanted is None and len(run.head.cells) > 1:
+        names = list(dict.fromkeys(named.values()))
+        shown = "".join(f"\n  {folder}:{each}" for each in names[:_SHOWN_CELLS])
+        more = len(names) - _SHOWN_CELLS
+        shown += f"\n  and {more} more" if more > 0 else ""
+        raise InputError(f"{folder} has {len(run.head.cells)} cells; name one of them:{shown}")
+    wanted = run.head.cells[0].label if wanted is None else wanted
     if wanted not in choices:
         raise InputError(f"{folder} has no cell or model {wanted!r}{nearest(wanted, choices)}")
     records = latest_records(run)
@@ -122,17 +106,15 @@ def _find(name: str) -> Evaluated:
             **{**cell.model_dump(), "records": {task: r.key for task, r in own.items()}},
             tasks=tuple(own.values()),
         )
-        for cell in planned
+        for cell in run.head.cells
         if cell.label in choices[wanted] and (own := records[cell.label])
     )
     if not cells:
         raise InputError(f"{name}: nothing is evaluated yet; run its command again first")
+    pools = {role: (expert,) for role, expert in cells[0].experts.items()}
+    model = Model(name, cells[0].kind, {}, pools, tuple(cell.label for cell in cells))
     head = run.head.model_copy(update={"cells": cells})
-    run = run.model_copy(update={"head": head, "cells": cells})
-    first = cells[0]
-    pools = {role: (expert,) for role, expert in first.experts.items()}
-    model = Model(name, first.kind, {}, pools, tuple(cell.label for cell in cells))
-    return Evaluated(name, model, run, read_observations(run, [model]), read_scores(run, [model]))
+    return run.model_copy(update={"head": head, "cells": cells}), model
 
 
 def _place(name: str) -> tuple[Path, str | None]:
@@ -146,46 +128,46 @@ def _place(name: str) -> tuple[Path, str | None]:
     return Path(name[: cuts[0]] if cuts else name), name[cuts[0] + 1 :] if cuts else None
 
 
-def _shared_tasks(models: Sequence[Evaluated], wanted: Sequence[str]) -> list[str]:
+def _shared_tasks(scores: pd.DataFrame, wanted: Sequence[str]) -> list[str]:
     """Return the tasks to compare, which every model has by the same metric."""
-    own = {model.name: list(dict.fromkeys(model.scores["task"])) for model in models}
-    known = dict.fromkeys(task for tasks in own.values() for task in tasks)
+    known = list(dict.fromkeys(scores["task"]))
     for task in wanted:
         if task not in known:
             raise InputError(f"no model has the task {task!r}{nearest(task, known)}")
     chosen = list(wanted or known)
-    shared = [task for task in chosen if all(task in tasks for tasks in own.values())]
-    for name, tasks in own.items():
-        lacking = [task for task in chosen if task not in tasks]
-        if lacking:
-            advice = "; the models have no task in common"
-            if shared:
-                advice = f", or compare what all have: --tasks {','.join(shared)}"
-            raise InputError(f"{name} has no result for {', '.join(lacking)}{advice}")
-    for task in chosen:
-        firsts = [model.scores[model.scores["task"] == task].iloc[0] for model in models]
-        kinds = dict.fromkeys(f"{first['metric']} ({first['filter']})" for first in firsts)
-        if len(kinds) > 1:
-            raise InputError(f"{task} has different metrics: {', '.join(kinds)}; evaluate it again")
+    firsts = scores.drop_duplicates(["model", "task"])
+    kinds = (firsts["metric"] + " (" + firsts["filter"] + ")").groupby(
+        [firsts["task"], firsts["model"]], sort=False
+    )
+    by_model = kinds.first().unstack().reindex(index=chosen, columns=firsts["model"].unique())
+    shared = by_model.dropna().index.tolist()
+    for name, own in by_model.items():
+        if own.isna().any():
+            advice = f", or compare what all have: --tasks {','.join(shared)}"
+            advice = advice if shared else "; the models have no task in common"
+            lacking = ", ".join(own.index[own.isna()])
+            raise InputError(f"{name} has no result for {lacking}{advice}")
+    for task, own in by_model.iterrows():
+        if own.nunique() > 1:
+            metrics = ", ".join(dict.fromkeys(own))
+            raise InputError(f"{task} has different metrics: {metrics}; evaluate it again")
     return chosen
 
 
-def _check_protocol(models: Sequence[Evaluated], tasks: Sequence[str]) -> None:
-    first = models[0]
-    for model in models[1:]:
-        ours, theirs = _protocol(first, tasks), _protocol(model, tasks)
-        for name, value in ours.items():
-            if theirs[name] != value:
-                raise InputError(
-                    f"{first.name} and {model.name} were evaluated in different ways: {name} is "
-                    f"{value} and {theirs[name]}; evaluate both with the same settings"
-                )
+def _check_protocol(one: tuple[Run, str], other: tuple[Run, str], tasks: Sequence[str]) -> None:
+    theirs = _protocol(other[0], tasks)
+    for name, value in _protocol(one[0], tasks).items():
+        if theirs[name] != value:
+            raise InputError(
+                f"{one[1]} and {other[1]} were evaluated in different ways: {name} is "
+                f"{value} and {theirs[name]}; evaluate both with the same settings"
+            )
 
 
-def _protocol(model: Evaluated, tasks: Sequence[str]) -> dict[str, str]:
+def _protocol(run: Run, tasks: Sequence[str]) -> dict[str, str]:
     """Return what must be the same, by the words that name it."""
-    evaluate = model.run.study.evaluate
-    records = {r.task: r.evaluation for cell in model.run.cells for r in cell.tasks}
+    evaluate = run.study.evaluate
+    records = {r.task: r.evaluation for cell in run.cells for r in cell.tasks}
     found = {
         "the backend": ", ".join(dict.fromkeys(records[task].backend for task in tasks)),
         "--dtype": evaluate.options.dtype,

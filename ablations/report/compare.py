@@ -7,14 +7,13 @@ A comparison is made once. Every sentence, table and figure takes it from the fr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ablations.report.observations import CELL, ROLES, SCORE, check_names, shown_scores
 from ablations.statistics.intervals import (
-    Array,
     Estimate,
     estimate,
     estimate_over_clusters,
@@ -23,8 +22,15 @@ from ablations.statistics.intervals import (
     paired_interval,
     paired_p_outside,
 )
-from ablations.study.contrasts import EXPERT_KINDS, Contrast, contrasts, setting_key
-from ablations.study.labels import Model, describe_setting, kind_text, task_language
+from ablations.study.contrasts import (
+    EXPERT_KINDS,
+    Contrast,
+    contrasts,
+    ordered_tasks,
+    primary_tasks,
+    setting_key,
+)
+from ablations.study.labels import Model, describe_setting, kind_text
 from ablations.study.schema import EXPERTS, Study
 
 ALPHA = 0.05
@@ -41,13 +47,6 @@ COLUMNS = (
     *("p", "p_margin", "p_holm", "p_margin_holm", "verdict", "family", "rival"),
     *("items", "cells", "clusters"),
 )
-
-
-class Matrix(NamedTuple):
-    """The values of one task: a row a cell, a column an item; NaN where a cell lacks an item."""
-
-    cells: pd.DataFrame
-    values: Array
 
 
 def comparisons(
@@ -74,22 +73,25 @@ def comparisons(
         planned: what to compare in place of what the study says.
 
     Raises:
-        InputError: for a primary task that is not in the run.
+        InputError: for a task or metric of the study's report that is not in the run.
     """
     known = list(dict.fromkeys(scores["task"]))
     check_names(study.report.primary.tasks, known, "report.primary.tasks:")
     check_names(study.report.tasks, known, "report.tasks:")
+    check_names([*study.report.floors], known, "report.floors:")
+    if study.report.metric is not None and (scores["state"] == "done").all():
+        check_names([study.report.metric], sorted({*scores["metric"]}), "report.metric:")
     shown = shown_scores(scores, study.report.metric)
     matrices = {task: matrix_of(data, shown.loc[task]) for task in shown.index}
     codes = language_codes(scores)
-    primary = {code: primary_tasks(study, scores, code) for code in (*codes, "")}
+    primary = {code: primary_tasks(study, tasks_of(scores, code), code) for code in (*codes, "")}
     rows: list[dict[str, Any]] = []
     for contrast in contrasts(study, models) if planned is None else planned:
         sides = {*contrast.first_models, *contrast.second_models}
         languages = set(scores[scores["model"].isin(sides)]["language"]) - {""}
         own = []
         for code in [code for code in codes if code in languages] or [""]:
-            for task in ordered_tasks(study, scores, code):
+            for task in ordered_tasks(study, tasks_of(scores, code), code):
                 is_primary = bool(contrast.rival) and task in primary[code]
                 numbers = None
                 if task in matrices:
@@ -114,22 +116,6 @@ def comparisons(
     return frame.sort_values("family", ascending=False, kind="stable", ignore_index=True)
 
 
-def primary_tasks(study: Study, scores: pd.DataFrame, code: str) -> list[str]:
-    """Return the primary tasks of a language: those named, or the first in that language."""
-    tasks = tasks_of(scores, code)
-    named = study.report.primary.tasks
-    if named:
-        return [task for task in tasks if task in named]
-    own = study.evaluate.languages.get(code, ())
-    preferred = (
-        [task for task in tasks if task in own],
-        [task for task in tasks if code and task_language(task) == code],
-        [task for task in tasks if task_language(task) != "en"],
-        tasks,
-    )
-    return next((part[:1] for part in preferred if part), [])
-
-
 def language_codes(scores: pd.DataFrame) -> list[str]:
     """Return the target languages of a run in their order; a single empty one where it has none."""
     return [code for code in dict.fromkeys(scores["language"]) if code] or [""]
@@ -141,38 +127,38 @@ def tasks_of(scores: pd.DataFrame, code: str) -> list[str]:
     return list(dict.fromkeys(own["task"]))
 
 
-def ordered_tasks(study: Study, scores: pd.DataFrame, code: str) -> list[str]:
-    """Return the tasks of a language as reports show them: primary first and English last."""
-    tasks = tasks_of(scores, code)
-    if study.report.tasks:
-        return [task for task in study.report.tasks if task in tasks]
-    primary = primary_tasks(study, scores, code)
-    return sorted(tasks, key=lambda task: (task not in primary, task_language(task) == "en"))
+def matrix_of(data: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the values of one metric of one task: a row a cell, a column an item.
 
-
-def matrix_of(data: pd.DataFrame, score: Mapping[str, Any]) -> Matrix:
-    """Return the values of one metric of one task."""
+    The index has the columns of `CELL`, ``language`` and ``weights``. NaN: the cell lacks the item.
+    """
     part = data
     for name in SCORE:
         part = part[part[name] == score[name]]
-    index = [*CELL, "language", "weights"]
-    wide = part.pivot(index=index, columns="item", values="value")
-    return Matrix(wide.index.to_frame(index=False), wide.to_numpy())
+    return part.pivot(index=[*CELL, "language", "weights"], columns="item", values="value")
 
 
-def model_estimate(matrix: Matrix, models: Sequence[str], code: str) -> Estimate | None:
-    """Return the mean score of models over their cells and items; None without a common item."""
-    rows = _rows(matrix, models, code)
-    values = matrix.values[rows.index]
-    values = values[:, ~np.isnan(values).any(axis=0)]
-    if not values.size:
+def rows_of(matrix: pd.DataFrame, models: Sequence[str], code: str) -> pd.DataFrame:
+    """Return the cells of models in a language: those of that language and those of none."""
+    rows = matrix[matrix.index.isin(models, level="model")]
+    return rows[rows.index.isin((code, ""), level="language")] if code else rows
+
+
+def estimate_of(rows: pd.DataFrame) -> Estimate | None:
+    """Return the mean score over cells and the items that all have; None without such an item."""
+    rows = rows.dropna(axis="columns")
+    if rows.empty:
         return None
-    axes = [rows[role].tolist() for role in ROLES]
-    return estimate(values, np.full(len(rows), 1 / len(rows)), axes)
+    axes = [rows.index.get_level_values(role).tolist() for role in ROLES]
+    return estimate(rows.to_numpy(), np.full(len(rows), 1 / len(rows)), axes)
 
 
 def compare_sides(
-    matrix: Matrix, first: pd.DataFrame, second: pd.DataFrame, level: float, margin: float
+    first: pd.DataFrame,
+    second: pd.DataFrame,
+    level: float,
+    margin: float,
+    strata: Mapping[str, str] | None = None,
 ) -> dict[str, Any] | None:
     """Return the numbers of a comparison; None where no cell or item is on both sides.
 
@@ -180,26 +166,26 @@ def compare_sides(
     answers have the exact test of McNemar and Tango's interval; all others Student's t.
 
     Args:
-        matrix: the values of a task.
-        first: the rows of its cells on this side, with a column ``stratum``.
-        second: those of the other.
+        first: values of its cells, from `rows_of`.
+        second: those of the other side.
         level: of the interval, in (0, 1).
         margin: largest difference that is not relevant, on the scale of the score.
+        strata: model -> what only models of the other side with the same are matched with.
     """
-    shared = ["stratum"]
-    shared += [r for r in ROLES if {*first[r]} & {*second[r]} - {""}]
-    pairs = first.reset_index().merge(second.reset_index(), on=shared)
+    ours, theirs = (side.index.to_frame(index=False) for side in (first, second))
+    for side in (ours, theirs):
+        side["stratum"] = side["model"].map(strata) if strata else ""
+    shared = ["stratum", *(r for r in ROLES if {*ours[r]} & {*theirs[r]} - {""})]
+    pairs = ours.reset_index().merge(theirs.reset_index(), on=shared)
     if pairs.empty:
         return None
     sizes = pairs.groupby("index_x")["index_y"].transform("size")
     pairs["weight"] = 1 / sizes / pairs["index_x"].nunique()
-    ours, theirs = (pairs.groupby(side)["weight"].sum() for side in ("index_x", "index_y"))
-    rows = [*ours.index, *theirs.index]
-    values = matrix.values[rows]
-    values = values[:, ~np.isnan(values).any(axis=0)]
-    if not values.size:
+    one, other = (pairs.groupby(side)["weight"].sum() for side in ("index_x", "index_y"))
+    rows = pd.concat([first.iloc[one.index], second.iloc[other.index]]).dropna(axis="columns")
+    if rows.empty:
         return None
-    items, cells = values.shape[1], len(ours)
+    values, items = rows.to_numpy(), rows.shape[1]
     counts = {"items": items, "cells": len(rows)}
     if (pairs["weights_x"] == pairs["weights_y"]).all():
         return {"difference": 0.0, "verdict": ONE_MODEL, **counts}
@@ -207,14 +193,12 @@ def compare_sides(
     if len(rows) == 2 and is_binary:
         won, lost = (int((sign * (values[0] - values[1]) > 0).sum()) for sign in (1, -1))
         low, high = paired_interval(won, lost, items, level)
-        p_values = mcnemar_p(won, lost), paired_p_outside(won, lost, items, margin)
-        return _numbers((won - lost) / items, low, high, *p_values, **counts)
-    axes = [matrix.cells[role].iloc[rows].tolist() for role in ROLES]
-    least = 1 / (items + 2) ** 2 / cells if is_binary else 0.0
-    found = estimate(values, np.array([*ours, *-theirs]), axes, least)
-    half = found.half_width(level)
-    p_values = found.p_value(), found.p_outside(margin)
-    return _numbers(found.mean, found.mean - half, found.mean + half, *p_values, **counts)
+        tests = {"p": mcnemar_p(won, lost), "p_margin": paired_p_outside(won, lost, items, margin)}
+        return {"difference": (won - lost) / items, "low": low, "high": high, **tests, **counts}
+    axes = [rows.index.get_level_values(role).tolist() for role in ROLES]
+    least = 1 / (items + 2) ** 2 / len(one) if is_binary else 0.0
+    found = estimate(values, np.array([*one, *-other]), axes, least)
+    return {**_tested(found, level, margin), **counts}
 
 
 def with_verdicts(frame: pd.DataFrame) -> pd.DataFrame:
@@ -233,54 +217,42 @@ def with_verdicts(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def pairs_above(
-    matrix: Matrix, model: Model, models: Sequence[Model], code: str, *, higher: bool = True
+    matrix: pd.DataFrame, model: Model, models: Sequence[Model], code: str, *, higher: bool = True
 ) -> dict[str, Any] | None:
     """Return how many pairs of a merge are above both own experts, and the range of scores.
 
     None for a merge of fewer than two pairs, or without both experts among the baselines.
     """
-    if not matrix.values.size:
-        return None
-    sign = 1 if higher else -1
-    means = matrix.cells.assign(score=sign * np.nanmean(matrix.values, axis=1))
-    means = means if code == "" else means[means["language"].isin((code, ""))]
-    own = means[means["model"] == model.label]
-    own = own.groupby(["task_expert", "language_expert"])["score"].mean()
-    alone = []
-    for kind in EXPERT_KINDS:
-        labels = [each.label for each in models if each.kind == kind]
-        experts = means[means["model"].isin(labels)].groupby(kind)["score"].mean()
-        alone.append(own.index.get_level_values(kind).map(experts).to_numpy(dtype="float64"))
+
+    def means(labels: Sequence[str], *experts: str) -> pd.Series:
+        scores = (1 if higher else -1) * rows_of(matrix, labels, code).mean(axis="columns")
+        return scores.groupby(level=list(experts)).mean()
+
+    own = means([model.label], *EXPERT_KINDS)
+    alone = [
+        own.index.get_level_values(kind)
+        .map(means([each.label for each in models if each.kind == kind], kind))
+        .to_numpy(dtype="float64")
+        for kind in EXPERT_KINDS
+    ]
     if len(own) < 2 or np.isnan(alone).any():
         return None
     above = int((own.to_numpy() > np.max(alone, axis=0)).sum())
-    ends = sorted((sign * own.min(), sign * own.max()))
-    return {"pairs": len(own), "above": above, "min": ends[0], "max": ends[1]}
+    low, high = sorted((abs(own.min()), abs(own.max())))
+    return {"pairs": len(own), "above": above, "min": low, "max": high}
 
 
 def _compare(
-    contrast: Contrast, matrix: Matrix, code: str, study: Study, models: Sequence[Model]
+    contrast: Contrast, matrix: pd.DataFrame, code: str, study: Study, models: Sequence[Model]
 ) -> dict[str, Any] | None:
-    strata = dict.fromkeys((model.label for model in models), "")
-    if contrast.names:
-        for model in models:
-            rest = {n: v for n, v in model.setting.items() if n not in contrast.names}
-            strata[model.label] = setting_key(rest)
+    strata = {}
+    for model in models if contrast.names else ():
+        rest = {n: v for n, v in model.setting.items() if n not in contrast.names}
+        strata[model.label] = setting_key(rest)
     first, second = (
-        rows.assign(stratum=rows["model"].map(strata))
-        for rows in (
-            _rows(matrix, contrast.first_models, code),
-            _rows(matrix, contrast.second_models, code),
-        )
+        rows_of(matrix, side, code) for side in (contrast.first_models, contrast.second_models)
     )
-    return compare_sides(matrix, first, second, study.evaluate.level, study.report.margin / 100)
-
-
-def _rows(matrix: Matrix, models: Sequence[str], code: str) -> pd.DataFrame:
-    """Return the cells of models in a language: those of that language and those of none."""
-    cells = matrix.cells
-    is_own = cells["language"].isin((code, "")) if code else True
-    return cells[cells["model"].isin(models) & is_own]
+    return compare_sides(first, second, study.evaluate.level, study.report.margin / 100, strata)
 
 
 def _over_languages(
@@ -325,19 +297,19 @@ def _without_experts(model: Model, study: Study) -> str:
 
 def _clustered(rows: Sequence[dict[str, Any]], study: Study, **changes: str) -> dict[str, Any]:
     found = estimate_over_clusters([row["difference"] for row in rows])
-    half = found.half_width(study.evaluate.level)
-    p_values = found.p_value(), found.p_outside(study.report.margin / 100)
-    numbers = _numbers(found.mean, found.mean - half, found.mean + half, *p_values)
+    numbers = _tested(found, study.evaluate.level, study.report.margin / 100)
     sums = {name: sum(row[name] for row in rows) for name in ("items", "cells")}
     same = {**rows[0], "family": "", "rival": "", "clusters": len(rows)}
     return {**same, **numbers, **sums, **changes}
 
 
-def _numbers(
-    mean: float, low: float, high: float, p: float, p_margin: float, **counts: int
-) -> dict[str, Any]:
-    found = {"difference": mean, "low": low, "high": high, "p": p, "p_margin": p_margin}
-    return {**found, **counts}
+def _tested(found: Estimate, level: float, margin: float) -> dict[str, float]:
+    half = found.half_width(level)
+    ends = {"low": found.mean - half, "high": found.mean + half}
+    return {
+        **{"difference": found.mean, **ends},
+        **{"p": found.p_value(), "p_margin": found.p_outside(margin)},
+    }
 
 
 def _verdict(row: Mapping[str, Any]) -> str:

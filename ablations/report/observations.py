@@ -6,15 +6,16 @@ Everything in a report is made from these two, and from the study.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ablations.runner.records import CellRecord, Run, TaskRecord, read_failure
+from ablations.runner.records import CellRecord, PlannedCell, Run, TaskRecord, read_failure
 from ablations.statistics.corpus import corpus_metric, pseudo_values
 from ablations.study.labels import Model, cell_names, models_of
-from layerswap_method.errors import InputError, nearest
+from layerswap_method.errors import InputError, LayerSwapError, nearest
 
 ROLES = ("task_expert", "language_expert", "seed")
 """Columns that tell the cells of a model apart; empty for what a model does not come from."""
@@ -49,49 +50,19 @@ def read_observations(run: Run, models: Sequence[Model] | None = None) -> pd.Dat
     """Return the observations of every finished record of a run; see `OBSERVATIONS`.
 
     Raises:
-        LayerSwapError: for a file of samples that is damaged or gone.
+        InputError: for a file of samples that is damaged or gone.
     """
     items: dict[str, pd.DataFrame] = {}
     frames = []
-    for model, cell, names in _members(run, models_of(run.head) if models is None else models):
+    for cell, head in _members(run, models_of(run.head) if models is None else models):
         for record in cell.tasks:
             if record.key not in items:
                 items[record.key] = _items(record)
-            head = {
-                "model": model.label,
-                "kind": model.kind,
-                "cell": names["cell"],
-                "weights": cell.weights_key,
-                "base": cell.experts.get("base", "") if "base" in model.pools else "",
-                **{role: names[role] for role in ROLES},
-                "language": cell.language or "",
-            }
             frames.append(items[record.key].assign(**head))
     frames = [frame for frame in frames if len(frame)]
     if not frames:
         return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in OBSERVATIONS.items()})
-    return checked(pd.concat(frames, ignore_index=True))
-
-
-def checked(data: pd.DataFrame) -> pd.DataFrame:
-    """Return observations with their columns in order and of the right type.
-
-    Raises:
-        InputError: for a column that is missing, a value that is no number, or an item that stands
-            twice.
-    """
-    missing = [name for name in OBSERVATIONS if name not in data.columns]
-    if missing:
-        raise InputError(f"observations lack the column {', '.join(missing)}; run the study again")
-    data = data[list(OBSERVATIONS)].astype(dict(OBSERVATIONS))
-    if not np.isfinite(data["value"]).all():
-        row = data[~np.isfinite(data["value"])].iloc[0]
-        raise InputError(f"{row['cell']}: item {row['item']} of {row['task']} has no number")
-    key = [*CELL, *SCORE, "item", "language"]
-    if data.duplicated(key).any():
-        row = data[data.duplicated(key)].iloc[0]
-        raise InputError(f"{row['cell']}: item {row['item']} of {row['task']} stands twice")
-    return data
+    return pd.concat(frames, ignore_index=True)[list(OBSERVATIONS)].astype(dict(OBSERVATIONS))
 
 
 def read_scores(run: Run, models: Sequence[Model] | None = None) -> pd.DataFrame:
@@ -106,16 +77,7 @@ def read_scores(run: Run, models: Sequence[Model] | None = None) -> pd.DataFrame
         for planned in run.head.cells:
             if planned.label not in model.cells:
                 continue
-            head = {
-                "model": model.label,
-                "kind": model.kind,
-                "cell": names[planned.label],
-                "weights": planned.weights_key,
-                "task_expert": planned.experts.get("task", ""),
-                "language_expert": planned.experts.get("language", ""),
-                "seed": str(planned.values.get("seed", "")),
-                "language": planned.language or "",
-            }
+            head = _head(model, planned, names)
             cell = finished.get(planned.label)
             records = {} if cell is None else {record.task: record for record in cell.tasks}
             for task, key in planned.records.items():
@@ -141,6 +103,15 @@ def shown_scores(scores: pd.DataFrame, metric: str | None) -> pd.DataFrame:
     wanted = done[done["metric"] == metric] if metric is not None else done.iloc[:0]
     columns = [*SCORE, "higher_is_better", "is_share", "floor", "floor_name"]
     return pd.concat([wanted, done])[columns].drop_duplicates("task").set_index("task", drop=False)
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Raise what is wrong with the files of a run, whose folder the user named, as `InputError`."""
+    try:
+        yield
+    except LayerSwapError as error:
+        raise InputError(error.message) from error
 
 
 def check_same_content(data: pd.DataFrame) -> None:
@@ -172,34 +143,38 @@ def check_names(names: Sequence[str], known: Sequence[str], what: str) -> None:
             raise InputError(f"{what} {name!r} is not in the run{nearest(name, known)}")
 
 
-def _members(
-    run: Run, models: Sequence[Model]
-) -> Iterator[tuple[Model, CellRecord, dict[str, str]]]:
-    """Yield the finished cells of every model, with their names and the roles that matter."""
+def _head(model: Model, cell: PlannedCell, names: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns that tell what a cell is."""
+    return {
+        "model": model.label,
+        "kind": model.kind,
+        "cell": names[cell.label],
+        "weights": cell.weights_key,
+        "base": cell.experts.get("base", "") if "base" in model.pools else "",
+        "task_expert": cell.experts.get("task", ""),
+        "language_expert": cell.experts.get("language", ""),
+        "seed": str(cell.values.get("seed", "")),
+        "language": cell.language or "",
+    }
+
+
+def _members(run: Run, models: Sequence[Model]) -> Iterator[tuple[CellRecord, dict[str, str]]]:
+    """Yield the finished cells of every model, with the roles that matter."""
     names = cell_names(run.head)
     finished = {cell.label: cell for cell in run.cells}
     for model in models:
         cells = [finished[label] for label in model.cells if label in finished]
-        rows = pd.DataFrame(
-            {
-                "cell": [names[cell.label] for cell in cells],
-                "task_expert": [cell.experts.get("task", "") for cell in cells],
-                "language_expert": [cell.experts.get("language", "") for cell in cells],
-                "seed": [str(cell.values.get("seed", "")) for cell in cells],
-                "language": [cell.language or "" for cell in cells],
-                "weights": [cell.weights_key for cell in cells],
-            },
-            dtype="str",
-        )
+        columns = [*CELL, "kind", "cell", "weights", "base", "language"]
+        heads = [_head(model, cell, names) for cell in cells]
+        rows = pd.DataFrame(heads, columns=columns, dtype="str")
         # A merge that takes nothing of an expert is one model with all experts of that role.
         for role in ROLES:
             others = [name for name in (*ROLES, "language") if name != role]
             groups = rows.groupby(others)["weights"]
             if (groups.size() > 1).any() and (groups.nunique() == 1).all():
                 rows[role] = ""
-        rows = rows.drop_duplicates([*ROLES, "language"])
-        for at, row in rows.iterrows():
-            yield model, cells[at], {str(name): str(row[name]) for name in ("cell", *ROLES)}
+        for at, row in rows.drop_duplicates([*ROLES, "language"]).iterrows():
+            yield cells[at], {str(name): str(value) for name, value in row.items()}
 
 
 def _items(record: TaskRecord) -> pd.DataFrame:

@@ -2,44 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 
 from ablations.report.compare import BETTER, NO_RESULT, ONE_MODEL, SAME, UNCLEAR, WORSE
-from ablations.report.tables import interval_text, task_text
+from ablations.report.tables import interval_text, largest_text, task_text
 from ablations.statistics.as_text import p_text, percent, points
 from ablations.study.labels import kind_text, task_name
-from ablations.study.schema import Study
 
 MOST_SENTENCES = 4
-"""Primary comparisons that have a sentence each; of more, a table stands under one sentence."""
+"""Primary comparisons that are told one by one; more are counted, above a table of all."""
 
-_NOTHING = (
-    "No comparison was planned. The tables have all scores; layerswap compare tests models "
-    "against each other."
-)
+_RIVALS = {
+    **{"better_expert": "both experts", "setting": "another setting", "base": "the base"},
+    "first_setting": "the first setting",
+}
+_COUNTED = {
+    **{NO_RESULT: "without a result", WORSE: "worse", UNCLEAR: "unclear"},
+    **{SAME: "without relevant difference", ONE_MODEL: "of equal weights", BETTER: "better"},
+}
+"""Verdict -> how it is counted. Of rivals that must all be beaten, the first in this order."""
 
 
-def sentences(frame: pd.DataFrame, scores: pd.DataFrame, study: Study) -> list[str]:
-    """Return the answer, what matters most first.
+def sentences(frame: pd.DataFrame, scores: pd.DataFrame, margin: float) -> list[str]:
+    """Return the answer, what matters most first. No sentence has over 25 words.
 
     Args:
         frame: comparisons.
         scores: from `score_frame`.
-        study: with the margin.
+        margin: of the study, in points.
     """
     primary = frame[frame["family"] == "primary"]
     lines = [*_floors(scores)]
     if primary.empty:
-        lines.append(_NOTHING)
-    elif len(primary) > MOST_SENTENCES:
-        lines.append(_count(primary))
+        lines.append(
+            "No comparison was planned. The tables have all scores, and layerswap compare tests "
+            "models against each other."
+        )
     else:
-        lines += _answers(primary, study)
-    lines += _clusters(frame, primary)
-    lines += _pairs(scores)
+        lines += _counts(primary) if has_answers_table(frame) else _answers(primary, margin)
+    lines += [*_clusters(frame, primary), *_pairs(scores)]
     if scores["cells"].max() <= 1:
         lines.append(
             "Each expert was trained once: intervals are over items, and another training run "
@@ -54,86 +58,60 @@ def has_answers_table(frame: pd.DataFrame) -> bool:
 
 
 def answer(row: Any, frame: pd.DataFrame, margin: float) -> str:
-    """Return one comparison as a sentence."""
-    first, second, task = row["first"], row["second"], task_text(row, frame)
-    numbers = f"{_points(row)} {interval_text(row)}" if not pd.isna(row["p"]) else ""
-    p = row["p_holm"] if row["family"] == "primary" else row["p"]
-    if row["verdict"] in (BETTER, WORSE):
-        return f"On {task}, {first} is {row['verdict']} than {second}: {numbers}, p {_p(p)}."
-    if row["verdict"] == SAME:
-        return (
-            f"On {task}, {first} and {second} have no relevant difference: {numbers}, "
-            f"within ±{margin:g} points."
-        )
-    if row["verdict"] == UNCLEAR:
-        largest = percent(max(abs(row["low"]), abs(row["high"])))
-        return (
-            f"On {task}, the data cannot tell {first} from {second}: {numbers}; up to {largest} "
-            "points are possible."
-        )
-    if row["verdict"] == ONE_MODEL:
-        return f"{first} and {second} have the same weights, so nothing is tested on {task}."
-    return f"On {task}, {first} and {second} could not be compared: {row['verdict']}."
+    """Return one comparison in a sentence or two."""
+    first, second, task, verdict = (
+        row["first"],
+        row["second"],
+        task_text(row, frame),
+        row["verdict"],
+    )
+    if verdict == ONE_MODEL:
+        return f"{first} and {second} have the same weights. Nothing is tested on {task}."
+    if verdict == NO_RESULT:
+        return f"On {task}, {first} and {second} could not be compared."
+    if verdict == SAME:
+        found = f"{first} and {second} have no relevant difference"
+        return f"On {task}, {found}. It is {_points(row)}, within ±{margin:g}."
+    if verdict == UNCLEAR:
+        found = f"the data cannot tell {first} from {second}"
+        end = f"; up to {largest_text(row)} points are possible"
+    else:
+        p = p_text(row["p_holm"] if row["family"] == "primary" else row["p"])
+        found = f"{first} is {verdict} than {second}"
+        end = f", p {p if p.startswith('<') else f'= {p}'}"
+    return f"On {task}, {found}. The difference is {_points(row)}{end}."
 
 
-def _answers(primary: pd.DataFrame, study: Study) -> Iterator[str]:
-    margin = study.report.margin
-    done: set[int] = set()
-    for at, row in primary.iterrows():
-        if at in done:
-            continue
-        both = primary[
-            (primary["rival"] == "better_expert")
-            & (primary[["first", "task", "language"]] == row[["first", "task", "language"]]).all(
-                axis=1
-            )
-        ]
-        if row["rival"] == "better_expert" and len(both) == 2 and (both["verdict"] == BETTER).all():
-            done |= set(both.index)
-            one, other = both.to_dict("records")
+def _answers(primary: pd.DataFrame, margin: float) -> Iterator[str]:
+    """Yield every primary comparison; those with both experts as one where both are beaten."""
+    same = ["first", "task", "language", "rival"]
+    for (first, *_, rival), part in primary.groupby(same, sort=False):
+        rows = part.to_dict("records")
+        if rival == "better_expert" and len(rows) == 2 and {*part["verdict"]} == {BETTER}:
+            one, other = rows
             yield (
-                f"On {task_text(row, primary)}, {row['first']} beats both experts: {_points(one)} "
-                f"{interval_text(one)} over the {one['second']}, {_points(other)} "
-                f"{interval_text(other)} over the {other['second']}."
+                f"On {task_text(one, primary)}, {first} beats both experts. The difference is "
+                f"{_points(one)} to {one['second']}. To {other['second']} it is {_points(other)}."
             )
-            continue
-        yield answer(row, primary, margin)
+        else:
+            yield from (answer(row, primary, margin) for row in rows)
 
 
-def _count(primary: pd.DataFrame) -> str:
-    """Return how the primary comparisons came out, by rival, in one sentence."""
-    words = {
-        BETTER: "better",
-        WORSE: "worse",
-        SAME: "without relevant difference",
-        UNCLEAR: "unclear",
-        ONE_MODEL: "of the same weights",
-        NO_RESULT: "without a result",
-    }
-    names = {"better_expert": "both experts", "setting": "another setting", "base": "the base"}
-    parts = []
+def _counts(primary: pd.DataFrame) -> Iterator[str]:
+    """Yield how the primary comparisons came out, a sentence a rival."""
     for rival, part in primary.groupby("rival", sort=False):
-        verdicts = part.groupby(["first", "task", "language"], sort=False)["verdict"].agg(list)
-        if rival != "better_expert":
-            verdicts = part["verdict"].map(lambda verdict: [verdict])
-        counts = verdicts.map(_joint).value_counts()
-        told = [f"{counts[key]} {words[key]}" for key in words if key in counts]
-        name = names.get(str(rival)) or f"the {kind_text(str(rival))}"
-        parts.append(f"against {name} {', '.join(told)}")
-    return f"Planned comparisons: {'; '.join(parts)} (table below)."
-
-
-def _joint(verdicts: Sequence[str]) -> str:
-    """Return the verdict against several rivals, all of which must be beaten."""
-    for verdict in (NO_RESULT, WORSE, UNCLEAR, SAME, ONE_MODEL):
-        if verdict in verdicts:
-            return verdict
-    return BETTER
+        verdicts = part["verdict"].map(list(_COUNTED).index)
+        if rival == "better_expert":
+            verdicts = verdicts.groupby([part[n] for n in ("first", "task", "language")]).min()
+        numbers = verdicts.value_counts().sort_index(ascending=False)
+        counts = (f"{n} {list(_COUNTED.values())[at]}" for at, n in numbers.items())
+        name = _RIVALS.get(str(rival)) or f"the {kind_text(str(rival))}"
+        yield f"Planned, against {name}: {', '.join(counts)} (table below)."
 
 
 def _clusters(frame: pd.DataFrame, primary: pd.DataFrame) -> Iterator[str]:
     """Yield the means over languages or bases of what the primary comparisons are about."""
-    pairs = {(row["first"], row["second"]) for row in primary.to_dict("records")}
+    pairs = {*zip(primary["first"], primary["second"], strict=True)}
     rows = [
         row
         for row in frame[frame["clusters"] > 0].to_dict("records")
@@ -142,10 +120,10 @@ def _clusters(frame: pd.DataFrame, primary: pd.DataFrame) -> Iterator[str]:
     for row in rows if len(rows) <= MOST_SENTENCES else ():
         what = "languages" if row["language"] == "all" else "bases"
         task = "" if row["language"] == "all" else f" on {task_text(row, frame)}"
-        second = row["second"].split(", mean")[0]
+        names = f"{row['first']} minus {row['second'].split(', mean')[0]}"
         yield (
-            f"Over {row['clusters']} {what}{task}, {row['first']} minus {second} is {_points(row)} "
-            f"{interval_text(row)} ({row['verdict']}, exploratory)."
+            f"Over {row['clusters']} {what}{task}, {names} is {_points(row)}. "
+            f"Verdict, not corrected: {row['verdict']}."
         )
 
 
@@ -159,8 +137,8 @@ def _pairs(scores: pd.DataFrame) -> Iterator[str]:
     for row in rows.to_dict("records"):
         yield (
             f"On {task_text(row, scores)}, {row['above']:.0f} of {row['pairs']:.0f} pairs of "
-            f"{row['model']} are above both own experts (min {percent(row['min'])}, mean "
-            f"{percent(row['value'])}, max {percent(row['max'])})."
+            f"{row['model']} are above both own experts. They score from {percent(row['min'])} to "
+            f"{percent(row['max'])}, on average {percent(row['value'])}."
         )
 
 
@@ -171,14 +149,10 @@ def _floors(scores: pd.DataFrame) -> Iterator[str]:
         number = scores[scores["task"] == task]["model"].nunique()
         yield (
             f"On {task_name(str(task))}, {part['model'].nunique()} of {number} models score below "
-            f"a rule that does not read ({floor['floor_name']}: {percent(floor['floor'])})."
+            f"a rule that does not read. It scores {percent(floor['floor'])} "
+            f"({floor['floor_name']})."
         )
 
 
 def _points(row: Any) -> str:
-    return f"{points(row['difference'])} points"
-
-
-def _p(p: float) -> str:
-    text = p_text(p)
-    return f"< {text[1:]}" if text.startswith("<") else f"= {text}"
+    return f"{points(row['difference'])} points {interval_text(row)}"

@@ -6,7 +6,7 @@ A table is a frame with its title, its notes and a key in ``attrs``.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -18,17 +18,18 @@ from ablations.report.compare import (
     SAME,
     UNCLEAR,
     WORSE,
+    estimate_of,
     language_codes,
     matrix_of,
-    model_estimate,
-    ordered_tasks,
     pairs_above,
-    primary_tasks,
+    rows_of,
+    tasks_of,
 )
 from ablations.report.observations import SCORE, shown_scores
 from ablations.statistics.as_text import p_text, percent, points, with_interval
 from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.statistics.intervals import score_interval
+from ablations.study.contrasts import ordered_tasks, primary_tasks
 from ablations.study.labels import Model, language_name, task_language, task_name
 from ablations.study.schema import Study
 
@@ -75,8 +76,9 @@ def score_frame(
     """
     shown = shown_scores(scores, study.report.metric)
     codes = language_codes(scores)
+    tasks = {code: tasks_of(scores, code) for code in codes}
     rows = []
-    for code, task in ((c, t) for c in codes for t in ordered_tasks(study, scores, c)):
+    for code, task in ((c, t) for c in codes for t in ordered_tasks(study, tasks[c], c)):
         if task not in shown.index:
             continue
         score = shown.loc[task]
@@ -94,9 +96,9 @@ def score_frame(
                 **{"planned": own["cell"].nunique(), "cells": done["cell"].nunique()},
                 **{end: getattr(done["value"], end)() for end in ("min", "max")},
                 "value": done["value"].mean(),
-                "is_primary": task in primary_tasks(study, scores, code),
+                "is_primary": task in primary_tasks(study, tasks[code], code),
             }
-            found = model_estimate(matrix, [model.label], code)
+            found = estimate_of(rows_of(matrix, [model.label], code))
             if found is not None:
                 row["value"] = found.mean
                 row["low"], row["high"] = score_interval(found, study.evaluate.level)
@@ -115,20 +117,15 @@ def score_frame(
 
 def scores_table(frame: pd.DataFrame, study: Study) -> pd.DataFrame:
     """Return models × tasks, with intervals."""
-    order = list(dict.fromkeys(frame["model"]))
-    texts = {
-        (row["model"], column_name(row, frame)): _score_text(row)
-        for row in frame.to_dict("records")
-    }
-    columns = list(dict.fromkeys(column for _, column in texts))
-    rows = [{"model": m, **{c: texts.get((m, c), GAP) for c in columns}} for m in order]
+    records = frame.to_dict("records")
+    texts = ((row["model"], column_name(row, frame), _score_text(row)) for row in records)
     over = "experts, seeds and items" if (frame["cells"] > 1).any() else "items"
     floors = "; ".join(
         f"{task_name(row['task'])}: {row['floor_name']} {percent(row['floor'])}"
         for row in frame[frame["is_below"]].drop_duplicates("task").to_dict("records")
     )
     return table(
-        pd.DataFrame(rows, columns=["model", *columns]),
+        _wide("model", texts),
         "scores",
         "Scores",
         f"{_UNITS} Intervals: {study.evaluate.level:.0%}, over {over}.",
@@ -194,21 +191,18 @@ def answers_table(frame: pd.DataFrame, level: float) -> pd.DataFrame:
     primary = frame[frame["family"] == "primary"]
     names = ["first", "second"]
     means = frame[frame["language"] == "all"].merge(primary[names].drop_duplicates(), on=names)
-    texts: dict[str, dict[str, str]] = {}
+    texts = []
     for row in (*primary.to_dict("records"), *means.to_dict("records")):
         text = GAP
         if not pd.isna(row["p"]):
             text = f"{points(row['difference'])} {interval_text(row)} {MARKS[row['verdict']]}"
         elif not pd.isna(row["difference"]):
             text = row["verdict"]
-        own = texts.setdefault(f"{row['first']} − {row['second']}", {})
-        own[task_text(row, frame)] = text
-    columns = list(dict.fromkeys(name for own in texts.values() for name in own))
-    rows = [[name, *(own.get(column, "") for column in columns)] for name, own in texts.items()]
+        texts.append((f"{row['first']} − {row['second']}", task_text(row, frame), text))
     marks = ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items())
     note = f"Differences in points with {level:.0%} intervals; {marks} (p by Holm's method"
     note += "; means over languages are exploratory)." if len(means) else ")."
-    return table(pd.DataFrame(rows, columns=["contrast", *columns]), "answers", "Answers", note)
+    return table(_wide("contrast", texts).fillna(""), "answers", "Answers", note)
 
 
 def cells_table(scores: pd.DataFrame) -> pd.DataFrame:
@@ -287,7 +281,20 @@ def verdict_text(row: Any) -> str:
     """Return the verdict; of what cannot be told, the difference that could have been missed."""
     if row["verdict"] != UNCLEAR:
         return str(row["verdict"])
-    return f"cannot tell: up to {percent(max(abs(row['low']), abs(row['high'])))} points possible"
+    return f"cannot tell: up to {largest_text(row)} points possible"
+
+
+def largest_text(row: Any) -> str:
+    """Return the largest difference that the interval holds, in points."""
+    return percent(max(abs(row["low"]), abs(row["high"])))
+
+
+def _wide(head: str, texts: Iterable[tuple[str, str, str]]) -> pd.DataFrame:
+    """Return (row, column, text) as a table whose first column has the names of rows."""
+    rows: dict[str, dict[str, str]] = {}
+    for name, column, text in texts:
+        rows.setdefault(name, {head: name})[column] = text
+    return pd.DataFrame(list(rows.values()))
 
 
 def _value_text(row: Any) -> str:
@@ -346,14 +353,10 @@ def _ends_table(frame: pd.DataFrame, key: str) -> pd.DataFrame:
 
 
 def _benchmarks_table(frame: pd.DataFrame) -> pd.DataFrame:
-    wide = frame.assign(
-        name=[column_name(row, frame) for row in frame.to_dict("records")],
-        text=[_plain(value) for value in frame["value"]],
-    ).pivot_table(index="name", columns="model", values="text", aggfunc="first", sort=False)
-    shown = wide.reset_index().rename(columns={"name": "benchmark"})
-    return table(
-        shown, "benchmarks", "Layout of Table 5", "Mean over the runs of an expert.", _UNITS
-    )
+    records = frame.to_dict("records")
+    texts = ((column_name(row, frame), row["model"], _plain(row["value"])) for row in records)
+    note = "Mean over the runs of an expert."
+    return table(_wide("benchmark", texts), "benchmarks", "Layout of Table 5", note, _UNITS)
 
 
 def _souping_table(runs: Sequence[tuple[pd.DataFrame, Study]]) -> pd.DataFrame:

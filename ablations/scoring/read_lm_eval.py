@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ablations.machine.fingerprint import fingerprint_of
+from ablations.scoring.intervals import bootstrap, mean_stderr, wilson_interval
 from ablations.scoring.observed import OBSERVED, Observer
 from ablations.scoring.outcomes import Key, Outcome
 from ablations.scoring.records import Sample, TaskScore
 from ablations.statistics.corpus import corpus_metric
-from ablations.statistics.intervals import Interval, bootstrap, mean_stderr, wilson_interval
+from ablations.statistics.intervals import Interval
 from ablations.tasks.floors import floor_of
 from ablations.tasks.mbpp import RunCode
 from layerswap_method.errors import LayerSwapError

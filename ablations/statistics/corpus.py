@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from ablations.statistics.intervals import Array, Counts, Statistic
+from ablations.statistics.intervals import Array
 
 Pair = tuple[str, str]
 """Reference, translation."""
+
+Statistic = Callable[[Array], Array]
+"""Sums over items, shape [..., statistics], to scores, shape [...]."""
+
+Counts = npt.NDArray[np.int64]
+"""Additive statistics of every item, shape [items, statistics]."""
 
 CORPUS_METRICS = {"bleu": "BLEU", "chrf": "chrF", "chrf++": "chrF++"}
 """lm-eval's names of the metrics that have no value per sentence, and how they are written."""

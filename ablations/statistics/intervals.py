@@ -7,7 +7,7 @@ made with. All of them are samples: another would have given another score.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,15 +17,6 @@ import numpy.typing as npt
 from layerswap_method.frozen import Frozen
 
 Array = npt.NDArray[np.float64]
-
-Statistic = Callable[[Array], Array]
-"""Sums over items, shape [..., statistics], to scores, shape [...]."""
-
-Counts = npt.NDArray[np.int64]
-"""Additive statistics of every item, shape [items, statistics]."""
-
-
-_RESAMPLES = 1000
 
 
 class Interval(Frozen):
@@ -103,9 +94,11 @@ def estimate(
 
     Units of one name on both sides are paired, others add up. The noise of a single cell and item
     is in the sum of every axis, so it is subtracted until it is counted once; the variance is never
-    less than the largest V_axis. The degrees of freedom are Satterthwaite's (1946). Without the
-    subtraction this is the variance of the pigeonhole bootstrap (Owen 2007, arXiv 0712.1111). The
-    coverage is measured in tests/benchmarks/bench_coverage.py.
+    less than the largest V_axis. Without the subtraction this is the variance of the pigeonhole
+    bootstrap (Owen 2007, arXiv 0712.1111). The degrees of freedom are Satterthwaite's (1946): of
+    this variance where one axis varies beside the items, as in a two-way random design; with more
+    axes of the sum of all V_axis, because so many subtractions leave too few. The coverage is
+    measured in tests/benchmarks/bench_coverage.py.
 
     Args:
         values: shape [cells, items].
@@ -155,10 +148,12 @@ def estimate(
         for cells in paired.values()
     )
     largest = max((variance for variance, _ in parts), default=0.0)
+    variance = max(total_variance - repeated, largest)
     spread = sum(variance**2 / df for variance, df in parts)
-    df = total_variance**2 / spread if spread > 0 else math.inf
+    several = sum(map(bool, sums)) > 1
+    df = (total_variance if several else variance) ** 2 / spread if spread > 0 else math.inf
     mean = float((weights[:, None] * values).sum() / items)
-    return Estimate(mean, max(total_variance - repeated, largest), df, items)
+    return Estimate(mean, variance, df, items)
 
 
 def estimate_over_clusters(means: Sequence[float]) -> Estimate:
@@ -283,53 +278,3 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
         highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = highest
     return tuple(adjusted)
-
-
-def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
-    """Return Wilson's score interval of a binomial share.
-
-    It keeps its level for small n and near 0 and 1 and lies in [0, 1]. Source: Wilson 1927;
-    Newcombe 1998, method 3 (no continuity correction).
-
-    Raises:
-        ValueError: for n < 1, successes outside [0, n], or a level outside [0, 1].
-    """
-    from scipy.stats import binomtest
-
-    low, high = binomtest(successes, n).proportion_ci(level, method="wilson")
-    return Interval(low=float(low), high=float(high), level=level, method="wilson")
-
-
-def mean_stderr(values: Array) -> float | None:
-    """Return the standard error of a mean, sd/sqrt(n) with n-1 degrees; None for one value."""
-    if len(values) < 2:
-        return None
-    return float(np.std(values, ddof=1) / math.sqrt(len(values)))
-
-
-def bootstrap(
-    counts: npt.NDArray[np.int64] | Array,
-    statistic: Statistic,
-    *,
-    seed: int,
-    level: float = 0.95,
-    resamples: int = _RESAMPLES,
-) -> tuple[Interval, float]:
-    """Return the percentile interval and the standard error of one model's score.
-
-    Equal seeds draw equal items: two models that were asked the same n items can be compared
-    resample by resample.
-
-    Args:
-        counts: per item the additive statistics, shape [items, statistics].
-        statistic: sums to scores.
-        seed: of the resampling.
-        level: of the interval, in (0, 1).
-        resamples: number of resamples, at least 2.
-    """
-    items = len(counts)
-    drawn = np.random.default_rng(seed).multinomial(items, np.full(items, 1 / items), resamples)
-    scores = statistic(drawn.astype(np.float64) @ counts.astype(np.float64))
-    low, high = np.quantile(scores, [(1 - level) / 2, (1 + level) / 2])
-    interval = Interval(low=float(low), high=float(high), level=level, method="bootstrap")
-    return interval, float(np.std(scores, ddof=1))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ablations.study.labels import Model, describe_setting
+from ablations.study.labels import Model, describe_setting, task_language
 from ablations.study.schema import BaselineKind, Rival, Study
 
 EXPERT_KINDS: tuple[BaselineKind, ...] = ("task_expert", "language_expert")
@@ -47,6 +47,28 @@ def rivals(study: Study) -> tuple[Rival, ...]:
     if not found and len(study.settings()) > 1:
         return ("first_setting",)
     return tuple(found) or study.baseline
+
+
+def primary_tasks(study: Study, tasks: Sequence[str], code: str) -> list[str]:
+    """Return the primary ones among the tasks of a language: those named, or its own first."""
+    if study.report.primary.tasks:
+        return [task for task in tasks if task in study.report.primary.tasks]
+    own = study.evaluate.languages.get(code, ())
+    preferred = (
+        [task for task in tasks if task in own],
+        [task for task in tasks if code and task_language(task) == code],
+        [task for task in tasks if task_language(task) != "en"],
+        tasks,
+    )
+    return next((list(part[:1]) for part in preferred if part), [])
+
+
+def ordered_tasks(study: Study, tasks: Sequence[str], code: str) -> list[str]:
+    """Return the tasks of a language as reports show them: primary first and English last."""
+    if study.report.tasks:
+        return [task for task in study.report.tasks if task in tasks]
+    primary = primary_tasks(study, tasks, code)
+    return sorted(tasks, key=lambda task: (task not in primary, task_language(task) == "en"))
 
 
 def setting_key(value: Any) -> str:

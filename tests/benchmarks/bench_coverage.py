@@ -16,7 +16,7 @@ import click
 import numpy as np
 import pandas as pd
 
-from ablations.report.compare import Matrix, compare_sides
+from ablations.report.compare import compare_sides
 from ablations.report.observations import ROLES
 
 PAIRS = {1: (1, 1), 2: (1, 2), 3: (1, 3), 9: (3, 3)}
@@ -78,14 +78,15 @@ def coverage(
             "task_expert": [f"t{t}" for t in range(tasks) for _ in range(languages)],
             "language_expert": [f"l{at}" for _ in range(tasks) for at in range(languages)],
         }
-    ).assign(seed="", stratum="")
-    index = pd.concat([cells.assign(weights="a"), cells.assign(weights="b")], ignore_index=True)
-    index = index[[*ROLES, "stratum", "weights"]]
+    ).assign(seed="")[list(ROLES)]
+    sides = [
+        pd.MultiIndex.from_frame(cells.assign(model=name, weights=name)) for name in ("a", "b")
+    ]
     hits, widths = 0, []
     for _ in range(draws):
-        values = draw(rng, mean, gain, spread, (tasks, languages, items)).reshape(-1, items)
-        sides = index[: len(cells)], index[len(cells) :]
-        found = compare_sides(Matrix(index, values), *sides, level=0.95, margin=0.02)
+        answers = draw(rng, mean, gain, spread, (tasks, languages, items))
+        first, second = map(pd.DataFrame, answers, sides)
+        found = compare_sides(first, second, level=0.95, margin=0.02)
         assert found is not None
         hits += found["low"] <= truth <= found["high"]
         widths.append((found["high"] - found["low"]) / 2)

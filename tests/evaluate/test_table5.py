@@ -1,8 +1,8 @@
 """The layout of Table 5 and its notes, on made-up scores."""
 
 from ablations.evaluate.table5 import render_table5
+from ablations.scoring.intervals import wilson_interval
 from ablations.scoring.records import Evaluation, TaskScore
-from ablations.statistics.intervals import wilson_interval
 from ablations.tasks.catalog import Task, list_tasks
 
 TASKS = {task.name: task for task in list_tasks()}

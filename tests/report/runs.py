@@ -24,9 +24,9 @@ from ablations.runner.records import (
     write_record,
     write_run_file,
 )
+from ablations.scoring.intervals import bootstrap, mean_stderr, wilson_interval
 from ablations.scoring.records import Evaluation, Sample, TaskScore
 from ablations.statistics.corpus import CORPUS_METRICS, corpus_metric
-from ablations.statistics.intervals import bootstrap, mean_stderr, wilson_interval
 from ablations.study.schema import BASELINE_ROLES, Setting, Study
 from layerswap_method.plan import build_plan
 

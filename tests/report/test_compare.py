@@ -129,7 +129,7 @@ def test_a_failed_cell_leaves_its_pair_out(nine_pairs: Run) -> None:
 def test_bleu_is_that_of_sacrebleu(nine_pairs: Run) -> None:
     data, scores = read_observations(nine_pairs), read_scores(nine_pairs)
     shown = shown_scores(scores, None).loc["translate_sw"]
-    means = matrix(data, shown).cells.assign(score=matrix(data, shown).values.mean(axis=1))
+    means = matrix(data, shown).mean(axis=1).rename("score").reset_index()
     cells = {cell.label: cell for cell in nine_pairs.cells if cell.kind == "recipe"}
     for cell in list(cells.values())[:3]:
         pairs = answers(nine_pairs, cell.label, "translate_sw")
@@ -386,10 +386,19 @@ def test_pairs_above_both_of_their_own_experts(nine_pairs: Run) -> None:
 
 
 def test_a_task_that_is_not_there_is_named_with_the_nearest(tmp_path: Path) -> None:
-    study = study_of(baseline=["soup"], report={"primary": {"tasks": ["pocket_math_swa"]}})
-    run = write_run(tmp_path, study, level, items=10)
-    with pytest.raises(InputError, match=r"pocket_math_swa.*did you mean.*pocket_math_sw"):
-        compared(run)
+    floor = {"name": "the first number", "score": 0.1}
+    for at, (report, match) in enumerate(
+        (
+            ({"primary": {"tasks": ["pocket_math_swa"]}}, r"tasks: 'pocket_math_swa'.*math_sw'"),
+            ({"tasks": ["pocket_math_swa"]}, r"report.tasks: 'pocket_math_swa'.*pocket_math_sw'"),
+            ({"floors": {"pocket_math_swa": floor}}, r"floors: 'pocket_math_swa'.*math_sw'"),
+            ({"metric": "exact_mach"}, r"report.metric: 'exact_mach'.*exact_match'"),
+        )
+    ):
+        study = study_of(baseline=["soup"], report=report)
+        run = write_run(tmp_path / str(at), study, level, items=10)
+        with pytest.raises(InputError, match=match):
+            compared(run)
 
 
 def test_scaled_counts_name_the_models(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def _scores(**by_model: float) -> pd.DataFrame:
 
 @pytest.mark.parametrize(
     ("own", "below", "named"),
-    [({}, {"base"}, "the last number: 30.0"), ({"name": "x", "score": 0.5}, {"base", "soup"}, "")],
+    [({}, {"base"}, "30.0 (the last number)"), ({"name": "x", "score": 0.5}, {"base", "soup"}, "")],
 )
 def test_a_score_below_is_marked_and_said_first(
     own: dict[str, Any], below: set[str], named: str
@@ -83,7 +83,7 @@ def test_a_score_below_is_marked_and_said_first(
     shown = scores_table(frame, study).set_index("model")["math, Swahili, exact match"]
     assert {name for name, text in shown.items() if "▽" in text} == below
     nothing = pd.DataFrame(columns=["family", "clusters", "first", "second"])
-    first = sentences(nothing, frame, study)[0]
+    first = sentences(nothing, frame, 2.0)[0]
     assert first.startswith(f"On math, Swahili, {len(below)} of 3 models score below a rule")
     assert named in first
 
@@ -127,5 +127,5 @@ def test_from_a_task_file_to_the_first_sentence(places: Places) -> None:
     assert told.exit_code == 0, told.output
     text = " ".join(told.output.split())
     answer = text.partition("How many?")[2]
-    assert "2 of 2 models score below a rule that does not read (the last number: 30.0)" in answer
+    assert "2 of 2 models score below a rule that does not read. It scores 30.0 (the last" in answer
     assert "▽" in (places.root / "run" / "report" / "report.md").read_text(encoding="utf-8")

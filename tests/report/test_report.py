@@ -1,6 +1,5 @@
 """The report of a run: its sentences, tables and files, and the command that writes it."""
 
-import json
 import re
 from pathlib import Path
 
@@ -10,12 +9,10 @@ from click.testing import CliRunner
 
 from ablations.cli import main
 from ablations.paper.published import published_tables
-from ablations.report.compare import BETTER, ONE_MODEL, SAME, UNCLEAR, WORSE
-from ablations.report.observations import OBSERVATIONS, checked
-from ablations.report.sentences import answer
+from ablations.report.compare import BETTER, UNCLEAR, WORSE
+from ablations.report.observations import OBSERVATIONS
 from ablations.report.write import (
     FORMATS,
-    MANIFEST,
     Report,
     answer_text,
     make_report,
@@ -97,44 +94,17 @@ def test_many_answers_are_one_sentence_and_a_table_that_has_all(languages: Run) 
     counts = primary[primary["rival"] == "soup"]["verdict"].value_counts()
     told = ", ".join(f"{counts[key]} {words[key]}" for key in words if key in counts)
     text = " ".join(text.split())
-    assert f"against the soup {told}" in text
+    assert f"against the soup: {told} (table below)" in text
     both = primary[primary["rival"] == "better_expert"]
     beaten = (both.groupby("task")["verdict"].agg(set) == {BETTER}).sum()
-    assert (f"against both experts {beaten} better" in text) == (beaten > 0)
+    assert (f"against both experts: {beaten} better" in text) == (beaten > 0)
     assert "Over 4 languages, layer swap minus soup" in text
     assert re.search(r"\d of 9 pairs", text)
 
 
-def test_every_sentence_is_short(one_pair: Run, languages: Run, nine_pairs: Run) -> None:
-    lines = [
-        sentence
-        for run in (one_pair, languages, nine_pairs)
-        for sentence in make_report(run, draw=False).sentences
-    ]
-    assert len(lines) > 10
-    for line in lines:
-        assert len(re.sub(r"\[[^]]*\]", "", line).split()) <= 26, line
-
-
-@pytest.mark.parametrize("verdict", [BETTER, WORSE, SAME, UNCLEAR, ONE_MODEL])
-def test_no_difference_is_claimed_only_inside_the_margin(verdict: str) -> None:
-    row = {
-        **{"first": "swap", "second": "soup", "task": "mgsm_sw", "language": "sw"},
-        **{"difference": 0.011, "low": -0.03, "high": 0.052, "p": 0.4, "p_holm": 0.8},
-        **{"verdict": verdict, "family": "primary"},
-    }
-    if verdict == ONE_MODEL:
-        row |= {"p": float("nan"), "low": float("nan")}
-    text = answer(row, pd.DataFrame([row]), 2.0)
-    assert ("no relevant difference" in text) == (verdict == SAME)
-    assert ("±2" in text) == (verdict == SAME)
-    assert ("5.2 points are possible" in text) == (verdict == UNCLEAR)
-    assert not re.search(r"\b(level|equal|as good|keeps)\b", text)
-
-
 def test_scores_below_a_floor_are_marked_and_said_first(languages: Run) -> None:
     report = make_report(languages, draw=False)
-    assert "the last number: 90.0" in report.sentences[0]
+    assert "It scores 90.0 (the last number)" in report.sentences[0]
     scores = table(report, "scores").set_index("model")
     assert all("▽" in text for text in scores["mgsm, Swahili, exact match"])
     assert not any("▽" in text for text in scores["mgsm, Spanish, exact match"])
@@ -295,16 +265,12 @@ def test_the_frames_can_be_opened_and_give_the_report_again(languages: Run, tmp_
     write_report(report, ["csv"], tmp_path)
     data = pd.read_parquet(tmp_path / "observations.parquet")
     assert list(data.columns) == list(OBSERVATIONS)
-    pd.testing.assert_frame_equal(checked(data), report.observations)
+    pd.testing.assert_frame_equal(data, report.observations)
     frame = pd.read_parquet(tmp_path / "comparisons.parquet")
     pd.testing.assert_frame_equal(frame, report.comparisons)
     scores = pd.read_csv(tmp_path / "scores.csv")
     named = set(frame["first"]) - {"layer swap, mean"}
     assert named <= set(scores["model"])  # the files can be joined
-    with pytest.raises(InputError, match="lack the column value"):
-        checked(data.drop(columns="value"))
-    with pytest.raises(InputError, match="stands twice"):
-        checked(pd.concat([data, data.head(1)]))
 
 
 def test_files_of_an_earlier_report_go_and_others_stay(one_pair: Run, tmp_path: Path) -> None:
@@ -316,10 +282,8 @@ def test_files_of_an_earlier_report_go_and_others_stay(one_pair: Run, tmp_path: 
     files = write_report(report, ["csv"], tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
         *(path.name for path in files),
-        *("mine.txt", MANIFEST),
+        "mine.txt",
     }
-    listed = json.loads((tmp_path / MANIFEST).read_text())
-    assert sorted(listed) == sorted(path.name for path in files)
     (tmp_path / "blocked").write_text("a file")
     with pytest.raises(LayerSwapError, match="blocked"):
         write_report(report, ["md"], tmp_path / "blocked")
@@ -354,7 +318,7 @@ def test_bad_input_is_one_sentence(one_pair: Run, tmp_path: Path) -> None:
     }
     for path, why in cases.items():
         code, output = invoke(path)
-        assert code in (1, 2), output
+        assert code == 2, output
         assert len(output.strip().splitlines()) == 1
         assert why in output or "run.json" in output
     code, output = invoke(one_pair.path, "--format", "pdf")
@@ -368,10 +332,12 @@ def test_damaged_samples_are_named(tmp_path: Path) -> None:
     for content in ("".join(lines[:2]), "".join([*lines[:2], "{"])):
         file.write_text(content, encoding="utf-8")
         code, output = invoke(run.path)
-        assert code == 1
+        assert code == 2
         assert "samples.jsonl" in output
     file.unlink()
-    assert invoke(run.path)[0] == 1
+    code, output = invoke(run.path)
+    assert (code, len(output.strip().splitlines())) == (2, 1)
+    assert "samples.jsonl" in output
 
 
 def test_warnings_are_red_on_a_terminal_only(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from ablations.machine.progress import Step, tell
 from ablations.runner import records
 from ablations.runner.work import Done, Doubt, Outcome, Work, WorkEvaluator, attempt
-from ablations.scoring.read_lm_eval import wilson_interval
+from ablations.scoring.intervals import wilson_interval
 from ablations.scoring.records import Evaluation, EvaluationRequest, Sample, TaskScore
 from ablations.study.cells import Cell
 from layerswap_method.errors import LayerSwapError

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ablations.scoring.intervals import wilson_interval
 from ablations.scoring.protocol import Protocol, protocol_of, read_protocol
 from ablations.scoring.records import Sample, TaskScore
 from ablations.scoring.repeats import mean_scores
-from ablations.statistics.intervals import wilson_interval
 from ablations.study.schema import Evaluate
 from layerswap_method.errors import InputError
 

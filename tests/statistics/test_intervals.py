@@ -6,19 +6,17 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
+from ablations.scoring.intervals import bootstrap, mean_stderr, wilson_interval
 from ablations.statistics.intervals import (
     Estimate,
-    bootstrap,
     estimate,
     estimate_over_clusters,
     holm,
     mcnemar_p,
-    mean_stderr,
     paired_interval,
     paired_p_outside,
     paired_score,
     score_interval,
-    wilson_interval,
 )
 
 RNG = np.random.default_rng(5)

@@ -186,7 +186,7 @@ def expert_config(role: str, seed: int, base: Path, settings: tuple[str, ...] = 
     """
     config = read_config(CONFIGURATIONS[role], (f"seed={seed}", *settings))
     # None of these changes a weight; measuring and more checkpoints would cost time.
-    trainer = {**config.trainer, "save_strategy": "epoch", "logging_steps": 50}
+    trainer = {**config.trainer, "save_strategy": "epoch"}
     return config.model_copy(update={"base": str(base), "measure": False, "trainer": trainer})
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from ablations.smol.languages import Sentence, language_name, table
 from ablations.smol.problems import Draw, draw_problem
@@ -135,28 +135,22 @@ Question = tuple[tuple[Sentence, ...], Sentence, Sentence, str]
 """Text, question, the sentence that answers, and the answer in a few words."""
 
 
-def _two_owners(draw: Draw) -> tuple[dict[str, str | int], tuple[Sentence, ...]]:
-    first, second = draw.rng.sample(range(len(table()["en"]["things"])), 2)
-    slots = draw.who_and_what() | {"o": first, "p": second}
-    slots |= {"a": draw.rng.randint(2, 40), "b": draw.rng.randint(2, 40)}
-    text = (Sentence("start", draw.index("start"), slots), Sentence("has", 0, slots))
-    return slots, text if draw.rng.random() < 0.5 else text[::-1]
+def _of_two_owners(
+    form: str, answer: Callable[[Mapping[str, Any], Any], Any]
+) -> Callable[[Draw, str], Question]:
+    """Return what asks about one of two owners; `answer` takes the slots and a language's words."""
 
+    def make(draw: Draw, language: str) -> Question:
+        first, second = draw.rng.sample(range(len(table()["en"]["things"])), 2)
+        slots = draw.who_and_what() | {"o": first, "p": second}
+        slots |= {"a": draw.rng.randint(2, 40), "b": draw.rng.randint(2, 40)}
+        text = (Sentence("start", draw.index("start"), slots), Sentence("has", 0, slots))
+        if draw.rng.random() >= 0.5:
+            text = text[::-1]
+        said = str(answer(slots, table()[language]))
+        return text, Sentence(form, 0, slots), Sentence("has", 0, slots), said
 
-def _who_has(draw: Draw, language: str) -> Question:
-    slots, text = _two_owners(draw)
-    return text, Sentence("ask_who_has", 0, slots), Sentence("has", 0, slots), str(slots["m"])
-
-
-def _what(draw: Draw, language: str) -> Question:
-    slots, text = _two_owners(draw)
-    thing = table()[language]["things"][slots["p"]][0]
-    return text, Sentence("ask_what", 0, slots), Sentence("has", 0, slots), thing
-
-
-def _how_many(draw: Draw, language: str) -> Question:
-    slots, text = _two_owners(draw)
-    return text, Sentence("ask_how_p", 0, slots), Sentence("has", 0, slots), str(slots["b"])
+    return make
 
 
 def _at_first(draw: Draw, language: str) -> Question:
@@ -189,7 +183,14 @@ def _who(draw: Draw, language: str) -> Question:
     return (one, other), Sentence("ask_who", 0, asked.slots), answer, subject
 
 
-_QUESTIONS = (_who_has, _what, _how_many, _at_first, _degree, _who)
+_QUESTIONS = (
+    _of_two_owners("ask_who_has", lambda slots, words: slots["m"]),
+    _of_two_owners("ask_what", lambda slots, words: words["things"][slots["p"]][0]),
+    _of_two_owners("ask_how_p", lambda slots, words: slots["b"]),
+    _at_first,
+    _degree,
+    _who,
+)
 
 FAMILIES: dict[str, Make] = {
     "math": math,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, StrictStr, field_validator, model_validator
@@ -322,13 +321,3 @@ def identity_of(config: TrainConfig) -> dict[str, Any]:
         and name not in ("per_device_train_batch_size", "disable_tqdm")
     }
     return settings
-
-
-def merged_blocks(parent: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a training file laid over the one it extends; `trainer` and `lora` name by name."""
-    merged = {**parent, **child}
-    for block in ("trainer", "lora"):
-        pair = parent.get(block), child.get(block)
-        if all(isinstance(part, Mapping) for part in pair):
-            merged[block] = {**parent[block], **child[block]}
-    return merged

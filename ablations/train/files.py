@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ablations.gallery.find import find_recipe
-from ablations.train.config import Source, TrainConfig, merged_blocks
+from ablations.train.config import Source, TrainConfig
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.problems import problems
 from layerswap_method.recipe.references import is_there
@@ -66,7 +66,11 @@ def _read_extended(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     file = path.parent / parent
     if not is_there(file):
         raise InputError(f"{path}: extends {parent}: there is no {file}")
-    return merged_blocks(_read_extended(file, (*above, path.resolve())), document)
+    below = _read_extended(file, (*above, path.resolve()))
+    for block in ("trainer", "lora"):  # name by name
+        if isinstance(below.get(block), Mapping) and isinstance(document.get(block), Mapping):
+            document[block] = {**below[block], **document[block]}
+    return {**below, **document}
 
 
 def _place(source: Any, folder: Path) -> Any:

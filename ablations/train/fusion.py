@@ -110,8 +110,9 @@ class Fusion(nn.Module):
 
     def penalty(self) -> torch.Tensor:
         """Return the squared distance of all V from the identity."""
-        weights = torch.stack([layer.value.weight for layer in self._layers()])
-        return (weights - torch.eye(self.width, device=weights.device)).square().sum()
+        weights = [layer.value.weight for layer in self._layers()]
+        identity = torch.eye(self.width, device=weights[0].device)
+        return torch.stack([(weight - identity).square().sum() for weight in weights]).sum()
 
     def write(self, folder: Path, base: str) -> None:
         """Write it as ``adapter_model.safetensors`` and a config; `base` names the model."""

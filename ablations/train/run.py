@@ -164,7 +164,7 @@ def _train(
             *(warmup, steps, arguments.learning_rate),
         )
     set_seed(config.seed)
-    logger.info("%s: %d rows, %d steps of %d", out, len(rows), steps, config.batch_size)
+    logger.info("%s: %d rows, %d steps of %d", out.name, len(rows), steps, config.batch_size)
     train(
         prepare(load_base(base), config),
         rows,

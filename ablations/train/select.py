@@ -68,18 +68,16 @@ def select_checkpoint(
     """
     request = _request(select, code)
     engine = open_live(base, select.backend, EngineOptions(batch_size=select.batch_size))
+
+    def evaluate(name: str, folder: Path, adapter: Path | None = None) -> Evaluation:
+        return engine.evaluate(merge_of_one(Model(name, folder, adapter)), request)
+
     rows: list[dict[str, Any]] = []
     try:
-        floor = None
-        if select.secondary:
-            floor = _mean(
-                engine.evaluate(merge_of_one(Model(str(base), base)), request), select.secondary
-            )
+        floor = _mean(evaluate(str(base), base), select.secondary) if select.secondary else None
         for checkpoint in checkpoints:
-            folder, adapter = (base, checkpoint) if are_adapters else (checkpoint, None)
-            evaluation = engine.evaluate(
-                merge_of_one(Model(checkpoint.name, folder, adapter)), request
-            )
+            place = (base, checkpoint) if are_adapters else (checkpoint,)
+            evaluation = evaluate(checkpoint.name, *place)
             row: dict[str, Any] = {
                 "step": step_of(checkpoint),
                 "score": _mean(evaluation, select.tasks),
@@ -92,25 +90,20 @@ def select_checkpoint(
             logger.info("checkpoint of step %d: %.4f", row["step"], row["score"])
     finally:
         engine.close()
-    rows.sort(
-        key=lambda row: (
-            floor is not None and row["secondary"] <= floor,
-            -row["score"],
-            row["step"],
-        )
-    )
-    for place, row in enumerate(rows):
-        row["kept"] = place < select.keep
+    rows.sort(key=lambda row: (_is_below(row), -row["score"], row["step"]))
+    for rank, row in enumerate(rows):
+        row["kept"] = rank < select.keep
     by_step = {step_of(checkpoint): checkpoint for checkpoint in checkpoints}
     return by_step[rows[0]["step"]], rows
 
 
+def _is_below(row: dict[str, Any]) -> bool:
+    return "secondary" in row and row["secondary"] <= row["secondary_of_base"]
+
+
 def _request(select: Select, code: CodeExecution | None) -> EvaluationRequest:
-    names = [
-        name
-        for entry in (*select.tasks, *select.secondary)
-        for name in ([entry] if isinstance(entry, str) else entry)
-    ]
+    entries = (*select.tasks, *select.secondary)
+    names = [n for entry in entries for n in ([entry] if isinstance(entry, str) else entry)]
     options: dict[str, Any] = {}
     if code is not None:
         options = {"allow_code_execution": True, "code_isolation": code.isolation}

@@ -3,7 +3,6 @@
 import os
 import shutil
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,7 @@ from tests.delta.experts import fine_tuned, pair_of
 from tests.standins.zoo import make_model
 
 FILE = "model.safetensors"
-INDEX = f"{FILE}.index.json"
 NAME = "model.layers.3.mlp.up_proj.weight"
-
-Edit = Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
 
 
 @pytest.fixture(scope="module")
@@ -35,18 +31,14 @@ def expert(base, tmp_path):
     return fine_tuned(base, tmp_path / "expert", 2)
 
 
-def refused(expert, base, out, *parts, code=2):
+def refused(expert, base, out, *parts):
     """Run the command and return its message; nothing may have been written."""
-    result = CliRunner().invoke(
-        main, ["delta", str(expert), "--base", str(base), "--out", str(out)]
-    )
-    assert result.exit_code == code, result.output
-    assert isinstance(result.exception, SystemExit)
-    assert "Traceback" not in result.output
+    call = ["delta", str(expert), "--base", str(base), "--out", str(out)]
+    result = CliRunner().invoke(main, call)
+    assert result.exit_code == 2, result.output
     message = " ".join(result.output.split())
-    for part in parts:
-        assert part in message
-    assert result.output.count("Error:") == 1
+    assert all(part in message for part in parts), message
+    assert message.count("Error:") == 1
     assert not out.exists()
     return message
 
@@ -59,13 +51,9 @@ def edit_file(folder, edit):
 
 def test_a_base_that_is_not_the_base(base, tmp_path):
     other = make_model("llama", tmp_path / "other", 5)
-    message = refused(
-        other,
-        base,
-        tmp_path / "out",
-        "base is not the base of other: the deltas are as large as the weights",
-        "give the checkpoint that the expert was trained from",
-    )
+    said = "base is not the base of other: the deltas are as large as the weights"
+    told = "give the checkpoint that the expert was trained from"
+    message = refused(other, base, tmp_path / "out", said, told)
     (ratio,) = [word for word in message.split() if word.startswith("1.")]
     assert float(ratio) == pytest.approx(2**0.5, abs=0.1)
 
@@ -97,24 +85,20 @@ def test_weights_that_are_no_numbers(value, side, base, expert, tmp_path):
         return tensors
 
     edit_file(sides[side], spoil)
-    refused(
-        sides["expert"],
-        sides["base"],
-        tmp_path / "out",
-        f"{side}: 2 of 384 values of {NAME} are NaN or infinite",
-    )
+    said = f"{side}: 2 of 384 values of {NAME} are NaN or infinite"
+    refused(sides["expert"], sides["base"], tmp_path / "out", said)
     pair = pair_of(sides["expert"], sides["base"])
-    with pytest.raises(InputError, match=f"{side}: 2 of 384 values") as raised:
-        mean_feature_mav(pair)
-    with pytest.raises(InputError, match=f"{side}: 2 of 384 values") as also_raised:
-        read_changes(pair, pair.names)
-    running = [thread.name for thread in threading.enumerate() if "Pool" in thread.name]
-    assert running == [], (raised, also_raised)  # though the errors keep their frames alive
+    for read in (mean_feature_mav, lambda pair: read_changes(pair, pair.names)):
+        with pytest.raises(InputError, match=said):
+            read(pair)
+        # Though the error keeps its frames alive.
+        assert not [thread.name for thread in threading.enumerate() if "Pool" in thread.name]
 
 
 def test_places_where_nothing_is(base, expert, tmp_path):
-    refused(tmp_path / "gone", base, tmp_path / "out", "gone: no such folder")
-    refused(expert, tmp_path / "gone", tmp_path / "out", "gone: no such folder")
+    gone = tmp_path / "gone"
+    refused(gone, base, tmp_path / "out", "gone: no such folder")
+    refused(expert, gone, tmp_path / "out", "gone: no such folder")
     refused(f"{expert}+{base}", base, tmp_path / "out", "has no adapter_config.json")
 
 

@@ -36,18 +36,21 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-def test_it_is_the_base_of_seed_0_and_no_other():
-    def ships(config, *, retrain=False):
-        own, planned = (
-            next(iter(plan_stages(Path("/nowhere"), config, retrain=r))) for r in (True, retrain)
-        )
-        return own.key != planned.key
-
-    assert ships(PocketConfig())
-    assert ships(PocketConfig.preset("full"))
-    assert not ships(PocketConfig(), retrain=True)
-    assert not ships(PocketConfig(seed=1))
-    assert not ships(PocketConfig.preset("tiny"))
+@pytest.mark.parametrize(
+    ("config", "retrain", "ships"),
+    [
+        (PocketConfig(), False, True),
+        (PocketConfig.preset("full"), False, True),
+        (PocketConfig(), True, False),
+        (PocketConfig(seed=1), False, False),
+        (PocketConfig.preset("tiny"), False, False),
+    ],
+)
+def test_it_is_the_base_of_seed_0_and_no_other(config, retrain, ships):
+    own, planned = (
+        next(iter(plan_stages(Path("/nowhere"), config, retrain=each))) for each in (True, retrain)
+    )
+    assert (own.key != planned.key) is ships
 
 
 def test_the_weights_are_whole_and_small():

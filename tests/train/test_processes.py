@@ -1,9 +1,7 @@
-"""Several processes train the model that one trains; trackers get its losses."""
+"""Several processes train the model that one trains; which device they train on."""
 
-import importlib.util
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -56,39 +54,3 @@ def test_the_cpu_trains_beside_a_gpu_where_accelerate_says_so(monkeypatch):
     for value, on_cpu in (("true", True), ("True", True), ("False", False)):
         monkeypatch.setenv("ACCELERATE_USE_CPU", value)
         assert trainer._on_cpu() is on_cpu
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["trackio", "wandb"])
-def test_a_tracker_gets_the_losses(name, tmp_path, base, rows):
-    if importlib.util.find_spec(name) is None:
-        pytest.skip(f"{name} is not installed")
-    config = write_config(tmp_path / "config.yml", base, rows, trainer={"report_to": [name]})
-    place = tmp_path / "place"
-    place.mkdir()
-    done = subprocess.run(  # a process of its own: trackers start services, and warn at import
-        [
-            *(sys.executable, "-c", "from ablations.cli import main; main()"),
-            *("train", str(config), "--out", str(tmp_path / "expert")),
-        ],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={
-            **os.environ,
-            **{"WANDB_MODE": "offline", "WANDB_DIR": str(place), "TRACKIO_DIR": str(place)},
-        },
-    )
-    assert done.returncode == 0, done.stderr
-    if name == "wandb":
-        (file,) = place.glob("wandb/offline-run-*/run-*.wandb")
-        assert b"train/loss" in file.read_bytes()
-        return
-    (file,) = place.glob("*.db")
-    with sqlite3.connect(file) as database:
-        sent = [json.loads(text) for (text,) in database.execute("select metrics from metrics")]
-    record = json.loads((tmp_path / "expert/training.json").read_text())
-    losses = [row["train/loss"] for row in sent if "train/loss" in row]
-    assert losses == pytest.approx([row["loss"] for row in record["losses"]])
-    assert len(losses) == 4

@@ -7,10 +7,11 @@ import sys
 
 import pytest
 
+from ablations.train.files import read_config
 from ablations.train.folder import step_of, whole_checkpoints
 from layerswap_method.errors import LayerSwapError
 from tests.standins.tuned import train_adapter
-from tests.train.runs import call, equal_weights, run, write_config
+from tests.train.runs import call, equal_weights, run, write_config, write_rows
 from tests.waiting import wait_until
 
 SAVE = {"save_strategy": "steps"}
@@ -144,12 +145,9 @@ def test_a_folder_of_another_run_is_refused(finished, setting, text):
 def test_what_changes_no_weight_may_differ_and_other_rows_may_not(finished, tmp_path):
     config, out = finished
     assert call(config, out, "trainer.logging_steps=3", "trainer.save_steps=2").exit_code == 0
-    other = tmp_path / "rows.jsonl"
-    other.write_text(rows.read_text().replace("w3", "w4"))
-    result = call(
-        config, out, f"data=[{{path: {other}, prompt: '{{question}} ', answer: '{{reply}}'}}]"
-    )
-    assert "rows is" in result.output
+    other = write_rows(tmp_path / "rows.jsonl", shift=2)
+    changed = write_config(tmp_path / "c.yml", read_config(str(config)).base, other)
+    assert "rows is" in call(changed, out).output
     (tmp_path / "notes.txt").write_text("mine")
     result = call(config, tmp_path)
     assert result.exit_code == 2

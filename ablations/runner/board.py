@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ablations.machine.progress import Step, tell
 from ablations.runner import records
 from ablations.runner.work import Job
 from ablations.scoring.records import Evaluation
 from ablations.study.cells import Cell
+from layerswap_method.errors import LayerSwapError
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +34,29 @@ class Summary:
     """Label -> error."""
 
 
+def is_whole(out: Path, key: str, *, warn: bool = False) -> bool:
+    """Return whether there is a record that can be read; a damaged one is as good as none.
+
+    Args:
+        out: the run folder.
+        key: of the record.
+        warn: whether to say of a damaged one that it is made anew.
+
+    Raises:
+        InputError: for another schema version.
+    """
+    if not records.is_finished(out, key):
+        return False
+    try:
+        return records.read_record(out, key) is not None
+    except LayerSwapError as error:
+        if error.exit_code == 2:
+            raise
+        if warn:
+            logger.warning("%s; the task is asked again", error.message)
+        return False
+
+
 class Board:
     """Says what workers have written since it looked last."""
 
@@ -49,7 +74,7 @@ class Board:
         self._shows = shows
         self._models = job.models()
         self._items = {key: item for items in self._models.values() for key, item in items.items()}
-        self._left = {key for key in self._items if not records.is_whole(job.out, key, warn=True)}
+        self._left = {key for key in self._items if not is_whole(job.out, key, warn=True)}
         self._now = set[str]()
         self._tell()
 

@@ -22,6 +22,7 @@ from ablations.runner import records
 from ablations.runner.board import ShowCell, Summary
 from ablations.runner.cell_lines import CellLines, CellNames, named
 from ablations.runner.engines import EngineSetup
+from ablations.runner.expert_files import changed_cells, portable_source
 from ablations.runner.jobs import Start, in_processes, in_this_process, run_cells
 from ablations.runner.results import RESULTS_FILE, write_results
 from ablations.runner.trackers import Tracker, TrackerName
@@ -150,7 +151,7 @@ def dry_run(study: str, options: RunOptions) -> str:
         check_folder(out, file.study.name, dry=True)
     plan = _plan(file, options, out, dry=True)
     before = records.read_run_file(out)
-    if before is not None and (changed := _changed(out, before, plan)) is not None:
+    if before is not None and (changed := changed_cells(out, before, plan)) is not None:
         # Experts are not read: one is another where its files have another date or size.
         is_known = (out / FINGERPRINTS).is_file()
         plan = dataclasses.replace(plan, notes=(*plan.notes, *([changed] if is_known else [])))
@@ -341,12 +342,13 @@ def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str
 
 def _write_run_file(out: Path, plan: StudyPlan) -> records.RunFile:
     known = records.read_run_file(out)
-    if known is not None and (changed := _changed(out, known, plan)) is not None:
+    if known is not None and (changed := changed_cells(out, known, plan)) is not None:
         logger.info("  %s", changed)
+    sources = {name: expert.source for name, expert in plan.experts.items()}
     head = records.RunFile(
         study=plan.study,
         question=plan.study.question,
-        experts={name: expert.source for name, expert in plan.experts.items()},
+        experts={name: portable_source(source, out) for name, source in sources.items()},
         cells=tuple(records.PlannedCell.of(cell) for cell in plan.cells),
         num_layers=plan.num_layers or None,
         protocol=plan.protocol,
@@ -364,36 +366,3 @@ def _write_run_file(out: Path, plan: StudyPlan) -> records.RunFile:
     except OSError as error:
         raise LayerSwapError(f"{out}: cannot be written: {error}") from error
     return head
-
-
-def _changed(out: Path, known: records.RunFile, plan: StudyPlan) -> str | None:
-    """Return how many cells of a run are made of something else now; None for none.
-
-    Raises:
-        InputError: where they are because experts of the same names are in other places.
-    """
-    before = {cell.label: cell for cell in known.cells}
-    changed = [
-        cell
-        for cell in plan.cells
-        if cell.label in before and before[cell.label].weights_key != cell.weights_key
-    ]
-    if not changed:
-        return None
-    places = [(name, name, name) for name in plan.experts]
-    places += [  # by role, too: an expert that the study names by its place has no other name
-        (role, before[cell.label].experts.get(role, ""), name)
-        for cell in changed
-        if plan.study.recipe is not None  # one folder of `evaluate` takes several models
-        for role, name in cell.experts.items()
-    ]
-    for said, old, new in places:
-        was, is_now = known.experts.get(old), plan.experts[new].source
-        if was is not None and was != is_now:
-            raise InputError(
-                f"{out}: holds a run of other experts ({said} was {was} and is now {is_now}); "
-                "choose another --out"
-            )
-    same = known.study.recipe == plan.study.recipe and known.versions == plan.versions
-    what = "experts" if same else "recipe or versions"
-    return f"{what} changed since the last run: {counted(len(changed), 'cell')} again"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from ablations.machine.locks import holder, try_claim
 from ablations.runner import records, unfinished
+from ablations.runner.board import is_whole
 from ablations.runner.work import Done, Job, ModelFailed, Work, WorkEvaluator
 from ablations.scoring import SCORING_VERSION
 from layerswap_method.errors import LayerSwapError
@@ -97,7 +98,7 @@ class _Worker:
         return [item for key, item in items.items() if not self._has_ended(key)]
 
     def _has_ended(self, key: str) -> bool:
-        if records.is_whole(self._job.out, key):
+        if is_whole(self._job.out, key):
             return True
         failure = records.read_failure(self._job.out, key)
         return failure is not None and failure.call == self._job.call

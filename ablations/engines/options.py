@@ -22,6 +22,12 @@ _LATER_OPTIONS = (
 """Fields that are part of a score's identity only where they are not as by default: scores of
 before they existed keep their keys."""
 
+_UNREAD_BY: dict[str, tuple[str, ...]] = {
+    "hf": ("tensor_parallel_size", "pipeline_parallel_size", "max_num_seqs", "enforce_eager"),
+    "vllm": ("batch_size", "device_map"),
+}
+"""Backend -> the fields that are the other one's."""
+
 
 class EngineOptions(Described):
     """How a model is run. Nothing here should change a score beyond rounding, but it may."""
@@ -64,6 +70,11 @@ class EngineOptions(Described):
     def gpus(self) -> int:
         """GPUs that vLLM takes for one model."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    def of_backend(self, backend: Literal["hf", "vllm"]) -> EngineOptions:
+        """Return the options as this backend reads them: those of the other one as by default."""
+        fields = type(self).model_fields
+        return self.model_copy(update={n: fields[n].default for n in _UNREAD_BY[backend]})
 
     def identity(self) -> dict[str, Any]:
         """Return what of the options is a part of a score's identity, as JSON holds it."""

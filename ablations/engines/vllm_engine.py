@@ -165,30 +165,6 @@ def partly_loaded(model: Any) -> list[str]:
     return found
 
 
-def free_packed(model: Any, name: str = "") -> bool:
-    """Drop the packed copy of a module's weight that the CPU build multiplies with.
-
-    To be called in a worker before that module is loaded: vLLM would keep the old copy until the
-    new one is made. A module that is then not loaded fails at its next use; nothing stale is left.
-    A worker whose part of the vocabulary is padding alone is given nothing and keeps its copy.
-    Returns whether one was dropped.
-
-    Args:
-        model: a module.
-        name: one in it, as the checkpoint names it (fused parts by the fused name); where vLLM
-            has another name for it, nothing is dropped.
-    """
-    try:
-        module = model.get_submodule(name)
-    except AttributeError:
-        return False
-    part = getattr(module, "shard_indices", None)
-    if getattr(module, "cpu_linear", None) is None or (part and part.num_org_elements == 0):
-        return False
-    module.cpu_linear = None
-    return True
-
-
 def shut_down(engine: Any) -> None:
     """End a ``vllm.LLM`` and clean up after it."""
     engine.llm_engine.engine_core.shutdown()

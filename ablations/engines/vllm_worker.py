@@ -2,10 +2,6 @@
 
 vLLM imports this module by name in each worker's process. Knows the worker it is mixed into, and
 `TensorMix`es; imports no vLLM.
-
-Memory: vLLM builds each changed module anew beside the old one and packs it for the CPU beside the
-old pack. Here the old pack goes first and the tensors are read into the new module as they are
-copied, so a load needs one module more than the model, not four.
 """
 
 from __future__ import annotations
@@ -14,8 +10,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ablations.engines import heap, vllm_engine
-from ablations.engines.fused import module_of
+from ablations.engines import vllm_engine
 
 if TYPE_CHECKING:
     import torch
@@ -59,8 +54,7 @@ class SwapExtension:
 
         mixes = mixes_from_json(text)
         reply: dict[str, Any] = {"bytes": 0, "problem": None, "lasting": False}
-        with heap.large_blocks_mapped():
-            self._layerswap_load(mixes, reply)
+        self._layerswap_load(mixes, reply)
         reply.pop("left", None)
         return reply
 
@@ -84,20 +78,14 @@ class SwapExtension:
     def _layerswap_tensors(
         self, mixes: Mapping[str, TensorMix], reply: dict[str, Any]
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        from ablations.engines.lazy import LazyTensor
         from layerswap_method.tensors import MixReader
 
         reply["left"] = len(mixes)
-        parts, freed = self.layerswap_parts(), ""
         for name, mix in mixes.items():
-            if (module := module_of(name, parts)) != freed:
-                if vllm_engine.free_packed(self.get_model(), module):
-                    heap.trim()
-                freed = module
             reader = MixReader(mix)
             reply["bytes"] += reader.nbytes
             reply["left"] -= 1
-            yield name, LazyTensor(reader)
+            yield name, reader.read()
         # vLLM has loaded the last one when it asks for the next, and has not yet put the modules
         # in place: now it can be told what it has of each.
         if partial := vllm_engine.partly_loaded(self.get_model()):
@@ -121,6 +109,4 @@ def _prepack_tied(model: torch.nn.Module) -> None:
         for module in modules if len(modules) > 1 else ():
             method: Any = getattr(module, "quant_method", None)
             if method is not None:
-                if vllm_engine.free_packed(module):
-                    heap.trim()
                 method.process_weights_after_loading(module)

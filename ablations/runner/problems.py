@@ -92,6 +92,12 @@ def _reason(samples: Sequence[Sample], score: TaskScore) -> str | None:
         return None
     if not any(str(each).strip() for each in responses):
         return f"all {len(samples)} answers are empty"
+    spaced = sum(map(_differs_by_space, samples))
+    if spaced:
+        return (
+            f"{spaced} of {len(samples)} answers equal their targets but for white space and count "
+            "as wrong; add the filter remove_whitespace to the task"
+        )
     if len(samples) > 1 and len({*answers}) == 1 and len({*responses}) > 1:
         said = str(answers[0])
         said = said if len(said) <= _LONGEST else said[:_LONGEST] + "..."
@@ -100,6 +106,11 @@ def _reason(samples: Sequence[Sample], score: TaskScore) -> str | None:
             f"(it gives {said!r} for all of them)"
         )
     return None
+
+
+def _differs_by_space(sample: Sample) -> bool:
+    target, said = str(sample.target), {str(each) for each in sample.answers}
+    return target not in said and {each.strip() for each in said} == {target.strip()}
 
 
 def _better(cells: Sequence[CellRecord], task: str, shown: TaskScore) -> str:

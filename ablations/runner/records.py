@@ -222,6 +222,9 @@ class Failure(Frozen):
     attempt: int
     """1 for the first failure, then counting."""
 
+    call: str = ""
+    """Of `Job`: who is told of it as of something new."""
+
 
 _FORMER_KEYS = ("allow_code_execution", "code_isolation")
 """Of `evaluate` in run files of earlier versions; the command line alone says them now."""

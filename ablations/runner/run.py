@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,14 +19,15 @@ from ablations.machine.fingerprint import fingerprint_code
 from ablations.machine.locks import try_claim
 from ablations.machine.progress import Step, tell
 from ablations.runner import records
+from ablations.runner.board import ShowCell, Summary
 from ablations.runner.cell_lines import CellLines, CellNames, named
 from ablations.runner.engines import EngineSetup
-from ablations.runner.loop import LOCKS, ShowCell, Summary, now, run_cells
-from ablations.runner.processes import ProcessExecutor
+from ablations.runner.expert_files import changed_cells, portable_source
+from ablations.runner.jobs import Start, in_processes, in_this_process, run_cells
 from ablations.runner.results import RESULTS_FILE, write_results
 from ablations.runner.trackers import Tracker, TrackerName
 from ablations.runner.versioned_files import RUN_FILE, is_of_schema_1, other_schema
-from ablations.runner.work import Executor, WorkEvaluator
+from ablations.runner.worker import LOCKS, now
 from ablations.sandbox import Isolation
 from ablations.scoring.records import EvaluationRequest
 from ablations.study.describe import counted, describe_plan
@@ -150,7 +151,7 @@ def dry_run(study: str, options: RunOptions) -> str:
         check_folder(out, file.study.name, dry=True)
     plan = _plan(file, options, out, dry=True)
     before = records.read_run_file(out)
-    if before is not None and (changed := _changed(out, before, plan)) is not None:
+    if before is not None and (changed := changed_cells(out, before, plan)) is not None:
         # Experts are not read: one is another where its files have another date or size.
         is_known = (out / FINGERPRINTS).is_file()
         plan = dataclasses.replace(plan, notes=(*plan.notes, *([changed] if is_known else [])))
@@ -216,7 +217,6 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         what = options.model
     logger.info("%s on %s, in %s", what, plan.backend, out)
     setup = EngineSetup.of(plan, out, materialize=options.materialize)
-    executor = _executor(setup, options, plan.options.gpus)
     provenance = {
         "study": plan.study.name,
         "experts": {name: expert.source for name, expert in plan.experts.items()},
@@ -235,15 +235,14 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         summary = run_cells(
             out,
             cells,
-            executor,
+            setup,
             protocol=plan.protocol,
             provenance=provenance,
             progress=options.progress,
             shows=shows,
+            start=_start(options, plan.options.gpus),
         )
     finally:
-        tell(Step("ending the engine"))
-        executor.close()
         with contextlib.suppress(OSError, LayerSwapError):  # the records say it all the same
             write_results(out)
     return RunResult(out, summary, len(records.load_run(out).unfinished))
@@ -294,12 +293,14 @@ def default_out(
     return Path("runs") / "-".join([name, *own, *folder_words(settings or {})])
 
 
-def _executor(setup: Callable[[], WorkEvaluator], options: RunOptions, gpus: int) -> Executor:
+def _start(options: RunOptions, gpus: int) -> Start:
     if options.executor == "ray":
-        from ablations.runner.ray_executor import RayExecutor
+        from ablations.runner.ray_jobs import on_cluster
 
-        return RayExecutor(setup, address=options.address, jobs=options.jobs)
-    return ProcessExecutor(setup, options.jobs or 1, gpus)
+        return functools.partial(on_cluster, address=options.address, jobs=options.jobs, gpus=gpus)
+    if options.jobs in (None, 1):
+        return in_this_process
+    return functools.partial(in_processes, jobs=options.jobs, gpus=gpus)
 
 
 def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str] = ()) -> None:
@@ -341,12 +342,13 @@ def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str
 
 def _write_run_file(out: Path, plan: StudyPlan) -> records.RunFile:
     known = records.read_run_file(out)
-    if known is not None and (changed := _changed(out, known, plan)) is not None:
+    if known is not None and (changed := changed_cells(out, known, plan)) is not None:
         logger.info("  %s", changed)
+    sources = {name: expert.source for name, expert in plan.experts.items()}
     head = records.RunFile(
         study=plan.study,
         question=plan.study.question,
-        experts={name: expert.source for name, expert in plan.experts.items()},
+        experts={name: portable_source(source, out) for name, source in sources.items()},
         cells=tuple(records.PlannedCell.of(cell) for cell in plan.cells),
         num_layers=plan.num_layers or None,
         protocol=plan.protocol,
@@ -364,36 +366,3 @@ def _write_run_file(out: Path, plan: StudyPlan) -> records.RunFile:
     except OSError as error:
         raise LayerSwapError(f"{out}: cannot be written: {error}") from error
     return head
-
-
-def _changed(out: Path, known: records.RunFile, plan: StudyPlan) -> str | None:
-    """Return how many cells of a run are made of something else now; None for none.
-
-    Raises:
-        InputError: where they are because experts of the same names are in other places.
-    """
-    before = {cell.label: cell for cell in known.cells}
-    changed = [
-        cell
-        for cell in plan.cells
-        if cell.label in before and before[cell.label].weights_key != cell.weights_key
-    ]
-    if not changed:
-        return None
-    places = [(name, name, name) for name in plan.experts]
-    places += [  # by role, too: an expert that the study names by its place has no other name
-        (role, before[cell.label].experts.get(role, ""), name)
-        for cell in changed
-        if plan.study.recipe is not None  # one folder of `evaluate` takes several models
-        for role, name in cell.experts.items()
-    ]
-    for said, old, new in places:
-        was, is_now = known.experts.get(old), plan.experts[new].source
-        if was is not None and was != is_now:
-            raise InputError(
-                f"{out}: holds a run of other experts ({said} was {was} and is now {is_now}); "
-                "choose another --out"
-            )
-    same = known.study.recipe == plan.study.recipe and known.versions == plan.versions
-    what = "experts" if same else "recipe or versions"
-    return f"{what} changed since the last run: {counted(len(changed), 'cell')} again"

@@ -151,7 +151,7 @@ def protocol_key(request: EvaluationRequest, backend: Backend, options: EngineOp
     return fingerprint_of(
         request=request.model_dump(mode="json", include={"limit", "seed", "level"}),
         backend=backend,
-        options=options.identity(),
+        options=options.of_backend(backend).identity(),
         **({"protocol": asked} if asked else {}),
     )[:_KEY_LENGTH]
 

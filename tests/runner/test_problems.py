@@ -102,6 +102,17 @@ def test_empty_answers_are_named(run: Run) -> None:
     assert f"{TASK}: all 20 answers are empty, in all 3 cells." in text
 
 
+def test_answers_that_are_right_but_for_a_space_are_named(run: Run) -> None:
+    def spaced(sample: dict[str, Any], place: int) -> None:
+        _wrong_item(sample, place)
+        said = f" {sample['target']}" if place < 15 else f"not {place}"
+        sample["responses"] = sample["answers"] = [said]
+
+    (text,) = evaluation_problems(_changed(run, spaced, _wrong, cells=1))
+    assert "15 of 20 answers equal their targets but for white space" in text
+    assert "add the filter remove_whitespace" in text
+
+
 @pytest.mark.parametrize(("share", "count"), [(1.0, 1), (0.6, 1), (0.1, 0)])
 def test_prompts_that_did_not_fit_are_a_problem_where_they_are_most(
     run: Run, share: float, count: int

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ablations.engines.lm_eval_backend import run_tasks
-from ablations.engines.watched import history_key
+from ablations.engines.questions import history_key
 from ablations.scoring.observed import PROMPT_TRUNCATED, TRUNCATED
 from ablations.scoring.outcomes import Outcome, kept_notes, notes_on, outcomes
 from ablations.scoring.records import Evaluation, EvaluationRequest, Sample

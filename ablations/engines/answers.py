@@ -71,6 +71,7 @@ class AnswerFile:
 
     def __enter__(self) -> Self:
         """Take the lock if it is free, and read what is there."""
+        self.reused = 0
         try:
             self._lock = try_claim(self.path.parent, _LOCK)
             if self._lock is None:

@@ -8,10 +8,8 @@ from typing import Any, NamedTuple
 from ablations.engines.answers import AnswerFile, key_of
 from ablations.scoring.outcomes import Outcome
 
-
 _LIMIT_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 """What a task may call the limit of an answer; lm-eval takes the first in this order."""
-
 
 
 class Question(NamedTuple):

@@ -14,6 +14,7 @@ from ablations.engines import vllm_engine
 from ablations.engines.answers import Answer, AnswerFile, key_of
 from ablations.engines.lm_eval_backend import loaded, run_tasks
 from ablations.engines.options import EngineOptions
+from ablations.engines.recall import recall
 from ablations.machine.locks import try_claim
 from ablations.scoring.outcomes import Outcome
 from ablations.scoring.protocol import GenKwargs, Protocol
@@ -178,6 +179,13 @@ def test_nothing_is_asked_twice(
         assert rest.answers_before == before
         assert before + count == sum(len(s.responses) for s in whole.samples)
         assert content(rest) == content(whole)
+        recalled = recall(AnswerFile(path), request, model="m", backend=backend, folder=model)
+        assert recalled is not None
+        assert content(recalled) == content(whole)
+        assert (recalled.answers_before, recalled.asked) == (before + count, whole.asked)
+        told = Protocol(system_instruction="Be brief.")
+        chat = request.model_copy(update={"protocol": told})
+        assert recall(AnswerFile(path), chat, model="m", backend=backend, folder=model) is None
         again, count = asked({"level": 0.5})
         assert count == 0
         assert again.samples == whole.samples
@@ -187,4 +195,6 @@ def test_nothing_is_asked_twice(
         assert count == 2 * len(whole.samples_of("words_generate"))
         assert content(asked(drawn)[0]) == content(once)
         assert asked({**drawn, "seed": 1})[1] == count
+        other = request.model_copy(update={**drawn, "seed": 2})
+        assert recall(AnswerFile(path), other, model="m", backend=backend, folder=model) is None
         assert asked({"protocol": Protocol(gen_kwargs=GenKwargs(max_gen_toks=2))})[1] > 0

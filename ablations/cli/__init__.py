@@ -11,6 +11,7 @@ import errno
 import importlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,6 +98,8 @@ def _ending_soon(ctx: click.Context) -> Iterator[None]:
             timer = threading.Timer(1.5, leave)
             timer.daemon = True
             timer.start()
+            # Where a library's callback swallows the interrupt, Python would tell of it.
+            sys.unraisablehook = lambda _: None
         signal.default_int_handler(number, frame)
 
     def leave() -> None:

@@ -10,14 +10,31 @@ import threading
 
 _WARDEN = """
 import os, signal, sys, time
-ward = int(sys.argv[1])
+from pathlib import Path
+
+def below(pid):
+    for file in Path("/proc", str(pid), "task").glob("*/children"):
+        try:
+            children = file.read_text().split()
+        except OSError:
+            continue
+        for child in map(int, children):
+            yield child
+            yield from below(child)
+
+ward, known = int(sys.argv[1]), set()
+print("looking", flush=True)
 while os.getppid() == ward:
+    known = set(below(ward)) - {os.getpid()}
     time.sleep(0.2)
-try:
-    os.killpg(ward, signal.SIGKILL)
-except ProcessLookupError:
-    pass
+for pid in known | {late for pid in known for late in below(pid)}:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
 """
+
+_wardens: dict[int, subprocess.Popen[bytes]] = {}
 
 
 def end_with_parent() -> None:
@@ -33,16 +50,20 @@ def end_with_parent() -> None:
 
 
 def take_descendants_along() -> None:
-    """Have everything that this process starts from now on end with it, SIGKILL included.
+    """Have everything that this process starts end with it, SIGKILL included.
 
     vLLM's engine process, for one, does not notice that whoever started it is gone, and would
-    hold its GPU for nobody. This process gets a process group of its own (so the terminal's
-    Ctrl-C no longer reaches it) and a small warden outside of it, which kills what is left of the
-    group when this process is gone.
+    hold its GPU for nobody. A small warden outside of the terminal's session looks at what there
+    is below this process, five times a second, and kills what is left when this process is gone.
     """
-    os.setpgrp()
-    subprocess.Popen(
+    if os.getpid() in _wardens:
+        return
+    warden = _wardens[os.getpid()] = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _WARDEN, str(os.getpid())],
         stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         start_new_session=True,
     )
+    if warden.stdout is not None:  # it looks from now on
+        with warden.stdout:
+            warden.stdout.readline()

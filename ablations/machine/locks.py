@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,33 @@ if TYPE_CHECKING:
     from filelock import FileLock
 
 
-def try_claim(folder: Path, name: str) -> FileLock | None:
-    """Return a claim on `name` in `folder`, held until `release` is called.
+@dataclass(frozen=True)
+class Claim:
+    """A claim that is held."""
+
+    lock: FileLock
+    """The kernel's."""
+
+    owner: Path
+    """The file that names who holds it."""
+
+    abandoned: str
+    """What the last owner wrote there, if it ended without giving the claim up; else ``""``."""
+
+    def release(self) -> None:
+        """Give it up."""
+        with contextlib.suppress(OSError):
+            self.owner.unlink(missing_ok=True)
+        self.lock.release()
+
+
+def try_claim(folder: Path, name: str, note: str = "") -> Claim | None:
+    """Return a claim on `name` in `folder`, held until it is released.
+
+    Args:
+        folder: of the claims; made where it is missing.
+        name: of what is claimed.
+        note: a line more for `Claim.abandoned`.
 
     Returns:
         None while another runner, or claim, holds it.
@@ -47,12 +73,14 @@ def try_claim(folder: Path, name: str) -> FileLock | None:
             f"{folder}: this file system cannot lock files; choose an --out on a local disk, on "
             "NFSv4, or on Lustre mounted with flock"
         ) from error
+    owner = _holder_file(folder, name)
+    claim = Claim(lock, owner, _read(owner))
     # On a full disk the claim holds all the same, only its owner is not named.
     with contextlib.suppress(OSError):
-        _holder_file(folder, name).write_text(
-            f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8"
+        owner.write_text(
+            f"process {os.getpid()} on {socket.gethostname()}\n{note}", encoding="utf-8"
         )
-    return lock
+    return claim
 
 
 def remove_unused(folder: Path, name: str) -> None:
@@ -67,10 +95,19 @@ def remove_unused(folder: Path, name: str) -> None:
 
 def holder(folder: Path, name: str) -> str:
     """Return who wrote its name beside the claim last, in words."""
+    return _read(_holder_file(folder, name)).partition("\n")[0] or "another runner"
+
+
+def has_owner(folder: Path, name: str) -> bool:
+    """Return whether somebody holds the claim, or ended without giving it up."""
+    return _holder_file(folder, name).is_file()
+
+
+def _read(path: Path) -> str:
     try:
-        return _holder_file(folder, name).read_text(encoding="utf-8") or "another runner"
+        return path.read_text(encoding="utf-8")
     except (OSError, ValueError):
-        return "another runner"
+        return ""
 
 
 def _holder_file(folder: Path, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""Running a study: records, locks, executors and the loop over cells. Knows no engine by name.
+"""Running a study: records, claims and the workers that ask models. Knows no engine by name.
 
 `ablations.runner.records.load_run` reads what a run has written.
 """

@@ -23,10 +23,9 @@ from ablations.machine.mergekit_program import measured_of, read_measured
 from ablations.machine.progress import Step, tell
 from ablations.machine.whole_files import write_text
 from ablations.models.find import Expert, here
-from ablations.runner.engine_checks import EngineChecks
 from ablations.runner.expert_files import check_unchanged, here_or_there
 from ablations.runner.unfinished import answers_path
-from ablations.runner.work import Done, Doubt, ModelFailed, Work
+from ablations.runner.work import Done, ModelFailed, Work
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from ablations.study.documents import unmerged, with_references
 from layerswap_method.checkpoint.lora import is_lora
@@ -72,9 +71,6 @@ class EngineSetup:
 
     materialize: bool = False
     """Whether every merge goes through a checkpoint on disk."""
-
-    checked_every: int = 20
-    """Models after which the live engine is checked again; see `LiveEvaluator.check`."""
 
     @classmethod
     def of(cls, plan: StudyPlan, out: Path, *, materialize: bool) -> EngineSetup:
@@ -136,20 +132,22 @@ class StudyEngine:
         self._is_here = False
         self._model: _Model | None = None
         self._live: LiveEvaluator | None = None
-        self._checks = EngineChecks(setup.checked_every)
+        self._streamed: list[str] = []
+        """Score keys of what the live engine was asked since it was last known to be right."""
+        self._wrong = dict[str, str]()
 
-    def check(self, work: Work | None) -> Doubt | None:
-        """Check the live engine at the end, and before a model after `checked_every` others.
+    def check(self) -> Mapping[str, str]:
+        """Check the live engine; return score key of what it was asked -> why it was not right."""
+        from ablations.engines.errors import SwapFailed
 
-        Where it is no longer right it is not used again, and what it was asked since the last
-        check is returned.
-        """
-        if work is None or self._checks.is_due(work.weights_key):
-            self._checks.run(self._live)
-        doubt = self._checks.doubt()
-        if doubt is not None:
-            self._close_model()  # it may be the one that is done again
-        return doubt
+        streamed, self._streamed = self._streamed, []
+        if self._live is not None and streamed:
+            try:
+                self._live.check()
+            except SwapFailed as error:
+                reason = f"{error.message}; run it again with --materialize"
+                self._wrong |= dict.fromkeys(streamed, reason)
+        return self._wrong
 
     def evaluate(self, work: Work) -> Done:
         """Return the scores of a work item.
@@ -167,7 +165,7 @@ class StudyEngine:
             self._close_model()
             raise ModelFailed(error.message) from error
         if "loaded_tensors" in model.how:
-            self._checks.asked(work.score_key, work.weights_key)
+            self._streamed.append(work.score_key)
         try:
             evaluation = model.ask(work.request, answers_path(self._setup.out, work.score_key))
         except BaseException:
@@ -180,13 +178,14 @@ class StudyEngine:
 
     def close(self) -> None:
         """End every engine, unchecked: nobody would hear of it any more."""
-        self._checks.forget()
+        tell(Step("ending the engine"))
         self._close_model()
-        self._close_live()
+        if self._live is not None:
+            self._live.close()
 
     def _close_live(self) -> None:
         if self._live is not None:
-            self._checks.run(self._live)
+            self.check()
             self._live.close()
 
     def _close_model(self) -> None:

@@ -14,6 +14,7 @@ place and renamed, so it is whole or absent. `load_run` reads those of the curre
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,13 @@ from ablations.runner.versioned_files import (
 from ablations.scoring.records import Backend, Evaluation, Sample, TaskScore
 from ablations.study.cells import Cell
 from ablations.study.schema import Kind, Study, Value
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.frozen import Frozen
 from layerswap_method.plan import LayerPlan, Source
 from layerswap_method.recipe.references import is_folder, is_there, no_such_folder
 from layerswap_method.recipe.strict_yaml import read_yaml
+
+logger = logging.getLogger(__name__)
 
 _SAMPLES = "samples.jsonl"
 
@@ -222,6 +225,9 @@ class Failure(Frozen):
     attempt: int
     """1 for the first failure, then counting."""
 
+    call: str = ""
+    """Of `Job`: who is told of it as of something new."""
+
 
 _FORMER_KEYS = ("allow_code_execution", "code_isolation")
 """Of `evaluate` in run files of earlier versions; the command line alone says them now."""
@@ -340,6 +346,29 @@ def is_finished(path: Path, key: str) -> bool:
     """Return whether there is such a record, with its samples. Opens no file."""
     folder = path / "records" / key
     return (folder / "record.json").is_file() and (folder / _SAMPLES).is_file()
+
+
+def is_whole(path: Path, key: str, *, warn: bool = False) -> bool:
+    """Return whether there is a record that can be read; a damaged one is as good as none.
+
+    Args:
+        path: the run folder.
+        key: of the record.
+        warn: whether to say of a damaged one that it is made anew.
+
+    Raises:
+        InputError: for another schema version.
+    """
+    if not is_finished(path, key):
+        return False
+    try:
+        return read_record(path, key) is not None
+    except LayerSwapError as error:
+        if error.exit_code == 2:
+            raise
+        if warn:
+            logger.warning("%s; the task is asked again", error.message)
+        return False
 
 
 def write_record(path: Path, record: TaskRecord, merge: dict[str, Any]) -> None:

@@ -19,9 +19,9 @@ from ablations.engines.backends import backend_versions
 from ablations.machine.locks import try_claim
 from ablations.machine.progress import counted
 from ablations.runner import records
-from ablations.runner.loop import LOCKS, now
 from ablations.runner.results import write_results
 from ablations.runner.versioned_files import RUN_FILE
+from ablations.runner.worker import LOCKS, now
 from ablations.sandbox import Isolation
 from ablations.scoring import SCORING_VERSION
 from ablations.scoring.records import EvaluationRequest

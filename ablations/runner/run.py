@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,14 +19,14 @@ from ablations.machine.fingerprint import fingerprint_code
 from ablations.machine.locks import try_claim
 from ablations.machine.progress import Step, tell
 from ablations.runner import records
+from ablations.runner.board import ShowCell, Summary
 from ablations.runner.cell_lines import CellLines, CellNames, named
 from ablations.runner.engines import EngineSetup
-from ablations.runner.loop import LOCKS, ShowCell, Summary, now, run_cells
-from ablations.runner.processes import ProcessExecutor
+from ablations.runner.jobs import Start, in_processes, in_this_process, run_cells
 from ablations.runner.results import RESULTS_FILE, write_results
 from ablations.runner.trackers import Tracker, TrackerName
 from ablations.runner.versioned_files import RUN_FILE, is_of_schema_1, other_schema
-from ablations.runner.work import Executor, WorkEvaluator
+from ablations.runner.worker import LOCKS, now
 from ablations.sandbox import Isolation
 from ablations.scoring.records import EvaluationRequest
 from ablations.study.describe import counted, describe_plan
@@ -216,7 +216,6 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         what = options.model
     logger.info("%s on %s, in %s", what, plan.backend, out)
     setup = EngineSetup.of(plan, out, materialize=options.materialize)
-    executor = _executor(setup, options, plan.options.gpus)
     provenance = {
         "study": plan.study.name,
         "experts": {name: expert.source for name, expert in plan.experts.items()},
@@ -235,15 +234,14 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         summary = run_cells(
             out,
             cells,
-            executor,
+            setup,
             protocol=plan.protocol,
             provenance=provenance,
             progress=options.progress,
             shows=shows,
+            start=_start(options, plan.options.gpus),
         )
     finally:
-        tell(Step("ending the engine"))
-        executor.close()
         with contextlib.suppress(OSError, LayerSwapError):  # the records say it all the same
             write_results(out)
     return RunResult(out, summary, len(records.load_run(out).unfinished))
@@ -294,12 +292,14 @@ def default_out(
     return Path("runs") / "-".join([name, *own, *folder_words(settings or {})])
 
 
-def _executor(setup: Callable[[], WorkEvaluator], options: RunOptions, gpus: int) -> Executor:
+def _start(options: RunOptions, gpus: int) -> Start:
     if options.executor == "ray":
-        from ablations.runner.ray_executor import RayExecutor
+        from ablations.runner.ray_jobs import on_cluster
 
-        return RayExecutor(setup, address=options.address, jobs=options.jobs)
-    return ProcessExecutor(setup, options.jobs or 1, gpus)
+        return functools.partial(on_cluster, address=options.address, jobs=options.jobs, gpus=gpus)
+    if options.jobs in (None, 1):
+        return in_this_process
+    return functools.partial(in_processes, jobs=options.jobs, gpus=gpus)
 
 
 def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str] = ()) -> None:

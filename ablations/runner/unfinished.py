@@ -1,4 +1,4 @@
-"""What a run folder holds of records that are not whole: half written, answered in part, withdrawn.
+"""What a run folder holds of records that are not whole: half written, or answered in part.
 
 RUN/records/.KEY.*.partial   half written
 RUN/records/.KEY.answers     what the model has generated so far; goes when the record is whole
@@ -29,11 +29,10 @@ def partial_paths(out: Path) -> dict[str, list[Path]]:
     return found
 
 
-def withdraw(out: Path, key: str) -> None:
-    """Remove a record that is not to be trusted, and the answers that there are of it."""
-    answers_path(out, key).unlink(missing_ok=True)
+def remove_record(out: Path, key: str) -> None:
+    """Remove a record, in one step; does nothing where there is none."""
     folder = out / "records" / key
     if folder.is_dir():
-        gone = folder.with_name(f".{key}.withdrawn.partial")  # in one step, before files go
+        gone = folder.with_name(f".{key}.removed.partial")
         folder.replace(gone)
         shutil.rmtree(gone)

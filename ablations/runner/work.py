@@ -1,17 +1,17 @@
-"""What goes to an engine and what comes back. Knows no engine, process or file.
+"""What is asked of a model, what comes back, and who asks: plain values that can be pickled.
 
-A work item is small and picklable: tensors never travel, paths do.
+Tensors never travel between processes, paths do.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from ablations.scoring.records import Evaluation, EvaluationRequest
+from ablations.study.cells import Cell
 from layerswap_method.errors import LayerSwapError
 
 
@@ -41,17 +41,6 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Doubt:
-    """What was evaluated in an engine that has since turned out to be wrong."""
-
-    score_keys: tuple[str, ...]
-    """Of the items since the engine was last known to be right; they are to be done again."""
-
-    reason: str
-    """What is wrong with the engine."""
-
-
-@dataclass(frozen=True)
 class Done:
     """Work that was done."""
 
@@ -63,32 +52,6 @@ class Done:
 
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """How the weights got into the engine; why not the usual way, if so."""
-
-    doubt: Doubt | None = None
-    """What the evaluator had to say of earlier items before it began this one."""
-
-
-@dataclass(frozen=True)
-class Failed:
-    """Work that was not done."""
-
-    error: str
-    """One message."""
-
-    details: str = ""
-    """A traceback, where the message is not one of ours."""
-
-    lost: bool = False
-    """Whether the place where it ran went away, so that it may be tried at another."""
-
-    of_model: bool = False
-    """Whether no other task of the same model need be tried."""
-
-    doubt: Doubt | None = None
-    """As in `Done`."""
-
-
-Outcome = Done | Failed
 
 
 class ModelFailed(LayerSwapError):
@@ -102,12 +65,8 @@ class WorkEvaluator(Protocol):
         """Return the scores. What it raises concerns this item; the next one may be tried."""
         ...
 
-    def check(self, work: Work | None) -> Doubt | None:
-        """Look whether the engine is still right, if it is time to; return what is not.
-
-        Args:
-            work: what comes next; None at the end, when it is always time.
-        """
+    def check(self) -> Mapping[str, str]:
+        """Look, at the end, whether the engine was right; return score key -> what is not."""
         ...
 
     def close(self) -> None:
@@ -115,42 +74,40 @@ class WorkEvaluator(Protocol):
         ...
 
 
-class Executor(Protocol):
-    """Runs work items somewhere, at most `slots` at once."""
+@dataclass(frozen=True)
+class Job:
+    """What every worker of a call is given."""
 
-    @property
-    def slots(self) -> int:
-        """Items that may be under way at once; may change between calls, and is 1 or more."""
-        ...
+    out: Path
+    """The run folder."""
 
-    def submit(self, work: Work) -> None:
-        """Begin an item; call only while fewer than `slots` are under way."""
-        ...
+    cells: Sequence[Cell]
+    """With their keys."""
 
-    def collect(self) -> Sequence[tuple[Work, Outcome]]:
-        """Return items that have ended; waits a moment for one, and may return none."""
-        ...
+    evaluator: Callable[[], WorkEvaluator]
+    """Makes what evaluates."""
 
-    def settle(self) -> Sequence[Doubt]:
-        """Have every idle engine checked; return what is in doubt. Call when nothing is left."""
-        ...
+    call: str
+    """Name of the call: what failed in it is not tried again in it."""
 
-    def close(self) -> None:
-        """End what is under way and every engine."""
-        ...
+    protocol: str = ""
+    """Of the records."""
+
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """Goes into every record."""
+
+    def models(self) -> dict[str, dict[str, Work]]:
+        """Return weights key -> score key -> item: cells of equal weights are one model."""
+        models: dict[str, dict[str, Work]] = {}
+        for cell in self.cells:
+            items = models.setdefault(cell.weights_key, {})
+            for item in items_of(cell):
+                items.setdefault(item.score_key, item)
+        return models
 
 
-def attempt(evaluator: WorkEvaluator, work: Work) -> Outcome:
-    """Return what became of `work`; a failure is a value here, for it concerns one item only."""
-    doubt = evaluator.check(work)
-    return dataclasses.replace(_attempt(evaluator, work), doubt=doubt)
-
-
-def _attempt(evaluator: WorkEvaluator, work: Work) -> Outcome:
-    try:
-        return evaluator.evaluate(work)
-    except LayerSwapError as error:
-        return Failed(error.message, of_model=isinstance(error, ModelFailed))
-    except Exception as error:
-        first = (str(error).strip() or "(no message)").splitlines()[0]
-        return Failed(f"{type(error).__name__}: {first}", details=traceback.format_exc())
+def items_of(cell: Cell) -> Iterator[Work]:
+    """Yield an item for every task of an identified cell."""
+    for task, key in cell.score_keys.items():
+        request = cell.request.model_copy(update={"tasks": (task,)})
+        yield Work(key, cell.weights_key, cell.label, cell.merge, request)

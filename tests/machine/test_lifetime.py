@@ -17,6 +17,7 @@ take_descendants_along()
 subprocess.Popen([sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '600'])"])
 if not os.fork():  # as vLLM starts its engine
     time.sleep(600)
+time.sleep(1)  # an engine takes longer to start; its warden looks five times a second
 sys.stdout.write("ready\\n")
 sys.stdout.flush()
 sys.stdin.readline()

@@ -9,11 +9,8 @@ import pytest
 from ablations.machine.progress import (
     Step,
     counted,
-    is_heard,
     listening,
-    now_and_then,
     tell,
-    together,
 )
 from ablations.machine.status_line import above, status_line
 
@@ -30,20 +27,9 @@ def test_only_the_innermost_listener_hears_a_step() -> None:
     assert [step.what for step in inner] == ["b"]
 
 
-def test_new_steps_and_ends_pass_at_once_and_the_rest_now_and_then() -> None:
-    heard = list[Step]()
-    listener = now_and_then(heard.append, every_s=60)
-    for done in range(11):
-        listener(Step("x", done, 10))
-    listener(Step("y"))
-    assert [(step.what, step.done) for step in heard] == [("x", 0), ("x", 10), ("y", 0)]
-
-
 def test_what_is_taken_one_by_one_is_counted() -> None:
     heard = list[Step]()
-    assert not is_heard()
     with listening(heard.append):
-        assert is_heard()
         assert list(counted("reading", ["a", "b"])) == ["a", "b"]
     assert heard == [Step("reading", 0, 2, unit="tensors"), Step("reading", 1, 2, unit="tensors")]
 
@@ -104,12 +90,3 @@ def test_lines_go_above_and_no_terminal_has_no_line(
     assert out == "a score\n"
     assert "loading" in err
     assert not above("nobody prints this")
-
-
-def test_steps_at_once_are_one_with_the_sums_of_their_items() -> None:
-    math = Step("math", 3, 10)
-    assert together({"soup": math}) == Step("math", 3, 10, where="soup")
-    loading = Step("loading", 1e6, 2e6, unit="bytes")
-    found = together({"soup": math, "base": Step("words", 5, 20), "task": loading})
-    assert found == Step("3 tasks at once", 8, 30)
-    assert together({"soup": loading, "base": loading}) == Step("2 tasks at once")

@@ -12,7 +12,7 @@ from typing import Any
 
 from ablations.machine.progress import Step, tell
 from ablations.runner import records
-from ablations.runner.work import Done, Doubt, Outcome, Work, WorkEvaluator, attempt
+from ablations.runner.work import Done, Work
 from ablations.scoring.read_lm_eval import wilson_interval
 from ablations.scoring.records import Evaluation, EvaluationRequest, Sample, TaskScore
 from ablations.study.cells import Cell
@@ -48,30 +48,6 @@ def make_cells(count: int, *, per_group: int = 1, tasks: Sequence[str] = (TASK,)
 def key_of(group: int, task: str = TASK) -> str:
     """Return the score key of a task of the cells of a group."""
     return f"s{group:03d}{'' if task == TASK else f'-{task}'}"
-
-
-class InProcess:
-    """Runs one item at a time in this process."""
-
-    slots = 1
-
-    def __init__(self, evaluator: WorkEvaluator):
-        self._evaluator = evaluator
-        self._waiting: list[Work] = []
-
-    def submit(self, work: Work) -> None:
-        self._waiting.append(work)
-
-    def collect(self) -> list[tuple[Work, Outcome]]:
-        waiting, self._waiting = self._waiting, []
-        return [(work, attempt(self._evaluator, work)) for work in waiting]
-
-    def settle(self) -> list[Doubt]:
-        doubt = self._evaluator.check(None)
-        return [] if doubt is None else [doubt]
-
-    def close(self) -> None:
-        self._evaluator.close()
 
 
 def fake_evaluation(work: Work) -> Evaluation:
@@ -128,9 +104,8 @@ class FakeEvaluator:
     company: int = 1
     """Processes that must have begun before any goes on: none does it all where others are slow."""
 
-    doubted: tuple[str, ...] = ()
-    """Score keys that a check finds in doubt, once: at the end, or after `checked_after` items."""
-    checked_after: int = -1
+    wrong: tuple[str, ...] = ()
+    """Score keys that the check at the end finds wrong."""
 
     seen: list[str] = field(default_factory=list)
     closed: bool = False
@@ -153,11 +128,8 @@ class FakeEvaluator:
             os.kill(os.getpid(), signal.SIGKILL)
         return Done(fake_evaluation(work), {"load": 0.0, "evaluate": 0.01}, {"weights": "fake"})
 
-    def check(self, work: Work | None) -> Doubt | None:
-        if self.doubted and (work is None or len(self.seen) == self.checked_after):
-            keys, self.doubted = self.doubted, ()
-            return Doubt(keys, "the engine forgot its weights")
-        return None
+    def check(self) -> dict[str, str]:
+        return dict.fromkeys(self.wrong, "the engine forgot its weights")
 
     def close(self) -> None:
         self.closed = True

@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 
 from ablations.runner.cell_lines import CellLines
-from ablations.runner.loop import items_of, run_cells
+from ablations.runner.jobs import run_cells
+from ablations.runner.work import items_of
 from ablations.scoring.records import Evaluation
 from ablations.study.cells import Cell
-from tests.runner.fakes import FakeEvaluator, InProcess, fake_evaluation, make_cells
+from tests.runner.fakes import FakeEvaluator, fake_evaluation, make_cells
 
 TASKS = ("pocket_math_sw", "pocket_math_en", "pocket_translate_en_sw")
 
@@ -68,8 +69,8 @@ def test_a_task_that_failed_or_is_not_asked_is_no_score(
 def test_a_run_prints_each_cell_when_it_has_ended(tmp_path, capsys) -> None:
     cells = make_cells(4, per_group=2, tasks=TASKS)
     show = CellLines(cells).show
-    run_cells(tmp_path, cells, InProcess(FakeEvaluator()), progress=False, shows=[show])
+    run_cells(tmp_path, cells, FakeEvaluator(), progress=False, shows=[show])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == [cell.label for cell in cells]
-    run_cells(tmp_path, cells, InProcess(FakeEvaluator()), progress=False, shows=[show])
+    run_cells(tmp_path, cells, FakeEvaluator(), progress=False, shows=[show])
     assert capsys.readouterr().out == ""  # what was finished before is not repeated

@@ -1,6 +1,5 @@
 """A study whose live engine goes wrong ends as one that never used it, and killed tasks go on."""
 
-import dataclasses
 import logging
 import os
 import signal
@@ -14,12 +13,13 @@ import pytest
 from ablations.engines import vllm_cpu
 from ablations.engines.in_place import HfEngine
 from ablations.runner import records
+from ablations.runner.board import Summary
 from ablations.runner.engines import EngineSetup
-from ablations.runner.loop import run_cells
+from ablations.runner.jobs import run_cells
 from ablations.runner.run import FINGERPRINTS, _write_run_file
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
-from tests.runner.fakes import InProcess, scores_by_label
+from tests.runner.fakes import scores_by_label
 from tests.standins.studies import study_document, write_expert, write_tasks, write_yaml
 from tests.waiting import wait_until
 
@@ -28,23 +28,21 @@ ROOT = Path(__file__).parents[2]
 NAME = "model.layers.1.self_attn.o_proj.weight"
 
 
-def run(
-    tmp_path: Path, experts: Path, name: str, *, every: int = 2, materialize: bool = False
-) -> list[records.CellRecord]:
-    """Run four cells in this process, the engine checked after `every` models and at the end."""
+def run(tmp_path: Path, experts: Path, name: str, *, materialize: bool = False) -> Summary:
+    """Run four cells in this process."""
     study = write_yaml(tmp_path / "small.yml", study_document(vary={"bottom_layers": [0, 1]}))
     out = tmp_path / name
     plan = plan_study(read_study(study), experts, backend="hf", cache=tmp_path / FINGERPRINTS)
     _write_run_file(out, plan)
     setup = EngineSetup.of(plan, out, materialize=materialize)
-    executor = InProcess(dataclasses.replace(setup, checked_every=every)())
-    try:
-        summary = run_cells(out, plan.cells, executor, protocol=plan.protocol, progress=False)
-    finally:
-        executor.close()
-    assert not summary.failed
-    assert len(summary.evaluated) == 4
-    return list(records.load_run(out).cells)
+    return run_cells(out, plan.cells, setup, protocol=plan.protocol, progress=False)
+
+
+def how(out: Path) -> list[dict[str, Any]]:
+    """Return how the weights of the four cells got into their engine."""
+    found = [cell.provenance for cell in records.load_run(out).cells]
+    assert len(found) == 4
+    return found
 
 
 def test_a_study_on_a_broken_engine_is_that_on_checkpoints(
@@ -65,21 +63,20 @@ def test_a_study_on_a_broken_engine_is_that_on_checkpoints(
     wanted = scores_by_label(tmp_path / "cold")
     assert len({samples for _, samples, _ in wanted.values()}) > 2  # the cells do differ
 
-    sound = run(tmp_path, experts, "sound")
-    assert {cell.provenance["weights"] for cell in sound} == {"streamed"}
+    run(tmp_path, experts, "sound")
+    assert {each["weights"] for each in how(tmp_path / "sound")} == {"streamed"}
     assert scores_by_label(tmp_path / "sound") == wanted
     assert not caplog.records
 
     broken = True  # from the first load on
-    cells = run(tmp_path, experts, "broken")
-    for cell in cells:
-        assert cell.provenance["weights"] == "checkpoint"
-        assert "every tensor of the base loaded over itself" in cell.provenance["fallback"]
+    assert not run(tmp_path, experts, "broken").failed
+    for each in how(tmp_path / "broken"):
+        assert each["weights"] == "checkpoint"
+        assert "every tensor of the base loaded over itself" in each["fallback"]
     assert scores_by_label(tmp_path / "broken") == wanted
     assert "cannot use the live engine" in caplog.text
-    caplog.clear()
 
-    # Broken from the load after the start's on: what was asked until a check is done again.
+    # Broken from the load after the start's on: what was asked has failed.
     def worsening(engine: HfEngine, mixes: Any) -> int:
         nonlocal broken, loads
         loads += NAME in mixes
@@ -87,14 +84,15 @@ def test_a_study_on_a_broken_engine_is_that_on_checkpoints(
         return transposing(engine, mixes)
 
     monkeypatch.setattr(HfEngine, "load", worsening)
-    for every, again in ((2, 2), (20, 4)):
-        caplog.clear()
-        broken, loads = False, 0
-        cells = run(tmp_path, experts, f"later_{every}", every=every)
-        assert caplog.text.count("is done again: ") == again
-        assert "with the base's weights back in place" in caplog.text
-        assert {cell.provenance["weights"] for cell in cells} == {"checkpoint"}
-        assert scores_by_label(tmp_path / f"later_{every}") == wanted
+    broken = False
+    summary = run(tmp_path, experts, "later")
+    assert len(summary.failed) == 4
+    for error in summary.failed.values():
+        assert "with the base's weights back in place" in error
+        assert error.endswith("run it again with --materialize")
+    assert not records.load_run(tmp_path / "later").cells
+    assert not run(tmp_path, experts, "later", materialize=True).failed
+    assert scores_by_label(tmp_path / "later") == wanted
 
 
 VLLM = [

@@ -82,7 +82,7 @@ def command(tmp_path: Path, experts: Path) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "moment",
-    ["reading the experts", "starting a process", "starting hf", "preparing prompts"],
+    ["reading the experts", "loading the libraries of", "starting hf", "preparing prompts"],
 )
 def test_an_interrupt_says_how_to_go_on_and_leaves_nothing_running(
     command: list[str], tmp_path: Path, moment: str

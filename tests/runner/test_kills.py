@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from ablations.runner import records
-from ablations.runner.loop import run_cells
-from tests.runner.fakes import FakeEvaluator, InProcess, make_cells, scores_by_label, scores_on_disk
+from ablations.runner.jobs import run_cells
+from tests.runner.fakes import FakeEvaluator, make_cells, scores_by_label, scores_on_disk
 from tests.standins.studies import study_document, write_expert, write_tasks, write_yaml
 from tests.waiting import wait_for_end, wait_until
 
@@ -70,7 +70,7 @@ def test_a_study_survives_thirty_kills(tmp_path: Path) -> None:
     assert sum(progress) < count / 2
     finish([*command, "0", "1"], out)
     cells = make_cells(count, per_group=2)
-    run_cells(tmp_path / "undisturbed", cells, InProcess(FakeEvaluator()), progress=False)
+    run_cells(tmp_path / "undisturbed", cells, FakeEvaluator(), progress=False)
     assert scores_on_disk(out) == scores_on_disk(tmp_path / "undisturbed")
 
 

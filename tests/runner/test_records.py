@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 from ablations.runner import records
-from ablations.runner.loop import run_cells
+from ablations.runner.jobs import run_cells
 from ablations.runner.results import write_results
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError
-from tests.runner.fakes import FakeEvaluator, InProcess, make_cells
+from tests.runner.fakes import FakeEvaluator, make_cells
 
 STUDY = Study.model_validate(
     {
@@ -44,7 +44,7 @@ def run_folder(tmp_path: Path) -> Path:
     cells = make_cells(3)
     write_run(tmp_path, cells)
     evaluator = FakeEvaluator(raising=("bottom_layers=1",))
-    run_cells(tmp_path, list(reversed(cells)), InProcess(evaluator), progress=False)
+    run_cells(tmp_path, list(reversed(cells)), evaluator, progress=False)
     return tmp_path
 
 
@@ -82,7 +82,7 @@ def test_run_files_that_said_how_programs_are_held_are_read(run_folder: Path) ->
 
 def test_results_have_every_cell_and_what_was_asked_before(run_folder: Path) -> None:
     cells = make_cells(3, tasks=("fake_math", "more"))
-    run_cells(run_folder, cells[:1], InProcess(FakeEvaluator()), progress=False)
+    run_cells(run_folder, cells[:1], FakeEvaluator(), progress=False)
     write_run(run_folder, make_cells(3))
     write_results(run_folder)
     models = json.loads((run_folder / "results.json").read_text())["models"]
@@ -123,7 +123,7 @@ def test_a_record_that_lost_items_is_not_used(run_folder: Path) -> None:
 
 
 def test_a_record_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    run_cells(tmp_path, make_cells(1), InProcess(FakeEvaluator()), progress=False)
+    run_cells(tmp_path, make_cells(1), FakeEvaluator(), progress=False)
     record = records.read_record(tmp_path, "s000")
     other = record.model_copy(update={"key": "other"})
     with pytest.raises(yaml.YAMLError):  # after the samples were written

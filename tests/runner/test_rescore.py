@@ -12,14 +12,14 @@ from ablations.engines.backends import backend_versions
 from ablations.report.write import make_report
 from ablations.runner import records
 from ablations.runner.engines import EngineSetup
-from ablations.runner.loop import run_cells
+from ablations.runner.jobs import run_cells
 from ablations.runner.rescore import rescore_run, task_hash
 from ablations.runner.run import FINGERPRINTS, _write_run_file
 from ablations.study.files import read_study
 from ablations.study.identity import score_key
 from ablations.study.planning import plan_study
 from layerswap_method.errors import InputError
-from tests.runner.fakes import InProcess, scores_by_label
+from tests.runner.fakes import scores_by_label
 from tests.standins.studies import study_document, write_yaml
 from tests.standins.tasks import write_tasks
 
@@ -47,13 +47,8 @@ def test_answers_are_scored_again_without_a_model(
         out, cache = tmp_path / name, tmp_path / FINGERPRINTS
         plan = plan_study(read_study(study), experts, backend="hf", cache=cache)
         _write_run_file(out, plan)
-        executor = InProcess(EngineSetup.of(plan, out, materialize=False)())
-        try:
-            return run_cells(
-                out, plan.cells, executor, protocol=plan.protocol, progress=False
-            ).evaluated
-        finally:
-            executor.close()
+        setup = EngineSetup.of(plan, out, materialize=False)
+        return run_cells(out, plan.cells, setup, protocol=plan.protocol, progress=False).evaluated
 
     out = tmp_path / "run"
     assert len(run("run")) == 2

@@ -17,11 +17,12 @@ import pytest
 from click.testing import CliRunner
 
 from ablations.cli import main
-from ablations.runner.loop import items_of, run_cells
+from ablations.runner.jobs import run_cells
 from ablations.runner.trackers import Tracker, metrics
+from ablations.runner.work import items_of
 from ablations.scoring.records import Evaluation
 from ablations.study.cells import Cell
-from tests.runner.fakes import FakeEvaluator, InProcess, fake_evaluation, make_cells
+from tests.runner.fakes import FakeEvaluator, fake_evaluation, make_cells
 
 ROOT = Path(__file__).parents[2]
 FACTS = {"study": "layer_count", "out": "runs/layer_count", "protocol": "p"}
@@ -30,15 +31,15 @@ FACTS = {"study": "layer_count", "out": "runs/layer_count", "protocol": "p"}
 SCRIPT = """
 import functools, sys
 from pathlib import Path
-from ablations.runner.loop import run_cells
+from ablations.runner.jobs import run_cells
 from ablations.runner.trackers import Tracker
-from tests.runner.fakes import FakeEvaluator, InProcess, make_cells
+from tests.runner.fakes import FakeEvaluator, make_cells
 
 out, name = Path(sys.argv[1]), sys.argv[2]
 facts = {"study": "layer_count", "out": "runs/layer_count", "protocol": "p"}
 show = functools.partial(Tracker(name).show, facts=facts)
 summary = run_cells(
-    out, make_cells(2), InProcess(FakeEvaluator()), progress=False, shows=[show]
+    out, make_cells(2), FakeEvaluator(), progress=False, shows=[show]
 )
 print(len(summary.evaluated))
 """
@@ -165,7 +166,7 @@ def test_a_tracker_that_fails_does_not_stop_the_study(
         summary = run_cells(
             tmp_path,
             cells,
-            InProcess(FakeEvaluator()),
+            FakeEvaluator(),
             progress=False,
             shows=[lambda cell, found: tracker.show(cell, found, FACTS)],
         )

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
-from ablations.runner.loop import run_cells
+from ablations.runner.jobs import run_cells
 from ablations.runner.run import FINGERPRINTS, RunOptions, _opened, _write_run_file, dry_run
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
 from layerswap_method.errors import InputError
-from tests.runner.fakes import FakeEvaluator, InProcess
+from tests.runner.fakes import FakeEvaluator
 from tests.standins.scripted import DATA
 from tests.standins.studies import study_document, write_yaml
 
@@ -52,7 +52,7 @@ def test_words_change_nothing_and_a_task_only_itself(
     plan = plan_study(read_study(study), shipped, backend="hf", cache=out / FINGERPRINTS)
     _write_run_file(out, plan)
     evaluator = FakeEvaluator()
-    run_cells(out, plan.cells, InProcess(evaluator), protocol=plan.protocol, progress=False)
+    run_cells(out, plan.cells, evaluator, protocol=plan.protocol, progress=False)
     assert len(evaluator.seen) == 6  # base and task expert in both languages, a merge for each
 
     def left() -> str:
@@ -98,7 +98,7 @@ def test_a_task_a_language_or_a_baseline_is_asked_alone(tmp_path: Path, experts:
         cells = plan_study(read_study(study), experts, backend="hf").cells
         names = {key: (c.label, task) for c in cells for task, key in c.score_keys.items()}
         evaluator = FakeEvaluator()
-        run_cells(out, cells, InProcess(evaluator), progress=False)
+        run_cells(out, cells, evaluator, progress=False)
         return {names[key] for key in evaluator.seen}
 
     first = {("base", "words"), ("base", "words_sw"), ("recipe", "words"), ("recipe", "words_sw")}

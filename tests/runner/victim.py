@@ -3,8 +3,7 @@
 import sys
 from pathlib import Path
 
-from ablations.runner.loop import run_cells
-from ablations.runner.processes import ProcessExecutor
+from ablations.runner.jobs import run_cells
 from tests.runner.fakes import FakeEvaluator, make_cells
 
 if __name__ == "__main__":
@@ -12,9 +11,5 @@ if __name__ == "__main__":
     evaluator = FakeEvaluator(
         delay_s=delay, journal=out.with_suffix(".journal"), company=int(sys.argv[4])
     )
-    executor = ProcessExecutor(evaluator)
-    try:
-        summary = run_cells(out, make_cells(count, per_group=2), executor, progress=False)
-    finally:
-        executor.close()
+    summary = run_cells(out, make_cells(count, per_group=2), evaluator, progress=False)
     sys.exit(len(summary.failed))

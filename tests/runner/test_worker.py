@@ -15,14 +15,13 @@ import pytest
 
 from ablations.machine.locks import holder, try_claim
 from ablations.runner import records
-from ablations.runner.loop import LOCKS, run_cells
-from ablations.runner.processes import share_of
+from ablations.runner.jobs import run_cells, share_of
 from ablations.runner.work import Done, ModelFailed, Work
+from ablations.runner.worker import LOCKS
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.runner.fakes import (
     TASK,
     FakeEvaluator,
-    InProcess,
     fake_evaluation,
     key_of,
     make_cells,
@@ -31,7 +30,7 @@ from tests.runner.fakes import (
 
 
 def run(out: Path, cells, evaluator: FakeEvaluator):
-    return run_cells(out, cells, InProcess(evaluator), progress=False)
+    return run_cells(out, cells, evaluator, progress=False)
 
 
 def test_every_task_gets_a_whole_record(tmp_path: Path) -> None:
@@ -122,36 +121,22 @@ def test_a_model_that_fails_is_not_tried_for_every_task(tmp_path: Path) -> None:
     assert records.read_failure(tmp_path, "s000").error == "its merge failed"
 
 
-@pytest.mark.parametrize("after", [-1, 3])
-def test_what_is_in_doubt_is_done_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, after: int
+def test_what_a_wrong_engine_was_asked_has_failed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A check at the end, or in the middle, takes two records back."""
-    cells = make_cells(5)
-    evaluator = FakeEvaluator(doubted=(key_of(1), key_of(2)), checked_after=after)
-    summary = run(tmp_path / "run", cells, evaluator)
-    assert sorted(evaluator.seen) == sorted([key_of(i) for i in (0, 1, 1, 2, 2, 3, 4)])
-    assert len(summary.evaluated) == 5
-    assert not summary.failed
-    assert "bottom_layers=1: fake_math is done again: the engine forgot its weights" in caplog.text
+    """The check at the end takes two records back; the next call asks them again."""
+    cells = make_cells(4)
+    summary = run(tmp_path / "run", cells, FakeEvaluator(wrong=(key_of(1), key_of(2))))
+    wrong = {f"bottom_layers={index}": "the engine forgot its weights" for index in (1, 2)}
+    assert summary.failed == wrong
+    assert len(summary.evaluated) == 2
+    assert list(scores_on_disk(tmp_path / "run")) == [key_of(0), key_of(3)]
+    evaluator = FakeEvaluator()
+    assert not run(tmp_path / "run", cells, evaluator).failed
+    assert evaluator.seen == [key_of(1), key_of(2)]
     run(tmp_path / "undisturbed", cells, FakeEvaluator())
     assert scores_on_disk(tmp_path / "run") == scores_on_disk(tmp_path / "undisturbed")
     assert not list((tmp_path / "run" / "records").glob(".*"))
-
-
-def test_what_is_in_doubt_counts_for_nothing_after_a_kill(tmp_path: Path) -> None:
-    class Dies(FakeEvaluator):
-        def evaluate(self, work: Work) -> Done:
-            if work.score_key in self.seen:
-                raise KeyboardInterrupt
-            return super().evaluate(work)
-
-    cells = make_cells(2)
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, cells, Dies(doubted=(key_of(0),)))
-    assert [path.name for path in (tmp_path / "records").iterdir()] == [key_of(1)]
-    summary = run(tmp_path, cells, FakeEvaluator())
-    assert summary.evaluated == ["bottom_layers=0"]
 
 
 def test_a_bug_in_the_evaluator_keeps_its_traceback(tmp_path: Path) -> None:
@@ -218,22 +203,6 @@ def test_a_cell_that_another_runner_holds_is_waited_for(tmp_path: Path) -> None:
     assert evaluator.seen == ["s001", "s000"]  # the free one first
 
 
-def test_a_task_that_failed_and_was_done_on_the_second_try_is_not_failed(tmp_path: Path) -> None:
-    cells = make_cells(1, tasks=(TASK, "other"))
-
-    class OnceFailing(FakeEvaluator):
-        def evaluate(self, work: Work) -> Done:
-            if work.task == "other" and len(self.seen) == 1:
-                self.seen.append("failed")
-                raise LayerSwapError("the disk was full")
-            return super().evaluate(work)
-
-    evaluator = OnceFailing(doubted=(key_of(0),))  # so the model is asked again at the end
-    summary = run_cells(tmp_path, cells, InProcess(evaluator), progress=False)
-    assert summary.failed == {}
-    assert len(scores_on_disk(tmp_path)) == 2
-
-
 @pytest.mark.parametrize(
     ("names", "gpus", "shares"),
     [
@@ -254,17 +223,17 @@ def test_the_bar_shows_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     cells = make_cells(8)
     run(tmp_path, cells[:4], FakeEvaluator())
     evaluator = FakeEvaluator(delay_s=0.15)
-    run_cells(tmp_path, cells, InProcess(evaluator), progress=True)
+    run_cells(tmp_path, cells, evaluator, progress=True)
     shown = re.findall(r"(\d)/8 tasks", capsys.readouterr().err)
     assert {"4", "6", "8"} <= set(shown)
     assert shown == sorted(shown)
-    run_cells(tmp_path, cells, InProcess(evaluator))
+    run_cells(tmp_path, cells, evaluator)
     assert capsys.readouterr().err == ""  # no terminal, no bar
 
 
-def test_nothing_heavy_is_imported_by_the_loop() -> None:
+def test_nothing_heavy_is_imported_by_the_runner() -> None:
     code = (
-        "import sys, ablations.runner.loop, ablations.runner.processes, ablations.runner.run\n"
+        "import sys, ablations.runner.jobs, ablations.runner.run\n"
         "heavy = {'vllm', 'lm_eval', 'ray', 'matplotlib', 'mergekit'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -1,0 +1,115 @@
+"""The one place that imports ray: workers on the nodes of a cluster, which share the run folder."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import socket
+import sys
+from typing import Any
+
+from ablations.machine.lifetime import take_descendants_along
+from ablations.machine.progress import Step, tell
+from ablations.runner.board import Board
+from ablations.runner.versioned_files import RUN_FILE
+from ablations.runner.work import Job
+from ablations.runner.worker import work
+from layerswap_method.errors import InputError, first_line
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.5
+_ANSWER_S = 10.0
+_GRACE_S = 60.0
+"""How long idle workers may take to end, when everything is done."""
+
+HOW_TO_INSTALL = "pip install 'layerswap[ray]'"
+
+
+def _work(job: Job) -> None:
+    if not (job.out / RUN_FILE).is_file():
+        raise InputError(
+            f"{job.out}: is not there on {socket.gethostname()}; choose an --out that all nodes "
+            "of the cluster share"
+        )
+    take_descendants_along()
+    work(job)
+
+
+def on_cluster(job: Job, board: Board, *, address: str, jobs: int | None, gpus: int) -> None:
+    """Work on a Ray cluster; a worker that goes away costs the model that it held.
+
+    Args:
+        job: what to do, in a folder that all nodes share.
+        board: looks now and then.
+        address: of the cluster; ``auto`` finds one on this machine or in ``RAY_ADDRESS``.
+        jobs: workers at most; None for as many as the GPUs are enough for (without: one a node).
+        gpus: that one of them takes; on a cluster without GPUs it takes a processor slot.
+
+    Raises:
+        InputError: where ray is not installed, no cluster answers, or a node lacks the folder.
+    """
+    ray = _connected(address)
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    room = sum(int(node.get("GPU", 0)) // gpus for node in nodes)
+    needs = {"num_cpus": 0, "num_gpus": gpus} if room else {"num_cpus": 1}
+    count = jobs or room or sum(node.get("CPU", 0) >= 1 for node in nodes) or 1
+    # A process per worker: an engine leaves nothing behind for the next one.
+    remote = ray.remote(max_calls=1, max_retries=0)(_work).options(
+        **needs, scheduling_strategy="DEFAULT" if room else "SPREAD"
+    )
+    given = ray.put(job)
+    workers = {remote.remote(given) for _ in range(count)}
+    tell(Step("starting engines on the cluster"))
+    try:
+        while workers:
+            ended, _ = ray.wait([*workers], timeout=_GRACE_S if board.is_done else _POLL_S)
+            if board.is_done and not ended:
+                return
+            board.look()
+            for worker in ended:
+                workers.remove(worker)
+                try:
+                    ray.get(worker)
+                except ray.exceptions.RayTaskError as error:  # it has raised: so would another
+                    raise error.as_instanceof_cause() from error
+                except ray.exceptions.RayError as error:
+                    logger.warning("  a worker went away (%s)", first_line(error))
+                    workers.add(remote.remote(given))
+    finally:
+        for worker in workers:
+            ray.cancel(worker, force=True)
+        ray.shutdown()
+
+
+def _connected(address: str) -> Any:
+    """Return ray, connected; an address where nobody listens it would try for minutes."""
+    if importlib.util.find_spec("ray") is None:
+        raise InputError(f"ray is not installed; install it with: {HOW_TO_INSTALL}")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+    from ray._private.services import get_ray_address_from_environment
+
+    path = [
+        each for each in sys.path if each and not each.startswith((sys.prefix, sys.base_prefix))
+    ]
+    place = address
+    try:
+        if address == "auto":  # may be a file of Ray's that names a cluster of the past
+            place = str(get_ray_address_from_environment(address, None))
+        host, _, port = place.rpartition(":")
+        if host and port.isdigit() and "/" not in place:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(path)}},
+        )
+    except (OSError, OverflowError, ValueError) as error:
+        raise InputError(
+            f"no Ray cluster at {place!r} ({first_line(error)}); start one with ray start --head, "
+            "or say where: --address HOST:6379"
+        ) from error
+    return ray

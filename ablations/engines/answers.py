@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ablations.machine.json_lines import read_lines
 from ablations.machine.locks import try_claim
+from ablations.machine.whole_files import write_text
 from ablations.scoring.outcomes import Outcome
 
 if TYPE_CHECKING:
-    from filelock import FileLock
+    from ablations.machine.locks import Claim
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,8 @@ class AnswerFile:
         self.path = path
         self._engine = engine
         self._known: dict[str, Answer] = {}
-        self._lock: FileLock | None = None
+        self._added = set[str]()
+        self._lock: Claim | None = None
         self._file: int | None = None
         self.reused = 0
         """Answers that were taken from it, in place of asking."""
@@ -94,6 +96,18 @@ class AnswerFile:
         """Return the hash of a question to this engine."""
         return key_of(self._engine, *question)
 
+    def withdraw(self) -> None:
+        """Remove the answers that were stored through this object: they are not to be trusted."""
+        with self:
+            if self._lock is None or not self._added:
+                return
+            lines = [
+                line
+                for _, line in read_lines(self.path)
+                if json.loads(line)["key"] not in self._added
+            ]
+            write_text(self.path, "".join(lines))
+
     def take(self, key: str) -> Answer | None:
         """Return the answer to a question, None where there is none."""
         return self._known.get(key)
@@ -114,6 +128,7 @@ class AnswerFile:
             data = line.encode()
             while data:  # a regular file takes all at once, unless the disk is full
                 data = data[os.write(self._file, data) :]
+            self._added.add(key)
         except OSError as error:
             self._give_up(error)
 

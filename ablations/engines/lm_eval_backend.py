@@ -27,7 +27,7 @@ from ablations.machine.progress import Step, tell
 from ablations.models.context import Checkpoint, check_context
 from ablations.scoring import outcomes
 from ablations.scoring.observed import task_notes
-from ablations.scoring.read_lm_eval import read_samples, read_scores, what_was_asked
+from ablations.scoring.read_lm_eval import read_samples, read_scores
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from ablations.scoring.repeats import mean_scores
 from ablations.tasks.mbpp import code_isolation
@@ -154,7 +154,6 @@ def run_tasks(
         versions=backend_versions(backend),
         elapsed_s=time.monotonic() - started,
         answers_before=0 if answers is None else answers.reused,
-        asked=what_was_asked(raw["samples"], getattr(lm, "chats", {})),
         skipped=skipped,
         notes=(*notes, *task_notes(raw["configs"], request.code_isolation)),
     )

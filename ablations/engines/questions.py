@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ablations.engines.answers import AnswerFile, key_of
+from ablations.engines.answers import AnswerFile
 from ablations.scoring.outcomes import Outcome
 
 _LIMIT_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
@@ -104,8 +104,3 @@ def draw_of(seed: str, request: Any, number: int) -> str:
         number: of the round, where one prompt comes several times.
     """
     return f"{seed} {request.task_name} {request.doc_id} {request.idx} {number}"
-
-
-def history_key(chat_history: Any) -> str:
-    """Return a hash of a chat, whatever template is applied to it."""
-    return key_of("chat", [dict(each) for each in chat_history])

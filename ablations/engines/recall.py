@@ -12,7 +12,6 @@ from ablations.engines.questions import (
     asked_limit,
     draw_of,
     generation_key,
-    history_key,
     likelihood_key,
     rounds,
 )
@@ -68,7 +67,6 @@ def _recalling(folder: Path) -> Any:
 
         def __init__(self) -> None:
             super().__init__()
-            self.chats: dict[str, str] = {}
             self.tokenizer = AutoTokenizer.from_pretrained(folder)
 
         def generate_until(self, requests: Sequence[Any]) -> list[str]:
@@ -99,9 +97,7 @@ def _recalling(folder: Path) -> Any:
             return str(folder)
 
         def apply_chat_template(self, chat_history: Any, *arguments: Any, **options: Any) -> str:
-            text = str(HFLM.apply_chat_template(self, chat_history, *arguments, **options))
-            self.chats[text] = history_key(chat_history)
-            return text
+            return str(HFLM.apply_chat_template(self, chat_history, *arguments, **options))
 
         def _take(self, request: Any, key: str) -> Answer:
             answer = self.answers.take(key)

@@ -40,7 +40,6 @@ from ablations.engines.questions import (
     asked_limit,
     draw_of,
     generation_key,
-    history_key,
     is_sampled,
     likelihood_key,
     limited,
@@ -80,18 +79,6 @@ class Watched:
     answers: AnswerFile | None = None
     """Answers that are stored; None stores nothing."""
 
-    @property
-    def chats(self) -> dict[str, str]:
-        """Prompt -> key of the chat that a template made it of; see `history_key`."""
-        found: dict[str, str] = self.__dict__.setdefault("_chats", {})
-        return found
-
-    def apply_chat_template(self, chat_history: Any, *arguments: Any, **options: Any) -> str:
-        """Return the prompt of a chat; see lm-eval."""
-        text = str(super().apply_chat_template(chat_history, *arguments, **options))  # type: ignore[misc]
-        self.chats[text] = history_key(chat_history)
-        return text
-
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Return an answer per request; see lm-eval."""
         answers = [""] * len(requests)
@@ -108,7 +95,8 @@ class Watched:
     ) -> list[tuple[float, bool]]:
         """Return log-likelihood and greediness per request; see lm-eval."""
         self._progress = ItemProgress(requests) if requests else None
-        found = [self._stored(likelihood_key(self.answers, each)) for each in requests]
+        room: int = self.max_length  # type: ignore[attr-defined]
+        found = [self._stored(likelihood_key(self.answers, each), room) for each in requests]
         left = [each for each, answer in zip(requests, found, strict=True) if answer is None]
         self._count(len(requests) - len(left))
         hook = LikelihoodHook(self.cache_hook, self.answers, self._count)
@@ -192,12 +180,13 @@ class Watched:
             )
         return found
 
-    def _stored(self, key: str, fitting: Outcome | None = None) -> Answer | None:
-        """Return what is stored, where the answer had the room that it has in `fitting`."""
+    def _stored(self, key: str, room: int | Outcome) -> Answer | None:
+        """Return what is stored, where it was asked in the same `room`."""
         answer = None if self.answers is None else self.answers.take(key)
         if self.answers is None or answer is None:
             return None
-        if fitting is not None and replace(answer.outcome, is_truncated=None) != fitting:
+        was = answer.outcome
+        if room not in (was.context_tokens, replace(was, is_truncated=None)):
             return None
         self.answers.reused += 1
         return answer

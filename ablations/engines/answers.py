@@ -65,6 +65,7 @@ class AnswerFile:
         self.path = path
         self._engine = engine
         self._known: dict[str, Answer] = {}
+        self._new = set[str]()
         self._added = set[str]()
         self._lock: Claim | None = None
         self._file: int | None = None
@@ -112,11 +113,16 @@ class AnswerFile:
         """Return the answer to a question, None where there is none."""
         return self._known.get(key)
 
+    def count(self, key: str) -> None:
+        """Count an answer that was taken, if an earlier run stored it."""
+        self.reused += key not in self._new
+
     def keep(self, key: str, answer: Answer) -> None:
         """Append an answer, unless it is there."""
         if key in self._known:
             return
         self._known[key] = answer
+        self._new.add(key)
         if self._lock is None:
             return
         content = {"key": key, "response": answer.response, **dataclasses.asdict(answer.outcome)}

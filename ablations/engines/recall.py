@@ -103,7 +103,7 @@ def _recalling(folder: Path) -> Any:
             answer = self.answers.take(key)
             if answer is None:
                 raise _Unanswered
-            self.answers.reused += 1
+            self.answers.count(key)
             item = (request.task_name, request.doc_id)
             outcomes(self).setdefault(item, []).append(answer.outcome)
             return answer

@@ -188,7 +188,7 @@ class Watched:
         was = answer.outcome
         if room not in (was.context_tokens, replace(was, is_truncated=None)):
             return None
-        self.answers.reused += 1
+        self.answers.count(key)
         return answer
 
     def _count(self, answers: int) -> None:

@@ -30,7 +30,7 @@ _GOES_ON = " Finished work is saved; the same command goes on with the rest."
 
 COMMANDS = (
     *("card", "check", "compare", "compat", "delta", "divergence", "evaluate", "harmonize"),
-    *("init", "merge", "plan", "pocket", "quickstart", "recipes", "report", "rescore"),
+    *("init", "merge", "plan", "pocket", "quickstart", "recipes", "report"),
     *("run", "smol", "swap-adapters", "tasks", "train", "verify", "version"),
 )
 

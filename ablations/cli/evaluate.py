@@ -10,6 +10,7 @@ import click
 from ablations.cli.log import say, show_log, watched
 from ablations.cli.options import (
     allow_code_option,
+    answers_option,
     asking_options,
     backend_option,
     code_isolation_option,
@@ -65,10 +66,11 @@ def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[st
     "Folder for the records.  [default: runs/evaluate/MODEL/BACKEND, with --limit, --dtype, "
     "--max-model-len and the way of asking in its name]",
 )
+@answers_option
 @allow_code_option
 @code_isolation_option
 @track_option
-def evaluate(model: str, out: Path | None, track: Any, **asked: Any) -> None:
+def evaluate(model: str, out: Path | None, answers: Path | None, track: Any, **asked: Any) -> None:
     """Run the paper's benchmarks on MODEL and show its Table 5.
 
     MODEL is a folder, a hub id, or BASE+ADAPTER for a LoRA adapter on its base.
@@ -91,5 +93,5 @@ def evaluate(model: str, out: Path | None, track: Any, **asked: Any) -> None:
         request = SuiteRequest(
             options=EngineOptions(**engine), protocol=read_protocol(asking), **given
         )
-        report = evaluate_model(model, request, out, track).report()
+        report = evaluate_model(model, request, out, track, answers).report()
     say(report)

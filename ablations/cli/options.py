@@ -63,6 +63,11 @@ def folder_option(name: str, text: str, default: str | None = None) -> Callable[
     return click.option(name, type=kind, default=default, show_default=True, help=text)
 
 
+answers_option = folder_option(
+    "--answers",
+    "Folder of the answers that runs share.  [default: runs/answers, or answers beside a run "
+    "folder that is not below runs]",
+)
 list_format_option = click.option(
     "--format",
     "form",

@@ -13,6 +13,7 @@ import click
 from ablations.cli.log import say, say_answer, show_log, watched
 from ablations.cli.options import (
     allow_code_option,
+    answers_option,
     backend_option,
     code_isolation_option,
     data_dir_option,
@@ -44,6 +45,7 @@ _KEYS = {
     "Run folder.  [default: runs/STUDY, with the experts file and the settings below in its name "
     "where they are not the study's own]",
 )
+@answers_option
 @backend_option
 @click.option(
     "--executor",

@@ -32,20 +32,6 @@ class ItemProgress:
             tell(Step(f"{self._task}: scoring"))
 
 
-class AnswerHook:
-    """Stands in for lm-eval's cache hook, which is called with every answer, and counts those."""
-
-    def __init__(self, kept: Any, progress: ItemProgress):
-        """Pass everything on to `kept`."""
-        self.kept = kept
-        self._progress = progress
-
-    def add_partial(self, attr: str, req: Any, res: Any) -> None:
-        """Count an answer and pass it on."""
-        self._progress.add(1)
-        self.kept.add_partial(attr, req, res)
-
-
 class EngineBar:
     """What vLLM takes for a tqdm bar: draws nothing, tells how far its requests are."""
 

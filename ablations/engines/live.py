@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ablations.engines.answers import AnswerFile
 from ablations.engines.backends import resolve_backend
 from ablations.engines.donor import differences
 from ablations.engines.errors import SwapFailed
@@ -163,7 +164,7 @@ class LiveEvaluator:
             raise failure from error
 
     def evaluate(
-        self, model: Merge, request: EvaluationRequest, answers: Path | None = None
+        self, model: Merge, request: EvaluationRequest, answers: AnswerFile | None = None
     ) -> Evaluation:
         """Return scores and records of `model`.
 

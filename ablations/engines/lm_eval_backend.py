@@ -10,15 +10,15 @@ import logging
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from ablations.engines import vllm_engine
+from ablations.engines.answers import AnswerFile
 from ablations.engines.backends import backend_versions, resolve_backend
 from ablations.engines.chat import set_protocol
-from ablations.engines.keeping import keeping
 from ablations.engines.options import EngineOptions
 from ablations.engines.quiet import quietly
 from ablations.engines.task_loading import generates, load_tasks, task_manager
@@ -27,7 +27,7 @@ from ablations.machine.progress import Step, tell
 from ablations.models.context import Checkpoint, check_context
 from ablations.scoring import outcomes
 from ablations.scoring.observed import task_notes
-from ablations.scoring.read_lm_eval import read_samples, read_scores, what_was_asked
+from ablations.scoring.read_lm_eval import read_samples, read_scores
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from ablations.scoring.repeats import mean_scores
 from ablations.tasks.mbpp import code_isolation
@@ -105,7 +105,7 @@ def run_tasks(
     model: str,
     backend: Backend,
     folder: Path | None = None,
-    answers: Path | None = None,
+    answers: AnswerFile | None = None,
 ) -> Evaluation:
     """Run the tasks on a loaded lm-eval model object and return scores and records.
 
@@ -119,8 +119,8 @@ def run_tasks(
         backend: name of the engine in the result.
         folder: of the model whose chat template is applied, where the request asks for one; None
             for that of the tokenizer in `lm`.
-        answers: file to keep what is generated in as it arrives; what is in it is not generated
-            again. It belongs to this model and this request. None keeps nothing.
+        answers: of this model to this task, where answers are stored as they arrive; what is in
+            it is not asked again. None stores nothing.
 
     Raises:
         InputError: for unknown tasks, or a task whose data cannot be read.
@@ -131,7 +131,7 @@ def run_tasks(
     set_protocol(lm, request.protocol, folder)
     raw: Any = {"samples": {}, "configs": {}}
     scores, samples, notes = list[Any](), list[Any](), tuple[str, ...]()
-    with keeping(lm, answers) as kept:
+    with _storing(lm, answers):
         for repeat in range(request.protocol.repeats if tasks else 0):
             drawn = [task for task in tasks if repeat == 0 or generates(task)]
             if not drawn:
@@ -153,11 +153,21 @@ def run_tasks(
         num_fewshot={name: int(raw["n-shot"][name]) for name in raw["samples"]},
         versions=backend_versions(backend),
         elapsed_s=time.monotonic() - started,
-        answers_before=0 if kept is None else kept.taken,
-        asked=what_was_asked(raw["samples"], getattr(lm, "chats", {})),
+        answers_before=0 if answers is None else answers.reused,
         skipped=skipped,
         notes=(*notes, *task_notes(raw["configs"], request.code_isolation)),
     )
+
+
+@contextmanager
+def _storing(lm: Any, answers: AnswerFile | None) -> Iterator[None]:
+    """Have the answers of `lm` stored in a file; of an object that does not watch none are."""
+    with answers or nullcontext():
+        lm.answers = answers
+        try:
+            yield
+        finally:
+            lm.answers = None
 
 
 def _simple_evaluate(

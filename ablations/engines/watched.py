@@ -14,8 +14,8 @@ These classes stand before its model classes (``class Model(WatchedHf, HFLM)``):
 - Special tokens inside an answer stay in its text, as with vLLM, where stop strings must see them;
   the token that ends an answer, and what follows it, does not. (Word-level tokenizers put a space
   before each on HF; lm-eval tells vLLM to put none.)
-- Answers are kept on disk as they arrive, and what was kept is not generated again
-  (`ablations.engines.keeping`).
+- Answers are stored as they arrive, and what is stored is not asked again
+  (`ablations.engines.answers`).
 - An answer is the text that follows the prompt, as with vLLM. lm-eval has HF decode it alone, where
   many tokenizers (SentencePiece's, word-level ones) drop the space before the first word; those of
   byte-level BPE do not.
@@ -26,19 +26,30 @@ Knows lm-eval's model interface by its methods' names; imports neither lm-eval n
 from __future__ import annotations
 
 import copy
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, cast
 
-from ablations.engines.item_progress import AnswerHook, EngineBar, ItemProgress
-from ablations.engines.keeping import hf_batch, vllm_outputs
-from ablations.engines.kept_answers import KeptAnswers, key_of
+from ablations.engines.answer_hooks import End, GenerationHook, LikelihoodHook
+from ablations.engines.answers import Answer, AnswerFile
+from ablations.engines.item_progress import EngineBar, ItemProgress
+from ablations.engines.questions import (
+    Question,
+    asked_limit,
+    draw_of,
+    generation_key,
+    is_sampled,
+    likelihood_key,
+    limited,
+    rounds,
+    within,
+)
 from ablations.scoring.outcomes import Outcome, outcomes
 
-_LIMIT_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
-"""What a task may call the limit of an answer; lm-eval takes the first in this order."""
+_PART = 1024
+"""Log-likelihoods that vLLM is asked for at once: they are stored when all of them are there."""
 
 _TAIL = 8
 """Tokens of a prompt before which an answer is decoded: enough that none is at a text's start."""
@@ -59,35 +70,22 @@ class Watched:
     sample_seed: str = ""
     """What the seeds of sampled answers are derived from."""
 
-    _round: int = 0
-    """How often the prompts that are asked now were asked before."""
+    _hook: GenerationHook
+    """Takes note of the answers of the round that is asked now."""
 
     cache_hook: Any
     """lm-eval's, which is called with every answer."""
 
-    kept: KeptAnswers | None = None
-    """Answers of the task that is asked now, on disk."""
-
-    @property
-    def chats(self) -> dict[str, str]:
-        """Prompt -> key of the chat that a template made it of; see `history_key`."""
-        found: dict[str, str] = self.__dict__.setdefault("_chats", {})
-        return found
-
-    def apply_chat_template(self, chat_history: Any, *arguments: Any, **options: Any) -> str:
-        """Return the prompt of a chat; see lm-eval."""
-        text = str(super().apply_chat_template(chat_history, *arguments, **options))  # type: ignore[misc]
-        self.chats[text] = history_key(chat_history)
-        return text
+    answers: AnswerFile | None = None
+    """Answers that are stored; None stores nothing."""
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Return an answer per request; see lm-eval."""
         answers = [""] * len(requests)
         self._progress = ItemProgress(requests) if requests else None
-        rounds = _rounds([request.args[0] for request in requests])
-        for self._round, places in enumerate(rounds):
+        for number, places in enumerate(rounds([request.args[0] for request in requests])):
             chosen = [requests[place] for place in places]
-            found = self._generate_round(chosen, disable_tqdm)
+            found = self._generate_round(chosen, number, disable_tqdm)
             for place, answer in zip(places, found, strict=True):
                 answers[place] = answer
         return answers
@@ -96,77 +94,115 @@ class Watched:
         self, requests: Sequence[Any], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
         """Return log-likelihood and greediness per request; see lm-eval."""
-        self._asked_keys = deque((request.task_name, request.doc_id) for request in requests)
-        kept: Any = self.cache_hook
         self._progress = ItemProgress(requests) if requests else None
-        if self._progress is not None:
-            self.cache_hook = AnswerHook(kept, self._progress)
+        room: int = self.max_length  # type: ignore[attr-defined]
+        found = [self._stored(likelihood_key(self.answers, each), room) for each in requests]
+        left = [each for each, answer in zip(requests, found, strict=True) if answer is None]
+        self._count(len(requests) - len(left))
+        hook = LikelihoodHook(self.cache_hook, self.answers, self._count)
+        self.cache_hook = hook
         try:
-            found = super().loglikelihood(requests, disable_tqdm=disable_tqdm)  # type: ignore[misc]
+            if left:
+                super().loglikelihood(left, disable_tqdm=disable_tqdm)  # type: ignore[misc]
         finally:
-            self.cache_hook = kept
+            self.cache_hook = hook.next
             self._progress = None
-            del self._asked_keys
-        return list(found)
+        answers = [
+            hook.found[each.args] if answer is None else answer
+            for each, answer in zip(requests, found, strict=True)
+        ]
+        self._note(requests, answers)
+        return [cast(tuple[float, bool], answer.response) for answer in answers]
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **options: Any
     ) -> list[tuple[float, bool]]:
         room = self.max_length - 1  # type: ignore[attr-defined]
-        keys = getattr(self, "_asked_keys", None)
         fitted = []
         for names, context, continuation in requests:
             length = len(context) + len(continuation)
-            if keys:
-                outcome = Outcome(length > room, length, room + 1)
-                outcomes(self).setdefault(keys.popleft(), []).append(outcome)
+            if isinstance(self.cache_hook, LikelihoodHook):
+                self.cache_hook.outcomes[names] = Outcome(length > room, length, room + 1)
             kept = context if length <= room else context[-max(1, room - len(continuation)) :]
             fitted.append((names, kept, continuation))
         return list(super()._loglikelihood_tokens(fitted, **options))  # type: ignore[misc]
 
-    def _generate_round(self, requests: Sequence[Any], disable_tqdm: bool) -> list[str]:
+    def _generate_round(self, requests: Sequence[Any], number: int, disable: bool) -> list[str]:
         """Answer requests of which no two have the same prompt."""
-        context: int = self.max_length  # type: ignore[attr-defined]
-        limits = [_asked(request.args[1], self.max_gen_toks) for request in requests]  # type: ignore[attr-defined]
-        longest = None
-        if self.keeps_asked_limit and max(limits) > context // 2:
-            longest = max(len(self.tok_encode(request.args[0])) for request in requests)  # type: ignore[attr-defined]
-        fitted = []
-        for request, asked in zip(requests, limits, strict=True):
-            with_limit = copy.copy(request)
-            limit = _within(asked, context, longest)
-            options = _limited(request.args[1], limit)
-            with_limit.arguments = (request.args[0], self._seeded(request, options))
-            fitted.append(with_limit)
-        hook = _Hook(self.cache_hook)
-        self._ends = hook.ends
+        questions = self._questions(requests, number)
+        found = [self._stored(question.key, question.outcome) for question in questions]
+        pairs = zip(questions, found, strict=True)
+        left = {each.prompt: each for each, answer in pairs if answer is None}
+        self._count(len(questions) - len(left))
+        self._hook = hook = GenerationHook(self.cache_hook, self.answers, left)
         self.cache_hook = hook
         try:
-            answers = super().generate_until(fitted, disable_tqdm=disable_tqdm)  # type: ignore[misc]
+            if left:
+                fitted = [question.request for question in left.values()]
+                super().generate_until(fitted, disable_tqdm=disable)  # type: ignore[misc]
         finally:
-            self.cache_hook = hook.kept
-        for request, asked in zip(fitted, limits, strict=True):
-            prompt, options = request.args
-            length = len(self.tok_encode(prompt))  # type: ignore[attr-defined]
-            limit = options["max_gen_toks"]
-            outcome = Outcome(
-                is_cut=length > context - limit,
-                prompt_tokens=length,
-                context_tokens=context,
-                is_truncated=hook.found[prompt].is_at_limit,
-                limit_tokens=limit,
-                asked_tokens=asked,
-            )
-            outcomes(self).setdefault((request.task_name, request.doc_id), []).append(outcome)
-        asked_in_order = (request.args[0] for request in fitted)
-        return [
-            hook.found[prompt].lead + answer
-            for prompt, answer in zip(asked_in_order, answers, strict=True)
+            self.cache_hook = hook.next
+        answers = [
+            hook.found[question.prompt] if answer is None else answer
+            for question, answer in zip(questions, found, strict=True)
         ]
+        self._note(requests, answers)
+        return [str(answer.response) for answer in answers]
 
-    def _seeded(self, request: Any, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the options of a request, with a seed of its own where the engine takes one."""
-        del request
+    def _questions(self, requests: Sequence[Any], number: int) -> list[Question]:
+        """Return requests with limits that fit; `number` is that of their round."""
+        context: int = self.max_length  # type: ignore[attr-defined]
+        limits = [asked_limit(request.args[1], self.max_gen_toks) for request in requests]  # type: ignore[attr-defined]
+        prompts = [self.tok_encode(request.args[0]) for request in requests]  # type: ignore[attr-defined]
+        longest = None
+        if self.keeps_asked_limit and max(limits) > context // 2:
+            longest = max(len(prompt) for prompt in prompts)
+        found = []
+        for request, asked, prompt in zip(requests, limits, prompts, strict=True):
+            limit = within(asked, context, longest)
+            draw = draw_of(self.sample_seed, request, number)
+            fitted = copy.copy(request)
+            options = self._seeded(limited(request.args[1], limit), draw)
+            fitted.arguments = (request.args[0], options)
+            found.append(
+                Question(
+                    fitted,
+                    generation_key(self.answers, request, draw),
+                    Outcome(
+                        is_cut=len(prompt) > context - limit,
+                        prompt_tokens=len(prompt),
+                        context_tokens=context,
+                        limit_tokens=limit,
+                        asked_tokens=asked,
+                    ),
+                    hash(tuple(prompt)),
+                )
+            )
+        return found
+
+    def _stored(self, key: str, room: int | Outcome) -> Answer | None:
+        """Return what is stored, where it was asked in the same `room`."""
+        answer = None if self.answers is None else self.answers.take(key)
+        if self.answers is None or answer is None:
+            return None
+        was = answer.outcome
+        if room not in (was.context_tokens, replace(was, is_truncated=None)):
+            return None
+        self.answers.count(key)
+        return answer
+
+    def _count(self, answers: int) -> None:
+        if answers and self._progress is not None:
+            self._progress.add(answers)
+
+    def _note(self, requests: Sequence[Any], answers: Sequence[Answer]) -> None:
+        for request, answer in zip(requests, answers, strict=True):
+            item = (request.task_name, request.doc_id)
+            outcomes(self).setdefault(item, []).append(answer.outcome)
+
+    def _seeded(self, options: dict[str, Any], draw: str) -> dict[str, Any]:
+        """Return options of generation, with a seed of the draw where the engine takes one."""
+        del draw
         return options
 
 
@@ -186,8 +222,7 @@ class WatchedHf(Watched):
         if self.think_end_token:
             end = str(super().tok_decode(self.eot_token_id, skip_special_tokens=False))  # type: ignore[misc,attr-defined]
             stop = [each for each in stop if each == end]
-        generate = super()._model_generate  # type: ignore[misc]
-        found = hf_batch(self.kept, generate, context, max_length, stop, options)
+        found = super()._model_generate(context, max_length, stop, **options)  # type: ignore[misc]
         # A batch runs until its last row is done: rows may hold more than their answer.
         for prompt, row in zip(
             context[:, -_TAIL:].tolist(), found[:, context.shape[1] :].tolist(), strict=True
@@ -197,9 +232,8 @@ class WatchedHf(Watched):
             is_at_limit = len(answer) == len(row) and not any(
                 each and each in text for each in stop
             )
-            self._ends.append(_End(is_at_limit, self._lead(prompt, answer, text)))
-        if self._progress is not None:
-            self._progress.add(len(found))
+            self._hook.ends.append(End(is_at_limit, self._lead(prompt, answer, text)))
+        self._count(len(found))
         return found
 
     def _ended(self, tokens: Sequence[int]) -> Sequence[int]:
@@ -233,27 +267,55 @@ class WatchedHf(Watched):
 class WatchedVllm(Watched):
     """Stands before lm-eval's ``VLLM``."""
 
-    def _seeded(self, request: Any, options: dict[str, Any]) -> dict[str, Any]:
-        if not options.get("temperature") or options.get("do_sample") is False:
+    def loglikelihood(
+        self, requests: Sequence[Any], disable_tqdm: bool = False
+    ) -> list[tuple[float, bool]]:
+        """Return log-likelihood and greediness per request, a part of them at a time."""
+        parts = range(0, len(requests), _PART)
+        found = [
+            super(WatchedVllm, self).loglikelihood(requests[at : at + _PART], disable_tqdm)
+            for at in parts
+        ]
+        return [answer for part in found for answer in part]
+
+    def _seeded(self, options: dict[str, Any], draw: str) -> dict[str, Any]:
+        if not is_sampled(options):
             return options
-        place = f"{request.task_name} {request.doc_id} {request.idx} {self._round}"
-        text = f"{self.sample_seed} {place}"
-        seed = int.from_bytes(sha256(text.encode()).digest()[:4])
-        return {**options, "seed": seed}
+        return {**options, "seed": int.from_bytes(sha256(draw.encode()).digest()[:4])}
 
     def _model_generate(self, *arguments: Any, generate: bool = False, **options: Any) -> Any:
         ask = super()._model_generate  # type: ignore[misc]
-        with self._told():
-            if generate and self.kept is not None:
-                prompts, parameters = options["requests"], options["sampling_params"]
-                found, before = vllm_outputs(self, ask, prompts, parameters)
-                if before and self._progress is not None:
-                    self._progress.add(before)
-            else:
-                found = ask(*arguments, generate=generate, **options)
+        with self._told(), self._kept_one_by_one() if generate else nullcontext():
+            found = ask(*arguments, generate=generate, **options)
         if generate:
-            self._ends.extend(_End(each.outputs[0].finish_reason == "length") for each in found)
+            ends = (End(each.outputs[0].finish_reason == "length") for each in found)
+            self._hook.ends.extend(ends)
         return found
+
+    @contextmanager
+    def _kept_one_by_one(self) -> Iterator[None]:
+        """Store each answer when vLLM hands it out; lm-eval gets them when all are there."""
+        from lm_eval.models.utils import postprocess_generated_text
+
+        engine = self.model.llm_engine  # type: ignore[attr-defined]
+        step = engine.step
+
+        def step_and_keep() -> Any:
+            outputs = step()
+            for output in outputs:
+                question = self._hook.by_tokens.get(hash(tuple(output.prompt_token_ids)))
+                if output.finished and question is not None:
+                    answer = output.outputs[0]
+                    until = question.request.args[1].get("until")
+                    text = postprocess_generated_text(answer.text, until, self.think_end_token)
+                    self._hook.keep(question, text, answer.finish_reason == "length")
+            return outputs
+
+        engine.step = step_and_keep
+        try:
+            yield
+        finally:
+            del engine.step
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -268,79 +330,3 @@ class WatchedVllm(Watched):
             yield
         finally:
             del engine.generate
-
-
-class _End(NamedTuple):
-    """What lm-eval does not tell of an answer."""
-
-    is_at_limit: bool
-    """Whether it stopped at its limit."""
-
-    lead: str = ""
-    """White space before it that lm-eval's text of it lacks."""
-
-
-class _Hook:
-    """Stands in for lm-eval's cache hook, which is called with every answer in their order."""
-
-    def __init__(self, kept: Any) -> None:
-        self.kept = kept
-        self.ends: deque[_End] = deque()
-        self.found: dict[str, _End] = {}
-
-    def add_partial(self, attr: str, req: Iterable[Any], res: Any) -> None:
-        """Take note of an answer and pass it on."""
-        prompt = next(iter(req))
-        end = self.found[prompt] = self.ends.popleft()
-        self.kept.add_partial(attr, req, end.lead + res)
-
-
-def history_key(chat_history: Any) -> str:
-    """Return a hash of a chat, whatever template is applied to it."""
-    return key_of("chat", [dict(each) for each in chat_history])
-
-
-def answer_limit(
-    options: Mapping[str, Any],
-    context: int | None,
-    default: int = 256,
-    longest: int | None = None,
-) -> int:
-    """Return how many tokens an answer may take.
-
-    Args:
-        options: what the task, or the user in its place, says of generation.
-        context: of the model, in tokens; None where that is not known.
-        default: lm-eval's own limit.
-        longest: tokens of the longest prompt, where the user gave the limit.
-    """
-    asked = _asked(options, default)
-    return asked if context is None else _within(asked, context, longest)
-
-
-def _within(asked: int, context: int, longest: int | None = None) -> int:
-    """Return the limit of an answer: half of the context, or what the longest prompt leaves."""
-    room = context // 2 if longest is None else max(context // 2, context - longest)
-    return min(asked, max(1, room))
-
-
-def _rounds(prompts: Sequence[str]) -> Iterator[list[int]]:
-    """Yield indices so that no prompt comes twice in a round; nearly always one round."""
-    rounds: list[list[int]] = []
-    seen: dict[str, int] = {}
-    for place, prompt in enumerate(prompts):
-        number = seen[prompt] = seen.get(prompt, -1) + 1
-        if number == len(rounds):
-            rounds.append([])
-        rounds[number].append(place)
-    yield from rounds
-
-
-def _asked(options: Mapping[str, Any], default: int) -> int:
-    named = (options[name] for name in _LIMIT_NAMES if options.get(name) is not None)
-    return int(next(named, default))
-
-
-def _limited(options: Mapping[str, Any], limit: int) -> dict[str, Any]:
-    others = {name: value for name, value in options.items() if name not in _LIMIT_NAMES}
-    return {**others, "max_gen_toks": limit}

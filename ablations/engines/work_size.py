@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ablations.engines.questions import answer_limit
 from ablations.engines.task_loading import build_requests, raise_problems
-from ablations.engines.watched import answer_limit
 from ablations.machine.progress import Step, tell
 from ablations.models.context import context_of
 from ablations.scoring.records import EvaluationRequest

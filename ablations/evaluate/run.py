@@ -135,6 +135,7 @@ def evaluate_model(
     request: SuiteRequest,
     out: Path | None = None,
     track: TrackerName | None = None,
+    answers: Path | None = None,
 ) -> SuiteResult:
     """Evaluate one model on the suite; finished tasks with unchanged inputs are not asked again.
 
@@ -144,6 +145,7 @@ def evaluate_model(
         request: what to ask.
         out: folder for the records; None for `default_folder`.
         track: what the scores are sent to as well.
+        answers: folder of the answers that runs share; None for that of all runs.
 
     Raises:
         InputError: for unknown languages or benchmarks, data that is missing (all of it in one
@@ -188,6 +190,7 @@ def evaluate_model(
         # An adapter's change is added to the base in a live engine, as in any study.
         materialize=expert.adapter is None,
         track=track,
+        answers=answers,
         isolation=request.code_isolation if may_run else None,
     )
     result = run_file(StudyFile(Path(f"layerswap {_NAME}"), study, ()), out, options)

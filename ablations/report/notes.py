@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pandas as pd
 
 from ablations.runner.problems import evaluation_problems
-from ablations.runner.records import CellRecord, Run, TaskRecord, read_record
+from ablations.runner.records import CellRecord, Run
 from ablations.scoring.notes import join_notes, truncation_note
 from ablations.scoring.observed import LANGUAGE_FIDELITY, TRUNCATED, TRUNCATION_NOTED
 from ablations.statistics.as_text import percent
@@ -117,7 +117,6 @@ def _record_notes(run: Run) -> Iterator[str]:
         run, lambda cell: [f"{task}: skipped: {reason}" for task, reason in cell.skipped.items()]
     )
     yield from _by_cells(run, lambda cell: list(cell.notes))
-    yield from _by_cells(run, lambda cell: [n for task in cell.tasks for n in _rescored(run, task)])
     scores = [(cell, score) for cell in run.cells for score in cell.scores]
     for task in dict.fromkeys(score.task for _, score in scores):
         own = [(score, cell) for cell, score in scores if score.task == task]
@@ -138,27 +137,6 @@ def _record_notes(run: Run) -> Iterator[str]:
             "The table Cells has, for each generation task, the share of answers in the language "
             f"they should be in ({LANGUAGE_FIDELITY}) and of those cut off ({TRUNCATED})."
         )
-
-
-def _rescored(run: Run, record: TaskRecord) -> Iterator[str]:
-    """Yield that a record was scored again, with the scores that this changed."""
-    rescored = record.provenance.get("rescored")
-    if rescored is None:
-        return
-    old = read_record(run.path, rescored["first"])
-    before = {} if old is None else {(s.metric, s.filter): s for s in old.evaluation.scores}
-    changed = [
-        f"{score.metric} {percent(was.value)} before, {percent(score.value)} now"
-        for score in record.evaluation.scores
-        if (was := before.get((score.metric, score.filter))) is not None
-        and was.value != score.value
-        and score.is_share
-    ]
-    yield (
-        f"{record.task}: scored again by layerswap rescore, from answers generated before "
-        f"(scoring version {rescored.get('scoring_version')} before, "
-        f"{record.provenance.get('scoring_version')} now): {'; '.join(changed) or 'no change'}"
-    )
 
 
 def _by_cells(run: Run, read: Callable[[CellRecord], list[str]]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from ablations.engines.answers import AnswerFile
 from ablations.engines.backends import engine_facts
 from ablations.engines.options import EngineOptions
 from ablations.machine.fingerprint import fingerprint_of
@@ -24,7 +25,7 @@ from ablations.machine.progress import Step, tell
 from ablations.machine.whole_files import write_text
 from ablations.models.find import Expert, here
 from ablations.runner.expert_files import check_unchanged, here_or_there
-from ablations.runner.unfinished import answers_path
+from ablations.runner.stored_answers import answer_file, recalled
 from ablations.runner.work import Done, ModelFailed, Work
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from ablations.study.documents import unmerged, with_references
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_Ask = Callable[[EvaluationRequest, Path], Evaluation]
-"""Asks a model; keeps its answers in a file as they arrive."""
+_Ask = Callable[[EvaluationRequest, AnswerFile], Evaluation]
+"""Asks a model what is not in the file of its answers."""
 
 _Opened = tuple[_Ask, Mapping[str, Any], dict[str, float]]
 """What asks a model, how it got into its engine, and the seconds that took."""
@@ -67,13 +68,16 @@ class EngineSetup:
     """Folder -> `folder_state` when the study was planned: what is evaluated must be that."""
 
     out: Path
-    """The run folder: checkpoints are in it for a while, and answers as they arrive."""
+    """The run folder: checkpoints are in it for a while."""
+
+    answers: Path
+    """Folder of the answers, which runs share."""
 
     materialize: bool = False
     """Whether every merge goes through a checkpoint on disk."""
 
     @classmethod
-    def of(cls, plan: StudyPlan, out: Path, *, materialize: bool) -> EngineSetup:
+    def of(cls, plan: StudyPlan, out: Path, *, materialize: bool, answers: Path) -> EngineSetup:
         """Return the setup of a planned study; the other arguments are the fields'."""
         return cls(
             backend=plan.backend,
@@ -82,6 +86,7 @@ class EngineSetup:
             experts={expert.reference: expert for expert in plan.experts.values()},
             states=plan.states,
             out=out,
+            answers=answers,
             materialize=materialize,
         )
 
@@ -89,6 +94,11 @@ class EngineSetup:
     def work(self) -> Path:
         """Folder for checkpoints that are needed for a while."""
         return self.out / ".work"
+
+    def single(self, merge: Mapping[str, Any]) -> Expert | None:
+        """Return the expert that a recipe is about as it is; None for a merge."""
+        reference = unmerged(merge)
+        return None if reference is None else self.experts[reference]
 
     def on_this_machine(self) -> EngineSetup:
         """Return the setup with the experts where they are here: the plan may be another machine's.
@@ -132,21 +142,23 @@ class StudyEngine:
         self._is_here = False
         self._model: _Model | None = None
         self._live: LiveEvaluator | None = None
-        self._streamed: list[str] = []
-        """Score keys of what the live engine was asked since it was last known to be right."""
+        self._streamed: dict[str, AnswerFile] = {}
+        """Score key -> answers that the live engine gave since it was last known to be right."""
         self._wrong = dict[str, str]()
 
     def check(self) -> Mapping[str, str]:
         """Check the live engine; return score key of what it was asked -> why it was not right."""
         from ablations.engines.errors import SwapFailed
 
-        streamed, self._streamed = self._streamed, []
+        streamed, self._streamed = self._streamed, {}
         if self._live is not None and streamed:
             try:
                 self._live.check()
             except SwapFailed as error:
                 reason = f"{error.message}; run it again with --materialize"
                 self._wrong |= dict.fromkeys(streamed, reason)
+                for answers in streamed.values():
+                    answers.withdraw()
         return self._wrong
 
     def evaluate(self, work: Work) -> Done:
@@ -160,14 +172,18 @@ class StudyEngine:
             if not self._is_here:
                 self._setup, self._is_here = self._setup.on_this_machine(), True
             check_unchanged(self._used(work), self._setup.states)
+            answers = answer_file(self._setup, work)
+            if (evaluation := recalled(self._setup, work, answers)) is not None:
+                how = {"weights": "not loaded: every answer was stored"}
+                return Done(evaluation, {"evaluate": evaluation.elapsed_s}, how)
             model = self._opened(work)
         except LayerSwapError as error:
             self._close_model()
             raise ModelFailed(error.message) from error
         if "loaded_tensors" in model.how:
-            self._streamed.append(work.score_key)
+            self._streamed[work.score_key] = answers
         try:
-            evaluation = model.ask(work.request, answers_path(self._setup.out, work.score_key))
+            evaluation = model.ask(work.request, answers)
         except BaseException:
             self._close_model()
             raise
@@ -206,7 +222,7 @@ class StudyEngine:
         from layerswap_method.methods.read import merge_of_one, recipe_by_files
         from layerswap_method.recipe.references import Model
 
-        single = self._single(work)
+        single = self._setup.single(work.merge)
         if single is not None and single.adapter is not None and not is_lora(single.adapter):
             self._close_live()
             return self._beside(single.folder, single.adapter, work.request.seed, held)
@@ -322,7 +338,7 @@ class StudyEngine:
     @contextmanager
     def _checkpoint(self, work: Work) -> Iterator[tuple[Path, float]]:
         """Yield the work's checkpoint and the seconds it took; what was merged vanishes after."""
-        single = self._single(work)
+        single = self._setup.single(work.merge)
         if single is not None and single.adapter is None:
             yield single.folder, 0.0
             return
@@ -383,11 +399,6 @@ class StudyEngine:
             if other != folder:
                 shutil.rmtree(other, ignore_errors=True)
         return folder
-
-    def _single(self, work: Work) -> Expert | None:
-        """Return the expert that the work is about as it is; None for a merge."""
-        reference = unmerged(work.merge)
-        return None if reference is None else self._setup.experts[reference]
 
     def _used(self, work: Work) -> list[Expert]:
         named = set(named_models(work.merge))

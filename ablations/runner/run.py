@@ -25,6 +25,7 @@ from ablations.runner.engines import EngineSetup
 from ablations.runner.expert_files import changed_cells, portable_source
 from ablations.runner.jobs import Start, in_processes, in_this_process, run_cells
 from ablations.runner.results import RESULTS_FILE, write_results
+from ablations.runner.stored_answers import default_answers
 from ablations.runner.trackers import Tracker, TrackerName
 from ablations.runner.versioned_files import RUN_FILE, is_of_schema_1, other_schema
 from ablations.runner.worker import LOCKS, now
@@ -80,6 +81,9 @@ class RunOptions:
 
     materialize: bool = False
     """Whether every merge is written to disk by mergekit."""
+
+    answers: Path | None = None
+    """Folder of the answers that runs share; None is that of `default_answers`."""
 
     isolation: Isolation | None = None
     """What holds generated programs; None skips the tasks that run them."""
@@ -216,7 +220,12 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         cells = [dataclasses.replace(cell, label=options.model) for cell in cells]
         what = options.model
     logger.info("%s on %s, in %s", what, plan.backend, out)
-    setup = EngineSetup.of(plan, out, materialize=options.materialize)
+    setup = EngineSetup.of(
+        plan,
+        out,
+        materialize=options.materialize,
+        answers=(options.answers or default_answers(out)).absolute(),
+    )
     provenance = {
         "study": plan.study.name,
         "experts": {name: expert.source for name, expert in plan.experts.items()},

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Of everything below a run folder. In version 1 a record was a cell with all its tasks."""
 
 RUN_FILE = "run.json"

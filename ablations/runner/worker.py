@@ -132,7 +132,6 @@ class _Worker:
             records.write_record(self._job.out, record, dict(item.merge))
         except OSError as error:
             raise LayerSwapError(f"its record cannot be written: {error}") from error
-        unfinished.answers_path(self._job.out, item.score_key).unlink(missing_ok=True)
         self._look()
 
     def _record(self, item: Work, done: Done, total: float) -> records.TaskRecord:

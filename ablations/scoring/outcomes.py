@@ -6,7 +6,7 @@ scores must know. Asks no model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,11 +49,6 @@ def outcomes(lm: Any) -> dict[Key, list[Outcome]]:
 def forget(lm: Any) -> None:
     """Begin anew."""
     outcomes(lm).clear()
-
-
-def kept_notes(notes: Iterable[str]) -> list[str]:
-    """Return those of `notes` that are about how requests went: they come from `notes_on`."""
-    return [note for note in notes if " of the context" in note or " the context of " in note]
 
 
 def notes_on(found: Mapping[Key, Sequence[Outcome]]) -> Iterator[str]:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ablations.machine.fingerprint import fingerprint_of
 from ablations.scoring.intervals import bootstrap, mean_stderr, wilson_interval
 from ablations.scoring.observed import OBSERVED, Observer
 from ablations.scoring.outcomes import Key, Outcome
@@ -29,31 +28,6 @@ _PERCENT_METRICS = ("bleu", "chrf", "chrf++", "ter")
 
 _UNBOUNDED_METRICS = ("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte")
 """Metrics that are no share."""
-
-
-def what_was_asked(
-    samples: Mapping[str, Sequence[Mapping[str, Any]]], chats: Mapping[str, str]
-) -> dict[str, str]:
-    """Return task -> hash of its items and of all that the model was asked and told of them.
-
-    Filters, metrics and gold answers are no part of it: answers stay what they are when those
-    change. Of a prompt that a chat template made the chat counts, for the model decides the rest.
-
-    Args:
-        samples: of an lm-eval result, by task.
-        chats: prompt -> key of the chat that it was made of.
-    """
-    found = {}
-    for task, logged in samples.items():
-        items = {
-            str(each["doc_id"]): [
-                [chats.get(arguments[0], arguments[0]), *arguments[1:]]
-                for arguments in each["arguments"]
-            ]
-            for each in logged
-        }
-        found[task] = fingerprint_of(items=items)
-    return found
 
 
 def read_samples(

@@ -198,12 +198,8 @@ class Evaluation(Frozen):
     elapsed_s: float
     """Wall time of the evaluation without loading the model, in seconds."""
 
-    asked: dict[str, str] = Field(default_factory=dict)
-    """Task -> hash of its items, prompts and settings of generation, without what only scores."""
-
     answers_before: int = 0
-    """Answers that a call before had generated and kept until it was ended; `elapsed_s` is without
-    the time they took."""
+    """Answers that were stored before; `elapsed_s` is without the time they took."""
 
     skipped: dict[str, str] = Field(default_factory=dict)
     """Task of the request that was not asked -> why."""

@@ -38,7 +38,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _names(folder: Path, *names: str, allow: bool = False) -> tuple[list[str], dict[str, str]]:
-    request = EvaluationRequest(tasks=names, include_path=folder, allow_code_execution=allow)
+    request = EvaluationRequest(
+        tasks=names, include_path=folder, allow_code_execution=allow, code_isolation="none"
+    )
     tasks, skipped = load_tasks(request)
     return [getattr(task, "task_name", None) or task.name for task in tasks], skipped
 

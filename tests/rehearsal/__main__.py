@@ -50,7 +50,6 @@ def main() -> None:
         ["check", "recipes/swahili.yml"],
         [*study, "--dry-run"],
         study,
-        ["rescore", run, "--data-dir", str(given.data_dir)],
         ["report", run],
     ]
     for command in commands:

@@ -1,5 +1,6 @@
 """Experts as base+adapter through whole runs, and experts that another machine looks for."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -100,6 +101,7 @@ def test_an_adapter_trained_anew_is_merged_anew(
             experts={expert.reference: expert},
             states={str(adapter): folder_state(adapter)},
             out=tmp_path,
+            answers=tmp_path / "answers",
             materialize=True,
         )
         done = setup().evaluate(Work(f"key {scale}", f"weights {scale}", "math", merge, request))
@@ -123,6 +125,7 @@ def test_an_expert_is_found_by_its_source_where_the_folder_is_not(
         experts={expert.reference: expert},
         states={},
         out=tmp_path,
+        answers=tmp_path / "answers",
     )
     merge = {"merge_method": "passthrough", "models": [{"model": expert.reference}]}
     request = EvaluationRequest(tasks=("words",), include_path=models / "tasks", limit=2)
@@ -131,10 +134,9 @@ def test_an_expert_is_found_by_its_source_where_the_folder_is_not(
     engine.close()
     assert done.provenance["weights"] == "streamed"
     lost = Expert("base", absent, source=str(tmp_path / "nowhere" / "else" / "x"))
+    away = dataclasses.replace(setup, base=lost, experts={lost.reference: lost})
     with pytest.raises(LayerSwapError, match="no such folder"):
-        EngineSetup("hf", EngineOptions(), lost, {lost.reference: lost}, {}, tmp_path)().evaluate(
-            Work("s", "w", "base", merge, request)
-        )
+        away().evaluate(Work("s", "w", "base", merge, request))
 
 
 @pytest.mark.parametrize("name", ["mathé", " ".join(["a long name"] * 12)])
@@ -150,6 +152,7 @@ def test_an_expert_is_watched_whatever_its_folder_is_called(
         experts={str(folder): Expert("math", folder), str(tmp_path): Expert("above", tmp_path)},
         states={},
         out=tmp_path,
+        answers=tmp_path / "answers",
     )
     merge = {"merge_method": "passthrough", "models": [{"model": str(folder)}]}
     request = EvaluationRequest(tasks=("words",), include_path=models / "tasks")

@@ -5,12 +5,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
 
 from ablations.cli import main
+from ablations.engines.in_place import HfEngine
 from ablations.runner import records
 from ablations.runner.run import RunOptions, RunResult, dry_run, run_study
 from ablations.study.labels import cell_names
@@ -27,7 +29,8 @@ STUDY = {"baseline": ["base", "task_expert", "soup", "ties"], "vary": {"bottom_l
 
 def run(tmp_path: Path, experts: Path, name: str, document=None, **options) -> RunResult:
     study = write_yaml(tmp_path / "small.yml", document or study_document(**STUDY))
-    chosen = RunOptions(experts=experts, out=tmp_path / name, backend="hf", **options)
+    places = {"out": tmp_path / name, "answers": tmp_path / f"{name}-answers"}
+    chosen = RunOptions(experts=experts, backend="hf", **places | options)
     return run_study(str(study), chosen)
 
 
@@ -226,6 +229,7 @@ INTERRUPTIBLE = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 from ablations.cli import main
+from ablations.engines.in_place import HfEngine
 main()
 """
 
@@ -282,3 +286,35 @@ def test_the_command_line(tmp_path: Path, experts: Path) -> None:
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 2
     assert "expert 'math': ./absent: no such folder" in result.output
+
+
+@pytest.mark.slow
+def test_runs_share_answers(tmp_path: Path, experts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another study, a larger limit and another level ask what is new; other weights ask all."""
+    started = list[Path]()
+    start = HfEngine.start
+
+    def run_it(name: str, *, limit: int, level: float = 0.95) -> RunResult:
+        started.clear()
+        document = study_document(baseline=["base", "task_expert"], vary={"bottom_layers": [1]})
+        document["evaluate"] |= {"limit": limit, "level": level}
+        document["name"] = name
+        result = run(tmp_path, experts, name, document, answers=tmp_path / "answers")
+        assert not result.summary.failed
+        return result
+
+    def counting(engine: HfEngine, folder: Path, *given: Any) -> Any:
+        started.append(folder)
+        return start(engine, folder, *given)
+
+    def answers_before(result: RunResult) -> set[tuple[int, int]]:
+        tasks = [task for cell in records.load_run(result.out).cells for task in cell.tasks]
+        return {(t.evaluation.answers_before, t.evaluation.scores[0].n) for t in tasks}
+
+    monkeypatch.setattr(HfEngine, "start", counting)
+    assert answers_before(run_it("first", limit=3)) == {(0, 3)}
+    assert len(started) == 1
+    assert answers_before(run_it("again", limit=3)) == {(3, 3)}
+    assert answers_before(run_it("wider", limit=3, level=0.5)) == {(3, 3)}
+    assert not started  # no engine was started
+    assert answers_before(run_it("more", limit=5)) == {(3, 5)}

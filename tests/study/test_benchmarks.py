@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ablations import sandbox
 from ablations.study.files import read_study
 from ablations.study.planning import StudyPlan, plan_study
 from ablations.tasks.catalog import SHIPPED_TASKS
@@ -99,6 +100,7 @@ def test_task_names_of_the_suite_need_no_folder(tmp_path: Path, shipped: Path) -
     assert plan.study.evaluate.data_dir == str(DATA)
 
 
+@pytest.mark.skipif(sandbox.probe() is not None, reason=f"no sandbox here: {sandbox.probe()}")
 def test_code_is_run_only_when_the_command_line_allows_it(tmp_path: Path, shipped: Path) -> None:
     evaluate = {"benchmarks": ["mgsm", "mbpp"], "data_dir": str(DATA)}
     plan = _plan(tmp_path, shipped, evaluate)

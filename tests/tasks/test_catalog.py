@@ -34,7 +34,10 @@ def test_the_list_says_what_lm_eval_reads() -> None:
     asked = [task for task in TASKS if task.language == "sw"]
     assert len(asked) == 7
     request = EvaluationRequest(
-        tasks=tuple(task.name for task in asked), data_dir=DATA, allow_code_execution=True
+        tasks=tuple(task.name for task in asked),
+        data_dir=DATA,
+        allow_code_execution=True,
+        code_isolation="none",
     )
     loaded: list[Any] = load_tasks(request)[0]
     for task, theirs in zip(asked, loaded, strict=True):

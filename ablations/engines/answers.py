@@ -1,0 +1,163 @@
+"""Answers of models on disk: what a model was asked once, no run asks it again.
+
+    ANSWERS/WEIGHTS/TASK.jsonl    one line an answer, appended as it arrives
+
+An answer is found again by a hash of engine, prompt and settings of generation, and, where it was
+sampled, of seed, repeat and item. So a larger limit asks the new items only, and another metric,
+filter or confidence level asks nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from ablations.machine.json_lines import read_lines
+from ablations.machine.locks import try_claim
+from ablations.machine.whole_files import write_text
+from ablations.scoring.outcomes import Outcome
+
+if TYPE_CHECKING:
+    from ablations.machine.locks import Claim
+
+logger = logging.getLogger(__name__)
+
+_LOCK = ".lock"
+
+
+def key_of(*question: Any) -> str:
+    """Return a hash of a question; what JSON does not know goes in as its `repr`."""
+    text = json.dumps(question, sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What a model gave to one request of lm-eval."""
+
+    response: str | tuple[float, bool]
+    """The text; or log-likelihood in nats and whether it is greedy."""
+
+    outcome: Outcome
+
+
+class AnswerFile:
+    """The answers of one model to one task; a context manager that holds the writer's lock.
+
+    A line is written with one call, so a kill loses or tears the last one at most; a torn line is
+    dropped. Where the file cannot be written, or another run writes answers of this model, the
+    evaluation goes on and its answers are not stored.
+    """
+
+    def __init__(self, path: Path, engine: str = "") -> None:
+        """Read nothing yet.
+
+        Args:
+            path: the file; it need not be there.
+            engine: hash of all that changes an answer and is not in a request: engine, options,
+                versions.
+        """
+        self.path = path
+        self._engine = engine
+        self._known: dict[str, Answer] = {}
+        self._new = set[str]()
+        self._added = set[str]()
+        self._lock: Claim | None = None
+        self._file: int | None = None
+        self.reused = 0
+        """Answers that were taken from it, in place of asking."""
+
+    def __enter__(self) -> Self:
+        """Take the lock if it is free, and read what is there."""
+        self.reused = 0
+        try:
+            self._lock = try_claim(self.path.parent, _LOCK)
+            if self._lock is None:
+                logger.info("another run stores answers in %s; these are not", self.path.parent)
+        except OSError as error:
+            self._give_up(error)
+        if self.path.is_file():
+            self._read()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """Close the file and release the lock; the answers stay."""
+        if self._file is not None:
+            os.close(self._file)
+        if self._lock is not None:
+            self._lock.release()
+        self._file = self._lock = None
+
+    def key(self, *question: Any) -> str:
+        """Return the hash of a question to this engine."""
+        return key_of(self._engine, *question)
+
+    def withdraw(self) -> None:
+        """Remove the answers that were stored through this object: they are not to be trusted."""
+        with self:
+            if self._lock is None or not self._added:
+                return
+            lines = [
+                line
+                for _, line in read_lines(self.path)
+                if json.loads(line)["key"] not in self._added
+            ]
+            write_text(self.path, "".join(lines))
+
+    def take(self, key: str) -> Answer | None:
+        """Return the answer to a question, None where there is none."""
+        return self._known.get(key)
+
+    def count(self, key: str) -> None:
+        """Count an answer that was taken, if an earlier run stored it."""
+        self.reused += key not in self._new
+
+    def keep(self, key: str, answer: Answer) -> None:
+        """Append an answer, unless it is there."""
+        if key in self._known:
+            return
+        self._known[key] = answer
+        self._new.add(key)
+        if self._lock is None:
+            return
+        content = {"key": key, "response": answer.response, **dataclasses.asdict(answer.outcome)}
+        line = json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n"
+        try:
+            if self._file is None:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+                self._file = os.open(self.path, flags, 0o666)
+            data = line.encode()
+            while data:  # a regular file takes all at once, unless the disk is full
+                data = data[os.write(self._file, data) :]
+            self._added.add(key)
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        logger.warning("answers are not stored: %s: %s", self.path, error)
+        if self._lock is not None:
+            self._lock.release()
+        self._lock = None
+
+    def _read(self) -> None:
+        if self._lock is not None:
+            with self.path.open("rb+") as file:  # what follows the last whole line was torn off
+                content = file.read()
+                whole = content.rfind(b"\n") + 1
+                if whole < len(content):
+                    logger.warning("%s: its last line was torn and is dropped", self.path)
+                    file.truncate(whole)
+        for number, line in read_lines(self.path):
+            try:
+                content = json.loads(line)
+                key, response = content.pop("key"), content.pop("response")
+                if not isinstance(response, str):
+                    response = (float(response[0]), bool(response[1]))
+                self._known[key] = Answer(response, Outcome(**content))
+            except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+                logger.warning("%s:%d is damaged; that is asked again", self.path, number)

@@ -1,0 +1,200 @@
+"""Answers on disk: torn and damaged lines, what is asked again and what is not."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ablations.engines import vllm_engine
+from ablations.engines.answers import Answer, AnswerFile, key_of
+from ablations.engines.lm_eval_backend import loaded, run_tasks
+from ablations.engines.options import EngineOptions
+from ablations.engines.recall import recall
+from ablations.machine.locks import try_claim
+from ablations.scoring.outcomes import Outcome
+from ablations.scoring.protocol import GenKwargs, Protocol
+from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
+
+TEXT = Answer("b\u2028", Outcome(False, 7, 64, True, 32, 32))
+CHOICE = Answer((-1.2345678901234567, True), Outcome(False, 7, 64))
+
+
+def stored(path: Path) -> dict[str, Answer | None]:
+    with AnswerFile(path) as answers:
+        return {key: answers.take(key) for key in "abc"}
+
+
+def test_what_is_kept_is_there_for_the_next_run_bit_for_bit(tmp_path: Path) -> None:
+    path = tmp_path / "answers" / "weights" / "task.jsonl"
+    with AnswerFile(path) as answers:
+        answers.keep("a", TEXT)
+        answers.keep("b", CHOICE)
+        answers.keep("b", TEXT)  # the first one counts
+    assert stored(path) == {"a": TEXT, "b": CHOICE, "c": None}
+
+
+def test_a_torn_line_is_dropped_and_a_damaged_one_costs_that_answer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "task.jsonl"
+    with AnswerFile(path) as answers:
+        answers.keep("a", TEXT)
+        answers.keep("b", CHOICE)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"key": "c", "respon')
+    assert stored(path) == {"a": TEXT, "b": CHOICE, "c": None}
+    assert path.read_bytes() == whole
+    assert "torn" in caplog.text
+    path.write_bytes(b'{"key": 1}\n' + whole)
+    assert stored(path) == {"a": TEXT, "b": CHOICE, "c": None}
+    assert "task.jsonl:1 is damaged" in caplog.text
+
+
+@given(st.integers(0, 10_000), st.integers(1, 8))
+def test_a_kill_at_any_byte_loses_one_answer_at_most(
+    tmp_path_factory: pytest.TempPathFactory, cut: int, count: int
+) -> None:
+    path = tmp_path_factory.mktemp("answers") / "task.jsonl"
+    ends = [0]
+    with AnswerFile(path) as answers:
+        for number in range(count):
+            answers.keep(str(number), TEXT)
+            ends.append(path.stat().st_size)
+    cut = min(cut, ends[-1])
+    path.write_bytes(path.read_bytes()[:cut])
+    with AnswerFile(path) as answers:
+        left = [answers.take(str(number)) for number in range(count)]
+        expected = sum(end <= cut for end in ends[1:])
+        assert left == [TEXT] * expected + [None] * (count - expected)
+        answers.keep("after", CHOICE)
+    with AnswerFile(path) as answers:
+        assert answers.take("after") == CHOICE
+
+
+def test_one_run_writes_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "task.jsonl"
+    lock = try_claim(tmp_path, ".lock")
+    assert lock is not None
+    with AnswerFile(path) as answers:
+        answers.keep("a", TEXT)
+        assert answers.take("a") == TEXT
+    assert not path.exists()
+    lock.release()
+    with AnswerFile(path) as answers:
+        answers.keep("a", TEXT)
+    assert path.exists()
+
+
+def test_where_nothing_can_be_written_the_run_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    (tmp_path / "file").write_text("")
+    with AnswerFile(tmp_path / "file" / "task.jsonl") as answers:
+        answers.keep("a", TEXT)
+        answers.keep("b", TEXT)
+    assert caplog.text.count("answers are not stored") == 1
+
+
+def test_another_engine_asks_another_question(tmp_path: Path) -> None:
+    path = tmp_path / "task.jsonl"
+    assert AnswerFile(path, "hf").key("x", 1) == AnswerFile(path, "hf").key("x", 1)
+    keys = [AnswerFile(path, "hf").key("x", 1), AnswerFile(path, "vllm").key("x", 1)]
+    assert len({*keys, key_of("x", 1), key_of("x", [1])}) == 4
+
+
+class _Killed(Exception):
+    """In the place of a kill, after some answers."""
+
+
+BACKENDS = [
+    "hf",
+    pytest.param(
+        "vllm",
+        marks=[
+            pytest.mark.vllm,
+            pytest.mark.filterwarnings("ignore"),
+            pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed"),
+        ],
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nothing_is_asked_twice(
+    backend: Backend, model: Path, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed task goes on, a larger limit asks the rest, another level or protocol is seen."""
+    request = EvaluationRequest(tasks=("words_generate", "words_choose"), include_path=tasks)
+    options = EngineOptions(batch_size=4, kv_cache_gib=1, gpu_memory_utilization=0.3)
+    path = tmp_path / "weights" / "task.jsonl"
+    keep = AnswerFile.keep
+    new: list[str] = []
+
+    def keeping(most: int) -> Any:
+        def keep_some(answers: AnswerFile, key: str, answer: Answer) -> None:
+            if answers.take(key) is None:
+                new.append(key)
+            keep(answers, key, answer)
+            if len(new) == most:
+                raise _Killed
+
+        return keep_some
+
+    def content(evaluation: Evaluation) -> Any:
+        return evaluation.scores, evaluation.samples, evaluation.notes
+
+    with loaded(str(model), backend, options) as lm:
+
+        def asked(change: dict[str, Any] | None = None) -> tuple[Evaluation, int]:
+            new.clear()
+            found = run_tasks(
+                lm,
+                request.model_copy(update=change or {}),
+                model="m",
+                backend=backend,
+                answers=AnswerFile(path),
+            )
+            return found, len(new)
+
+        whole = run_tasks(lm, request, model="m", backend=backend)
+        monkeypatch.setattr(AnswerFile, "keep", keeping(3))
+        with pytest.raises(_Killed):
+            asked()
+        assert lm.answers is None
+    monkeypatch.setattr(AnswerFile, "keep", keeping(-1))
+    with loaded(str(model), backend, options) as lm:  # as after a kill: another engine
+        assert path.read_text().count("\n") >= 3
+        first, count = asked({"limit": 4})
+        assert first.answers_before + count == sum(len(s.responses) for s in first.samples)
+        before = path.read_text().count("\n")
+        rest, count = asked()
+        assert count > 0
+        assert rest.answers_before == before
+        assert before + count == sum(len(s.responses) for s in whole.samples)
+        assert content(rest) == content(whole)
+        recalled = recall(AnswerFile(path), request, model="m", backend=backend, folder=model)
+        assert recalled is not None
+        assert content(recalled) == content(whole)
+        assert recalled.answers_before == before + count
+        told = Protocol(system_instruction="Be brief.")
+        chat = request.model_copy(update={"protocol": told})
+        assert recall(AnswerFile(path), chat, model="m", backend=backend, folder=model) is None
+        again, count = asked({"level": 0.5})
+        assert count == 0
+        assert again.samples == whole.samples
+        assert again.scores != whole.scores
+        drawn = {"protocol": Protocol(gen_kwargs=GenKwargs(temperature=1.0), repeats=2)}
+        once, count = asked(drawn)
+        assert count == 2 * len(whole.samples_of("words_generate"))
+        assert content(asked(drawn)[0]) == content(once)
+        assert asked({**drawn, "seed": 1})[1] == count
+        other = request.model_copy(update={**drawn, "seed": 2})
+        assert recall(AnswerFile(path), other, model="m", backend=backend, folder=model) is None
+        assert asked({"protocol": Protocol(gen_kwargs=GenKwargs(max_gen_toks=2))})[1] > 0

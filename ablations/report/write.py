@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 import tempfile
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from ablations.machine.whole_files import (
     check_place,
     told_if_unwritable,
     write_bytes,
+    write_text,
 )
 from ablations.report.compare import comparisons
 from ablations.report.figures import Figure, figures
@@ -46,12 +48,10 @@ from layerswap_method.errors import InputError, nearest, with_valid
 FORMATS = ("html", "md", "latex", "csv")
 """What a report can be written as. The two frames are always written as parquet."""
 
-_NAME = re.compile(
-    r"report\.(html|md)|tables\.tex|(scores|comparisons)\.csv|(observations|comparisons)\.parquet"
-    r"|figures/(map|planned|lines-[^/]+)\.(svg|png|pdf)"
-)
-"""Files of a report in its folder; those that a new one does not have are removed."""
+MANIFEST = ".report.json"
+"""Lists the files of a report in its folder, so that the next one removes no other."""
 
+_NAME = re.compile(r"(figures/)?[a-z0-9_-]+\.[a-z]+")
 _WIDTH = 100
 
 
@@ -300,18 +300,35 @@ def _csv(frame: pd.DataFrame) -> bytes:
 
 def _replace(out: Path, files: Mapping[str, bytes]) -> None:
     """Write all files to a temporary folder, then move them to their places."""
-    check_place(out / "report.html")
+    check_place(out / MANIFEST)
     with told_if_unwritable(out):
         out.mkdir(parents=True, exist_ok=True)
+        old = _listed(out)
         with tempfile.TemporaryDirectory(prefix=".report.", dir=out) as fresh:
             for name, content in files.items():
                 write_bytes(Path(fresh) / name, content)
+            # An interrupted report is removed by the next one.
+            _list(out, [*old, *files])
             for name in files:
                 (out / name).parent.mkdir(exist_ok=True)
                 (Path(fresh) / name).replace(out / name)
-        for path in (*out.iterdir(), *(out / "figures").glob("*")):
-            name = path.relative_to(out).as_posix()
-            if _NAME.fullmatch(name) and name not in files:
-                path.unlink()
+        for name in old:
+            if name not in files:
+                (out / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # other files are in it
             (out / "figures").rmdir()
+        _list(out, files)
+
+
+def _list(out: Path, names: Iterable[str]) -> None:
+    write_text(out / MANIFEST, json.dumps(sorted(set(names)), indent=1) + "\n")
+
+
+def _listed(out: Path) -> list[str]:
+    """Return the files of an earlier report, as it listed them; no path out of the folder."""
+    try:
+        found = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    names = found if isinstance(found, list) else []
+    return [name for name in names if isinstance(name, str) and _NAME.fullmatch(name)]

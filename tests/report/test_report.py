@@ -1,5 +1,6 @@
 """The report of a run: its sentences, tables and files, and the command that writes it."""
 
+import json
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from ablations.report.compare import BETTER, UNCLEAR, WORSE
 from ablations.report.observations import OBSERVATIONS
 from ablations.report.write import (
     FORMATS,
+    MANIFEST,
     Report,
     answer_text,
     make_report,
@@ -282,8 +284,15 @@ def test_files_of_an_earlier_report_go_and_others_stay(one_pair: Run, tmp_path: 
     files = write_report(report, ["csv"], tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
         *(path.name for path in files),
-        "mine.txt",
+        *("mine.txt", MANIFEST),
     }
+    listed = json.loads((tmp_path / MANIFEST).read_text())
+    assert sorted(listed) == sorted(path.name for path in files)
+    own = tmp_path / "own" / "scores.csv"  # no report wrote it
+    own.parent.mkdir()
+    own.write_text("mine")
+    write_report(report, ["md"], own.parent)
+    assert own.read_text() == "mine"
     (tmp_path / "blocked").write_text("a file")
     with pytest.raises(LayerSwapError, match="blocked"):
         write_report(report, ["md"], tmp_path / "blocked")

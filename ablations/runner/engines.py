@@ -7,28 +7,24 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import yaml
 
 from ablations.engines.answers import AnswerFile
 from ablations.engines.backends import engine_facts
 from ablations.engines.options import EngineOptions
-from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.mergekit_program import measured_of, read_measured
 from ablations.machine.progress import Step, tell
-from ablations.machine.whole_files import write_text
 from ablations.models.find import Expert, here
+from ablations.runner.checkpoints import checkpoint_of
 from ablations.runner.expert_files import check_unchanged, here_or_there
 from ablations.runner.stored_answers import answer_file, recalled
 from ablations.runner.work import Done, ModelFailed, Work
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
-from ablations.study.documents import unmerged, with_references
+from ablations.study.documents import unmerged
 from layerswap_method.checkpoint.lora import is_lora
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.recipe.references import named_models
@@ -99,6 +95,11 @@ class EngineSetup:
         """Return the expert that a recipe is about as it is; None for a merge."""
         reference = unmerged(merge)
         return None if reference is None else self.experts[reference]
+
+    def used(self, merge: Mapping[str, Any]) -> list[Expert]:
+        """Return the experts that a recipe names."""
+        named = set(named_models(merge))
+        return [expert for reference, expert in self.experts.items() if reference in named]
 
     def on_this_machine(self) -> EngineSetup:
         """Return the setup with the experts where they are here: the plan may be another machine's.
@@ -171,7 +172,7 @@ class StudyEngine:
         try:
             if not self._is_here:
                 self._setup, self._is_here = self._setup.on_this_machine(), True
-            check_unchanged(self._used(work), self._setup.states)
+            check_unchanged(self._setup.used(work.merge), self._setup.states)
             answers = answer_file(self._setup, work)
             if (evaluation := recalled(self._setup, work, answers)) is not None:
                 how = {"weights": "not loaded: every answer was stored"}
@@ -187,7 +188,7 @@ class StudyEngine:
         except BaseException:
             self._close_model()
             raise
-        check_unchanged(self._used(work), self._setup.states)
+        check_unchanged(self._setup.used(work.merge), self._setup.states)
         timing_s = {**model.timing_s, "evaluate": evaluation.elapsed_s}
         model.timing_s.clear()
         return Done(evaluation, timing_s, {**model.how, **engine_facts(self._setup.backend)})
@@ -236,7 +237,7 @@ class StudyEngine:
             except SwapFailed as error:
                 is_live, why = False, self._give_way(work, error)
         with ExitStack() as while_merged:
-            folder, merge_s = while_merged.enter_context(self._checkpoint(work))
+            folder, merge_s = while_merged.enter_context(checkpoint_of(self._setup, work))
             measured = read_measured(folder)
             if is_live:
                 how = {"weights": "merged by mergekit-yaml, then streamed", **measured}
@@ -334,72 +335,3 @@ class StudyEngine:
             {"weights": "of the base, with an adapter beside them"},
             {"merge": 0.0, "start": time.monotonic() - started},
         )
-
-    @contextmanager
-    def _checkpoint(self, work: Work) -> Iterator[tuple[Path, float]]:
-        """Yield the work's checkpoint and the seconds it took; what was merged vanishes after."""
-        single = self._setup.single(work.merge)
-        if single is not None and single.adapter is None:
-            yield single.folder, 0.0
-            return
-        folder = self._setup.work / work.weights_key
-        recipe = self._setup.work / f"{work.weights_key}.yml"
-        started = time.monotonic()
-        killed = self._setup.work.glob(f".layerswap-*.partial/{work.weights_key}")
-        for left in [*self._setup.work.glob(f".{work.weights_key}*"), *(p.parent for p in killed)]:
-            shutil.rmtree(left, ignore_errors=True)
-        try:
-            references = {ref: expert.reference for ref, expert in self._setup.experts.items()}
-            document = with_references(work.merge, references)
-            write_text(recipe, yaml.safe_dump(document, sort_keys=False))
-            tell(Step("merging to disk"))
-            if not self._merged_from_files(recipe, folder):
-                self._merge_by_mergekit(work, recipe, folder)
-            yield folder, time.monotonic() - started
-            folder.with_suffix(".log").unlink(missing_ok=True)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            recipe.unlink(missing_ok=True)
-
-    def _merged_from_files(self, recipe: Path, folder: Path) -> bool:
-        """Merge without mergekit, if it can be done so; return whether it was."""
-        from layerswap_method.merge import find_models, write_merge
-        from layerswap_method.methods.read import read_recipe_file, recipe_by_files
-
-        experts = {expert.reference: expert for expert in self._setup.experts.values()}
-        try:
-            file = read_recipe_file(recipe)
-            given = recipe_by_files(file.document)
-            models = "" if given is None else find_models(given, experts.__getitem__)
-            if given is None or isinstance(models, str):
-                return False
-            for _ in write_merge(
-                given, models, str(folder), document=file.document, text=file.text
-            ):
-                pass
-        except InputError as error:  # some kinds of adapters: mergekit merges them, or says more
-            logger.info("  %s", error.message)
-            return False
-        return True
-
-    def _merge_by_mergekit(self, work: Work, recipe: Path, folder: Path) -> None:
-        from ablations.machine.mergekit_program import merge
-
-        adapters = any(expert.adapter is not None for expert in self._used(work))
-        cache = ["--lora-merge-cache", str(self._adapter_cache())] if adapters else []
-        merge(recipe, folder, fingerprint=work.weights_key, options=cache)
-
-    def _adapter_cache(self) -> Path:
-        """Return the folder for adapters merged into their bases; older experts' copies go.
-
-        mergekit takes the copy that it finds, whatever has become of the adapter since.
-        """
-        folder = self._setup.work / "adapters" / fingerprint_of(**self._setup.states)
-        for other in folder.parent.glob("*"):
-            if other != folder:
-                shutil.rmtree(other, ignore_errors=True)
-        return folder
-
-    def _used(self, work: Work) -> list[Expert]:
-        named = set(named_models(work.merge))
-        return [expert for ref, expert in self._setup.experts.items() if ref in named]

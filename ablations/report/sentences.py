@@ -105,7 +105,8 @@ def _counts(primary: pd.DataFrame) -> Iterator[str]:
             verdicts = verdicts.groupby([part[n] for n in ("first", "task", "language")]).min()
         numbers = verdicts.value_counts().sort_index(ascending=False)
         counts = (f"{n} {list(_COUNTED.values())[at]}" for at, n in numbers.items())
-        name = _RIVALS.get(str(rival)) or f"the {kind_text(str(rival))}"
+        text = kind_text(str(rival))
+        name = _RIVALS.get(str(rival)) or (text if text.isupper() else f"the {text}")
         yield f"Planned, against {name}: {', '.join(counts)} (table below)."
 
 

@@ -26,6 +26,9 @@ from layerswap_method.errors import LayerSwapError, nearest
 _GO_ON = ("evaluate", "pocket", "quickstart", "run", "smol", "train")
 """Commands that keep what they have finished."""
 
+_PRESSED = "layerswap.pressed"
+"""In the context of a command that goes on where it stopped, once Ctrl-C was pressed."""
+
 _GOES_ON = " Finished work is saved; the same command goes on with the rest."
 
 COMMANDS = (
@@ -57,6 +60,12 @@ class LazyGroup(click.Group):
             with _ending_soon(ctx):
                 return super().invoke(ctx)
         except KeyboardInterrupt:
+            _say_interrupted(ctx)
+            ctx.exit(130)
+        except SystemExit:
+            if _PRESSED not in ctx.meta:
+                raise
+            # An import that was interrupted fails with an error of its own, and so did the command.
             _say_interrupted(ctx)
             ctx.exit(130)
         except click.ClickException as error:
@@ -95,6 +104,7 @@ def _ending_soon(ctx: click.Context) -> Iterator[None]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         if ctx.invoked_subcommand in _GO_ON:
+            ctx.meta[_PRESSED] = True
             timer = threading.Timer(1.5, leave)
             timer.daemon = True
             timer.start()

@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import struct
+import subprocess
 import sys
 import termios
 import time
@@ -121,3 +122,26 @@ def test_what_was_finished_before_an_interrupt_is_saved_and_reused(
         assert "7/7 tasks" in run.text
         assert "8 items" in run.text
     assert not records.load_run(tmp_path / "run").unfinished
+
+
+def test_a_run_that_fails_of_an_interrupt_was_interrupted() -> None:
+    """An import that is interrupted may raise an error of its own, and all cells fail of it."""
+    code = """
+import os, signal, sys
+import click
+from ablations import cli
+
+@click.command("run")
+def run():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.pause()
+    except KeyboardInterrupt:
+        sys.exit(1)
+
+cli.LazyGroup.get_command = lambda *_: run
+cli.main(["run"], prog_name="layerswap")
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.returncode == 130
+    assert found.stderr.count("Interrupted. ") == 1

@@ -40,7 +40,7 @@ return not all(model.head for model in (checkpoint, *others)) => return False
 if first.num_layers != other.num_layers: => if False:
 if not is_copy: => if False:
 layerswap_method/checkpoint/tokens.py @ mergekit_plugin/test_errors.py
-if by_id.get(number, token) != token => if token not in theirs.tokens
+pairs if a != b] => pairs if False]
 if not added.intersection(row[1:])] => if False]
 layerswap_method/checkpoint/checkpoint.py @ checkpoint
 if pickles := sorted(path.glob("*.bin")) => if pickles := sorted(path.glob("*.none"))
@@ -68,7 +68,7 @@ if held and not _is_merge(out) and not was_killed: => if False:
             _restore(replaced, out) => pass
 sorted(old, key=_is_config, reverse=True) => sorted(old, key=_is_config)
             is_spare = False => is_spare = True
-raise SystemExit(128 + number) => raise SystemExit(0)
+sys.exit(128 + number)) => sys.exit(0))
 layerswap_method/merge.py @ merge
         if options.verify: => if False:
 layerswap_method/errors.py @ recipe
@@ -77,7 +77,7 @@ layerswap_method/methods/delta_share.py @ methods
 math.hypot(*relative_norms) if unit == "module" => math.fsum(relative_norms) if unit
 layerswap_method/methods/layer_swap_merge.py @ merge
 donor = giver if base.checkpoint in others else base => donor = base
-layerswap_method/methods/delta_revert_merge.py @ methods
+layerswap_method/methods/delta_revert.py @ methods
 float((last + smaller.max()) / 2) => float(last)
 layerswap_method/methods/layer_swap.py @ recipe
             if not weights: => if False:
@@ -89,12 +89,20 @@ if value and name not in _KNOWN), None) => if False), None)
 layerswap_method/mergekit_plugin/executor.py @ mergekit_plugin/test_executor.py
                 LoaderCache.loaders.clear() => pass
 "plan": measured.plan.to_text(), **sides => "plan": measured.plan.to_text() @ methods
-layerswap_method/adapter_swap/lora.py @ adapter_swap
+layerswap_method/adapter_swap/adapters.py @ adapter_swap
 share * (c.scaling / parts[0][0].scaling) => share
 alpha = first.scaling * ranks[module] => alpha = first.scaling
 layerswap_method/harmonize/steps.py @ harmonize
 factors={"attended": 1 / copies} => factors={}
 math.sqrt(eps / shape.eps * stretch) => math.sqrt(eps / shape.eps)
+ablations/engines/answers.py @ engines/test_answers.py
+key_of(self._engine, *question) => key_of(*question)
+file.truncate(whole) => pass
+ablations/runner/stored_answers.py @ runner/test_stored_answers.py
+versions=backend_versions(setup.backend) => versions={}
+protocol=work.request.protocol.asked() => protocol={}
+or context_of(str(setup.base.folder)) => or 0
+setup.answers / work.weights_key / => setup.answers /
 """
 
 

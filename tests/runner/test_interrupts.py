@@ -139,9 +139,10 @@ def run():
     except KeyboardInterrupt:
         sys.exit(1)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 cli.LazyGroup.get_command = lambda *_: run
 cli.main(["run"], prog_name="layerswap")
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert found.returncode == 130
     assert found.stderr.count("Interrupted. ") == 1

@@ -13,6 +13,7 @@ from tests.standins.talkers import WORDS
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # the engine runs in this process
     pytest.mark.skipif(vllm_cpu.installed_version() is None, reason="needs vLLM"),
 ]
 

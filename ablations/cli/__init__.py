@@ -59,21 +59,25 @@ class LazyGroup(click.Group):
         try:
             with _ending_soon(ctx):
                 return super().invoke(ctx)
-        except KeyboardInterrupt:
-            _say_interrupted(ctx)
-            ctx.exit(130)
-        except SystemExit:
-            if _PRESSED not in ctx.meta:
+        except BaseException as error:
+            # What is interrupted (an import, a line that is drawn) may fail in its own way.
+            if not isinstance(error, KeyboardInterrupt) and _PRESSED not in ctx.meta:
+                self._explain(error)
                 raise
-            # An import that was interrupted fails with an error of its own, and so did the command.
             _say_interrupted(ctx)
             ctx.exit(130)
-        except click.ClickException as error:
+
+    @staticmethod
+    def _explain(error: BaseException) -> None:
+        """Make an error printable, and one of the system's an error with its file.
+
+        Raises:
+            LayerSwapError: in the place of an `OSError`.
+        """
+        if isinstance(error, click.ClickException):
             error.message = printable(error.message)  # type: ignore[misc]
-            raise
-        except OSError as error:
-            if error.errno == errno.EPIPE:  # whoever read the output has left
-                raise
+        # Of a pipe that is closed, whoever read the output has left.
+        if isinstance(error, OSError) and error.errno != errno.EPIPE:
             where = f"{error.filename}: " if error.filename is not None else ""
             raise LayerSwapError(printable(f"{where}{error.strerror or error}")) from error
 

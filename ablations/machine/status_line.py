@@ -84,7 +84,8 @@ class _Lines:
             line = known[0]
             self._progress.update(line, completed=step.done, total=total, amount=_amount(step))
         else:
-            if known is not None:
+            if known is not None:  # forgotten first: Ctrl-C may come at any line
+                del self._shown[step.is_whole]
                 self._progress.remove_task(known[0])
             what = " | ".join(filter(None, (step.what, step.where)))
             line = self._progress.add_task(what, total=total, amount=_amount(step))

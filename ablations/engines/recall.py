@@ -43,16 +43,14 @@ def recall(
     Raises:
         InputError: for unknown tasks, or a task whose data cannot be read.
     """
-    if not answers.path.is_file():
-        return None
-    lm = _recalling(folder)
+    lm = _recalling(folder, is_chat=request.protocol.is_chat)
     try:
         return run_tasks(lm, request, model=model, backend=backend, folder=folder, answers=answers)
     except _Unanswered:
         return None
 
 
-def _recalling(folder: Path) -> Any:
+def _recalling(folder: Path, *, is_chat: bool) -> Any:
     from lm_eval.api.model import LM
     from lm_eval.models.huggingface import HFLM
     from transformers import AutoTokenizer
@@ -67,7 +65,7 @@ def _recalling(folder: Path) -> Any:
 
         def __init__(self) -> None:
             super().__init__()
-            self.tokenizer = AutoTokenizer.from_pretrained(folder)
+            self.tokenizer = AutoTokenizer.from_pretrained(folder) if is_chat else None
 
         def generate_until(self, requests: Sequence[Any]) -> list[str]:
             found = [""] * len(requests)

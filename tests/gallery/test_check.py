@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from ablations.cli import main
 from ablations.gallery.findings import Finding, as_github, line_of
 from ablations.gallery.header import header_problems
+from tests.gallery.hub import serve_hub
 from tests.recipes.documents import RECIPES, ROOT
-from tests.recipes.hub import serve_hub
 from tests.standins import merging
 from tests.standins.zoo import make_model
 

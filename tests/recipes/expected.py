@@ -117,12 +117,7 @@ SHARES = {
 # By how much the larger share must pass the other, else the base has the unit and the rest.
 DOMINANCE = {"recipes/variants/dominance.yml": 0.15}
 
-# Weights of the two experts, task first.
-SOUPS = {
-    "recipes/baselines/soup.yml": (1, 1),
-    "recipes/pocket/soup.yml": (1, 1),
-}
-
+SOUPS = ("recipes/baselines/soup.yml", "recipes/pocket/soup.yml")
 TIES = ("recipes/baselines/ties.yml", "recipes/pocket/ties.yml")
 
 

@@ -53,7 +53,13 @@ def stored_dtype(model):
 
 
 def folder_of(name, hub, workspace):
-    return hub / name if is_hub_id(name) else workspace / name
+    """Return where a model is; one of the hub in the hub's cache, as its only commit."""
+    if not is_hub_id(name):
+        return workspace / name
+    cached = hub / f"models--{name.replace('/', '--')}"
+    (cached / "refs").mkdir(parents=True, exist_ok=True)
+    (cached / "refs" / "main").write_text("0" * 40)
+    return cached / "snapshots" / ("0" * 40)
 
 
 def build(references, hub, workspace):

@@ -8,15 +8,7 @@ import re
 import pytest
 
 from ablations.paper.published import published_tables
-from tests.recipes.documents import (
-    RECIPES,
-    ROOT,
-    command,
-    header,
-    is_hub_id,
-    load,
-    references,
-)
+from tests.recipes.documents import RECIPES, ROOT, command, header, is_hub_id, load, references
 from tests.recipes.expected import REVERTS, SHARES, SOUPS, SWAPS, TIES
 from tools.gallery_tables import outdated
 

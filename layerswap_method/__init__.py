@@ -13,8 +13,7 @@ def register() -> None:
     where Python reads no `.pth` file: a folder on `PYTHONPATH`, `pip install --target`,
     `python -S`. Works before and after mergekit was imported; a second call does nothing.
 
-    Raises:
-        LayerSwapError: `layer_swap` was tried in this process and could not be made to work.
+    Raises `LayerSwapError` where it could not be made to work.
     """
     from layerswap_method import autoload
 
@@ -22,7 +21,6 @@ def register() -> None:
     if autoload.failure is not None:
         from layerswap_method.errors import LayerSwapError
 
-        raise LayerSwapError(
-            f"layer_swap could not be registered with mergekit: "
-            f"{type(autoload.failure).__name__}: {autoload.failure}"
-        ) from autoload.failure
+        why = f"{type(autoload.failure).__name__}: {autoload.failure}"
+        text = f"layer_swap could not be registered with mergekit: {why}"
+        raise LayerSwapError(text) from autoload.failure

@@ -1,9 +1,8 @@
 """The import hook: has mergekit's modules completed right after they have run.
 
-`layerswap.pth` puts one small object on `sys.meta_path` at every start of an interpreter. It
-imports nothing and holds its code as text, because compiling that text costs more than all the
-rest; at the first import of `mergekit` it runs the text, which loads this file and makes the object
-a `LayerSwapFinder`. Nothing here raises into an import: what goes wrong becomes one logged warning,
+`layerswap.pth` puts one small object on `sys.meta_path` at every start of an interpreter, which
+imports nothing; at the first import of `mergekit` it loads this file and becomes a
+`LayerSwapFinder`. Nothing here raises into an import: what goes wrong becomes one logged warning,
 and mergekit works on without `layer_swap`.
 """
 
@@ -68,11 +67,7 @@ def install() -> None:
 
 
 def _watch(loader: Any, is_program: bool) -> None:
-    """Have a module completed after `loader` has executed it.
-
-    Set on the instance and taken off again by the execution, so that afterwards the loader
-    compares, copies and pickles as if nothing had been.
-    """
+    """Have a module completed after `loader`, which is then as it was, has executed it."""
     original = getattr(loader, "exec_module", None)
     if original is None or failure is not None:
         return
@@ -81,7 +76,7 @@ def _watch(loader: Any, is_program: bool) -> None:
         vars(loader).pop("exec_module", None)
         if is_program:
             try:
-                from layerswap_method.mergekit_plugin.program import lazy_main
+                from layerswap_method.mergekit_plugin.run import lazy_main
 
                 module.main = lazy_main(module, original)  # type: ignore[attr-defined]
                 return

@@ -14,10 +14,9 @@ if TYPE_CHECKING:
 
 
 class Input(NamedTuple):
-    """One model of a merge, or its tensor.
+    """One model of a merge, or its tensor, with its `weight` (0 or more) within its role.
 
-    `role` is None for a base that gives nothing but `base` tensors; an expert may be the base as
-    well. `weight` (0 or more) is that within the role.
+    `role` is None for a base that gives nothing but `base` tensors; an expert may be the base, too.
     """
 
     role: str | None = None
@@ -26,10 +25,7 @@ class Input(NamedTuple):
 
 
 class WeightedInputs(NamedTuple):
-    """A tensor as ``sum_k(coefficients[k] * inputs[k]) / sum_k(coefficients[k])``.
-
-    `inputs` are positions in the list of inputs; those of coefficient 0 are left out.
-    """
+    """A mean of inputs (by their positions) by coefficients; those of 0 are left out."""
 
     inputs: tuple[int, ...]
     coefficients: tuple[float, ...]
@@ -67,11 +63,8 @@ def weighted_inputs(
         weights = [given.weight for given in inputs if given.role == role]
         if not weights:
             raise ValueError(f"{name}: no {role} expert holds this tensor, but {source} needs it")
-        for weight in (*weights, side):
-            if not math.isfinite(weight) or weight < 0:
-                raise ValueError(f"weight {weight} must be a finite number, 0 or more")
-        if math.isinf(sum(weights)):
-            raise ValueError("the weights of one role sum to more than a number holds")
+        if not all(map(math.isfinite, (sum(weights), side))) or min(*weights, side) < 0:
+            raise ValueError("weights must be finite numbers, 0 or more, and so must be their sum")
         totals[role] = math.fsum(weights)
         if totals[role] == 0:
             raise ValueError("the weights of one role sum to 0: nothing to average")
@@ -105,10 +98,9 @@ def weighted_average(
 ) -> torch.Tensor:
     """Return ``sum_k(coefficients[k] * tensors[k]) / sum_k(coefficients[k])``, rounded once.
 
-    The sum runs in float32 (float64 where an input or the result is float64), value by value: a
-    part of the tensors gives that part of the average. `out_dtype` is that of the result; None
-    takes the promoted one of the inputs. One tensor alone is returned itself (an alias,
-    bit-identical), cast where its dtype differs.
+    The sum runs in float32 (float64 where an input or the result is float64), value by value.
+    `out_dtype` None takes the promoted one of the inputs. One tensor alone is returned itself (an
+    alias, bit-identical), cast where its dtype differs.
     """
     import torch
 

@@ -1,7 +1,4 @@
-"""Where two checkpoints differ, and by how much, in the memory of a block of a tensor.
-
-For a merge and a published one: whether they are equal, and if not, which layers differ.
-"""
+"""Where two checkpoints differ, and by how much, in the memory of a block of a tensor."""
 
 from __future__ import annotations
 
@@ -38,8 +35,8 @@ class Difference:
 class Comparison:
     """What two checkpoints have in common.
 
-    `tensors` is the number of tensors that both have in one shape; `shapes` and `dtypes` are those
-    that they have in different ones. Of different dtypes, values are compared and not bytes.
+    `tensors` is the number of those that both have in one shape; `shapes` and `dtypes` have the
+    names of those that differ in them. Of different dtypes, values are compared and not bytes.
     """
 
     tensors: int
@@ -65,8 +62,11 @@ def compare(
     that are no weights are left out. `advance` is called with the bytes of `ours` that are done.
     """
     first, second = _weights(ours), _weights(theirs)
-    _add_tied_head(ours, first, second)
-    _add_tied_head(theirs, second, first)
+    for model, held, other in ((ours, first, second), (theirs, second, first)):
+        if model.config.tie_word_embeddings and model.embedding is not None:
+            held |= {
+                n: model.tensors[model.embedding] for n in other if is_head(n) and n not in held
+            }
     common = sorted(first.keys() & second.keys())
     same = [name for name in common if first[name].shape == second[name].shape]
     differences: list[Difference] = []
@@ -135,16 +135,6 @@ def as_json(found: Comparison) -> dict[str, Any]:
 
 def _weights(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
     return {name: at for name, at in checkpoint.tensors.items() if not is_buffer(name)}
-
-
-def _add_tied_head(
-    checkpoint: Checkpoint, held: dict[str, StoredTensor], other: dict[str, StoredTensor]
-) -> None:
-    """Give a checkpoint that ties its output embedding the one that the other side stores."""
-    if not checkpoint.config.tie_word_embeddings or checkpoint.embedding is None:
-        return
-    for name in filter(is_head, other):
-        held.setdefault(name, checkpoint.tensors[checkpoint.embedding])
 
 
 def _differences(name: str, ours: StoredTensor, theirs: StoredTensor) -> Iterator[Difference]:

@@ -1,7 +1,6 @@
 """The errors of the project, and texts for them.
 
-Both are ``click.ClickException``: `mergekit-yaml` and `layerswap` are click commands, so the
-message reaches the user as one text without a traceback, while a bug keeps its traceback.
+`mergekit-yaml` and `layerswap` are click commands: a message without a traceback is theirs.
 """
 
 from __future__ import annotations

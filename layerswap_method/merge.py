@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from layerswap_method.checkpoint.lora import is_lora, read_adapter_config, unsupported_kind
@@ -22,7 +21,7 @@ from layerswap_method.output import (
     sync_folder,
     temporary_output,
 )
-from layerswap_method.recipe.document import Merge, Recipe
+from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensors import mixes_to_json
 from layerswap_method.write.card import write_card
@@ -32,18 +31,14 @@ from layerswap_method.write.layout import SHARD_BYTES, lay_out
 
 LOG = logging.getLogger("layerswap")
 
-Find = Callable[[str], Model]
-"""Returns where the model of a reference is; raises `InputError` where it is nowhere."""
-
 
 @dataclass(frozen=True)
 class WriteOptions:
     """How a merge is written. On the processor no value changes a tensor.
 
-    `shard_bytes` are those of the tensors in one file, at most. With `verify`, what is written is
-    read again and compared with its sources. `device` is "cpu", or a GPU as torch calls it. With
-    `resume`, finished files of an interrupted merge are used, and kept for another. The card is
-    README.md and mergekit_config.yml.
+    `shard_bytes` are those of one file, at most. With `verify`, what is written is read again and
+    compared with its sources. `device` is torch's. With `resume`, finished files of an interrupted
+    merge are used, and kept for another. The card is README.md and mergekit_config.yml.
     """
 
     shard_bytes: int = SHARD_BYTES
@@ -55,7 +50,7 @@ class WriteOptions:
     with_card: bool = True
 
 
-def find_models(recipe: Recipe, find: Find) -> dict[str, Model] | str:
+def find_models(recipe: Recipe, find: Callable[[str], Model]) -> dict[str, Model] | str:
     """Return reference -> where each model of a recipe is, or why only mergekit can merge it."""
     models = {reference: find(reference) for reference in recipe.references}
     for reference, model in models.items():
@@ -75,24 +70,25 @@ def write_merge(
     text: str,
     options: WriteOptions = WriteOptions(),
     bar: Bar = lambda what, size: nullcontext(lambda count: None),
-    progress: Callable[[str, Sequence[str]], Iterable[str]] = lambda what, names: names,
 ) -> Iterator[str]:
     """Merge, and yield lines for the log; the output folder appears when it is whole.
 
     `document` is the recipe as YAML gives it, `text` as its author wrote it, for the card. `bar`
-    shows progress in bytes; `progress` wraps names of tensors that are measured. Raises
-    `InputError` for models, an output folder or a device that do not fit, `LayerSwapError` where
+    shows progress in bytes. Raises `InputError` for what does not fit, `LayerSwapError` where
     something cannot be written.
     """
     out = output_folder(out_path)
     check_output(out, [path for model in models.values() for path in model.folders])
     check_device(options.device)
-    merge = recipe.merge(models, progress)
+    merge = recipe.merge(models)
     for warning in merge.warnings:
         LOG.warning("%s", warning)
     yield from merge.lines
     how: Any = {"threads": options.threads, "device": options.device}
-    with temporary_output(out, _key(out, merge, options), resume=options.resume) as folder:
+    # What is written where: the same merge goes through the same folder.
+    content = f"{out}\0{options.shard_bytes}\0{options.device}\0{mixes_to_json(merge.tensors)}"
+    key = hashlib.sha256(content.encode()).hexdigest()[:16]
+    with temporary_output(out, key, resume=options.resume) as folder:
         layout = lay_out(merge, folder, options.shard_bytes, lambda text: LOG.warning("%s", text))
         with bar("writing", layout.nbytes) as advance:
             write_files(layout, resume=options.resume, advance=advance, **how)
@@ -123,14 +119,5 @@ def check_device(device: str) -> None:
     import torch
 
     if not torch.cuda.is_available():
-        built = "sees none" if torch.version.cuda or torch.version.hip else "was built without GPUs"
-        raise InputError(
-            f"device {device}: there is no GPU here that torch can use (torch {torch.__version__} "
-            f"{built}); leave it out, and the merge is computed on the processor"
-        )
-
-
-def _key(out: Path, merge: Merge, options: WriteOptions) -> str:
-    """Return a hash of what is written where: the same merge goes through the same folder."""
-    content = f"{out}\0{options.shard_bytes}\0{options.device}\0{mixes_to_json(merge.tensors)}"
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
+        what = f"there is no GPU that torch {torch.__version__} can use"
+        raise InputError(f"device {device}: {what}; leave it out to use the processor")

@@ -50,22 +50,18 @@ def output_folder(out_path: str) -> Path:
 
 def check_output(out: Path, inputs: Iterable[Path]) -> None:
     """Check that a merge may be written to `out`, and that it can be."""
-    if (problem := _place_problem(out, [each.resolve() for each in inputs])) is not None:
+    if problem := _place_problem(out, [each.resolve() for each in inputs]):
         raise InputError(f"{out}: {problem}; give another")
     held = sorted(path.name for path in out.glob("*"))
     if held and not _is_merge(out):
-        raise InputError(
-            f"{out}: the folder has files that no merge has written ({', '.join(held[:3])}); give "
-            "another folder, or empty it"
-        )
+        what = f"the folder has files that no merge has written ({', '.join(held[:3])})"
+        raise InputError(f"{out}: {what}; give another folder, or empty it")
 
 
 def _place_problem(out: Path, inputs: Collection[Path]) -> str | None:
     try:
-        if out.is_symlink() and not out.exists():
-            return "the output path is a broken link"
-        if out.exists() and not out.is_dir():
-            return "the output path is a file"
+        if not out.is_dir() and (out.is_symlink() or out.exists()):
+            return "the output path is a file or a broken link"
     except OSError as error:  # a name too long for the file system
         return f"the output folder cannot be used: {error.strerror}"
     place = out.resolve()
@@ -91,9 +87,8 @@ def _is_merge(folder: Path) -> bool:
 def temporary_output(out: Path, key: str | None = None, *, resume: bool = False) -> Iterator[Path]:
     """Yield a folder that becomes `out` when the body ends, and vanishes if the body fails.
 
-    It vanishes on Ctrl-C and SIGTERM too; what a killed merge left is named at the next one. Files
-    of an existing `out` that a merge does not write stay; those of an earlier merge are replaced.
-    Once the body has ended, nothing is deleted before the new folder is whole in its place.
+    It vanishes on Ctrl-C and SIGTERM too. Files of an existing `out` that a merge does not write
+    stay. Once the body has ended, nothing is deleted before the new folder is whole in its place.
     """
     check_output(out, ())
     place = out.resolve()
@@ -159,8 +154,7 @@ def sync_folder(folder: Path) -> None:
 def give_folder_mode(folder: Path) -> None:
     """Let everybody read and write the files in `folder` who may do so with the folder.
 
-    safetensors (0.8) and `tempfile` write files that only their owner may read, whatever the umask
-    says: useless to others on shared storage.
+    safetensors (0.8) and `tempfile` write files that only their owner may read.
     """
     mode = folder.stat().st_mode & 0o666
     for path in folder.rglob("*"):

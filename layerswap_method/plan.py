@@ -73,10 +73,9 @@ class LayerPlan:
         """
         letters = {source[0]: source for source in SOURCES}
         rows = [tuple(letters.get(letter) for letter in row) for row in text.split("/")]
-        if len(rows) not in (1, 3) or len({len(row) for row in rows}) > 1 or not rows[0]:
-            raise ValueError(f"plan {text!r}: write one letter a layer, in one row or three")
-        if any(source is None for row in rows for source in row):
-            raise ValueError(f"plan {text!r}: its letters must be {', '.join(letters)}")
+        is_form = len(rows) in (1, 3) and len({len(row) for row in rows}) == 1 and rows[0]
+        if not is_form or any(source is None for row in rows for source in row):
+            raise ValueError(f"plan {text!r}: write rows of {', '.join(letters)}, one a layer")
         first, *modules = rows
         return cls(first, dict(zip(MODULES, modules, strict=False)))  # type: ignore[arg-type]
 
@@ -106,15 +105,13 @@ def build_plan(
 
     - ``middle``: one run of n layers beginning at ``(L-n)//2``;
     - ``random``: the n layers with the smallest of L numbers drawn from ``random.Random(seed)``;
-    - ``alternating``: layers ``floor(i*L/n)``, i < n: evenly spread; every second layer, layer 0
-      first, where n = L/2;
+    - ``alternating``: layers ``floor(i*L/n)``, i < n: evenly spread, layer 0 first;
     - ``layers``: exactly `language_layers`, such as ``"0-4,30,31"`` (ends included);
     - ``soup``: none; every layer is averaged, and the counts are not read.
 
-    There, but for `soup`, the transition generalises: the t_b layers after (output side of) each
-    run of swapped layers and the t_u layers before (input side of) each run are averaged. Where
-    they meet another run or the end of the model, language wins over average and average over
-    task; n+t_b+t_u may not pass L, and without a swapped layer there is no transition.
+    There, but for `soup`, the t_b layers after (output side of) each run of swapped layers and the
+    t_u layers before it are averaged, language wins over average and average over task, and
+    n+t_b+t_u may not pass L.
 
     Raises ValueError with the numbers, where they do not fit L, and for ``delta_share``.
     """
@@ -123,10 +120,7 @@ def build_plan(
     count = bottom_layers + top_layers
     swapped: Iterable[int] = ()
     if placement == "delta_share":
-        raise ValueError(
-            "placement: delta_share depends on what the experts changed, which is measured before "
-            "a merge of whole checkpoints"
-        )
+        raise ValueError("placement: delta_share is measured on whole checkpoints; write another")
     if placement == "soup":
         zone = counts = {}
     elif placement == "layers":
@@ -149,10 +143,8 @@ def build_plan(
     if placement == "outer":
         runs = [(0, bottom_layers), (num_layers - top_layers, num_layers)]
     elif not runs and any(zone.values()):
-        raise ValueError(
-            f"bottom_transition {bottom_transition} and top_transition {top_transition} have no "
-            "effect: no layer is swapped, so there is no run with neighbours that could be averaged"
-        )
+        both = f"bottom_transition {bottom_transition} and top_transition {top_transition}"
+        raise ValueError(f"{both} have no effect: no layer is swapped, so no run has neighbours")
     for start, end in runs:
         after, before = range(end, end + bottom_transition), range(start - top_transition, start)
         for layer in (*after, *before):
@@ -173,9 +165,7 @@ def check_counts(num_layers: int, counts: Mapping[str, int]) -> None:
             raise ValueError(f"{name} is {count}; it must be 0 or more")
     total = sum(counts.values())
     if total > num_layers:
-        zones = {name for name in counts if name.endswith("_transition")}
-        if not any(counts[name] for name in zones):
-            counts = {name: count for name, count in counts.items() if name not in zones}
+        counts = {n: c for n, c in counts.items() if c or not n.endswith("_transition")}
         raise ValueError(
             f"{' + '.join(counts)} = {' + '.join(map(str, counts.values()))} = {total} "
             f"is more than the model's {num_layers} layers"
@@ -227,15 +217,11 @@ def parse_layers(
     for part in text.split(","):
         match = _PART.fullmatch(part)
         if match is None:
-            raise ValueError(
-                f"{where}: {part.strip()!r} is neither a layer nor a range; "
-                "write layers and ranges (ends included) such as '0-4,30,31'"
-            )
+            what = f"{part.strip()!r} is neither a layer nor a range"
+            raise ValueError(f"{where}: {what}; write such as '0-4,30,31' (ends included)")
         numbers = [number for number in match.groups() if number is not None]
-        longest = max(numbers, key=len).lstrip("0")
-        if len(longest) >= len(str(_MOST_LAYERS)):
-            what = f"layer {longest[:40]} does not exist; no model has {_MOST_LAYERS} layers"
-            raise ValueError(f"{where}: {what}")
+        if len(max(numbers, key=len).lstrip("0")) >= len(str(_MOST_LAYERS)):
+            raise ValueError(f"{where}: no model has {_MOST_LAYERS} layers")
         start, end = int(numbers[0]), int(numbers[-1])
         if end < start:
             raise ValueError(f"{where}: range {part.strip()!r} runs backwards")

@@ -52,8 +52,7 @@ def layer_part(name: str) -> Part:
     """Return the part of a layer that the tensor `name` (full or below its layer) belongs to.
 
     The first component after the layer index decides, so `self_attn.q_norm` is attention and
-    `post_attention_layernorm` is a norm, as in Algorithm 1's "attention or feedforward
-    parameters" (arXiv 2410.01335).
+    `post_attention_layernorm` is a norm (arXiv 2410.01335, Algorithm 1).
     """
     _, rest = split_layer(name)
     head = rest.lower().removeprefix(_CONTAINER).split(".", 1)[0]

@@ -1,8 +1,7 @@
 """One output tensor as coefficients over stored tensors: its identity, and its content.
 
-A `TensorMix` is hashable and goes through JSON, so a process that loads a model is handed a
-description and reads the tensors itself. Nothing is mapped and no tensor is held whole (but for an
-adapter's change): content is read and computed a block of rows at a time.
+A `TensorMix` is hashable and goes through JSON. No tensor is held whole (but for an adapter's
+change): content is read and computed a block of rows at a time.
 """
 
 from __future__ import annotations
@@ -69,10 +68,9 @@ class FeatureMask(Frozen):
 class TensorMix(Frozen):
     """One output tensor, ``sum_k(coefficient_k * term_k) / sum_k(coefficient_k)``, times `factor`.
 
-    `load_dtype` is the torch dtype that every term is rounded to before the sum (None keeps
-    theirs), `dtype` that of the result (None keeps that of the promoted terms). With another factor
-    than 1 a live engine is proved. With a `mask` there is no sum but two terms, and every feature
-    is the one's or the other's. Equal mixes are equal bytes.
+    Every term is rounded to `load_dtype` before the sum (None keeps theirs), the result to `dtype`
+    (None: the promoted terms'). With another factor than 1 a live engine is proved. With a `mask`
+    every feature is one of two terms', and there is no sum. Equal mixes are equal bytes.
     """
 
     terms: tuple[Term, ...]
@@ -136,11 +134,7 @@ class MixReader:
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
 
     def read(self) -> torch.Tensor:
-        """Return the tensor on CPU; it is the caller's.
-
-        Raises `InputError` if a file is gone, cut short, or was written anew since its header was
-        read.
-        """
+        """Return the tensor on CPU; it is the caller's. Raises as `stored.read_rows`."""
         return self._rows(0, self._mix.terms[0].stored.rows).view(self.shape)
 
     def blocks(self, rows: slice = slice(None)) -> Iterator[tuple[int, torch.Tensor]]:
@@ -149,10 +143,9 @@ class MixReader:
             yield block.start, self._rows(block.start, block.stop)
 
     def copy_to(self, target: torch.Tensor, window: Sequence[slice] = ()) -> None:
-        """Write the tensor, or a window of it, over `target`, cast to that one's dtype.
+        """Write the tensor, or a window of the target's shape, over `target`, cast to its dtype.
 
-        The window, of the target's shape, is a range in steps of 1 for each of the first
-        dimensions, and all of the others. See `read`; after an error a part may be written.
+        The window is a range in steps of 1 for each of the first dimensions. See `read`.
         """
         rows, *others = window or (slice(None),)
         place = target if self.shape else target.view(1)
@@ -208,11 +201,7 @@ def _spread_mask(mask: FeatureMask, shape: Sequence[int]) -> torch.Tensor:
 
 
 class LazyModel(Frozen):
-    """A checkpoint with its adapter, whose tensors are computed when they are read.
-
-    `changes` are what the adapter adds, by tensor. Where one is added, the checkpoint is without a
-    tied output embedding.
-    """
+    """A checkpoint with its adapter, whose `changes` are added to tensors when they are read."""
 
     checkpoint: Checkpoint
     adapter: Path | None = None
@@ -278,9 +267,8 @@ def build_merge(
 ) -> Merge:
     """Return the merge whose tensors `make` describes by their names.
 
-    It has every weight that any of the models stores, in the order of the first one's files, but
-    for an output embedding that none of those it is made of stores by that name: it is tied.
-    `dtype` and `rows_from` are as in `checkpoint.compatible.merge_warnings`.
+    It has every weight that any of the models stores, but for a tied output embedding. `dtype` and
+    `rows_from` are as in `checkpoint.compatible.merge_warnings`.
     """
     checkpoints = [model.checkpoint for model in models]
     heads = filter(None, (checkpoint.head for checkpoint in checkpoints))

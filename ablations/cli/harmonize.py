@@ -38,10 +38,9 @@ def harmonize(models: tuple[str, ...], out: str, shard_size: int, **options: Any
     the recipe of the merge aligns them (tokenizer: {source: union}).
     """
     from ablations.models.find import find_model
-    from layerswap_method.harmonize.run import HarmonizeOptions
     from layerswap_method.harmonize.run import harmonize as write
 
-    given = HarmonizeOptions(shard_bytes=shard_size, **options)
+    given = {"shard_bytes": shard_size, "bar": byte_progress, **options}
     with watched("reading the models"):
-        for line in write([find_model(model) for model in models], out, given, byte_progress):
+        for line in write([find_model(model) for model in models], out, **given):
             say(line)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from layerswap_method.deltas.measure import for_each_tensor as for_each_tensor
 from layerswap_method.deltas.pair import DeltaPair, not_finite, read_deltas
+from layerswap_method.deltas.pair import for_each_tensor as for_each_tensor
 
 NEAR_STEPS = 2
 """A changed weight that is at most so many representable values of the expert's dtype away from

@@ -1,15 +1,12 @@
 """The adapter of a `layer_swap`, of LoRA adapters or of prefixes.
 
-What a LoRA adds to the base is what the merge adds to it: which expert gives which tensor, and with
-which weight, is read off the merge, there is no second plan. Averaging the factors apart is not
-averaging the changes: ``(B1 + B2)(A1 + A2)`` has the cross terms ``B1 A2`` and ``B2 A1``. The sum
-is exact when the ranks are stacked::
+What a LoRA adds to the base is read off the merge. Averaging the factors apart is not averaging
+the changes: ``(B1 + B2)(A1 + A2)`` has cross terms. The sum is exact when the ranks are stacked::
 
     c1 B1 A1 + c2 B2 A2  ==  [c1 B1, c2 B2] @ [A1; A2]
 
-An average of a prefix's keys and values is not an average of what attention makes of them: it is
-the counterpart of an averaged layer, no exact mean. peft caches a prefix without positions, so its
-tokens have no order.
+An average of a prefix's keys and values is the counterpart of an averaged layer, no exact mean of
+what attention makes of them.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ from layerswap_method.recipe.references import Model
 from layerswap_method.tensors import TensorMix
 
 _TENSOR = "prompt_embeddings"
-_NUMBERS = ("num_virtual_tokens", "num_layers", "token_dim", "num_attention_heads")
+_NUMBERS = ("num_virtual_tokens", "num_layers", "token_dim")
 
 
 class NewAdapter(NamedTuple):
@@ -56,11 +53,6 @@ class Factors(NamedTuple):
     down: torch.Tensor
     up: torch.Tensor
 
-    def squared_norm(self) -> float:
-        """Return the squared Frobenius norm of the change, computed in float64 from the factors."""
-        down, up = self.down.double(), self.up.double()
-        return float(((up.T @ up) * (down @ down.T)).sum())
-
 
 def swap_lora(merge: Merge, config: Mapping[str, Any], rank: int | None) -> NewAdapter:
     """Return the adapter that adds to the base what the merge's tensors have beyond it.
@@ -71,26 +63,23 @@ def swap_lora(merge: Merge, config: Mapping[str, Any], rank: int | None) -> NewA
     """
     changed = {name: parts for name, mix in merge.tensors.items() if (parts := _changes(mix))}
     if not changed:
-        raise InputError(
-            "swap-adapters: the recipe takes nothing that an adapter changes, so the new adapter "
-            "would change nothing; take other layers"
-        )
+        raise InputError("swap-adapters: the new adapter would change nothing; take other layers")
     terms = {
         name: [(_read(c), share * (c.scaling / parts[0][0].scaling)) for c, share in parts]
         for name, parts in changed.items()
     }
     dtype = _common_dtype(terms.values(), rank)
     tensors: dict[str, torch.Tensor] = {}
-    ranks, alphas, errors, norm = {}, {}, {}, 0.0
+    ranks, alphas, lost, norm = {}, {}, [0.0], 0.0
     for name, parts in changed.items():
         first, factors = parts[0][0], stack(terms[name], dtype)
         if rank is not None:
-            squared = factors.squared_norm() * first.scaling**2
-            norm += squared
+            down, up = (factor.double() for factor in factors)
+            norm += float(((up.T @ up) * (down @ down.T)).sum()) * first.scaling**2
             if len(factors.down) > rank:
                 cut, error = cut_rank(factors, rank)
                 factors = Factors(cut.down.to(dtype), cut.up.to(dtype))
-                errors[name] = (error * first.scaling**2, squared)
+                lost.append(error * first.scaling**2)
         tensors[first.down.name] = factors.down.contiguous()
         tensors[first.up.name] = factors.up.contiguous()
         module = name.removesuffix(".weight")
@@ -104,16 +93,10 @@ def swap_lora(merge: Merge, config: Mapping[str, Any], rank: int | None) -> NewA
     span = str(low) if low == high else f"{low} to {high}"
     lines = [f"adapter: {len(changed)} tensors, rank {span}, {stored}"]
     if rank is not None:
-        relative = {name: _root_ratio(*pair) for name, pair in errors.items()}
-        whole = _root_ratio(math.fsum(error for error, _ in errors.values()), norm)
-        record["cut"] = {"rank": rank, "relative_error": whole, "tensors": relative}
-        lines.append(f"rank {rank}: no tensor has a higher rank; all are exact")
-        if relative:
-            worst = max(relative, key=relative.__getitem__)
-            lines[-1] = (
-                f"rank {rank}: {len(relative)} of {len(changed)} tensors cut; relative error of "
-                f"the whole change {whole:.3g}, largest {relative[worst]:.3g} ({worst})"
-            )
+        error = math.sqrt(math.fsum(lost) / norm) if norm else 0.0
+        record["cut"] = {"rank": rank, "tensors": len(lost) - 1, "relative_error": error}
+        count = f"{len(lost) - 1} of {len(changed)} tensors cut"
+        lines.append(f"rank {rank}: {count}; relative error of the whole change {error:.3g}")
     return NewAdapter(tensors, _config(config, ranks, alphas), record, tuple(lines))
 
 
@@ -157,10 +140,8 @@ def _changes(mix: TensorMix) -> list[tuple[LowRankChange, float]]:
 def _read(change: LowRankChange) -> Factors:
     factors = Factors(read_tensor(change.down), read_tensor(change.up))
     if not all(bool(factor.isfinite().all()) for factor in factors):
-        raise InputError(
-            f"{change.down.file}: {change.down.name} or its lora_B holds NaN or infinite values; "
-            "the adapter is damaged or its training diverged"
-        )
+        what = f"{change.down.name} or its lora_B holds NaN or infinite values"
+        raise InputError(f"{change.down.file}: {what}; the adapter is damaged")
     return factors
 
 
@@ -201,10 +182,6 @@ def _config(
         "init_lora_weights": True,
         "inference_mode": True,
     }
-
-
-def _root_ratio(part: float, whole: float) -> float:
-    return math.sqrt(part / whole) if whole else 0.0
 
 
 def swap_prefixes(
@@ -268,30 +245,17 @@ def swap_prefixes(
 
 
 def _read_prefix(adapter: Path) -> tuple[dict[str, Any], torch.Tensor]:
-    """Return config, and keys and values, tokens x layers x (2 * width), of a prefix adapter.
-
-    peft saves what its encoder gives, also of an encoder with a projection: one row per prefix
-    token, and in it for each layer a key and a value of all heads.
-    """
+    """Return config, and keys and values, tokens x layers x (2 * width), of a prefix adapter."""
     config, stored = read_adapter_config(adapter), read_adapter_tensors(adapter)
     values: list[Any] = [config.get(name) for name in _NUMBERS]
-    length, layers, width, _ = values
-    problems = [
-        f"{name} is {value!r}"
-        for name, value in zip(_NUMBERS, values, strict=True)
-        if type(value) is not int or value < 1
-    ]
-    if config.get("num_transformer_submodules", 1) not in (None, 1):
-        problems.append("it is of an encoder and a decoder (num_transformer_submodules)")
-    if set(stored) != {_TENSOR}:
-        problems.append(f"it holds {', '.join(sorted(stored)[:3])} and not {_TENSOR} alone")
-    elif not problems:
-        tensor = stored[_TENSOR]
-        if tensor.shape != (length, layers * 2 * width) or tensor.dtype not in FLOATS:
-            problems.append(
-                f"{_TENSOR} is {list(tensor.shape)} in {tensor.dtype}, and the config says "
-                f"[{length}, {layers} * 2 * {width}] of floats"
-            )
-    if problems:
-        raise InputError(f"{adapter}: cannot be read as a prefix: {'; '.join(problems)}")
-    return config, read_tensor(stored[_TENSOR]).view(length, layers, 2 * width)
+    if config.get("num_transformer_submodules", 1) not in (None, 1) or set(stored) != {_TENSOR}:
+        raise InputError(f"{adapter}: is no prefix of a decoder alone, which holds {_TENSOR} only")
+    tensor, (length, layers, width) = stored[_TENSOR], values
+    is_sized = all(type(value) is int and value > 0 for value in values)
+    if not is_sized or tensor.shape != (length, layers * 2 * width) or tensor.dtype not in FLOATS:
+        sizes = ", ".join(f"{n} {value!r}" for n, value in zip(_NUMBERS, values, strict=True))
+        raise InputError(
+            f"{adapter}: {_TENSOR} is {list(tensor.shape)} in {tensor.dtype}, which does not fit "
+            f"the config ({sizes})"
+        )
+    return config, read_tensor(tensor).view(length, layers, 2 * width)

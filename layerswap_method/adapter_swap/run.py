@@ -46,10 +46,9 @@ def swap_adapters(
 ) -> Iterator[str]:
     """Write the adapter of a `layer_swap` recipe, and yield lines for the log.
 
-    The adapter, added to the base, is the merge of the recipe: `adapter_swap.adapters` says where
-    that holds to rounding and where it is a counterpart. `rank` is the highest rank of a LoRA
-    adapter's changes; None leaves all exact. Raises `InputError` for a recipe, models or a folder
-    that are wrong, `LayerSwapError` where something cannot be written.
+    `rank` is the highest rank of a LoRA adapter's changes; None leaves all exact. Raises
+    `InputError` for a recipe, models or a folder that are wrong, `LayerSwapError` where something
+    cannot be written.
     """
     recipe = _read(recipe_path)
     models = {reference: find(reference) for reference in recipe.references}
@@ -100,10 +99,7 @@ def _read(path: Path) -> LayerSwapRecipe:
     document = read_recipe_file(path).document
     recipe = read_recipe(document)
     if not isinstance(recipe, LayerSwapRecipe):
-        raise InputError(
-            f"{path}: merge_method is {document['merge_method']!r}; swap-adapters knows "
-            "layer_swap only"
-        )
+        raise InputError(f"{path}: swap-adapters knows layer_swap only")
     if (reason := recipe.why_mergekit()) is not None:
         raise InputError(f"{path}: {reason}, which has no effect on adapters; drop it")
     return recipe

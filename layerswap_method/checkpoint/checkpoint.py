@@ -73,16 +73,11 @@ class Checkpoint:
         return next((name for name in self.tensors if name.endswith(_EMBEDDINGS)), None)
 
     def depth(self) -> int:
-        """Return `num_layers`.
-
-        Raises:
-            InputError: where neither config nor names say it, or for an encoder with a decoder.
-        """
+        """Return `num_layers`; raise where nothing says it, or for an encoder with a decoder."""
         layered = [name for name in self.tensors if decoder_layer(name) is not None]
         if all(any(f"{stack}." in name for name in layered) for stack in ("encoder", "decoder")):
             raise InputError(
-                f"{self.name} has the layers of an encoder and of a decoder; what is merged by "
-                "layer is one text decoder"
+                f"{self.name} has layers of an encoder and of a decoder, not one stack"
             )
         if self.num_layers is None:
             raise InputError(f"{self.name}: its config does not say how many layers it has")
@@ -92,8 +87,7 @@ class Checkpoint:
 def read_checkpoint(name: str, path: Path) -> Checkpoint:
     """Return the checkpoint in folder `path`, which messages call `name`.
 
-    Raises `InputError` for a folder without a config or safetensors, a shard that is missing,
-    damaged or lacks a tensor of the index, and layers that are not those of the config.
+    Raises `InputError` for files that are missing or damaged, or that disagree on the layers.
     """
     config = read_config(name, path)
     tensors: dict[str, StoredTensor] = {}
@@ -101,19 +95,15 @@ def read_checkpoint(name: str, path: Path) -> Checkpoint:
         header = read_header(shard, f"{name}: {shard.name}")
         absent = [key for key in listed or () if key not in header]
         if absent:
-            raise InputError(
-                f"{name}: {_INDEX} names {len(absent)} tensors that {shard.name} does not hold: "
-                f"{name_list(absent)}; download the checkpoint again"
-            )
+            what = f"{_INDEX} names {len(absent)} tensors that {shard.name} does not hold"
+            raise InputError(f"{name}: {what}: {name_list(absent)}; download it again")
         # mergekit sees no tensors that the index does not list
         tensors |= {key: at for key, at in header.items() if listed is None or key in listed}
     checkpoint = Checkpoint(name, path, config, tensors)
     depth, stored = config.num_hidden_layers, checkpoint.stored_layers
     if depth and stored and not depth <= stored <= depth + config.further_layers:
-        raise InputError(
-            f"{name}: its config.json says {depth} layers and its weights have {stored}; download "
-            "the checkpoint again, or correct num_hidden_layers"
-        )
+        what = f"its config.json says {depth} layers and its weights have {stored}"
+        raise InputError(f"{name}: {what}; download it again, or correct num_hidden_layers")
     return checkpoint
 
 
@@ -132,10 +122,8 @@ def own_file(name: str, folder: Path, file: Path) -> Path:
     home, place = folder.resolve(), file.resolve()
     blobs = [home.parents[1] / "blobs"] if home.parent.name == "snapshots" else []
     if place.is_file() and not any(root in place.parents for root in (home, *blobs)):
-        raise InputError(
-            f"{name}: {file} is a link to {place}, outside of the model's folder; copy the file "
-            "there in its place"
-        )
+        what = f"{file} is a link to {place}, outside of the model's folder"
+        raise InputError(f"{name}: {what}; copy the file there in its place")
     return file
 
 
@@ -169,10 +157,8 @@ def _shards(name: str, path: Path) -> list[tuple[Path, set[str] | None]]:
         )
     absent = [file for file in sorted(shards) if not (path / file).is_file()]
     if absent:
-        raise InputError(
-            f"{name}: {len(absent)} of {len(shards)} shards are missing in {path}: "
-            f"{name_list(absent)}; download the checkpoint again"
-        )
+        what = f"{len(absent)} of {len(shards)} shards are missing in {path}"
+        raise InputError(f"{name}: {what}: {name_list(absent)}; download the checkpoint again")
     return [(own_file(name, path, path / file), shards[file]) for file in sorted(shards)]
 
 
@@ -186,8 +172,6 @@ def _weight_map(name: str, index: Path) -> dict[str, str]:
         raise InputError(f"{name}: {index} has no weight_map with tensors; download it again")
     for key, file in found.items():
         if not isinstance(file, str) or Path(file).name != file or len(file) > 255:
-            raise InputError(
-                f"{name}: {index} places {key} in {str(file)[:80]!r}, which is no file name in its "
-                "folder; download it again"
-            )
+            what = f"{index} places {key} in {str(file)[:80]!r}, no file name in its folder"
+            raise InputError(f"{name}: {what}; download it again")
     return found

@@ -1,17 +1,19 @@
 """Whether checkpoints can be merged, and why not; what a user should know before they are.
 
-Every way to merge asks here: from file to file, into an engine, through mergekit, and for the
-change of an expert from its base. So a pair that one of them takes is one that the others take.
+Every way to merge asks here, so a pair that one of them takes is one that the others take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, name_list
 from layerswap_method.checkpoint.config import FIELDS, read_document, stated_fields, text_part
 from layerswap_method.checkpoint.stored import FLOATS, TORCH_NAMES, same_content
-from layerswap_method.checkpoint.tokens import token_conflicts
+from layerswap_method.errors import InputError, describe_error
 from layerswap_method.tensor_names import decoder_layer
 
 _PARENT = "merging needs models of one pretrained parent"
@@ -23,6 +25,7 @@ _ONE_VOCABULARY = (
     "features are compared one by one: give the base with the expert's vocabulary (load the base, "
     "resize_token_embeddings, save it)"
 )
+_TOKENIZER = "tokenizer.json"
 _BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16}
 
 
@@ -36,15 +39,11 @@ def odd_dtypes(checkpoint: Checkpoint) -> list[str]:
 def own_problems(checkpoint: Checkpoint) -> Iterator[str]:
     """Yield what keeps this one checkpoint from being merged at all."""
     name, config, tensors = checkpoint.name, checkpoint.config, checkpoint.tensors
+    advice = "averages of quantised weights mean nothing: use the unquantised checkpoint"
     if config.quantization is not None:
-        yield (
-            f"{name} is quantised ({config.quantization}); averages of quantised weights mean "
-            "nothing: use the unquantised checkpoint"
-        )
+        yield f"{name} is quantised ({config.quantization}); {advice}"
     elif odd := odd_dtypes(checkpoint):
-        yield (
-            f"{name} stores weights as {', '.join(odd)} (quantised); use the unquantised checkpoint"
-        )
+        yield f"{name} stores weights as {', '.join(odd)} (quantised); {advice}"
     head, embedding = checkpoint.head, checkpoint.embedding
     if config.tie_word_embeddings and head is not None and embedding is not None:
         is_copy = same_content(tensors[head], tensors[embedding])
@@ -59,8 +58,7 @@ def own_problems(checkpoint: Checkpoint) -> Iterator[str]:
 def ties(checkpoint: Checkpoint, *others: Checkpoint) -> bool:
     """Return whether input and output embeddings are one tensor in a checkpoint.
 
-    Where its config does not say it, the default of the model's class holds, which is that of the
-    others: it ties nothing if all of them store an output embedding.
+    Where its config does not say it: unless it and all the others store an output embedding.
     """
     if checkpoint.config.tie_word_embeddings is not None:
         return checkpoint.config.tie_word_embeddings
@@ -74,20 +72,18 @@ def merge_problems(
     aligned: bool = False,
     by_feature: bool = False,
 ) -> Iterator[str]:
-    """Yield why the models of a merge cannot be merged; the others are compared with the first.
+    """Yield why the models of a merge, each once, cannot be merged.
 
-    Args:
-        checkpoints: the models, each once.
-        rows_from: names of those that give the merge its vocabulary rows. Only these must have
-            rows in one number, for the same tokens. None: all of them.
-        aligned: the recipe has ``tokenizer:``, so vocabularies may differ.
-        by_feature: features are compared one by one, which no alignment can mend.
+    `rows_from` are the names of those that give the merge its vocabulary rows (None: all): only
+    these must have rows in one number, for the same tokens. `aligned`: the recipe has
+    ``tokenizer:``, so vocabularies may differ. `by_feature`: features are compared one by one,
+    which no alignment can mend.
     """
     for checkpoint in checkpoints:
         yield from own_problems(checkpoint)
+    free = aligned or rows_from is not None
     for other in checkpoints[1:]:
-        is_free = aligned or rows_from is not None
-        yield from pair_problems(checkpoints[0], other, aligned=is_free, by_feature=by_feature)
+        yield from pair_problems(checkpoints[0], other, aligned=free, by_feature=by_feature)
     if not aligned and not by_feature:
         givers = _givers(checkpoints, rows_from)
         if rows_from is not None:
@@ -128,18 +124,14 @@ def pair_problems(
     first: Checkpoint, other: Checkpoint, *, aligned: bool = False, by_feature: bool = False
 ) -> Iterator[str]:
     """Yield why `other` cannot be merged with `first`, with the switches of `merge_problems`."""
-    pair = f"{first.name} and {other.name}"
-    if first.config.architecture != other.config.architecture:
-        yield (
-            f"{pair} have different architectures ({first.config.architecture}, "
-            f"{other.config.architecture}); {_PARENT}; {_compat_command(first, other)}"
-        )
+    pair, compat = f"{first.name} and {other.name}", _compat_command(first, other)
+    kinds = (first.config.architecture, other.config.architecture)
+    if kinds[0] != kinds[1]:
+        yield f"{pair} have different architectures ({', '.join(kinds)}); {_PARENT}; {compat}"
         return
     if first.num_layers != other.num_layers:
-        yield (
-            f"{pair} have different depths ({first.num_layers} and {other.num_layers} layers); "
-            f"{_PARENT}; {_compat_command(first, other)}"
-        )
+        depths = f"{first.num_layers} and {other.num_layers} layers"
+        yield f"{pair} have different depths ({depths}); {_PARENT}; {compat}"
         return
     is_tied = ties(first, other)
     if is_tied != ties(other, first):
@@ -147,7 +139,7 @@ def pair_problems(
         yield (
             f"{tied.name} ties its output embedding to the input embedding and {untied.name} does "
             "not; untie the first (set tie_word_embeddings: false and save with a copy of the "
-            f"embedding as lm_head) or use models of one kind; {_compat_command(first, other)}"
+            f"embedding as lm_head) or use models of one kind; {compat}"
         )
         return
     if by_feature or not aligned:
@@ -158,10 +150,7 @@ def pair_problems(
         if other.shapes.get(name, shape) != shape and not _counts_tokens(name, first, other)
     ]
     if shapes:
-        yield (
-            f"{pair} have different shapes: {_shape_list(shapes, first, other)}; "
-            f"{_compat_command(first, other)}"
-        )
+        yield f"{pair} have different shapes: {_shape_list(shapes, first, other)}; {compat}"
     for holder, lacking in ((first, other), (other, first)):
         missing = [
             name
@@ -173,7 +162,7 @@ def pair_problems(
         if missing:
             yield (
                 f"{lacking.name} lacks {len(missing)} tensors that {holder.name} has: "
-                f"{name_list(missing)}; {_compat_command(first, other)}"
+                f"{name_list(missing)}; {compat}"
             )
 
 
@@ -255,3 +244,82 @@ def _mixed_settings(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
             f"the checkpoints have different settings ({'; '.join(differing)}); the merge has "
             f"those of its base_model; {_compat_command(*checkpoints)}"
         )
+
+
+class Vocabulary(NamedTuple):
+    """The tokens of one checkpoint with their ids, and which are added or special tokens."""
+
+    tokens: Mapping[str, int]
+    added: frozenset[str]
+
+
+def read_vocabulary(name: str, folder: Path) -> Vocabulary | None:
+    """Return the vocabulary in `folder`; None where no ``tokenizer.json`` is there.
+
+    Raises `InputError`, which begins with `name`, for a file that is damaged.
+    """
+    file = folder / _TOKENIZER
+    if not file.is_file():
+        return None
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        vocab = document["model"]["vocab"]
+        if not isinstance(vocab, dict):  # Unigram models list [token, score]
+            vocab = {entry[0]: number for number, entry in enumerate(vocab)}
+        tokens = {str(token): int(number) for token, number in vocab.items()}
+        listed = document.get("added_tokens") or []
+        added = {str(entry["content"]): int(entry["id"]) for entry in listed}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        what = f"{file} cannot be read as a tokenizer ({describe_error(error)})"
+        raise InputError(f"{name}: {what}; download it again") from error
+    return Vocabulary(tokens | added, frozenset(added))
+
+
+def match_tokens(tokens: Mapping[str, int], other: Mapping[str, int]) -> tuple[int, int, int]:
+    """Return how many of the `tokens` stand in `other` at the same id, at another, or not."""
+    shared = tokens.keys() & other.keys()
+    same = sum(tokens[token] == other[token] for token in shared)
+    return same, len(shared) - same, len(tokens) - len(shared)
+
+
+def token_conflicts(givers: Sequence[Checkpoint]) -> tuple[list[str], list[str]]:
+    """Return (errors, warnings) about rows of the vocabularies that stand for different tokens.
+
+    An average of such rows mixes unrelated words. Where only added or special tokens differ, as
+    in published experts that renamed reserved tokens, it is a warning. `givers` are the checkpoints
+    whose vocabulary rows are averaged.
+    """
+    errors, warnings = [], []
+    ours: Vocabulary | None = None
+    for other in givers[1:]:
+        first = givers[0]
+        files = [model.path / _TOKENIZER for model in (first, other)]
+        if not all(file.is_file() for file in files):
+            continue
+        if files[0].read_bytes() == files[1].read_bytes():
+            continue
+        ours = ours or read_vocabulary(first.name, first.path)
+        theirs = read_vocabulary(other.name, other.path)
+        assert ours is not None
+        assert theirs is not None
+        by_id = {number: token for token, number in theirs.tokens.items()}
+        pairs = ((number, a, by_id.get(number, a)) for a, number in ours.tokens.items())
+        differing = [(number, a, b) for number, a, b in pairs if a != b]
+        if not differing:
+            continue
+        added = ours.added | theirs.added
+        plain = [row for row in differing if not added.intersection(row[1:])]
+        shown = name_list([f"{number} is {a!r} and {b!r}" for number, a, b in plain or differing])
+        pair = f"{first.name} and {other.name} have different tokens at {len(differing)} ids"
+        if plain:
+            errors.append(
+                f"{pair} ({shown}), so an average of their rows mixes unrelated words; add "
+                "tokenizer: {source: union} so that mergekit aligns the tokens, or take the rows "
+                "of one model (non_layer: task, language or base)"
+            )
+        else:
+            warnings.append(
+                f"{pair}, all added or special tokens ({shown}); the merge has the average of "
+                "their rows and the tokenizer of its base_model"
+            )
+    return errors, warnings

@@ -24,17 +24,14 @@ _SIZES = ("_layers", "n_layer", "_size", "_heads", "head_dim", "_experts")
 """How the keys of sizes end."""
 
 _MOST_LAYERS, _LARGEST = 100_000, 1 << 31
-"""No model has so many layers, or any size so large; a config that says so is refused at once."""
+"""No model has so many layers, or any size so large."""
 
 Remedy = Literal["none needed", "harmonize", "force", "recipe", "impossible"]
 """`harmonize`: layerswap harmonize keeps the function. `force`: it does with --force, which changes
 the function. `recipe`: the recipe of the merge does it."""
 
 NOTHING = "nothing reconciles it"
-COMMANDS: Mapping[Remedy, str] = {
-    "harmonize": "layerswap harmonize: ",
-    "force": "layerswap harmonize --force: ",
-}
+COMMANDS = {"harmonize": "layerswap harmonize: ", "force": "layerswap harmonize --force: "}
 """How the advice for a remedy begins."""
 
 
@@ -52,11 +49,6 @@ class Field(NamedTuple):
     how: str = NOTHING
     default: Any = None
     needs_same: bool = False
-
-    @property
-    def advice(self) -> str:
-        """What to do about a difference, in words."""
-        return COMMANDS.get(self.remedy, "") + self.how
 
 
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -102,8 +94,8 @@ class ModelConfig(Frozen):
     """What a ``config.json`` says, under the names of transformers.
 
     `architecture` is the first class name (or `unknown`), `quantization` the method (`?` where it
-    has no name), `dtype` the torch dtype that engines compute in. `further_layers` is the number of
-    layers behind the decoder's that predict further tokens, stored under the next numbers.
+    has no name), `dtype` torch's. `further_layers`, stored behind the decoder's, predict further
+    tokens.
     """
 
     model_type: str
@@ -122,9 +114,8 @@ class ModelConfig(Frozen):
 class ModelShape(Frozen):
     """What two models must share before one can stand in the other's place.
 
-    A key-value head serves `group` query heads, which stand together, and `heads * head_dim` need
-    not be `hidden`. `sliding_window` is the number of tokens that attention looks back (None: all),
-    `positions` the length of the longest sequence. `rope_scaling` has transformers' names.
+    `heads * head_dim` need not be `hidden`. `sliding_window` is the number of tokens that attention
+    looks back (None: all), `positions` the longest sequence, `rope_scaling` transformers'.
     """
 
     architecture: str
@@ -201,10 +192,7 @@ def read_config(name: str, folder: Path) -> ModelConfig:
 
 
 def stated_fields(document: Mapping[str, Any], *, defaults: bool = True) -> dict[str, Any]:
-    """Return the fields of a `ModelShape` that a config states; None for the others.
-
-    `defaults` says whether what is not stated has the default of the classes in `DECODERS`.
-    """
+    """Return the fields of a `ModelShape` that a config states; else the default, or None."""
     found: dict[str, Any] = {}
     for name, field in FIELDS.items():
         values = (document[key] for key in field.keys if document.get(key) is not None)
@@ -241,28 +229,17 @@ def read_shape(checkpoint: Checkpoint) -> ModelShape:
 
     Raises `InputError` for another architecture, and for sizes that are missing or do not fit.
     """
-    name = checkpoint.name
+    name, architecture = checkpoint.name, checkpoint.config.architecture
     document = read_document(name, checkpoint.path)
-    architecture = str((document.get("architectures") or ["unknown"])[0])
     if architecture not in DECODERS:
-        raise InputError(
-            f"{name}: {architecture} is not known here; its layers must be those of "
-            f"{' or '.join(DECODERS)}"
-        )
+        raise InputError(f"{name}: {architecture} is none of {', '.join(DECODERS)}")
     if document.get("use_sliding_window"):
-        raise InputError(
-            f"{name}: use_sliding_window is true: some of its layers look back less far than "
-            "others, which is not known here; give a model without it"
-        )
+        raise InputError(f"{name}: use_sliding_window is true: its layers look back unequally far")
     try:
         shape = ModelShape(**stated_fields(document))
     except ValidationError as error:
         fields = ", ".join(str(item["loc"][0]) for item in error.errors())
-        raise InputError(
-            f"{name}: config.json does not state {fields} as a model of this kind needs it"
-        ) from error
+        raise InputError(f"{name}: config.json does not state {fields} as it must") from error
     if shape.heads % shape.kv_heads:
-        raise InputError(
-            f"{name}: {shape.heads} heads are no multiple of {shape.kv_heads} KV heads"
-        )
+        raise InputError(f"{name}: {shape.heads} heads are no multiple of {shape.kv_heads}")
     return shape

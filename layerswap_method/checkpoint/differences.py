@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint
-from layerswap_method.checkpoint.compatible import odd_dtypes, ties
+from layerswap_method.checkpoint.compatible import match_tokens, odd_dtypes, read_vocabulary, ties
 from layerswap_method.checkpoint.config import (
     COMMANDS,
     DECODERS,
@@ -17,7 +17,6 @@ from layerswap_method.checkpoint.config import (
     stated_fields,
     text_part,
 )
-from layerswap_method.checkpoint.tokens import match_tokens, read_vocabulary
 from layerswap_method.frozen import Frozen
 
 _HARMONIZE = COMMANDS["harmonize"]
@@ -38,26 +37,15 @@ class Row(Frozen):
 
 
 def differences(checkpoints: Sequence[Checkpoint]) -> tuple[Row, ...]:
-    """Return every field of the checkpoints, compared.
-
-    Raises `InputError` for a config or a tokenizer that cannot be read.
-    """
+    """Return every field, compared. Raises `InputError` for a file that cannot be read."""
     return tuple(_rows(checkpoints))
 
 
 def obstacles(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that nothing reconciles.
-
-    Where the architectures differ and one is not known, that one stands for all the sizes that
-    could be reconciled if it were.
-    """
+    """Return the rows that nothing reconciles; an unknown architecture stands for its sizes."""
     found = [row for row in rows if row.remedy == "impossible"]
-    named = [row.advice for row in found if row.field == "architecture"]
-    return [
-        row
-        for row in found
-        if row.field == "architecture" or row.advice == NOTHING or row.advice not in named
-    ]
+    named = {row.advice for row in found if row.field == "architecture"} - {NOTHING}
+    return [row for row in found if row.field == "architecture" or row.advice not in named]
 
 
 def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[Row]:
@@ -87,16 +75,20 @@ def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[Row]:
     else:
         yield row("architecture", classes)
     yield row("kind", [_kind(d, c) for d, c in zip(documents, classes, strict=True)])
-    yield row("experts (MoE)", [_experts(document) for document in documents])
+    keys = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+    counts = [[d[key] for key in keys if type(d.get(key)) is int] for d in documents]
+    yield row("experts (MoE)", [next(iter(count), None) for count in counts])
     # A class's defaults hold for the classes that are known.
     shapes = [
         stated_fields(document, defaults=name in DECODERS)
         for document, name in zip(documents, classes, strict=True)
     ]
     for name, field in FIELDS.items():
-        yield row(field.label, [shape[name] for shape in shapes], field.remedy, field.advice)
+        advice = COMMANDS.get(field.remedy, "") + field.how
+        yield row(field.label, [shape[name] for shape in shapes], field.remedy, advice)
     yield row("norm", [_norm(document) for document in documents])
-    yield row("norms of queries and keys", [_head_norms(model) for model in checkpoints])
+    normed = [any(n.endswith("self_attn.q_norm.weight") for n in m.tensors) for m in checkpoints]
+    yield row("norms of queries and keys", ["of each head" if each else "none" for each in normed])
     yield row("biases", [_biases(model) for model in checkpoints])
     tied = [ties(model, *checkpoints) for model in checkpoints]
     yield row("tied embeddings", tied, "harmonize", f"{_HARMONIZE}a head of its own")
@@ -106,11 +98,8 @@ def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[Row]:
     yield row("tokens", texts, "recipe", _TOKENIZER, same)
     dtypes = ["/".join(sorted({t.dtype for t in model.tensors.values()})) for model in checkpoints]
     yield row("stored dtype", dtypes, "recipe", "dtype: in the recipe")
-    quantised = [
-        model.config.quantization or "/".join(odd_dtypes(model)) or None for model in checkpoints
-    ]
-    advice = "use the unquantised checkpoint"
-    yield row("quantised", quantised, "impossible", advice, same=not any(quantised))
+    packed = [m.config.quantization or "/".join(odd_dtypes(m)) or None for m in checkpoints]
+    yield row("quantised", packed, advice="use the unquantised checkpoint", same=not any(packed))
 
 
 def _tokens(checkpoints: Sequence[Checkpoint]) -> tuple[list[str | None], bool]:
@@ -136,21 +125,11 @@ def _kind(document: Mapping[str, Any], architecture: str) -> str:
     return "decoder" if architecture.endswith(ends) else "encoder"
 
 
-def _experts(document: Mapping[str, Any]) -> int | None:
-    keys = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-    return next((document[key] for key in keys if type(document.get(key)) is int), None)
-
-
 def _norm(document: Mapping[str, Any]) -> str | None:
     if "rms_norm_eps" in document:
         return "RMSNorm"
     keys = ("layer_norm_eps", "layer_norm_epsilon")
     return "LayerNorm" if any(key in document for key in keys) else None
-
-
-def _head_norms(checkpoint: Checkpoint) -> str:
-    is_normed = any(name.endswith("self_attn.q_norm.weight") for name in checkpoint.tensors)
-    return "of each head" if is_normed else "none"
 
 
 def _biases(checkpoint: Checkpoint) -> str:

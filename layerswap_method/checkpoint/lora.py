@@ -72,10 +72,7 @@ class LowRankChange(Frozen):
 
 
 def is_lora(adapter: Path) -> bool:
-    """Return whether an adapter is a LoRA, of whatever kind: a change of weights.
-
-    Others, such as prefixes, change what a model does and none of its weights.
-    """
+    """Return whether an adapter is a LoRA, of whatever kind: a change of weights."""
     return read_adapter_config(adapter).get("peft_type") == "LORA"
 
 
@@ -111,18 +108,14 @@ def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
             transposed=kind == "lora_embedding_A" or base.config.model_type in _CONV1D,
         )
         if target not in shapes:
-            raise InputError(
-                f"{adapter}: the adapter changes {target}, which its base does not hold under that "
-                f"name (another model, or a tied output embedding); {_HOW}"
-            )
+            what = f"{target}, which its base does not hold (another model, or a tied head)"
+            raise InputError(f"{adapter}: the adapter changes {what}; {_HOW}")
         _check_change(f"{adapter}: {target}", shapes[target], change, rank)
         changes[target] = change
         odd -= {down.name, up.name}
     if odd:
-        raise InputError(
-            f"{adapter}: the adapter holds {len(odd)} tensors that are not a low-rank change: "
-            f"{name_list(sorted(odd))}; {_HOW}"
-        )
+        what = f"{len(odd)} tensors that are not a low-rank change: {name_list(sorted(odd))}"
+        raise InputError(f"{adapter}: the adapter holds {what}; {_HOW}")
     if not changes:
         raise InputError(f"{adapter}: the adapter changes no tensor")
     return changes
@@ -144,10 +137,8 @@ def other_base(adapter: Path, base: Checkpoint) -> str | None:
     is_same = path.exists() and path.resolve() == base.path.resolve()
     if is_same or path.name.lower() in names:
         return None
-    return (
-        f"{adapter}: its config says that it was trained on {stated}, and it is added to "
-        f"{reference}; look whether that is the same model"
-    )
+    said = f"its config says that it was trained on {stated}, and it is added to {reference}"
+    return f"{adapter}: {said}; look whether that is the same model"
 
 
 def unsupported_kind(config: Mapping[str, Any]) -> str | None:
@@ -166,10 +157,7 @@ def unsupported_kind(config: Mapping[str, Any]) -> str | None:
 
 
 def read_adapter_config(adapter: Path) -> dict[str, Any]:
-    """Return what ``adapter_config.json`` says, of an adapter of any kind.
-
-    Raises `InputError` where it is missing or damaged.
-    """
+    """Return an adapter's config, of any kind. Raises `InputError` where it is damaged."""
     try:
         config = json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
         if not isinstance(config, dict):
@@ -185,10 +173,7 @@ def read_adapter_config(adapter: Path) -> dict[str, Any]:
 
 
 def read_adapter_tensors(adapter: Path) -> dict[str, StoredTensor]:
-    """Return name -> place of the tensors of an adapter of any kind.
-
-    Raises `InputError` where the file is missing or damaged.
-    """
+    """Return name -> place of an adapter's tensors. Raises `InputError` for a damaged file."""
     file = adapter / ADAPTER_WEIGHTS
     if not file.is_file():
         raise InputError(
@@ -202,9 +187,8 @@ def _pattern(
     adapter: Path, config: Mapping[str, Any], key: str, module: str, default: float
 ) -> Any:
     """Return the value of the first pattern that ends the module's name, as peft looks it up."""
-    patterns = config.get(key) or {}
     try:
-        for pattern, value in patterns.items():
+        for pattern, value in (config.get(key) or {}).items():
             # A repeated group can take for ever; peft itself writes plain names.
             if len(pattern) > 300 or re.search(r"\)\s*[*+?{]", pattern):
                 raise ValueError("the pattern repeats a group or is too long")
@@ -220,13 +204,9 @@ def _pattern(
 def _check_change(where: str, wanted: tuple[int, ...], change: LowRankChange, rank: int) -> None:
     down, up = change.down.shape, change.up.shape
     if len(down) != 2 or len(up) != 2 or down[0] != rank or up[1] != rank:
-        raise InputError(
-            f"{where}: lora_A {list(down)} and lora_B {list(up)} are not of the config's rank "
-            f"{rank}"
-        )
+        shapes = f"lora_A {list(down)} and lora_B {list(up)}"
+        raise InputError(f"{where}: {shapes} are not of the config's rank {rank}")
     shape = (down[1], up[0]) if change.transposed else (up[0], down[1])
     if shape != wanted:
-        raise InputError(
-            f"{where}: the change is {list(shape)} and the weight is {list(wanted)}; it was "
-            "trained on another model"
-        )
+        shapes = f"the change is {list(shape)} and the weight is {list(wanted)}"
+        raise InputError(f"{where}: {shapes}; it was trained on another model")

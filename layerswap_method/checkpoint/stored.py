@@ -1,8 +1,7 @@
 """Stored tensors: where their bytes are in a safetensors file, and how they are read.
 
-safetensors checks the headers; the bytes are read from their places. A mapped file would stay in
-the resident set of the process, and a page fault costs more than a read into a buffer that is
-still in the processor's cache. torch is imported where tensors are asked for, and only there.
+safetensors checks the headers; the bytes are read and not mapped, because a mapped file would stay
+in the resident set of the process. torch is imported where tensors are asked for.
 """
 
 from __future__ import annotations
@@ -49,10 +48,9 @@ Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where the bytes of one tensor are: `nbytes` from byte `offset` of a safetensors file on.
+    """Where the bytes of one tensor are: `nbytes` from byte `offset` of a file (no link) on.
 
-    The path has no links, `stamp` is the state of the file when its header was read, and `dtype` is
-    as safetensors writes it, such as `BF16`.
+    `stamp` is the file's state when its header was read, `dtype` safetensors' name, such as `BF16`.
     """
 
     file: Path

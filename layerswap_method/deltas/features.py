@@ -10,10 +10,8 @@ What a feature is where the paper has no example:
 - a 1-D parameter is one feature, the mean over the vector (the paper's own words);
 - Conv1D (GPT-2) is stored ``[in, out]``, so the axes change places;
 - fused projections (Phi-3's qkv, gate_up) are one tensor: a feature spans all its outputs;
-- stacked experts ``[experts, out, in]`` are that many matrices, each with features of its own, so
-  that they count as they do where every expert is a tensor; their 2-D biases are one an expert;
-- an embedding ``[vocabulary, hidden]`` is read like the output embedding that it may be tied to:
-  one hidden feature, the mean over the vocabulary;
+- stacked experts ``[experts, out, in]`` are that many matrices; their 2-D biases are one an expert;
+- an embedding ``[vocabulary, hidden]`` is read like an output embedding: one hidden feature;
 - a convolution's feature is one input channel at one place; a 3-D one is taken for depthwise.
 """
 

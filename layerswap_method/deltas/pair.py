@@ -1,19 +1,21 @@
-"""An expert and its base, tensor by tensor: delta = expert - base.
+"""An expert and its base, tensor by tensor, and how far fine-tuning moved the weights.
 
-Only headers are read when a pair is opened, and a small sample of the weights that tells whether
-the base is the base. Everything is computed in float32 (float64 where a file holds that, then
-rounded). An adapter's change is added in float32 and not rounded to the checkpoint's dtype: a
-merged bf16 copy would have lost much of it.
+delta = expert - base. Only headers are read when a pair is opened, and a small sample of the
+weights that tells whether the base is the base. Everything is computed in float32 (float64 where a
+file holds that, then rounded). An adapter's change is added in float32 and not rounded to the
+checkpoint's dtype: a merged bf16 copy would have lost much of it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -30,6 +32,13 @@ from layerswap_method.checkpoint.stored import (
 from layerswap_method.deltas.features import FeatureLayout, feature_layout, input_axis
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model
+
+T = TypeVar("T")
+
+_CACHED = 32
+"""Number of results that are cached. The largest, the features of an 8B model, take 5 MB."""
+
+_cache: dict[Hashable, Any] = {}
 
 _SAMPLED_TENSORS, _SAMPLED_VALUES = 16, 1 << 16
 
@@ -102,9 +111,7 @@ class DeltaPair:
 def open_pair(expert: Model, base: Model) -> DeltaPair:
     """Return an expert (a checkpoint, or an adapter on one) and its base, a checkpoint.
 
-    Raises `InputError` with every problem of the first kind: files that do not read, quantised
-    weights, tensors that one side lacks, other shapes or vocabularies, an adapter of another model;
-    or a base that is not the expert's.
+    Raises `InputError` with every problem of the first kind found, and for another model's base.
     """
     if base.adapter is not None:
         raise InputError(f"{base.name}: the base has an adapter; merge it into a folder first")
@@ -174,12 +181,8 @@ def not_finite(pair: DeltaPair, name: str) -> InputError:
                 f"{side}: {bad} of {math.prod(stored.shape)} values of {name} are NaN or infinite; "
                 "the checkpoint is damaged or its training diverged"
             )
-    if name in pair.changes:
-        return InputError(f"{pair.expert}: the change of {name} is not finite; check its adapter")
-    return InputError(
-        f"{pair.expert}: {name} holds values whose squares leave float32's range; the checkpoint "
-        "is damaged or its training diverged"
-    )
+    what = f"the change of {name} leaves float32's range"
+    return InputError(f"{pair.expert}: {what}; it is damaged or its training diverged")
 
 
 def _check_related(pair: DeltaPair) -> None:
@@ -193,8 +196,127 @@ def _check_related(pair: DeltaPair) -> None:
     # What is not finite is another fault, which whoever reads all of it names.
     if math.isfinite(change) and weight > 0 and change >= UNRELATED**2 * weight:
         ratio = (change / weight) ** 0.5
-        raise InputError(
-            f"{pair.base} is not the base of {pair.expert}: the deltas are as large as the weights "
-            f"(||delta|| / ||weights|| = {ratio:.2f} in a sample; a fine-tuned model is far below "
-            f"{UNRELATED}); give the checkpoint that the expert was trained from"
-        )
+        why = f"||delta|| / ||weights|| is {ratio:.2f} in a sample, of a fine-tune far below 0.5"
+        what = f"{pair.base} is not the base of {pair.expert}"
+        raise InputError(f"{what}: {why}; give the checkpoint that it was trained from")
+
+
+def cached(key: Hashable, compute: Callable[[], T]) -> T:
+    """Return the result under `key`, computed where it is not cached; the oldest one used goes.
+
+    A study measures the same changes with many thresholds and weights, and each pass reads two
+    whole checkpoints. The key has the name of what is measured and all that it depends on.
+    """
+    result: T = _cache.pop(key) if key in _cache else compute()
+    _cache[key] = result
+    while len(_cache) > _CACHED:
+        del _cache[next(iter(_cache))]
+    return result
+
+
+def for_each_tensor(names: Iterable[str], compute: Callable[[str], T]) -> Iterator[tuple[str, T]]:
+    """Yield every name with what `compute` makes of it in a thread, in order.
+
+    As many tensors are worked on at a time as torch uses threads; each of them has one.
+    """
+    threads = torch.get_num_threads()
+    waiting: deque[tuple[str, Future[T]]] = deque()
+    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        for name in names:
+            waiting.append((name, pool.submit(compute, name)))
+            if len(waiting) > threads:
+                done, result = waiting.popleft()
+                yield done, result.result()
+        while waiting:
+            done, result = waiting.popleft()
+            yield done, result.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(threads)  # new threads take over what the last one to set it said
+
+
+def feature_mav(pair: DeltaPair, name: str) -> torch.Tensor:
+    """Return the mean absolute change of every feature of a tensor, flat, float32.
+
+    ``MAV_i = mean_o |expert[o, i] - base[o, i]|`` (arXiv 2410.01335, section 3.2), in the order of
+    `features.FeatureLayout`; summed in float32 in a block of rows and in float64 between blocks.
+    """
+    layout = pair.layout(name)
+    totals = torch.zeros(layout.features, dtype=torch.float64)
+    for block in read_deltas(pair, name):
+        sums = block.delta.abs_().sum(0 if layout.across else 1)
+        first = block.first // layout.rows * layout.columns if layout.across else block.first
+        totals[first : first + len(sums)] += sums
+    return (totals / max(1, layout.width)).float()
+
+
+def feature_mavs(pair: DeltaPair) -> Mapping[str, torch.Tensor]:
+    """Return tensor -> `feature_mav`; both checkpoints are read once in a process."""
+
+    def compute() -> dict[str, torch.Tensor]:
+        return dict(for_each_tensor(pair.names, lambda name: feature_mav(pair, name)))
+
+    return cached(("features", pair.identity), compute)
+
+
+def mean_feature_mav(pair: DeltaPair) -> float:
+    """Return the average MAV for all features in all deltas of an expert (section 5.1).
+
+    Pooled are all features (the paper's rows) of all parameters, inside and outside the decoder
+    layers, each one once whatever its length; a tied embedding counts once.
+    """
+
+    def compute() -> float:
+        total, count = 0.0, 0
+        sums = for_each_tensor(pair.names, lambda name: _absolute_sum(pair, name))
+        for name, absolute in sums:
+            # A tensor's features are equally long, so the sum of their means is that of all its
+            # values over that length.
+            layout = pair.layout(name)
+            total += absolute / max(1, layout.width)
+            count += layout.features
+        if not count:
+            raise InputError(f"{pair.expert} and {pair.base} hold no weights in common")
+        return total / count
+
+    return cached(("mean change", pair.identity), compute)
+
+
+def relative_norms(
+    experts: Sequence[tuple[DeltaPair, float]], names: Sequence[str]
+) -> dict[str, float]:
+    """Return tensor -> ``||sum_i(share_i W_delta_i)|| / ||W_base||``, Frobenius, in float64.
+
+    `experts` are of one base, with their shares of a soup. A tensor that is all zero in the base
+    counts with the norm of its change.
+    """
+
+    def squares(name: str) -> tuple[float, float]:
+        change = weight = 0.0
+        for blocks in zip(*(read_deltas(pair, name) for pair, _ in experts), strict=True):
+            shares = zip(blocks, (share for _, share in experts), strict=True)
+            delta = sum(block.delta.double() * share for block, share in shares)
+            change += float(torch.as_tensor(delta).square().sum())
+            weight += float(blocks[0].base.double().square().sum())
+        if not math.isfinite(change + weight):
+            for pair, _ in experts:
+                _absolute_sum(pair, name)
+            raise not_finite(experts[0][0], name)
+        return change, weight
+
+    def compute() -> dict[str, float]:
+        return {
+            name: math.sqrt(change) / (math.sqrt(weight) if weight > 0 else 1.0)
+            for name, (change, weight) in for_each_tensor(names, squares)
+        }
+
+    identities = tuple((pair.identity, share) for pair, share in experts)
+    return cached(("norms", tuple(names), identities), compute)
+
+
+def _absolute_sum(pair: DeltaPair, name: str) -> float:
+    total = math.fsum(float(block.delta.abs_().sum()) for block in read_deltas(pair, name))
+    if not math.isfinite(total):
+        raise not_finite(pair, name)
+    return total

@@ -29,11 +29,9 @@ Axis = (
 )
 """What an axis counts.
 
-`writes`: values that a tensor adds to the residual stream. `reads`: values of the normed residual
-stream that it takes in. `norm`, `final_norm`: weights of a norm, one for each value of the residual
-stream. `queries`, `keys`, `values`: values of all heads, one head after the other; the query heads
-of one key-value head stand together. `attended`: what all query heads give. `head`: values of one
-head, the same for all. `neurons`: of the MLP.
+Values of the residual stream that a tensor `writes`, or `reads` behind a norm; weights of a `norm`;
+`queries`, `keys`, `values` of all heads, one head after the other, with the query heads of one
+key-value head together; what all query heads give (`attended`); values of one `head`.
 """
 
 _AXES: dict[str, tuple[Axis, ...]] = {
@@ -120,8 +118,7 @@ class Conversion:
     def make(self, name: str, origin: torch.Tensor) -> torch.Tensor:
         """Return a tensor of the result, of the model's tensor `origins[name]`, not modified.
 
-        What is not multiplied keeps its bits and its dtype; what is multiplied is of float32 or
-        float64, for the caller to round once.
+        What is multiplied is of float32 or float64, for the caller to round once.
         """
         if name in self.zeros:
             return origin.new_zeros(shape_of(name, self.shape))
@@ -144,8 +141,7 @@ class Conversion:
 def read_conversion(checkpoint: Checkpoint) -> Conversion:
     """Return the conversion of a checkpoint to itself; only headers are read.
 
-    Raises `InputError` for an architecture that is not known, or files that disagree with their
-    config: a tensor that is missing, unknown, or of another shape, in any layer.
+    Raises `InputError` for an unknown architecture, or files that disagree with their config.
     """
     shape = read_shape(checkpoint)
     tensors = {

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -17,7 +14,7 @@ from layerswap_method.checkpoint.compatible import own_problems
 from layerswap_method.checkpoint.config import read_document
 from layerswap_method.checkpoint.differences import Row, differences, obstacles
 from layerswap_method.checkpoint.stored import STORED_NAMES, StoredTensor, read_tensor, torch_dtype
-from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.errors import InputError
 from layerswap_method.harmonize.conversion import Conversion, read_conversion, shape_of
 from layerswap_method.harmonize.steps import common_shape, config_of, harmonized, with_rope
 from layerswap_method.output import HARMONIZE_FILE, check_output, output_folder, temporary_output
@@ -27,58 +24,62 @@ from layerswap_method.write.files import Bar, write_files, write_json
 from layerswap_method.write.layout import SHARD_BYTES, PlannedTensor, copy_of, lay_out_tensors
 
 
-@dataclass(frozen=True)
-class HarmonizeOptions:
-    """How models are harmonised.
-
-    `dtype` is torch's for all weights (None leaves each tensor its own). With `force` every model
-    gets the first one's RoPE, which changes the others' function.
-    """
-
-    dtype: str | None = None
-    force: bool = False
-    shard_bytes: int = SHARD_BYTES
-
-
 def harmonize(
     models: Sequence[Model],
     out_path: str,
-    options: HarmonizeOptions = HarmonizeOptions(),
+    *,
+    dtype: str | None = None,
+    force: bool = False,
+    shard_bytes: int = SHARD_BYTES,
     bar: Bar = lambda what, size: nullcontext(lambda count: None),
 ) -> Iterator[str]:
     """Write every model in the common architecture, in a folder below `out_path`; yield log lines.
 
     Each model's folder appears when it is whole. Everything is checked before the first is written.
-    Raises `InputError` for models that cannot be harmonised, naming each field and its values, or
-    an output folder that cannot be; `LayerSwapError` where something cannot be written.
+    `dtype` is torch's for all weights (None leaves each tensor its own). With `force` every model
+    gets the first one's RoPE, which changes the others' function. Raises `InputError` for models or
+    a folder that do not fit; `LayerSwapError` where something cannot be written.
     """
     out = output_folder(out_path)
     checkpoints = _read(models)
-    folders = [out / name for name in _folder_names(models)]
+    folders = [out / output_folder(model.name.partition("@")[0]).name for model in models]
     for folder in folders:
+        if folders.count(folder) > 1:
+            what = "two models would be written to the same folder; give each once, or rename one"
+            raise InputError(f"{folder.name}: {what}")
         check_output(folder, [model.folder for model in models])
     rows = differences(checkpoints)
-    _check_rows(checkpoints, rows, force=options.force)
+    _check_rows(checkpoints, rows, force=force)
     read = [read_conversion(checkpoint) for checkpoint in checkpoints]
     shapes = [model.shape for model in read]
     common = common_shape(shapes)
     done = [harmonized(with_rope(model, shapes[0]), common) for model in read]
-    if options.dtype is not None:
-        done = [model.after(f"written as {options.dtype}", sizes={}) for model in done]
+    if dtype is not None:
+        done = [model.after(f"written as {dtype}", sizes={}) for model in done]
     for model, checkpoint, folder in zip(done, checkpoints, folders, strict=True):
         yield f"{model.name} -> {folder}"
         yield from (f"  {note}" for note in model.notes or ("nothing to change: copied",))
         others = [other.name for other in checkpoints if other.name != checkpoint.name]
-        try:
-            _write(model, checkpoint, folder, others, options, bar)
-        except OSError as error:
-            raise LayerSwapError(f"{folder}: cannot be written: {error.strerror}") from error
-    left = [row for row in rows if row.remedy == "recipe"]
-    if options.dtype is not None:
-        left = [row for row in left if row.field != "stored dtype"]
-    if left:
-        yield "left to the recipe of a merge:"
-        yield from (f"  {row.field}: {row.advice}" for row in left)
+        document = read_document(checkpoint.name, checkpoint.path)
+        config = config_of(model.shape, document, dtype)
+        record = {
+            "schema_version": 1,
+            "layerswap_version": __version__,
+            "model": model.name,
+            "harmonized_with": others,
+            "steps": list(model.notes),
+            "shape": model.shape.model_dump(mode="json"),
+        }
+        tensors = checkpoint.tensors
+        planned = [_plan(model, name, tensors[of], dtype) for name, of in model.origins.items()]
+        with temporary_output(folder) as new:
+            inputs = {stored.file: stored.stamp for stored in tensors.values()}
+            layout = lay_out_tensors(planned, new, shard_bytes, inputs)
+            with bar(f"writing {folder.name}", layout.nbytes) as advance:
+                write_files(layout, advance=advance)
+            copy_donor_files(checkpoint.path, new, None)
+            write_json(new / "config.json", config)
+            write_json(new / HARMONIZE_FILE, record)
 
 
 def _read(models: Sequence[Model]) -> list[Checkpoint]:
@@ -86,32 +87,11 @@ def _read(models: Sequence[Model]) -> list[Checkpoint]:
         raise InputError("harmonize writes models in a common architecture: give two or more")
     for model in models:
         if model.adapter is not None:
-            raise InputError(
-                f"{model.name}: an adapter cannot be harmonised; merge it into its model first, "
-                "such as with mergekit-yaml and --lora-merge-cache"
-            )
+            raise InputError(f"{model.name}: an adapter; merge it into its model first")
     checkpoints = [read_checkpoint(model.name, model.folder) for model in models]
     problems = [problem for checkpoint in checkpoints for problem in own_problems(checkpoint)]
     InputError.raise_any("harmonize", problems)
     return checkpoints
-
-
-def _folder_names(models: Sequence[Model]) -> list[str]:
-    """Return the name of each model's output folder: its own, with its parent's if need be."""
-    paths = [Path(model.name.partition("@")[0]) for model in models]
-    paths = [path if path.name not in ("", ".", "..") else path.resolve() for path in paths]
-    counts = Counter(path.name for path in paths)
-    names = [
-        path.name if counts[path.name] == 1 else f"{path.resolve().parent.name}-{path.name}"
-        for path in paths
-    ]
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise InputError(
-            f"{', '.join(twice)}: two models would be written to the same folder; give each model "
-            "once, and rename folders whose names are the same"
-        )
-    return names
 
 
 def _check_rows(checkpoints: Sequence[Checkpoint], rows: Sequence[Row], *, force: bool) -> None:
@@ -123,38 +103,6 @@ def _check_rows(checkpoints: Sequence[Checkpoint], rows: Sequence[Row], *, force
             values = "; ".join(f"{n} {v}" for n, v in zip(names, row.values, strict=True))
             problems.append(f"{row.field}: {values}: {row.advice}")
     InputError.raise_any(f"{' and '.join(names)} cannot be harmonised", problems)
-
-
-def _write(
-    model: Conversion,
-    checkpoint: Checkpoint,
-    folder: Path,
-    others: Sequence[str],
-    options: HarmonizeOptions,
-    bar: Bar,
-) -> None:
-    document = read_document(checkpoint.name, checkpoint.path)
-    config = config_of(model.shape, document, options.dtype)
-    record = {
-        "schema_version": 1,
-        "layerswap_version": __version__,
-        "model": model.name,
-        "harmonized_with": others,
-        "steps": list(model.notes),
-        "shape": model.shape.model_dump(mode="json"),
-    }
-    planned = [
-        _plan(model, name, checkpoint.tensors[origin], options.dtype)
-        for name, origin in model.origins.items()
-    ]
-    with temporary_output(folder) as new:
-        inputs = {stored.file: stored.stamp for stored in checkpoint.tensors.values()}
-        layout = lay_out_tensors(planned, new, options.shard_bytes, inputs)
-        with bar(f"writing {folder.name}", layout.nbytes) as advance:
-            write_files(layout, advance=advance)
-        copy_donor_files(checkpoint.path, new, None)
-        write_json(new / "config.json", config)
-        write_json(new / HARMONIZE_FILE, record)
 
 
 def _plan(model: Conversion, name: str, stored: StoredTensor, dtype: str | None) -> PlannedTensor:

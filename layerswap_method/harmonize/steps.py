@@ -1,7 +1,5 @@
 """The architecture that several models can be written in, and the steps that lead there.
 
-Each gives a model wider axes, or more layers, with which it computes the same.
-
 Source of the copies: HyperCloning (arXiv 2409.12903); the code is ours. In exact arithmetic every
 step is exact. What is only copied or padded with zeros keeps its bits, so the result is exact in
 every dtype; what is multiplied is rounded to the stored dtype once.
@@ -28,9 +26,8 @@ _WRITTEN = ("hidden", "layers", "heads", "kv_heads", "head_dim", "intermediate",
 def common_shape(shapes: Sequence[ModelShape]) -> ModelShape:
     """Return the smallest shape that holds all of `shapes`; settings are those of the first.
 
-    Embeddings are tied only where all models tie them. The epsilon of the norms is that of the
-    first of the widest models, which is then not scaled. Of the numbers of heads it has the fewest
-    key-value heads, and of those the smallest groups.
+    The epsilon of the norms is that of the first of the widest models, which is then not scaled.
+    It has the fewest key-value heads that are possible, and of those the smallest groups.
     """
     hidden = max(shape.hidden for shape in shapes)
     heads = (
@@ -44,10 +41,8 @@ def common_shape(shapes: Sequence[ModelShape]) -> ModelShape:
     kv_heads, group = next(heads, (0, 0))
     if not kv_heads:
         given = ", ".join(f"{shape.heads}/{shape.kv_heads}" for shape in shapes)
-        raise InputError(
-            f"query/key-value heads: {given}: no common number of heads divides the hidden size "
-            f"{hidden}, which transformers needs; give models of other sizes"
-        )
+        what = f"no common number of heads divides the hidden size {hidden}"
+        raise InputError(f"query/key-value heads: {given}: {what}; give models of other sizes")
     alike = len({(shape.architecture, shape.sliding_window) for shape in shapes}) == 1
     sizes = {
         "architecture": shapes[0].architecture if alike else _LLAMA,
@@ -69,11 +64,9 @@ def harmonized(model: Conversion, common: ModelShape) -> Conversion:
     """
     if common.architecture == _LLAMA:
         model = _as_llama(model)
-    if not common.tied:
-        model = untie(model)
+    model = model if common.tied else untie(model)
     model = widen_heads(model, common.kv_heads, common.group)
-    model = widen_neurons(model, common.intermediate)
-    model = deepen(model, common.layers)
+    model = deepen(widen_neurons(model, common.intermediate), common.layers)
     return widen_hidden(model, common.hidden, common.eps)
 
 
@@ -116,8 +109,7 @@ def config_of(
 def _as_llama(model: Conversion) -> Conversion:
     """Write a Mistral as the Llama that it is: the tensors have the same names and meanings.
 
-    Mistral's attention looks back `sliding_window` tokens, Llama's looks back at all. Up to that
-    length they are the same, so the result states it as its longest sequence.
+    Up to a length of `sliding_window` they are the same, so that is the longest sequence.
     """
     shape = model.shape
     if shape.architecture == _LLAMA:
@@ -162,11 +154,9 @@ def widen_heads(model: Conversion, kv_heads: int, group: int) -> Conversion:
     """Give the model `kv_heads` key-value heads of `group` query heads each (see `fits`).
 
     Where the new number of key-value heads is a multiple of the old one, each is repeated, and the
-    query heads of its group are shared out among the repeats: exact, since a query meets the same
-    keys and values. Else, zero heads are added. A group that grows to a multiple of its size has
-    each query head so many times, and each copy's part of the output projection is divided by that
-    number; else it is filled up with zero heads. A zero head reads zeros and has zeros in the
-    output projection.
+    query heads of its group are shared out among the repeats; else, zero heads are added. A group
+    that grows to a multiple of its size has each query head so many times, and each copy's part of
+    the output projection is divided by that number; else it is filled up with zero heads.
     """
     shape = model.shape
     if (kv_heads, group) == (shape.kv_heads, shape.group):
@@ -182,13 +172,10 @@ def widen_heads(model: Conversion, kv_heads: int, group: int) -> Conversion:
         keys += [kv_head] * repeats
     queries += [ZEROS] * (kv_heads * group - len(queries))
     keys += [ZEROS] * (kv_heads - len(keys))
-    how = [f"each key-value head repeated {repeats} times"] if repeats > 1 else []
-    how += [f"each query head copied {copies} times"] if copies > 1 else []
-    how += [f"{queries.count(ZEROS)} zero query heads"] if ZEROS in queries else []
-    how += [f"{keys.count(ZEROS)} zero key-value heads"] if ZEROS in keys else []
     note = (
         f"attention: {shape.heads} query and {shape.kv_heads} key-value heads become "
-        f"{len(queries)} and {kv_heads} ({', '.join(how)})"
+        f"{len(queries)} and {kv_heads}, of which {queries.count(ZEROS)} and {keys.count(ZEROS)} "
+        "are zero"
     )
     of_queries, of_keys = (_spread(heads, shape.head_dim) for heads in (queries, keys))
     return model.after(
@@ -242,12 +229,10 @@ def widen_hidden(model: Conversion, hidden: int, eps: float) -> Conversion:
     repeated. Else it is x and zeros, whose mean square is h/H that of x: norm weights are
     multiplied by sqrt(h/H).
 
-    A norm divides by sqrt(mean square + eps), so a stream with another mean square, or another
-    eps, would weigh eps differently. Therefore everything that writes is multiplied by c, where
-    c^2 = eps/e (copies) or (eps/e) (H/h) (zeros): each norm then gives exactly what it gave, and
-    there is no error to be bounded. c = 1 multiplies nothing. Norms of queries and keys have the
-    same eps: what they read is multiplied by sqrt(eps/e). A tied head is the embedding, multiplied
-    by c and not divided by n: the final norm makes up for it, so `untie` comes before this step.
+    A norm divides by sqrt(mean square + eps), so everything that writes is multiplied by c, where
+    c^2 = eps/e (copies) or (eps/e) (H/h) (zeros): each norm then gives exactly what it gave. Norms
+    of queries and keys have the same eps: what they read is multiplied by sqrt(eps/e). A tied head
+    is the embedding, multiplied by c and not divided by n: the final norm makes up for it.
     """
     shape = model.shape
     if (hidden, eps) == (shape.hidden, shape.eps):
@@ -271,8 +256,7 @@ def widen_hidden(model: Conversion, hidden: int, eps: float) -> Conversion:
         index = dict.fromkeys(("writes", "reads", "norm", "final_norm"), places)
         note = f"residual stream: {shape.hidden} become {hidden} values ({how})"
     if scale != 1:
-        note += f", multiplied by {scale:.6g}, so that an eps of {eps:g} has the weight that "
-        note += f"{'it' if eps == shape.eps else f'one of {shape.eps:g}'} had"
+        note += f", multiplied by {scale:.6g}; eps {shape.eps:g} becomes {eps:g}"
     sizes = {"hidden": hidden, "eps": eps}
     return model.after(note, sizes=sizes, index=index, factors=factors)
 

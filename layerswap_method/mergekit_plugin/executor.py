@@ -12,7 +12,6 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,15 @@ from mergekit.common import ModelPath, ModelReference
 from mergekit.config import InputModelDefinition
 from mergekit.io.tasks import LoaderCache
 
-from layerswap_method.checkpoint.checkpoint import Checkpoint, name_list, read_checkpoint
+from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.compatible import (
     merge_problems,
     merge_warnings,
     own_problems,
     vocabulary_problems,
 )
-from layerswap_method.errors import InputError, LayerSwapError, describe_error, nearest
-from layerswap_method.mergekit_plugin.run import log_lines, tensor_bar
+from layerswap_method.errors import InputError, LayerSwapError, describe_error, nearest_of
+from layerswap_method.mergekit_plugin.run import log_lines
 from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
@@ -43,10 +42,7 @@ LOG = logging.getLogger("layerswap")
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tekken.json", "token*.py")
 """Files in which tokenizers keep their tokens."""
 
-_ALIGNED = (
-    "vocabulary rows are compared as they are stored, before the recipe aligns them: experts that "
-    "number the same tokens otherwise than the base seem to have changed far"
-)
+_ALIGNED = "vocabulary rows are compared as they are stored, before the recipe aligns them"
 
 
 def merge_by_mergekit(
@@ -69,8 +65,7 @@ def merge_by_mergekit(
     with _merged_adapters(found, options) as models:
         checkpoints = [read_checkpoint(r, model.folder) for r, model in models.items()]
         _check(recipe, checkpoints, options)
-        quiet = options.quiet
-        config, record, lines = _configuration(merge_config, recipe, checkpoints, models, quiet)
+        config, record, lines = _configuration(merge_config, recipe, checkpoints, models)
         log_lines(lines, options.model_dump())
         with temporary_output(out) as folder:
             with _failures_in_one_message(verbose=options.verbosity > 0):
@@ -78,7 +73,6 @@ def merge_by_mergekit(
                 # anew between two merges would be read as it was.
                 LoaderCache.loaders.clear()
                 run_merge(config, str(folder), options, text)
-            _warn_of_lost_tensors(checkpoints[0], folder)
             write_json(folder / PLAN_FILES[recipe.method()], record)
             if options.write_model_card:
                 write_text(folder / "README.md", write_card(document, text, out.name, lines))
@@ -88,19 +82,16 @@ def merge_by_mergekit(
 def _merged_adapters(found: Mapping[str, Model], options: Any) -> Iterator[dict[str, Model]]:
     """Yield the models as whole checkpoints, adapters merged into copies that vanish at the end.
 
-    mergekit names its copies after the paths of model and adapter and never looks at them again: an
-    adapter that was trained anew would be merged as it was. A copy for one merge cannot be stale.
+    mergekit never looks at its copies again, so an adapter that was trained anew would be stale.
     """
     parent = options.lora_merge_cache
     try:
         if parent:
             Path(parent).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(
-            f"--lora-merge-cache {parent}: cannot be made: {error.strerror}"
-        ) from error
-    how: Any = {"prefix": "layerswap-", "dir": parent, "ignore_cleanup_errors": True}
-    with tempfile.TemporaryDirectory(**how) as cache:
+        where = f"--lora-merge-cache {parent}"
+        raise InputError(f"{where}: cannot be made: {error.strerror}") from error
+    with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as cache:
         models = dict(found)
         for reference, model in found.items():
             if model.adapter is None:
@@ -138,19 +129,14 @@ def _configuration(
     recipe: Recipe,
     checkpoints: Sequence[Checkpoint],
     models: Mapping[str, Model],
-    quiet: bool,
 ) -> tuple[Any, Mapping[str, Any], Sequence[str]]:
-    """Return mergekit's configuration, content of the plan file, and lines for log and card.
-
-    Folders stand for references, and what is measured before the merge for what it follows from.
-    """
-    progress = partial(tensor_bar, quiet=quiet)
+    """Return mergekit's configuration, content of the plan file, and lines for log and card."""
     folders = {
         reference: ModelReference(model=ModelPath(path=str(model.folder)))
         for reference, model in models.items()
     }
     if isinstance(recipe, DeltaRevertRecipe):
-        merge = recipe.merge(models, progress)
+        merge = recipe.merge(models)
         record, lines = merge.record, merge.lines
         inputs = [InputModelDefinition(model=folders[recipe.expert])]
         parameters = recipe.parameters.model_dump(exclude_none=True, exclude={"keep_fraction"})
@@ -158,7 +144,7 @@ def _configuration(
             parameters["threshold"] = record["threshold"]
     else:
         assert isinstance(recipe, LayerSwapRecipe)
-        measured = layer_swap_merge.lay_out(recipe, checkpoints[0], models, progress)
+        measured = layer_swap_merge.lay_out(recipe, checkpoints[0], models)
         record = layer_swap_merge.plan_record(recipe, measured.plan, measured)
         lines = list(layer_swap_merge.log_lines(record))
         if recipe.aligns_tokens and "deltas" in record:
@@ -200,39 +186,18 @@ def _placed(value: Any, folders: Mapping[str, Any]) -> Any:
     return value
 
 
-def _warn_of_lost_tensors(first: Checkpoint, out: Path) -> None:
-    """Log which tensors mergekit left out, by their names: it writes those that it knows."""
-    if not any(out.glob("*.safetensors")):  # --no-safe-serialization
-        return
-    written = read_checkpoint(str(out), out).tensors
-    lost = [name for name in first.tensors if name not in written and "layers." in name]
-    if lost:
-        what = (
-            f"mergekit wrote {len(lost)} tensors of {first.name} under other names, or not at all"
-        )
-        LOG.warning("%s: %s; load the model before you use it", what, name_list(lost))
-
-
 def _template_problems(recipe: Recipe) -> Iterator[str]:
     """Yield a chat template that mergekit does not have; it would fail after the merge."""
-    from mergekit._data import chat_templates
-
     template = recipe.chat_template or "auto"
-    files = importlib.resources.files(chat_templates).iterdir()
+    files = importlib.resources.files("mergekit._data.chat_templates").iterdir()
     known = ["auto", *sorted(f.name[:-6] for f in files if f.name.endswith(".jinja"))]
     if template not in known and "{" not in template:
-        yield (
-            f"chat_template is {template!r}; it must be one of {', '.join(known)}, or a template's "
-            f"own text{nearest(template, known)}"
-        )
+        hint = nearest_of(template, known)
+        yield f"chat_template is {template!r}, no template's name or text{hint}"
 
 
 def _tokenizer_problems(recipe: Recipe, found: Mapping[str, Model], options: Any) -> Iterator[str]:
-    """Yield models without the tokenizer that a setting needs.
-
-    Looked for by names: where there is none, transformers makes a tokenizer of a few tokens for
-    some architectures (Qwen2, GPT-2, Gemma), and mergekit takes it.
-    """
+    """Yield models without the tokenizer that a setting needs: transformers may make up one."""
     key, needed = "tokenizer", list(found) if recipe.aligns_tokens else []
     if not needed and recipe.chat_template and options.copy_tokenizer:
         key, needed = "chat_template", [str(recipe.base_model)]

@@ -50,10 +50,9 @@ def method_problem(name: str) -> str | None:
 
 
 def check_form(document: Mapping[str, Any]) -> None:
-    """Check that mergekit has the method of a recipe, any method, and can read the recipe.
+    """Check that mergekit has a recipe's method, any method, and can read it.
 
-    Raises:
-        InputError: with every problem.
+    Raises `InputError` with every problem.
     """
     from mergekit.config import MergeConfiguration
 

@@ -12,12 +12,10 @@ from types import ModuleType
 from typing import Any
 
 from layerswap_method.errors import InputError
-from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
-from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
 
 LOG = logging.getLogger("layerswap")
 
-METHODS = (LAYER_SWAP, DELTA_REVERT)
+METHODS = ("layer_swap", "delta_revert")
 """The merge methods of this project."""
 
 _yielded: set[str] = set()
@@ -31,10 +29,9 @@ def is_ours(name: object) -> bool:
 
 def kernel(name: str) -> Any:
     """Return the `mergekit.merge_methods.MergeMethod` called `name`."""
-    from layerswap_method.mergekit_plugin.kernels.delta_revert import delta_revert
-    from layerswap_method.mergekit_plugin.kernels.layer_swap import layer_swap
+    from layerswap_method.mergekit_plugin.kernels import plain
 
-    return {LAYER_SWAP: layer_swap, DELTA_REVERT: delta_revert}[name]
+    return getattr(plain, name)
 
 
 def on_config(config: ModuleType) -> None:
@@ -73,11 +70,7 @@ def on_registry(registry: ModuleType) -> None:
 
 
 def on_merge(merge: ModuleType) -> None:
-    """Have `run_merge` of `mergekit.merge`, wherever it is bound, merge this project's recipes.
-
-    From file to file where that is enough, which is most of the time; else in mergekit's own
-    executor with the plain kernel. Merges by other methods pass through untouched.
-    """
+    """Have `run_merge`, wherever it is bound, merge this project's recipes, and pass on others."""
     original = merge.run_merge
     if getattr(original, "_layerswap_patched", False):
         return
@@ -113,15 +106,11 @@ def on_merge(merge: ModuleType) -> None:
 
 
 def withdraw() -> None:
-    """Take the methods out of mergekit's registry again.
-
-    For a process in which a later step failed: a `layer_swap` without its checks is worse than
-    mergekit's plain "Unimplemented merge method".
-    """
+    """Take the methods out of mergekit's registry again: a later step failed."""
     registry = sys.modules.get("mergekit.merge_methods.registry")
     methods = getattr(registry, "_METHODS", {})
+    module = sys.modules.get("layerswap_method.mergekit_plugin.kernels.plain")
     for name in METHODS:
         _yielded.add(name)
-        module = sys.modules.get(f"layerswap_method.mergekit_plugin.kernels.{name}")
         if module is not None and methods.get(name) is getattr(module, name, None):
             del methods[name]

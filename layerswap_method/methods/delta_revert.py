@@ -21,7 +21,7 @@ from layerswap_method.deltas.features import feature_layout, input_axis
 from layerswap_method.errors import InputError, input_errors, nearest
 from layerswap_method.frozen import Described, Frozen
 from layerswap_method.plan import check_counts, format_layers, parse_layers
-from layerswap_method.recipe.document import Block, Entry, Merge, Progress, Recipe
+from layerswap_method.recipe.document import Block, Entry, Merge, Recipe
 from layerswap_method.recipe.references import Model, same_model_key
 from layerswap_method.tensor_names import decoder_layer, layer_part
 from layerswap_method.tensors import FeatureMask, LazyModel, TensorMix, build_merge
@@ -113,17 +113,12 @@ class RevertSpec(Described):
 
 
 class Kept(NamedTuple):
-    """How much of something stays the expert's, changed by fine-tuning or not."""
+    """How much of a tensor stays the expert's, changed by fine-tuning or not."""
 
     features: int
     kept_features: int
     weights: int
     kept_weights: int
-
-    def record(self) -> dict[str, int | float | None]:
-        """Return it for plan files and records."""
-        fraction = self.kept_weights / self.weights if self.weights else None
-        return {**self._asdict(), "fraction": fraction}
 
 
 class RevertEntry(Entry):
@@ -183,9 +178,7 @@ class DeltaRevertRecipe(Recipe):
             )
             yield f"models: lists {listed}; delta_revert takes one expert"
 
-    def merge(
-        self, models: Mapping[str, Model], progress: Progress = lambda what, names: names
-    ) -> Merge:
+    def merge(self, models: Mapping[str, Model]) -> Merge:
         """Return the merge; see `Recipe.merge`. The base is the donor of config and tokenizer."""
         import numpy as np
 
@@ -233,8 +226,7 @@ def _measure(
     recipe: DeltaRevertRecipe, models: Mapping[str, Model]
 ) -> tuple[Mapping[str, torch.Tensor], float | None]:
     """Return the MAV of every feature by tensor, and the threshold that they are compared with."""
-    from layerswap_method.deltas.measure import feature_mavs
-    from layerswap_method.deltas.pair import not_finite, open_pair
+    from layerswap_method.deltas.pair import feature_mavs, not_finite, open_pair
 
     pair = open_pair(*(models[reference] for reference in recipe.references))
     mavs = feature_mavs(pair)
@@ -250,22 +242,17 @@ def _measure(
 def keep_threshold(features: Iterable[tuple[torch.Tensor, int]], keep_fraction: float) -> float:
     """Return a threshold at which the least that is at least `keep_fraction` of the weights stays.
 
-    `features` has of every tensor the MAV of its features and the number of weights in one. With
-    the features f sorted by MAV, the largest first, and n_f weights in each, those up to the first
-    one at which ``sum(n_f so far) >= keep_fraction * sum(n_f)`` stay, and all of its MAV. The
-    threshold lies midway to the next smaller MAV, so that no feature stands on it; where there is
-    none it is 0. For nothing to stay it is above every MAV.
+    `features` has of every tensor the MAV of its features and the number of weights in one. Sorted
+    by MAV, the largest first, those up to the first one with which the share is reached stay, and
+    all of its MAV. The threshold lies midway to the next smaller MAV, so that no feature stands on
+    it (0 where there is none). For nothing to stay it is above every MAV.
     """
     import torch
 
-    if not 0 <= keep_fraction <= 1:
-        raise ValueError(f"keep_fraction is {keep_fraction}; it must lie between 0 and 1")
     parts = [(mav.reshape(-1).double().cpu(), size) for mav, size in features if mav.numel()]
     if not parts:
         raise ValueError("there is no feature to keep")
     mavs = torch.cat([mav for mav, _ in parts])
-    if not bool(torch.isfinite(mavs).all()):
-        raise ValueError("a feature's mean change is not finite")
     sizes = torch.cat([torch.full((mav.numel(),), size, dtype=torch.int64) for mav, size in parts])
     order = torch.argsort(mavs, descending=True)
     if keep_fraction == 0:
@@ -287,11 +274,9 @@ def plan_record(
     kept: Mapping[str, Kept],
 ) -> dict[str, Any]:
     """Return what `delta_revert_plan.json` holds."""
-    by_layer, by_module = defaultdict[str, list[Kept]](list), defaultdict[str, list[Kept]](list)
+    by_module = defaultdict[str, list[Kept]](list)
     for name, part in kept.items():
-        layer = decoder_layer(name)
-        by_layer["non_layer" if layer is None else str(layer)].append(part)
-        by_module["non_layer" if layer is None else layer_part(name)].append(part)
+        by_module["non_layer" if decoder_layer(name) is None else layer_part(name)].append(part)
     return {
         "schema_version": 1,
         "merge_method": recipe.merge_method,
@@ -302,10 +287,8 @@ def plan_record(
         "parameters": recipe.parameters.model_dump(),
         "threshold": threshold,
         "reverted_layers": sorted(layers),
-        "kept": _sum(kept.values()).record(),
-        "kept_by_layer": {layer: _sum(parts).record() for layer, parts in by_layer.items()},
-        "kept_by_module": {module: _sum(parts).record() for module, parts in by_module.items()},
-        "kept_by_tensor": {name: part.record() for name, part in kept.items()},
+        "kept": _total(kept.values()),
+        "kept_by_module": {module: _total(parts) for module, parts in by_module.items()},
     }
 
 
@@ -320,13 +303,11 @@ def log_lines(spec: RevertSpec, record: Mapping[str, Any]) -> Iterator[str]:
     shown = f"{format_layers(layers)} of 0-{record['num_layers'] - 1}" if layers else "none"
     yield f"layers that go back whole: {shown}; modules: {', '.join(spec.modules()) or 'none'}"
     for name, part in (("all", record["kept"]), *record["kept_by_module"].items()):
-        shares = []
-        for what in ("features", "weights"):
-            stays, whole = part[f"kept_{what}"], part[what]
-            percent = f"{100 * stays / whole:.2f} %" if whole else "none"
-            shares.append(f"{stays} of {whole} {what} ({percent})")
-        yield f"{name}: {' and '.join(shares)} stay the expert's"
+        share = f"{part['kept_weights']} of {part['weights']} weights"
+        yield f"{name}: {share} ({100 * (part['fraction'] or 0):.2f} %) stay the expert's"
 
 
-def _sum(parts: Iterable[Kept]) -> Kept:
-    return Kept(*map(sum, zip((0, 0, 0, 0), *parts, strict=True)))
+def _total(parts: Iterable[Kept]) -> dict[str, int | float | None]:
+    whole = Kept(*map(sum, zip((0, 0, 0, 0), *parts, strict=True)))
+    fraction = whole.kept_weights / whole.weights if whole.weights else None
+    return {**whole._asdict(), "fraction": fraction}

@@ -3,17 +3,15 @@
 `placement: delta_share` takes each layer or module from the expert that changed it most. Source:
 Shin and Hwang, "Layer-wise Swapping for Generalizable Multilingual Safety" (EACL 2026, arXiv
 2601.22620), as its authors' public code has it (github.com/00HS/layer-wise_swapping, commit
-5a2a3ea, `layer_swap.py` and `module_swap.py`); their safety expert is the task expert here. The
-equations in the paper itself were not open to us. The rule with the base as a third choice follows
-the description of AraSwap on its model card (mariklolik228/AraSwap-Qwen3-8B-Adapters on the hub,
-which compares Frobenius norms and asks for 15 %); its code was not open to us.
+5a2a3ea); their safety expert is the task expert here. The rule with the base as a third choice
+follows the model card of AraSwap (mariklolik228/AraSwap-Qwen3-8B-Adapters on the hub), which
+compares Frobenius norms and asks for 15 %; its code was not open to us.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from layerswap_method.errors import InputError
@@ -23,7 +21,6 @@ from layerswap_method.tensor_names import decoder_layer, is_norm, layer_part
 if TYPE_CHECKING:
     from layerswap_method.deltas.pair import DeltaPair
     from layerswap_method.methods.layer_swap import LayerSwapRecipe, LayerSwapSpec
-    from layerswap_method.recipe.document import Progress
     from layerswap_method.recipe.references import Model
 
 DeltaUnit = Literal["layer", "module"]
@@ -39,72 +36,41 @@ BLEND = 0.5
 def unit_norm(relative_norms: Sequence[float], unit: DeltaUnit) -> float:
     """Return how far one unit moved, from ``r = ||W_delta|| / ||W_base||`` of each of its tensors.
 
-    Frobenius norms; a tensor that is all zero in the base counts with ``||W_delta||``. For
-    `layer` it is the sum of the r, for `module` the root of the sum of their squares: the
-    authors' two programs differ in that, and both are followed.
+    Frobenius norms. For `layer` it is the sum of the r, for `module` the root of the sum of their
+    squares: the authors' two programs differ in that, and both are followed.
     """
     return math.hypot(*relative_norms) if unit == "module" else math.fsum(relative_norms)
 
 
 def delta_shares(norms: Sequence[float]) -> tuple[float, ...]:
-    """Return each unit's share of one expert's whole change: ``norms[i] / sum(norms)``.
-
-    The shares sum to one (the authors' code adds 1e-8 to the divisor; this does not).
-    """
+    """Return each unit's share of one expert's whole change: ``norms[i] / sum(norms)``."""
     if not norms:
         raise ValueError("there is no unit to share a change among")
-    for norm in norms:
-        _check("norm", norm)
     total = math.fsum(norms)
     if total == 0:
         raise ValueError("every norm is 0: an expert that changed nothing has no shares")
     return tuple(norm / total for norm in norms)
 
 
-def choose_sources(
-    task_shares: Sequence[float], language_shares: Sequence[float], threshold: float = THRESHOLD
-) -> tuple[Source, ...]:
-    """Return the source of every unit, from the two experts' `delta_shares` of it.
+def choose_source(
+    task: float, language: float, threshold: float = THRESHOLD, dominance: float | None = None
+) -> Source:
+    """Return the source of a unit, from the two experts' `delta_shares` t and l of it.
 
-    With d = task share - language share and tau = `threshold`::
+    With tau = `threshold`; and in its place, where neither expert is to have what both changed
+    alike, with D = `dominance` (shares take the place of AraSwap's norms, so that the expert that
+    was trained longer does not get every unit)::
 
-        task       if d >  tau
-        language   if d < -tau
-        average    otherwise (a blend of alpha task and 1-alpha language)
+        task       if t - l > tau           task       if t > (1 + D) l
+        language   if t - l < -tau          language   if l > (1 + D) t
+        average    otherwise                base       otherwise
     """
-    _check("threshold", threshold)
-    differences = [t - o for t, o in zip(task_shares, language_shares, strict=True)]
-    return tuple(
-        "task" if d > threshold else "language" if d < -threshold else "average"
-        for d in differences
-    )
-
-
-def dominant_sources(
-    task_shares: Sequence[float], language_shares: Sequence[float], dominance: float
-) -> tuple[Source, ...]:
-    """Return the source of every unit where neither expert is to have what both changed alike.
-
-    With t and l the two experts' `delta_shares` of a unit and D = `dominance`::
-
-        task       if t > (1 + D) l
-        language   if l > (1 + D) t
-        base       otherwise
-
-    Shares take the place of AraSwap's norms, so that the expert that was trained longer does not
-    get every unit.
-    """
-    _check("dominance", dominance)
-    factor = 1 + dominance
-    return tuple(
-        "task" if t > factor * o else "language" if o > factor * t else "base"
-        for t, o in zip(task_shares, language_shares, strict=True)
-    )
-
-
-def _check(name: str, value: float) -> None:
-    if not math.isfinite(value) or value < 0:
-        raise ValueError(f"{name} {value} must be a finite number, 0 or more")
+    if dominance is None:
+        apart = task - language
+        return "task" if apart > threshold else "language" if apart < -threshold else "average"
+    if task > (1 + dominance) * language:
+        return "task"
+    return "language" if language > (1 + dominance) * task else "base"
 
 
 def inverse_mav(mav: float) -> float:
@@ -112,8 +78,6 @@ def inverse_mav(mav: float) -> float:
 
     `mav` is the mean of the MAV of all features of one expert's change, in the unit of the weights.
     """
-    if not math.isfinite(mav) or mav <= 0 or not math.isfinite(1 / mav):
-        raise ValueError(f"the mean change is {mav}, which has no inverse")
     return float(f"{1 / mav:.5e}")
 
 
@@ -131,12 +95,11 @@ def magnitude_weights(
 
         a_i -> a_i v_i,    w -> w sum_i(a_i v_i) / A
 
-    so that in an average of both roles expert i counts ``w (a_i/A) v_i``, and in a soup of its
-    role ``a_i v_i``: a role's own weight becomes the mean of its experts', and twelve language
-    experts do not outvote one task expert by their number. A MAV of None is for weight 0 only.
+    so that twelve language experts do not outvote one task expert by their number. A MAV of None is
+    for weight 0 only.
     """
     scaled = [
-        weight * inverse_mav(mav or 0.0) if weight else 0.0
+        weight * inverse_mav(mav) if weight and mav is not None else 0.0
         for weight, mav in zip(weights, mavs, strict=True)
     ]
     sides = []
@@ -180,16 +143,11 @@ class Measured(NamedTuple):
 
 
 def measure(
-    recipe: LayerSwapRecipe,
-    models: Mapping[str, Model],
-    num_layers: int,
-    plan: LayerPlan,
-    progress: Progress,
+    recipe: LayerSwapRecipe, models: Mapping[str, Model], num_layers: int, plan: LayerPlan
 ) -> Measured:
-    """Return plan and weights of a merge by the experts' changes from the base.
+    """Return plan and weights of a merge by the experts' changes, cached in this process.
 
-    Reads every expert and the base once for ``weighting: magnitude``, and the decoder layers once
-    for ``placement: delta_share``, which replaces `plan`; cached in this process.
+    ``placement: delta_share`` replaces `plan`.
     """
     spec, experts = recipe.parameters, recipe.experts
     given = tuple(entry.parameters.weight for entry in experts)
@@ -209,7 +167,7 @@ def measure(
             f"{spec.delta_setting} needs the experts' base_model: {error.message}"
         ) from error
     if spec.weighting == "magnitude":
-        mavs = tuple(None if pair is None else _mean_change(pair, progress) for pair in pairs)
+        mavs = tuple(None if pair is None else _mean_change(pair) for pair in pairs)
         roles = [str(entry.parameters.role) for entry in experts]
         weights, sides = magnitude_weights(roles, given, mavs, spec.side_weights)
         measured = Measured(plan, weights, sides, mavs)
@@ -226,12 +184,12 @@ def measure(
         if not soup:
             raise InputError(f"placement: delta_share: no {role} expert has a weight above 0")
         units = _units(soup[0][0], num_layers, spec)
-        shares.append(_unit_shares(soup, units, spec, progress))
+        shares.append(_unit_shares(soup, units, spec))
     task, language = shares
-    if spec.delta_dominance is None:
-        sources = choose_sources(task, language, spec.delta_threshold)
-    else:
-        sources = dominant_sources(task, language, spec.delta_dominance)
+    sources = tuple(
+        choose_source(t, o, spec.delta_threshold, spec.delta_dominance)
+        for t, o in zip(task, language, strict=True)
+    )
     plan = LayerPlan(sources)
     if spec.delta_unit == "module":
         # As published: what is neither attention nor MLP, the norms, is the language expert's.
@@ -244,29 +202,26 @@ def measure(
     return measured._replace(plan=plan, units=found)
 
 
-def _mean_change(pair: DeltaPair, progress: Progress) -> float:
-    from layerswap_method.deltas.measure import mean_feature_mav
+def _mean_change(pair: DeltaPair) -> float:
+    from layerswap_method.deltas.pair import mean_feature_mav
 
-    change = mean_feature_mav(pair, partial(progress, f"change of {pair.expert}"))
+    change = mean_feature_mav(pair)
     if change == 0:
-        raise InputError(
-            f"{pair.expert} is equal to {pair.base}: its change is 0, which has no inverse to be a "
-            f"weight; {_ADVICE}"
-        )
+        what = "its change is 0, which has no inverse to be a weight"
+        raise InputError(f"{pair.expert} is equal to {pair.base}: {what}; {_ADVICE}")
     return change
 
 
 def _unit_shares(
-    soup: Sequence[tuple[DeltaPair, float]], units: Units, spec: LayerSwapSpec, progress: Progress
+    soup: Sequence[tuple[DeltaPair, float]], units: Units, spec: LayerSwapSpec
 ) -> tuple[float, ...]:
     """Return each unit's share of the whole change of one role's soup."""
-    from layerswap_method.deltas.measure import relative_norms
+    from layerswap_method.deltas.pair import relative_norms
 
     total, pair = math.fsum(weight for _, weight in soup), soup[0][0]
     norms = relative_norms(
         [(each, weight / total) for each, weight in soup],
         [name for names in units.values() for name in names],
-        partial(progress, f"change of {pair.expert}"),
     )
     moved = (
         unit_norm([norms[name] for name in names], spec.delta_unit) for names in units.values()
@@ -280,11 +235,7 @@ def _unit_shares(
 
 
 def _units(pair: DeltaPair, num_layers: int, spec: LayerSwapSpec) -> Units:
-    """Return the units from the embedding side on, attention before MLP.
-
-    The authors take the four projections of the attention and the three of the MLP; here it is
-    every tensor of the two that is no norm, so that other architectures have units as well.
-    """
+    """Return the units from the embedding side on, attention before MLP; norms are in none."""
     by_module = spec.delta_unit == "module"
     parts = MODULES if by_module else ("layer",)
     units: Units = {(layer, part): [] for layer in range(num_layers) for part in parts}
@@ -295,9 +246,6 @@ def _units(pair: DeltaPair, num_layers: int, spec: LayerSwapSpec) -> Units:
     for (empty, lacking), names in units.items():
         if not names:
             what = lacking if by_module else "attention or MLP"
-            raise InputError(
-                f"placement: delta_share: layer {empty} of {pair.base} has no {what} tensors that "
-                "are known by their names; delta_unit: layer takes either, placement: layers needs "
-                "none"
-            )
+            where = f"placement: delta_share: layer {empty} of {pair.base}"
+            raise InputError(f"{where} has no known {what} tensors; write another placement")
     return units

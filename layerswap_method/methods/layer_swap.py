@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, StrictFloat, StrictInt, StrictStr, field_validator, model_validator
+from pydantic import Field, StrictFloat, StrictInt, StrictStr, model_validator
 
 from layerswap_method.average import Input, weighted_inputs
 from layerswap_method.frozen import Described
@@ -19,7 +19,7 @@ from layerswap_method.plan import (
     parse_layers,
     tensor_source,
 )
-from layerswap_method.recipe.document import Block, Entry, Merge, Progress, Recipe
+from layerswap_method.recipe.document import Block, Entry, Merge, Recipe
 from layerswap_method.recipe.references import Model, same_model_key
 from layerswap_method.tensor_names import decoder_layer
 
@@ -102,21 +102,19 @@ class LayerSwapSpec(Described):
 
     @model_validator(mode="after")
     def _check_combinations(self) -> LayerSwapSpec:
-        if self.task_weight == 0 and self.language_weight == 0:
-            raise ValueError("task_weight and language_weight are both 0: nothing to average")
         if sum(self.side_weights) == 0:
-            blend = f"delta_blend is {self.delta_blend} and the weight of the other expert 0"
-            raise ValueError(f"{blend}: nothing to average")
+            blend = " (times delta_blend)" if self.placement == "delta_share" else ""
+            raise ValueError(
+                f"task_weight and language_weight{blend} are both 0: nothing to average"
+            )
         if self.placement == "layers":
             if self.language_layers is None:
                 raise ValueError("placement: layers needs language_layers, such as '0-4,30,31'")
             parse_layers(self.language_layers)
             self._refuse(_COUNTS[:2], "language_layers names the layers: drop one of the two")
         elif self.language_layers is not None:
-            raise ValueError(
-                f"language_layers has no effect with placement: {self.placement}; "
-                "write placement: layers"
-            )
+            what = f"language_layers has no effect with placement: {self.placement}"
+            raise ValueError(f"{what}; write placement: layers")
         if self.placement == "soup":
             self._refuse(_COUNTS, "every layer is averaged: drop it")
         if self.placement == "delta_share":
@@ -191,14 +189,6 @@ class ExpertParameters(Described):
 
     weight: Weight = 1.0
     """Weight within the soup of its role; a finite number, 0 or more."""
-
-    @field_validator("role", mode="before")
-    @classmethod
-    def _refuse_base(cls, value: Any) -> Any:
-        if value == "base":
-            named = "the base is named by base_model: at the recipe's top and needs no role"
-            raise ValueError(f"role is 'base'; {named}: drop this line")
-        return value
 
 
 class ExpertEntry(Entry):
@@ -288,14 +278,8 @@ class LayerSwapRecipe(Recipe):
                     f"base: write {parent}"
                 )
 
-    def merge(
-        self, models: Mapping[str, Model], progress: Progress = lambda what, names: names
-    ) -> Merge:
-        """Return the merge; see `Recipe.merge`.
-
-        The base is the donor of config and tokenizer, unless it has another vocabulary than the
-        model whose rows are taken: then that one is.
-        """
+    def merge(self, models: Mapping[str, Model]) -> Merge:
+        """Return the merge; see `Recipe.merge`. The base is the donor if its vocabulary fits."""
         from layerswap_method.methods.layer_swap_merge import merge
 
-        return merge(self, models, progress)
+        return merge(self, models)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerswap_method import __version__
-from layerswap_method.average import Input, weighted_inputs
+from layerswap_method.average import weighted_inputs
 from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, same_vocabulary
 from layerswap_method.errors import InputError, input_errors
 from layerswap_method.methods.delta_share import Measured, measure
 from layerswap_method.output import PLAN_FILE
 from layerswap_method.plan import ROLES, LayerPlan, describe_plan, draw_plan
-from layerswap_method.recipe.document import Merge, Progress
+from layerswap_method.recipe.document import Merge
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensor_names import decoder_layer, layer_part
 from layerswap_method.tensors import LazyModel, TensorMix, build_merge
@@ -25,12 +24,9 @@ from layerswap_method.tensors import LazyModel, TensorMix, build_merge
 if TYPE_CHECKING:
     from layerswap_method.methods.layer_swap import LayerSwapRecipe, LayerSwapSpec
 
-POOLED = "the mean over all input features of all tensors of the model, each one once"
-"""What is averaged; see `layerswap_method.deltas.features`."""
 
-
-def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model], progress: Progress) -> Merge:
-    """Return the merge of a recipe; see `LayerSwapRecipe.merge`."""
+def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Merge:
+    """Return the merge; see `LayerSwapRecipe.merge`."""
     read = {reference: LazyModel.read(models[reference]) for reference in recipe.references}
     base = read[str(recipe.base_model)]
     checkpoints = [model.checkpoint for model in read.values()]
@@ -39,9 +35,10 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model], progress: Progre
     giver = next(model for reference, model in read.items() if reference in givers)
     others = [c for c in checkpoints if not same_vocabulary(giver.checkpoint, c)]
     donor = giver if base.checkpoint in others else base
-    measured = lay_out(recipe, checkpoints[0], models, progress)
+    measured = lay_out(recipe, checkpoints[0], models)
     given = [*(read[entry.model] for entry in recipe.experts), base]
-    inputs = _weighted(recipe, measured)
+    weights = (*measured.weights, 1.0)
+    inputs = [own._replace(weight=w) for own, w in zip(recipe.inputs, weights, strict=True)]
 
     def mix(name: str) -> TensorMix:
         source = recipe.parameters.named_source(name, measured.plan)
@@ -59,32 +56,17 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model], progress: Progre
     return replace(merge, record=record, lines=lines, warnings=warnings, plan=measured.plan)
 
 
-def lay_out(
-    recipe: LayerSwapRecipe,
-    first: Checkpoint,
-    models: Mapping[str, Model],
-    progress: Progress = lambda what, names: names,
-) -> Measured:
+def lay_out(recipe: LayerSwapRecipe, first: Checkpoint, models: Mapping[str, Model]) -> Measured:
     """Return plan and weights of a merge; changes are measured where the recipe goes by them."""
     spec, depth = recipe.parameters, first.depth()
     check_swap_modules(spec, first.name, first.tensors)
     with input_errors("layer_swap recipe"):
         plan = LayerPlan(()) if spec.placement == "delta_share" else spec.plan(depth)
-    return measure(recipe, models, depth, plan, progress)
-
-
-def _weighted(recipe: LayerSwapRecipe, measured: Measured) -> list[Input]:
-    *experts, base = recipe.inputs
-    weights = zip(experts, measured.weights, strict=True)
-    return [*(given._replace(weight=weight) for given, weight in weights), base]
+    return measure(recipe, models, depth, plan)
 
 
 def check_swap_modules(spec: LayerSwapSpec, model: str, names: Iterable[str]) -> None:
-    """Check that the layers of a model have what ``swap_modules`` names.
-
-    Raises:
-        InputError: with what its layers have.
-    """
+    """Raise `InputError` where the layers of a model have not what ``swap_modules`` names."""
     parts = {layer_part(name) for name in names if decoder_layer(name) is not None}
     if spec.swap_modules not in ("all", *parts):
         raise InputError(
@@ -98,12 +80,8 @@ def large_swap_warning(spec: LayerSwapSpec, plan: LayerPlan) -> Iterator[str]:
     swapped = len(plan.layers_from("language"))
     if spec.swap_modules != "all" or plan.modules or 2 * swapped <= plan.num_layers:
         return
-    advice = ""
-    if spec.placement not in ("layers", "delta_share"):
-        counts = {"bottom_layers": spec.bottom_layers, "top_layers": spec.top_layers}
-        unset = [f"{name} {n}" for name, n in counts.items() if name not in spec.model_fields_set]
-        default = f"; the default is {' and '.join(unset)} at any depth" if unset else ""
-        advice = f"{default}; to swap less, write smaller bottom_layers and top_layers"
+    is_counted = spec.placement not in ("layers", "delta_share")
+    advice = "; to swap less, write smaller bottom_layers and top_layers" if is_counted else ""
     yield (
         f"{swapped} of the {plan.num_layers} layers come from the language expert, more than half "
         f"of the model (the paper swaps 7 of 32){advice}"
@@ -119,7 +97,15 @@ def plan_record(
     """Return what `layer_swap_plan.json` holds: layers, parameters, models, what was measured."""
     deltas: dict[str, Any] = {}
     if measured is not None and measured.mavs:
-        deltas |= {"pooled": POOLED, "weights": _weights_record(recipe, measured)}
+        entries = zip(recipe.experts, measured.mavs, measured.weights, strict=True)
+        deltas["weights"] = [
+            {
+                **{"model": entry.model, "role": entry.parameters.role},
+                **{"mean_change": mav, "merge_weight": weight},
+            }
+            for entry, mav, weight in entries
+            if mav is not None
+        ]
     if measured is not None and measured.units:
         deltas["units"] = [unit._asdict() for unit in measured.units]
     modules = {name: list(sources) for name, sources in plan.modules.items()}
@@ -141,23 +127,6 @@ def plan_record(
     }
 
 
-def _weights_record(recipe: LayerSwapRecipe, measured: Measured) -> list[dict[str, Any]]:
-    inputs = _weighted(recipe, measured)
-    average = weighted_inputs("an average", "average", inputs, measured.side_weights)
-    parts, total = dict(zip(*average, strict=True)), math.fsum(average.coefficients)
-    return [
-        {
-            "model": entry.model,
-            "role": entry.parameters.role,
-            "mean_change": mav,
-            "merge_weight": measured.weights[i],
-            "share_of_average": parts.get(i, 0.0) / total,
-        }
-        for i, (entry, mav) in enumerate(zip(recipe.experts, measured.mavs, strict=True))
-        if mav is not None
-    ]
-
-
 def log_lines(record: Mapping[str, Any]) -> Iterator[str]:
     """Yield the plan in a few lines for log and card, and what was measured for it."""
     for role in ROLES:
@@ -175,11 +144,11 @@ def log_lines(record: Mapping[str, Any]) -> Iterator[str]:
         yield f"the models have different vocabularies: the merge has {whose}"
     deltas = record.get("deltas", {})
     if "weights" in deltas:
-        yield f"weighting: magnitude. Change from {deltas['base_model']}: {POOLED}"
+        yield f"weighting: magnitude, by the mean change from {deltas['base_model']}"
         for row in deltas["weights"]:
             yield (
                 f"  {row['role']} expert {row['model']}: mean |change| {row['mean_change']:.6g}, "
-                f"weight {row['merge_weight']:.6g}, {row['share_of_average']:.1%} of an average"
+                f"weight {row['merge_weight']:.6g}"
             )
     if "units" in deltas:
         change = f"the change from {deltas['base_model']}, by {parameters['delta_unit']}"

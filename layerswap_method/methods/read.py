@@ -14,7 +14,7 @@ from layerswap_method.errors import InputError
 from layerswap_method.frozen import Described, Frozen
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
-from layerswap_method.recipe.document import Block, Entry, Merge, Progress, Recipe
+from layerswap_method.recipe.document import Block, Entry, Merge, Recipe
 from layerswap_method.recipe.references import Model, same_model_key
 from layerswap_method.recipe.strict_yaml import read_text_and_yaml
 from layerswap_method.tensors import LazyModel, TensorMix, build_merge
@@ -58,18 +58,15 @@ class LinearRecipe(Recipe):
             return "mergekit's linear rounds twice where out_dtype is another than dtype"
         return super().why_mergekit()
 
-    def merge(
-        self, models: Mapping[str, Model], progress: Progress = lambda what, names: names
-    ) -> Merge:
+    def merge(self, models: Mapping[str, Model]) -> Merge:
         """Return the merge; see `Recipe.merge`. The first model is the donor."""
         read = [LazyModel.read(models[entry.model]) for entry in self.models]
         problems = merge_problems([model.checkpoint for model in read])
         InputError.raise_any("linear recipe", problems)
-        weights = [entry.parameters.weight for entry in self.models]
-        used = [(model, weight) for model, weight in zip(read, weights, strict=True) if weight]
+        given = list(zip(read, (entry.parameters.weight for entry in self.models), strict=True))
 
         def mix(name: str) -> TensorMix:
-            terms = tuple(model.term(name, weight) for model, weight in used)
+            terms = tuple(model.term(name, weight) for model, weight in given if weight)
             return TensorMix(terms=terms, load_dtype=self.dtype)
 
         return build_merge(read, mix, read[0], self.written_dtype)
@@ -88,33 +85,23 @@ class PassthroughRecipe(Recipe):
             return "its base_model is another model"
         return super().why_mergekit()
 
-    def merge(
-        self, models: Mapping[str, Model], progress: Progress = lambda what, names: names
-    ) -> Merge:
+    def merge(self, models: Mapping[str, Model]) -> Merge:
         """Return the merge; see `Recipe.merge`."""
         return merge_of_one(models[self.models[0].model], self.dtype, self.out_dtype)
 
 
 def merge_of_one(model: Model, dtype: str | None = None, out_dtype: str | None = None) -> Merge:
-    """Return one model, with its adapter if there is one, as a merge.
-
-    Raises:
-        InputError: for files or an adapter that cannot be read.
-    """
+    """Return one model, with its adapter if there is one, as a merge. Raises as `Recipe.merge`."""
     read = LazyModel.read(model)
     InputError.raise_any(model.name, merge_problems([read.checkpoint]))
     made = partial(read.copy_mix, dtype=dtype, out_dtype=out_dtype)
     return build_merge([read], made, read, out_dtype or dtype)
 
 
-OWN: Mapping[str, type[Recipe]] = {
-    recipe.method(): recipe for recipe in (LayerSwapRecipe, DeltaRevertRecipe)
-}
+OWN: Mapping[str, type[Recipe]] = {r.method(): r for r in (LayerSwapRecipe, DeltaRevertRecipe)}
 """Merge methods of this project -> the type of their recipes."""
 
-_MERGEKITS: Mapping[str, type[Recipe]] = {
-    recipe.method(): recipe for recipe in (LinearRecipe, PassthroughRecipe)
-}
+_MERGEKITS: Mapping[str, type[Recipe]] = {r.method(): r for r in (LinearRecipe, PassthroughRecipe)}
 """Merge methods of mergekit for which files are enough -> the type of such recipes."""
 
 
@@ -126,11 +113,7 @@ class RecipeFile(NamedTuple):
 
 
 def read_recipe_file(path: Path) -> RecipeFile:
-    """Return a recipe's file, every key of it once.
-
-    Raises:
-        InputError: for a file that cannot be read or is not a recipe.
-    """
+    """Return a recipe's file. Raises `InputError` where it cannot be read or is no recipe."""
     text, document = read_text_and_yaml(path)
     if not isinstance(document, dict) or not isinstance(document.get("merge_method"), str):
         raise InputError(f"{path}: is not a recipe; write merge_method:, models: and base_model:")
@@ -140,8 +123,7 @@ def read_recipe_file(path: Path) -> RecipeFile:
 def read_recipe(document: Mapping[str, Any]) -> Recipe | str:
     """Return a recipe as a typed value, or why only mergekit can read and merge it.
 
-    Raises:
-        InputError: with every problem of a recipe that is wrong.
+    Raises `InputError` with every problem of a recipe that is wrong.
     """
     method = str(document.get("merge_method"))
     if method in OWN:

@@ -8,16 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StrictStr,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StrictStr, ValidationError
 from pydantic.json_schema import SkipJsonSchema
 
 from layerswap_method.errors import InputError, nearest
@@ -29,19 +20,15 @@ from layerswap_method.recipe.references import Model, syntax_problem
 if TYPE_CHECKING:
     from layerswap_method.tensors import TensorMix
 
-Progress = Any
-"""(what is read, names of its tensors) -> the names, which it may count for a bar."""
-
 
 @dataclass(frozen=True)
 class Merge:
     """A merged model, not written yet: every tensor by what it is made of.
 
-    `tensors` are in the order of the first expert's files. `donor` is the folder whose config,
-    tokenizer and other files the merged model has, `dtype` the torch dtype in which an engine runs
-    it (None where nothing states it). `record` is the content of the plan file ({} writes none),
-    `lines` are for log and card, `warnings` are what a user should look at before the merge is
-    used, and `plan` has the source of every decoder layer, where the method has one.
+    `tensors` are in the order of the first expert's files. `donor` is the folder whose config and
+    tokenizer the merged model has, `dtype` the torch dtype in which an engine runs it (None where
+    nothing states it). `record` is the content of the plan file ({} writes none), `lines` are for
+    log and card, `plan` has the source of every decoder layer, where the method has one.
     """
 
     tensors: Mapping[str, TensorMix] = field(repr=False)
@@ -102,7 +89,7 @@ class Entry(Described):
 
 
 class Tokenizer(Described):
-    """How mergekit aligns the vocabularies; it checks what stands in it."""
+    """How mergekit aligns the vocabularies."""
 
     source: Any = "union"
     """`union`, `base`, or the model whose tokenizer is taken."""
@@ -139,19 +126,8 @@ class Recipe(Described):
     chat_template: StrictStr | None = None
     """`auto`, a template that mergekit ships, or the template's own text."""
 
-    slices: SkipJsonSchema[Any] = None
-    """Refused."""
-
-    modules: SkipJsonSchema[Any] = None
-    """Refused."""
-
-    @field_validator("slices", "modules")
-    @classmethod
-    def _refuse(cls, value: Any, info: ValidationInfo) -> Any:
-        if value:
-            instead = f"write models: in place of {info.field_name}:"
-            raise ValueError(f"{cls.method()} keeps every layer in its place; {instead}")
-        return value
+    slices: SkipJsonSchema[None] = None  # as mergekit-multi writes them
+    modules: SkipJsonSchema[None] = None
 
     @classmethod
     def method(cls) -> str:
@@ -194,10 +170,7 @@ class Recipe(Described):
         return False
 
     def why_mergekit(self) -> str | None:
-        """Return why only mergekit can merge this recipe; None where its models' files are enough.
-
-        What mergekit does and files cannot: aligning vocabularies, and writing a tokenizer anew.
-        """
+        """Return why only mergekit can merge this recipe; None where files are enough."""
         keys = ("tokenizer", "tokenizer_source", "chat_template")
         return next((f"it has {key}:" for key in keys if getattr(self, key) is not None), None)
 
@@ -207,12 +180,9 @@ class Recipe(Described):
         return self.tokenizer is not None or self.tokenizer_source is not None
 
     @abstractmethod
-    def merge(
-        self, models: Mapping[str, Model], progress: Progress = lambda what, names: names
-    ) -> Merge:
+    def merge(self, models: Mapping[str, Model]) -> Merge:
         """Return the merge of models (by their references) on this machine; write nothing.
 
-        `progress` wraps names of tensors that are measured. Raises `InputError` with every problem
-        of the first kind found: files, adapters, models that do not fit each other, layer counts
-        that do not fit the model.
+        Raises `InputError` for files, adapters and models that do not fit, with every problem of
+        the first kind found.
         """

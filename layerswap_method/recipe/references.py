@@ -56,10 +56,9 @@ def is_folder(path: str | Path) -> bool:
 
 
 def resolve_from(path: str | Path, folder: Path | None) -> Path:
-    """Return a path as a file in `folder` means it.
+    """Return a path as a file in `folder` means it; ``~`` is the home folder.
 
-    A relative path is taken from there if something is there, and from the working directory
-    otherwise, as on the command line (None). ``~`` is the home folder.
+    A relative path is taken from there if something is there, else from the working directory.
     """
     written = Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises for ~nobody
     near = written if folder is None else folder / written
@@ -91,9 +90,9 @@ def find_model_files(
 ) -> Model:
     """Return the model of a reference: a folder (before a hub id), or either with an adapter.
 
-    `folder` is that of the file that has the reference (see `resolve_from`), `cache_dir` the hub's
-    cache. With `download` false a hub id must be in there. `hint` says how to make a folder that is
-    missing. Raises `InputError` for what is not there, and for an adapter that is not peft's.
+    `folder` is as in `resolve_from`, `cache_dir` the hub's cache; with `download` false a hub id
+    must be in there. `hint` says how to make a folder that is missing. Raises `InputError` for what
+    is not there, and for an adapter that is not peft's.
     """
     if (problem := syntax_problem(reference)) is not None:
         raise InputError(problem)

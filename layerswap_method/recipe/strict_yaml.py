@@ -19,10 +19,8 @@ from layerswap_method.errors import InputError, first_line, nearest
 def read_yaml(path: Path, *, tags: Collection[str] = ()) -> Any:
     """Return the content of the YAML file `path`, in UTF-8; None where it is empty.
 
-    What `tags` mark, such as ``!function``, is read as text.
-
-    Raises:
-        InputError: where it cannot be read, or with every key that stands in it twice.
+    What `tags` mark, such as ``!function``, is read as text. Raises `InputError` where it cannot be
+    read, or with every key that stands in it twice.
     """
     return read_text_and_yaml(path, tags=tags)[1]
 

@@ -60,7 +60,7 @@ def write_card(
     *,
     needs_code: bool = False,
 ) -> str:
-    """Return the text of a model card; models are in the order of the recipe.
+    """Return the text of a model card.
 
     `text` is the recipe (`document`) as its author wrote it, `lines` are what the merge says of
     itself, and `needs_code` whether loading it needs ``trust_remote_code``.

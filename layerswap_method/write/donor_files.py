@@ -34,9 +34,8 @@ def copy_donor_files(
 ) -> None:
     """Write the donor's config and the other files that it is loaded by, but for its weights.
 
-    The config is the donor's own, not what transformers makes of it, but for its `dtype` where that
-    is given. Python files that it names (``auto_map``) are copied and never run. Raises
-    `InputError` where the config cannot be read, or a file leads out of the donor's folder.
+    The config is the donor's own, but for its `dtype` where that is given; Python files are copied
+    and never run. Raises `InputError` for a file that cannot be read or leads out of the folder.
     """
     config = read_document("donor", donor)
     if dtype is not None:

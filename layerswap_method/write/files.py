@@ -1,7 +1,7 @@
 """Planned files written, and read back, in the memory of a few blocks.
 
-A tensor that is one stored tensor goes from file to file inside the kernel, without torch; the
-others are computed block by block. A file has its name only when it is whole and on the disk.
+A copied tensor goes from file to file inside the kernel, without torch. A file has its name only
+when it is whole and on the disk.
 """
 
 from __future__ import annotations
@@ -12,17 +12,12 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO
 
-from layerswap_method.checkpoint.stored import (
-    StoredTensor,
-    check_unchanged,
-    open_stored,
-    read_into,
-)
+from layerswap_method.checkpoint.stored import StoredTensor, check_unchanged, open_stored, read_into
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.write.layout import INDEX, Layout, PlannedFile, PlannedTensor
 
@@ -38,9 +33,6 @@ Advance = Callable[[int], object]
 Bar = Callable[[str, int], AbstractContextManager[Advance]]
 """(what is done, bytes of it) -> a context that shows the progress it is called with."""
 
-Job = Callable[[Advance], None]
-"""One tensor's work; it reports its progress, and ends where that raises."""
-
 
 def write_files(
     layout: Layout,
@@ -52,10 +44,9 @@ def write_files(
 ) -> None:
     """Write planned files into their folder, which exists, and the index where there are several.
 
-    They are on the disk, not in a cache, when this returns. `threads` tensors are written at once,
-    what is not a copy is computed on `device`, and with `resume` files that an earlier call
-    finished are left alone. Raises `InputError` if an input is gone, cut short, or was written
-    anew; `LayerSwapError` if a file cannot be written, and some are then left in the folder.
+    They are on the disk when this returns. `threads` tensors are written at once, what is no copy
+    is computed on `device`, and with `resume` finished files are left alone. Raises `InputError` if
+    an input is gone or was written anew; `LayerSwapError` if a file cannot be written.
     """
     files = layout.files
     folder = files[0].path.parent
@@ -64,9 +55,9 @@ def write_files(
     for left in folder.glob(f"*{_PART}"):
         left.unlink()
     _check_space(folder, sum(file.nbytes for file in waiting))
-    with ExitStack() as stack:
-        outputs = [stack.enter_context(closing(_Output(file, device))) for file in waiting]
-        _run_jobs([job for output in outputs for job in output.jobs], threads, advance)
+    for file in waiting:
+        with _in_one_message(file.path):
+            _write_file(file, threads, device, advance)
     for path, stamp in layout.inputs.items():
         check_unchanged(path, stamp)
     if len(files) > 1:
@@ -123,7 +114,7 @@ def write_json(file: Path, content: object) -> None:
     write_text(file, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-def _run_jobs(jobs: Sequence[Job], threads: int, advance: Advance) -> None:
+def _run_jobs(jobs: Sequence[Callable[[Advance], None]], threads: int, advance: Advance) -> None:
     """Do all jobs; where one fails, or on an interrupt, the others end at their next piece."""
     stopped = threading.Event()
 
@@ -144,56 +135,31 @@ def _run_jobs(jobs: Sequence[Job], threads: int, advance: Advance) -> None:
             pool.shutdown(cancel_futures=True)
 
 
-class _Output:
-    """One file while it is written: the first tensor opens it, the last one finishes it."""
-
-    def __init__(self, file: PlannedFile, device: str) -> None:
-        self._file, self._device = file, device
-        self._part = file.path.with_name(file.path.name + _PART)
-        self._lock = threading.Lock()
-        self._opened: IO[bytes] | None = None
-        self._left = len(file.tensors)
-        self.jobs: list[Job] = [partial(self._write, *placed) for placed in file.tensors]
-
-    def _write(self, place: int, tensor: PlannedTensor, advance: Advance) -> None:
-        with _in_one_message(self._file.path):
-            with self._lock:
-                out = self._opened or self._open(advance)
-            for count in _write_tensor(tensor, out.fileno(), place, self._device):
-                advance(count)
-            with self._lock:
-                self._left -= 1
-                if self._left:
-                    return
-            with out:
-                os.fsync(out.fileno())
-            self._part.rename(self._file.path)
-
-    def close(self) -> None:
-        """Close the file where a failure left it open."""
-        if self._opened is not None:
-            self._opened.close()
-
-    def _open(self, advance: Advance) -> IO[bytes]:
-        out = self._opened = self._part.open("wb", buffering=0)
-        out.truncate(self._file.nbytes)
-        _write_at(out.fileno(), self._file.head, 0)
-        advance(len(self._file.head))
-        return out
+def _write_file(file: PlannedFile, threads: int, device: str, advance: Advance) -> None:
+    part = file.path.with_name(file.path.name + _PART)
+    with part.open("wb", buffering=0) as out:
+        out.truncate(file.nbytes)
+        _write_at(out.fileno(), file.head, 0)
+        advance(len(file.head))
+        placed = file.tensors
+        jobs = [partial(_write, out.fileno(), place, tensor, device) for place, tensor in placed]
+        _run_jobs(jobs, threads, advance)
+        os.fsync(out.fileno())
+    part.rename(file.path)
 
 
-def _write_tensor(tensor: PlannedTensor, out: int, place: int, device: str) -> Iterator[int]:
-    """Write a tensor's bytes at `place`; yield how many each step wrote."""
+def _write(out: int, place: int, tensor: PlannedTensor, device: str, advance: Advance) -> None:
+    """Write a tensor's bytes at `place`."""
     done = 0
     if tensor.source is not None:
         with open_stored(tensor.source) as opened:
             for count in _copy_in_kernel(opened, out, tensor.source, place):
                 done += count
-                yield count
+                advance(count)
     for piece in _pieces(tensor, device, done):
         _write_at(out, piece, place + done)
         done += len(piece)
-        yield len(piece)
+        advance(len(piece))
 
 
 def _pieces(tensor: PlannedTensor, device: str, start: int = 0) -> Iterator[memoryview]:
@@ -229,10 +195,8 @@ def _verify(path: Path, place: int, tensor: PlannedTensor, device: str, advance:
     with path.open("rb", buffering=0) as opened:
         for piece in _pieces(tensor, device):
             if os.pread(opened.fileno(), len(piece), place) != piece:
-                raise LayerSwapError(
-                    f"{path}: {tensor.name} is not what was written; the disk or the memory may "
-                    "be faulty: merge again"
-                )
+                what = f"{tensor.name} is not what was written"
+                raise LayerSwapError(f"{path}: {what}; disk or memory may be faulty: merge again")
             place += len(piece)
             advance(len(piece))
 
@@ -260,7 +224,5 @@ def _check_space(folder: Path, needed: int) -> None:
     except OSError:
         return  # writing says what is wrong
     if needed > free:
-        raise LayerSwapError(
-            f"{folder}: the merge needs {needed / 1e9:.3g} GB and the disk has {free / 1e9:.3g} "
-            "GB free; make room, or give an output folder on another disk"
-        )
+        space = f"{needed / 1e9:.3g} GB and the disk has {free / 1e9:.3g} GB free"
+        raise LayerSwapError(f"{folder}: the merge needs {space}; make room, or take another disk")

@@ -22,10 +22,9 @@ INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """One tensor as it will be written, with the dtype that safetensors writes.
+    """One tensor as it will be written, in safetensors' dtype: a copy of `source`, or of `content`.
 
-    It is a copy of `source`, or `content` makes its bytes: of a device, piece by piece, each good
-    until the next one.
+    That makes its bytes on a device, piece by piece, each good until the next one.
     """
 
     name: str
@@ -81,7 +80,15 @@ def lay_out(
 
     `warn` is called with what is wrong with values, when they are computed.
     """
-    planned = [plan_tensor(name, mix, warn) for name, mix in merge.tensors.items()]
+    planned = []
+    for name, mix in merge.tensors.items():
+        if (stored := mix.copy_of) is not None:
+            planned.append(copy_of(name, stored))
+            continue
+        dtype = STORED_NAMES[mix.dtype or mix.sum_dtype]
+        nbytes = math.prod(mix.shape) * {"F64": 8, "F32": 4}.get(dtype, 2)
+        content = partial(_computed, name, mix, warn)
+        planned.append(PlannedTensor(name, dtype, mix.shape, nbytes, content))
     return lay_out_tensors(planned, folder, shard_bytes, merge.files)
 
 
@@ -105,17 +112,6 @@ def lay_out_tensors(
     names = names if count > 1 else ["model.safetensors"]
     files = (_file(folder / name, tensors) for name, tensors in zip(names, shards, strict=True))
     return Layout(tuple(files), inputs or {})
-
-
-def plan_tensor(
-    name: str, mix: TensorMix, warn: Callable[[str], object] = lambda text: None
-) -> PlannedTensor:
-    """Return one tensor of a merge as it will be written."""
-    if (stored := mix.copy_of) is not None:
-        return copy_of(name, stored)
-    dtype = STORED_NAMES[mix.dtype or mix.sum_dtype]
-    nbytes = math.prod(mix.shape) * {"F64": 8, "F32": 4}.get(dtype, 2)
-    return PlannedTensor(name, dtype, mix.shape, nbytes, partial(_computed, name, mix, warn))
 
 
 def copy_of(name: str, stored: StoredTensor) -> PlannedTensor:

@@ -103,9 +103,9 @@ def test_what_is_refused(base, prefixes, experts, tmp_path):
     config = tmp_path / "task" / "adapter_config.json"
     document = json.loads(config.read_text())
     for changes, part in (
-        ({"num_virtual_tokens": 7, "token_dim": "8"}, "token_dim is '8'"),
+        ({"num_virtual_tokens": 7, "token_dim": "8"}, "token_dim '8'"),
         ({"num_virtual_tokens": 7}, "prompt_embeddings is [3, 96]"),
-        ({"num_layers": -6}, "num_layers is -6"),
+        ({"num_layers": -6}, "num_layers -6"),
     ):
         config.write_text(json.dumps(document | changes))
         refused(part)

@@ -39,9 +39,8 @@ layerswap_method/checkpoint/compatible.py @ checkpoint
 return not all(model.head for model in (checkpoint, *others)) => return False
 if first.num_layers != other.num_layers: => if False:
 if not is_copy: => if False:
-layerswap_method/checkpoint/tokens.py @ mergekit_plugin/test_errors.py
-pairs if a != b] => pairs if False]
-if not added.intersection(row[1:])] => if False]
+pairs if a != b] => pairs if False] @ mergekit_plugin/test_errors.py
+if not added.intersection(row[1:])] => if False] @ mergekit_plugin/test_errors.py
 layerswap_method/checkpoint/checkpoint.py @ checkpoint
 if pickles := sorted(path.glob("*.bin")) => if pickles := sorted(path.glob("*.none"))
 if place.is_file() and not any( => if False and not any(
@@ -56,7 +55,7 @@ size + tensor.nbytes > shard_bytes => size > shard_bytes
 if is_finite and not bool( => if False and not bool( @ merge
 layerswap_method/write/files.py @ write
 file.path.name + _PART) => file.path.name)
-                os.fsync(out.fileno()) => (out.fileno())
+        os.fsync(out.fileno()) => (out.fileno())
         check_unchanged(path, stamp) => (path, stamp) @ merge
 layerswap_method/write/donor_files.py @ merge
     if dtype is not None: => if False:

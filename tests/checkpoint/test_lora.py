@@ -178,7 +178,7 @@ def test_an_adapter_of_another_model_is_refused(experts, tmp_path):
     twice = with_head(tied, tmp_path / "twice")
     for base, adapter, part in (
         (tied, head, r"lm_head\.weight"),
-        (twice, head, r"lm_head\.weight.*tied output embedding"),
+        (twice, head, r"lm_head\.weight.*tied head"),
         (wide, down, r"\[16, 24\].*\[16, 32\]"),
     ):
         with pytest.raises(InputError, match=part):

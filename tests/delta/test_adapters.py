@@ -6,8 +6,7 @@ import torch
 import transformers
 
 from ablations.delta.analysis import analyse
-from layerswap_method.deltas.measure import mean_feature_mav
-from layerswap_method.deltas.pair import read_deltas
+from layerswap_method.deltas.pair import mean_feature_mav, read_deltas
 from tests.delta import by_hand
 from tests.delta.experts import fine_tuned, pair_of
 from tests.standins.zoo import make_model

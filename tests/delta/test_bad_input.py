@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from ablations.cli import main
 from ablations.delta.profile import read_changes
-from layerswap_method.deltas.measure import mean_feature_mav
+from layerswap_method.deltas.pair import mean_feature_mav
 from layerswap_method.errors import InputError
 from tests.delta.experts import fine_tuned, pair_of
 from tests.standins.zoo import make_model
@@ -51,8 +51,8 @@ def edit_file(folder, edit):
 
 def test_a_base_that_is_not_the_base(base, tmp_path):
     other = make_model("llama", tmp_path / "other", 5)
-    said = "base is not the base of other: the deltas are as large as the weights"
-    told = "give the checkpoint that the expert was trained from"
+    said = "base is not the base of other: ||delta|| / ||weights||"
+    told = "give the checkpoint that it was trained from"
     message = refused(other, base, tmp_path / "out", said, told)
     (ratio,) = [word for word in message.split() if word.startswith("1.")]
     assert float(ratio) == pytest.approx(2**0.5, abs=0.1)

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ablations.delta.analysis import analyse
-from layerswap_method.deltas.measure import mean_feature_mav
+from layerswap_method.deltas.pair import mean_feature_mav
 from tests.delta import by_hand
 from tests.delta.experts import family_pair, fine_tuned, pair_of
 from tests.standins.oracle import fused_mixtral

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerswap_method.checkpoint import stored as stored_module
-from layerswap_method.deltas import measure
+from layerswap_method.deltas import pair as measure
 from layerswap_method.deltas.features import feature_layout, input_axis, spread_features
-from layerswap_method.deltas.measure import (
+from layerswap_method.deltas.pair import (
     feature_mav,
     feature_mavs,
     for_each_tensor,
     mean_feature_mav,
+    open_pair,
     relative_norms,
 )
-from layerswap_method.deltas.pair import open_pair
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model
 from tests.standins.merging import merge_of, revert_recipe
@@ -110,11 +110,8 @@ def test_relative_norms_of_a_soup_are_those_in_float64(experts, tmp_path, monkey
     shares, names = (0.25, 0.75), list(stored(base))
     folders = [tune(zero, tmp_path / str(seed), seed, 1e-2) for seed in (1, 2)]
     pairs = [pair_of(folder, zero) for folder in folders]
-    seen = []
-    found = relative_norms(
-        list(zip(pairs, shares, strict=True)), names, lambda each: seen.extend(each) or each
-    )
-    assert seen == names
+    found = relative_norms(list(zip(pairs, shares, strict=True)), names)
+    assert list(found) == names
     base_tensors, *tuned = (stored(each) for each in (zero, *folders))
     for name, norm in found.items():
         before = base_tensors[name].double()

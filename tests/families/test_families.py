@@ -87,7 +87,7 @@ def test_encoder_decoders_are_refused(experts):
     given = experts("t5")
     swap = recipe(roles(given), {"bottom_layers": 1, "top_layers": 1})
     for document in (swap, revert_recipe(given.task, given.base, {"bottom_layers": 1})):
-        with pytest.raises(InputError, match="one text decoder"):
+        with pytest.raises(InputError, match="not one stack"):
             tensors_of(document)
 
 

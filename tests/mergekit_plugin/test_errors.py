@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from ablations.cli import main as layerswap
 from ablations.gallery.check import check_recipe
 from layerswap_method.errors import InputError
-from layerswap_method.mergekit_plugin.program import lazy_main
+from layerswap_method.mergekit_plugin.run import lazy_main
 from tests.mergekit_plugin.conftest import write_recipe
 from tests.standins.merging import linear_recipe, recipe, revert_recipe, roles
 from tests.standins.tokenizers import save_word_tokenizer, words

@@ -18,14 +18,7 @@ from tests.standins.merging import (
     tensors_of,
     write,
 )
-from tests.standins.oracle import (
-    Swap,
-    assert_same,
-    expected,
-    merge_parts,
-    same_bits,
-    stored,
-)
+from tests.standins.oracle import Swap, assert_same, expected, merge_parts, same_bits, stored
 from tests.standins.tuned import restored, rewritten, train_adapter, tune, write_adapter
 from tests.standins.zoo import LAYERS, make_model
 

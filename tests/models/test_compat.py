@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from safetensors.torch import load_file, save_file
 
 from ablations.cli import main
-from layerswap_method.checkpoint.tokens import match_tokens, read_vocabulary
+from layerswap_method.checkpoint.compatible import match_tokens, read_vocabulary
 from layerswap_method.errors import InputError
 from tests.harmonize.models import random_model
 from tests.standins.tokenizers import save_word_tokenizer, words

@@ -96,7 +96,7 @@ def test_a_plan_in_words_and_as_a_picture():
         (named(-1, 2), ["bottom_layers is -1"]),
         ({"placement": "layers"}, ["language_layers"]),
         ({"placement": "layers", "language_layers": "0-8"}, ["layer 8", "0 to 7"]),
-        ({**LISTED, "language_layers": "0-6", "top_transition": 2}, ["7 + 0 + 2 = 9"]),
+        ({**LISTED, "language_layers": "0-6", "top_transition": 2}, ["7 + 2 = 9"]),
         ({**named(5, 2, 2), "placement": "middle"}, ["bottom_transition", "= 9"]),
         ({**named(0, 2, 0, 30_000_000), "placement": "random"}, ["= 30000002", "8 layers"]),
         ({**named(0, 0, 2), "placement": "middle"}, ["bottom_transition 2", "no effect"]),

@@ -70,7 +70,7 @@ def test_other_modules_are_not_looked_at_and_two_hooks_do_not_ask_for_ever(monke
 @pytest.mark.parametrize(
     "first",
     [
-        "layerswap_method.mergekit_plugin.kernels.layer_swap",
+        "layerswap_method.mergekit_plugin.kernels.plain",
         "layerswap_method.mergekit_plugin.executor",
         "mergekit.merge_methods.base",
         "mergekit.scripts.run_yaml",

@@ -168,7 +168,7 @@ def break_hook(package):
 
 
 def break_kernel(package):
-    kernel = package / "mergekit_plugin" / "kernels" / "delta_revert.py"
+    kernel = package / "mergekit_plugin" / "kernels" / "plain.py"
     kernel.write_text("import a_library_that_is_not_installed")
 
 

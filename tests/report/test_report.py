@@ -142,7 +142,7 @@ def test_the_layouts_of_the_paper_have_its_numbers_after_them(languages: Run) ->
 
 def test_facts_of_the_experts_are_an_axis(tmp_path: Path) -> None:
     vary = [{"experts.task": ["math_1"]}, {"experts.task": ["math_2"]}]
-    experts: dict[str, Any] = {
+    experts = {
         "language": ["swahili"],
         "facts": {"math_1": {"norm": 0.1}, "math_2": {"norm": 0.3}},
     }

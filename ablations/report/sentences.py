@@ -107,7 +107,7 @@ def _counts(primary: pd.DataFrame) -> Iterator[str]:
         counts = (f"{n} {list(_COUNTED.values())[at]}" for at, n in numbers.items())
         text = kind_text(str(rival))
         name = _RIVALS.get(str(rival)) or (text if text.isupper() else f"the {text}")
-        yield f"Planned comparisons with {name}: {', '.join(counts)} (table below)."
+        yield f"Planned, against {name}: {', '.join(counts)} (table below)."
 
 
 def _clusters(frame: pd.DataFrame, primary: pd.DataFrame) -> Iterator[str]:

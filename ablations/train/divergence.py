@@ -106,7 +106,7 @@ def measure(experts: Sequence[Expert], base: Expert, texts: Sequence[str]) -> li
         by_layer: tuple[float | None, ...] = ()
         if _changes_weights(expert.adapter):
             pair = open_pair(expert, base)
-            changes = read_changes(pair, pair.names)
+            changes = read_changes(pair)
             norm, by_layer = relative_norm(changes), norms_by_layer(changes, pair.num_layers or 0)
         results.append(
             Divergence(

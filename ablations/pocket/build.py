@@ -31,10 +31,8 @@ from ablations.machine.whole_files import told_if_unwritable
 from ablations.pocket import shipped
 from ablations.pocket.config import PocketConfig
 from ablations.pocket.tasks import write_tasks
-from ablations.train.config import TrainConfig, identity_of
-from ablations.train.files import read_config
-from ablations.train.finish import EXPERTS, HELD_OUT
-from ablations.train.run import LOCK, train_expert
+from ablations.train.config import TrainConfig, read_config
+from ablations.train.run import EXPERTS, HELD_OUT, LOCK, settings_of, train_expert
 from layerswap_method.errors import InputError, LayerSwapError
 
 logger = logging.getLogger(__name__)
@@ -86,7 +84,7 @@ def plan_stages(root: Path, config: PocketConfig, *, retrain: bool = False) -> d
     for index, seed in enumerate(config.expert_seeds):
         for role in CONFIGURATIONS:
             training = expert_config(role, seed, base.folder, config.expert_settings)
-            settings = identity_of(training)
+            settings = settings_of(training)
             key = fingerprint_of(version=EXPERTS_VERSION, base=base_key, settings=settings)
             folder = root / (f"{role}-{index}" if index else role)
             stages[Stage(folder, key, MANIFEST)] = partial(fill_expert, config=training)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictBool, StrictStr, field_validator, model_validator
+from pydantic import Field, StrictBool, StrictStr, ValidationError, field_validator, model_validator
 
 from ablations.engines.options import BackendChoice
+from ablations.gallery.find import find_recipe
+from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 from layerswap_method.plan import parse_layers
+from layerswap_method.recipe.problems import problems
+from layerswap_method.recipe.references import is_there
+from layerswap_method.recipe.strict_yaml import parse_yaml, read_yaml
 
-Dtype = Literal["float32", "bfloat16", "float16"]
+_ROWS, _HUB = ("prompt", "answer", "messages", "where"), ("subset", "split", "revision")
+_KINDS = {"path": _ROWS, "hub": _ROWS + _HUB, "pocket": (), "config": ()}
+"""Kind of source -> the fields that it has besides `weight`."""
 
 
 class Source(Frozen):
@@ -64,21 +74,18 @@ class Source(Frozen):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Source:
-        kinds = ("path", "hub", "pocket", "config")
-        named = [kind for kind in kinds if getattr(self, kind) is not None]
+        named = [kind for kind in _KINDS if getattr(self, kind) is not None]
         if len(named) != 1:
             given = f"{' and '.join(named)} are given" if named else "none is given"
-            raise ValueError(f"name one of {', '.join(kinds)}; {given}")
-        of_rows = ("prompt", "answer", "messages", "where")
-        of_hub = ("subset", "split", "revision")
-        foreign = {"path": of_hub, "hub": ()}.get(named[0], (*of_rows, *of_hub))
-        if useless := sorted(self.model_fields_set & set(foreign)):
+            raise ValueError(f"name one of {', '.join(_KINDS)}; {given}")
+        useless = self.model_fields_set - {*_KINDS, "weight", *_KINDS[named[0]]}
+        if self.messages is not None:
+            useless |= self.model_fields_set & {"prompt", "answer"}
+        if useless:
+            what = "messages" if self.messages is not None else named[0]
             raise ValueError(
-                f"{', '.join(useless)}: not for a source with {named[0]}; leave it out"
+                f"{', '.join(sorted(useless))}: not for a source with {what}; leave it out"
             )
-        texts = {"prompt", "answer"} & self.model_fields_set
-        if self.messages is not None and texts:
-            raise ValueError(f"messages and {' and '.join(sorted(texts))}: give one of the two")
         if "{" not in self.answer:
             raise ValueError(f"answer is {self.answer!r}; name a field in braces, such as {{text}}")
         return self
@@ -132,16 +139,11 @@ class FrozenLayers(Frozen):
     outside: StrictBool = True
     """Whether embeddings, final norm and output matrix are trained."""
 
-    @field_validator("layers")
-    @classmethod
-    def _readable(cls, text: str) -> str:
-        if text:
-            parse_layers(text, name="layers")
-        return text
-
     @model_validator(mode="after")
     def _something_stays(self) -> FrozenLayers:
-        if not self.layers and self.outside:
+        if self.layers:
+            parse_layers(self.layers, name="layers")
+        elif self.outside:
             raise ValueError("nothing is frozen: name layers, or set outside to false")
         return self
 
@@ -175,12 +177,6 @@ class Disjoint(Frozen):
 
     outside: StrictBool = False
     """Whether embeddings, final norm and output matrix are trained; in one of the two at most."""
-
-    @model_validator(mode="after")
-    def _outer_layers(self) -> Disjoint:
-        if self.bottom_layers + self.top_layers == 0:
-            raise ValueError("bottom_layers and top_layers are both 0: no layer is the language's")
-        return self
 
     def trained_layers(self, num_layers: int) -> set[int]:
         """Return the 0-based layers that are trained.
@@ -229,7 +225,6 @@ class Select(Frozen):
     """Checkpoints that stay; the best one becomes the expert."""
 
     backend: BackendChoice = "auto"
-    """What evaluates."""
 
     batch_size: int = Field(64, ge=1)
     """Sequences at once."""
@@ -269,7 +264,7 @@ class TrainConfig(Frozen):
     seed: int = Field(0, ge=0, lt=2**32)
     """Of the choice and order of rows, of new weights (adapters), and of dropout."""
 
-    save_dtype: Dtype = "float32"
+    save_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Of the expert's file. A 16-bit format loses most of a light fine-tune."""
 
     select: Select | None = None
@@ -307,17 +302,87 @@ class TrainConfig(Frozen):
         return self
 
 
-_WITHOUT_EFFECT = ("logging_", "log_", "save_", "report_to", "run_name", "project", "trackio_")
-"""Beginnings of options of the Trainer that change no weight."""
+def read_config(text: str, settings: Sequence[str] = ()) -> TrainConfig:
+    """Return the configuration that `text` names: a path, or a shipped one such as ``math_1``.
+
+    Sources of other files are taken in, and paths of local rows are made absolute.
+
+    Args:
+        text: as the user writes it.
+        settings: ``NAME=VALUE`` in place of what the file says; ``lora.r=8`` goes deeper.
+
+    Raises:
+        InputError: with every problem of the file.
+    """
+    path = Path(text)
+    if not (is_there(path) and path.is_file()):
+        if path.suffix or path.is_dir():
+            raise InputError(f"{path}: no such file" if path.suffix else f"{path}: is a folder")
+        path = find_recipe(f"experts/{text}.yml")
+    document = _read(path)
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name.strip():
+            raise InputError(f"--set {setting}: write NAME=VALUE, such as samples=100")
+        *above, last = name.strip().split(".")
+        block = document
+        for part in above:
+            below = block.get(part)
+            block[part] = block = dict(below) if isinstance(below, Mapping) else {}
+        block[last] = parse_yaml(value, f"--set {name}")
+    return _validate(document, path)
 
 
-def identity_of(config: TrainConfig) -> dict[str, Any]:
-    """Return the settings that decide the weights, but for rounding, as JSON can hold them."""
-    settings = config.model_dump(mode="json", exclude={"select", "measure", "base", "data"})
-    settings["trainer"] = {
-        name: value
-        for name, value in config.trainer.items()
-        if not name.startswith(_WITHOUT_EFFECT)
-        and name not in ("per_device_train_batch_size", "disable_tqdm")
-    }
-    return settings
+def _read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Return the document at `path`, laid over the one that it extends."""
+    if path.resolve() in above:
+        raise InputError(f"{path}: extends itself")
+    document = read_yaml(path)
+    if not isinstance(document, dict):
+        raise InputError(f"{path}: holds no mapping; write base:, data:, samples: ...")
+    parent = document.pop("extends", None)
+    for source in document["data"] if isinstance(document.get("data"), list) else ():
+        for key in ("path", "config") if isinstance(source, dict) else ():
+            if isinstance(text := source.get(key), str) and is_there(path.parent / text):
+                source[key] = str((path.parent / text).resolve())
+    if parent is None:
+        return document
+    if not isinstance(parent, str) or not is_there(path.parent / parent):
+        raise InputError(f"{path}: extends {parent!r}: there is no such training file")
+    below = _read(path.parent / parent, (*above, path.resolve()))
+    for block in ("trainer", "lora"):  # name by name
+        if isinstance(below.get(block), Mapping) and isinstance(document.get(block), Mapping):
+            document[block] = {**below[block], **document[block]}
+    return {**below, **document}
+
+
+def _validate(document: dict[str, Any], path: Path, above: tuple[Path, ...] = ()) -> TrainConfig:
+    try:
+        config = TrainConfig.model_validate(document)
+    except ValidationError as error:
+        from transformers import TrainingArguments
+
+        listed = problems(TrainConfig, document, error)
+        of_trainer = {field.name for field in dataclasses.fields(TrainingArguments)}
+        for name in of_trainer & set(document) - set(TrainConfig.model_fields):
+            listed.append(f"{name} is an option of transformers: write it below trainer:")
+        raise InputError.from_problems(str(path), listed) from error
+    sources: list[Source] = []
+    for source in config.data:
+        named = source.path or source.config
+        file = Path(named or "")
+        if named is not None and not file.is_file():
+            raise InputError(f"{path}: data: {file}: no such file")
+        if source.config is None:
+            place = None if named is None else str(file.resolve())
+            sources.append(source.model_copy(update={"path": place}))
+            continue
+        if file.resolve() in (*above, path.resolve()):
+            raise InputError(f"{file}: takes its data from itself")
+        below = _validate(_read(file), file, (*above, path.resolve())).data
+        whole = sum(part.weight for part in below)
+        sources += [
+            part.model_copy(update={"weight": source.weight * part.weight / whole})
+            for part in below
+        ]
+    return config.model_copy(update={"data": tuple(sources)})

@@ -69,16 +69,14 @@ class Divergence(Frozen):
 
     def tell(self) -> Iterator[str]:
         """Yield the numbers in words."""
-        if self.relative_norm is not None:
-            yield f"{self.expert}: ||change|| / ||base|| {self.relative_norm:.3g}"
-        else:
+        if self.relative_norm is None:
             yield f"{self.expert}: this kind of adapter changes no weight of the base"
-        if (mean := self.drift) is not None:
-            last = max(range(len(self.layer_drift)), key=self.layer_drift.__getitem__)
-            where = "the embeddings" if last == 0 else f"layer {last - 1}"
+        else:
+            yield f"{self.expert}: ||change|| / ||base|| {self.relative_norm:.3g}"
+        if self.drift is not None:
             yield (
-                f"{self.expert}: drift of the hidden states {mean:.3g} (1 - cosine, mean over the "
-                f"layers), most after {where}: {self.layer_drift[last]:.3g}"
+                f"{self.expert}: drift of the hidden states {self.drift:.3g} (1 - cosine, mean "
+                "over the layers)"
             )
 
 
@@ -94,17 +92,22 @@ def measure(experts: Sequence[Expert], base: Expert, texts: Sequence[str]) -> li
         InputError: for files that cannot be read, or an expert of another base.
     """
     for expert in experts:
-        _check_base(expert, base)
+        if expert.adapter is not None:
+            stated = read_record(expert.adapter).get("identity", {}).get("base_weights")
+            for folder in {expert.folder, base.folder}:
+                if stated is not None and stated != fingerprint_checkpoint(folder):
+                    raise InputError(f"{expert.adapter}: was trained on another base than {folder}")
     states = list(hidden_states(base.folder, None, texts)) if texts else []
     results = []
     for expert in experts:
         moved: tuple[float, ...] = ()
         if texts:
-            theirs = hidden_states(expert.folder, expert.adapter, texts, base.folder)
-            moved = drift(states, theirs)
+            ours = hidden_states(expert.folder, expert.adapter, texts, base.folder)
+            moved = drift(states, ours)
         norm: float | None = None
         by_layer: tuple[float | None, ...] = ()
-        if _changes_weights(expert.adapter):
+        config = {} if expert.adapter is None else read_adapter_config(expert.adapter)
+        if not config or (config.get("peft_type") == "LORA" and not config.get("use_dora")):
             pair = open_pair(expert, base)
             changes = read_changes(pair)
             norm, by_layer = relative_norm(changes), norms_by_layer(changes, pair.num_layers or 0)
@@ -216,7 +219,7 @@ def read_texts(path: Path) -> list[str]:
     Raises:
         InputError: where it cannot be read; naming the line.
     """
-    texts = []
+    texts: list[str] = []
     try:
         for number, line in read_lines(path):
             content = json.loads(line)
@@ -229,25 +232,3 @@ def read_texts(path: Path) -> list[str]:
     if not texts:
         raise InputError(f"{path}: holds no text")
     return texts
-
-
-def _check_base(expert: Expert, base: Expert) -> None:
-    """Check that an adapter was trained on `base`, where its folder says on what it was.
-
-    Raises:
-        InputError: where it was not.
-    """
-    if expert.adapter is None:
-        return
-    stated = read_record(expert.adapter).get("identity", {}).get("base_weights")
-    for folder in {expert.folder, base.folder}:
-        if stated is not None and stated != fingerprint_checkpoint(folder):
-            raise InputError(f"{expert.adapter}: was trained on another base than {folder}")
-
-
-def _changes_weights(adapter: Path | None) -> bool:
-    """Return whether an expert's change is one of whole weights that can be read."""
-    if adapter is None:
-        return True
-    config = read_adapter_config(adapter)
-    return config.get("peft_type") == "LORA" and not config.get("use_dora")

@@ -18,7 +18,7 @@ from ablations.machine.locks import try_claim
 from ablations.machine.stages import Stage
 from ablations.pocket.build import MANIFEST, build_pocket, plan_stages
 from ablations.pocket.config import ModelShape, PocketConfig, Pretraining
-from ablations.train.files import read_config
+from ablations.train.config import read_config
 from ablations.train.run import train_expert
 from layerswap_method.errors import InputError, LayerSwapError
 

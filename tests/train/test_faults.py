@@ -9,7 +9,7 @@ import torch
 
 from ablations.study.experts import read_experts_file
 from ablations.train import model
-from ablations.train.files import read_config
+from ablations.train.config import read_config
 from ablations.train.folder import whole_checkpoints
 from ablations.train.trainer import training_arguments
 from tests.train.runs import call, weights, write_config

@@ -161,8 +161,6 @@ def test_what_is_saved_is_what_is_loaded(made, tmp_path):
     loaded = fusion.load(again, folder)
     assert loaded.experts == ("math", "swahili")
     assert torch.equal(logits(again), logits(model))
-    with pytest.raises(InputError, match="the model has a fusion already"):
-        fusion.load(again, folder)
     # The seed decides the first values.
     first, same, other = (
         fusion.build(load_base(made.base), made.base, made.experts, seed).layers[0].query.weight
@@ -174,13 +172,9 @@ def test_what_is_saved_is_what_is_loaded(made, tmp_path):
 
 def test_what_is_refused(made, tmp_path):
     model = load_base(made.base)
-    with pytest.raises(InputError, match="no experts"):
-        fusion.build(model, made.base, {})
     head = train_adapter(made.base, tmp_path / "head", 0, target_modules=["lm_head"])
     with pytest.raises(InputError, match=r"changes lm_head\.weight, which is in no decoder layer"):
         fusion.build(model, made.base, {"head": head})
-    with pytest.raises(InputError, match=r"math: is no fusion \(peft_type is 'LORA'\)"):
-        fusion.load(model, made.experts["math"])
     found = fusion.build(model, made.base, made.experts)
     found.write(tmp_path / "fused", "base")
     short = load_base(make_model("llama", tmp_path / "short", 1, num_hidden_layers=4))

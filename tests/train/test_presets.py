@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from ablations.cli import main
 from ablations.tasks.catalog import list_tasks
-from ablations.train.files import read_config
+from ablations.train.config import read_config
 from tests.standins.tuned import train_adapter
 from tests.train.runs import write_base, write_jsonl
 

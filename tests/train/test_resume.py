@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ablations.train.files import read_config
+from ablations.train.config import read_config
 from ablations.train.folder import step_of, whole_checkpoints
 from layerswap_method.errors import LayerSwapError
 from tests.standins.tuned import train_adapter

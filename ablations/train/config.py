@@ -29,39 +29,28 @@ class Source(Frozen):
     path: StrictStr | None = None
     """File of one JSON object a line, from the folder of the training file, else from the working
     directory."""
-
     hub: StrictStr | None = None
     """Id, such as ``microsoft/orca-math-word-problems-200k``, or a folder ``datasets`` can read."""
-
     pocket: Literal["task", "language"] | None = None
     """English math, or translation and Swahili facts, drawn with the seed of the run."""
-
     config: StrictStr | None = None
     """Another training file, all of whose sources are taken. Two of them are joint training, the
     baseline of the paper's Table 2."""
-
     weight: float = Field(1.0, gt=0, allow_inf_nan=False)
     """Share of `TrainConfig.samples`, relative to the other sources."""
-
     subset: StrictStr | None = None
     """Name of the hub data set's configuration."""
-
     split: StrictStr = "train"
     """Split of the hub data set; slices such as ``train[:1000]`` work."""
-
     revision: StrictStr | None = None
     """Commit, branch or tag of the hub data set; None for the newest."""
-
     prompt: StrictStr = "{prompt}"
     """Text without loss; ``{name}`` is a field of the row, ``{a.b}`` a field of a field."""
-
     answer: StrictStr = "{answer}"
     """Text with loss, written like `prompt`."""
-
     messages: StrictStr | None = None
     """Field with a list of ``{role, content}``, in place of `prompt` and `answer`. The loss is on
     the messages of the assistant."""
-
     where: dict[StrictStr, tuple[StrictStr, ...] | StrictStr] = Field(default_factory=dict)
     """Field -> value or values; other rows are left out. A field that is missing is an error."""
 
@@ -103,8 +92,8 @@ class Lora(Frozen):
     kind: Literal["lora"]
 
     merge: StrictBool = False
-    """Whether the expert is written as a whole checkpoint with the change in it. DoRA needs this
-    for merges and studies, which read plain low-rank changes only."""
+    """Whether the expert is written as a whole checkpoint. DoRA needs this for merges and studies,
+    which read plain low-rank changes only."""
 
 
 class Prefix(Frozen):
@@ -123,7 +112,6 @@ class AdapterFusion(Frozen):
 
     experts: dict[StrictStr, StrictStr] = Field(min_length=1)
     """Name -> LoRA adapter of the base, a folder or hub id."""
-
     value_penalty: float = Field(0.01, ge=0, allow_inf_nan=False)
     """Weight of the squared distance of every V from the identity."""
 
@@ -135,7 +123,6 @@ class FrozenLayers(Frozen):
 
     layers: StrictStr = ""
     """Layers that stay, such as ``0-4,30,31`` (0-based, ends included); empty for none."""
-
     outside: StrictBool = True
     """Whether embeddings, final norm and output matrix are trained."""
 
@@ -168,13 +155,10 @@ class Disjoint(Frozen):
 
     role: Literal["task", "language"]
     """Which of the two this expert is."""
-
     bottom_layers: int = Field(5, ge=0)
     """Layers of the language expert at the input side."""
-
     top_layers: int = Field(2, ge=0)
     """Layers of the language expert at the output side."""
-
     outside: StrictBool = False
     """Whether embeddings, final norm and output matrix are trained; in one of the two at most."""
 
@@ -207,23 +191,17 @@ class Select(Frozen):
     tasks: tuple[StrictStr | tuple[StrictStr, ...], ...] = Field(min_length=1)
     """lm-eval tasks; a list of tasks counts as one, by its mean. A checkpoint's score is the mean
     of them, each by its first metric."""
-
     secondary: tuple[StrictStr | tuple[StrictStr, ...], ...] = ()
     """Tasks on which a checkpoint should be above the base, by their mean; those that are come
     first. The paper: "we also ensure slight improvement"."""
-
     include_path: StrictStr | None = None
     """Folder of task files, from the working directory; None for the shipped tasks."""
-
     data_dir: StrictStr | None = None
     """Folder with the data of shipped tasks, in place of the hub."""
-
     limit: int | None = Field(None, ge=1)
     """Items a task."""
-
     keep: int = Field(3, ge=1)
     """Checkpoints that stay; the best one becomes the expert."""
-
     backend: BackendChoice = "auto"
 
     batch_size: int = Field(64, ge=1)
@@ -235,48 +213,34 @@ class TrainConfig(Frozen):
 
     base: StrictStr
     """The model to start from: a folder or a hub id."""
-
     regime: Regime = Full()
     """Which weights are trained, and how; a name alone stands for its defaults."""
-
     data: tuple[Source, ...] = Field(min_length=1)
     """Sources that are mixed by their weights."""
-
     template: Literal["plain", "chat"] = "plain"
     """``plain`` joins prompt and answer as they are; ``chat`` uses the tokenizer's template."""
-
     separator: str = ""
     """Stands between prompt and answer, and between turns, in the plain template."""
-
     samples: int = Field(ge=1)
     """Rows to train on, in all. Sources that are too short are repeated."""
-
     held_out: int = Field(32, ge=0)
     """Rows that are never trained on; the drift of the hidden states is measured on them."""
-
     batch_size: int = Field(4, ge=1)
     """Rows of one optimiser step, over all processes. ``trainer.per_device_train_batch_size`` of
     them go through a process at once, all of its share by default."""
-
     max_length: int = Field(2048, ge=8)
     """Longest row in tokens; longer rows are cut at the end."""
-
     seed: int = Field(0, ge=0, lt=2**32)
     """Of the choice and order of rows, of new weights (adapters), and of dropout."""
-
     save_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Of the expert's file. A 16-bit format loses most of a light fine-tune."""
-
     select: Select | None = None
     """How checkpoints are chosen; None takes the last one and keeps all."""
-
     measure: StrictBool = True
     """Whether the divergence from the base is measured at the end."""
-
     trainer: dict[StrictStr, Any] = Field(default_factory=dict)
     """Options of transformers' ``TrainingArguments``, by its names and with its defaults; without
     those that fields here decide. The weights are float32 whatever ``bf16`` says."""
-
     lora: dict[StrictStr, Any] = Field(default_factory=dict)
     """Options of peft's ``LoraConfig``, by its names and with its defaults, for the regime lora."""
 
@@ -336,7 +300,7 @@ def read_config(text: str, settings: Sequence[str] = ()) -> TrainConfig:
 def _read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Return the document at `path`, laid over the one that it extends."""
     if path.resolve() in above:
-        raise InputError(f"{path}: extends itself")
+        raise InputError(f"{path}: refers to itself")
     document = read_yaml(path)
     if not isinstance(document, dict):
         raise InputError(f"{path}: holds no mapping; write base:, data:, samples: ...")
@@ -377,9 +341,8 @@ def _validate(document: dict[str, Any], path: Path, above: tuple[Path, ...] = ()
             place = None if named is None else str(file.resolve())
             sources.append(source.model_copy(update={"path": place}))
             continue
-        if file.resolve() in (*above, path.resolve()):
-            raise InputError(f"{file}: takes its data from itself")
-        below = _validate(_read(file), file, (*above, path.resolve())).data
+        above = (*above, path.resolve())
+        below = _validate(_read(file, above), file, above).data
         whole = sum(part.weight for part in below)
         sources += [
             part.model_copy(update={"weight": source.weight * part.weight / whole})

@@ -37,22 +37,16 @@ class Divergence(Frozen):
     """One expert against its base."""
 
     schema_version: int = 1
-    """Of this format."""
-
     expert: str
     base: str
-
     relative_norm: float | None
     """||expert - base|| / ||base||, all weights as one vector; None for a prefix or DoRA, which
     change no weight that can be read."""
-
     layer_relative_norm: tuple[float | None, ...]
     """The same for each layer, layer 0 first."""
-
     layer_drift: tuple[float, ...]
     """Mean of 1 - cosine of the hidden states, see `drift`: embeddings first, then after each
     layer. Empty without texts."""
-
     texts: int
     """Number of texts that the drift was measured on, up to 128 tokens of each."""
 
@@ -67,17 +61,13 @@ class Divergence(Frozen):
         facts = {"relative_norm": self.relative_norm, "drift": self.drift}
         return {name: value for name, value in facts.items() if value is not None}
 
-    def tell(self) -> Iterator[str]:
-        """Yield the numbers in words."""
-        if self.relative_norm is None:
-            yield f"{self.expert}: this kind of adapter changes no weight of the base"
-        else:
-            yield f"{self.expert}: ||change|| / ||base|| {self.relative_norm:.3g}"
-        if self.drift is not None:
-            yield (
-                f"{self.expert}: drift of the hidden states {self.drift:.3g} (1 - cosine, mean "
-                "over the layers)"
-            )
+    def tell(self) -> str:
+        """Return the numbers in words."""
+        norm, drift = ("-" if n is None else f"{n:.3g}" for n in (self.relative_norm, self.drift))
+        return (
+            f"{self.expert}: ||change|| / ||base|| {norm}, drift of the hidden states {drift} "
+            "(1 - cosine, mean over the layers)"
+        )
 
 
 def measure(experts: Sequence[Expert], base: Expert, texts: Sequence[str]) -> list[Divergence]:
@@ -202,7 +192,7 @@ def divergence(
     results = measure(models, parent, [] if texts is None else read_texts(texts))
     entries: dict[str, Any] = {"base": parent.source}
     for model, result in zip(models, results, strict=True):
-        yield from result.tell()
+        yield result.tell()
         entries[model.name] = {"path": model.source, "facts": result.facts()}
     content = {"experts": [result.model_dump(mode="json") for result in results]}
     with told_if_unwritable(out):

@@ -8,7 +8,6 @@ import importlib.metadata
 import importlib.util
 import json
 import logging
-import math
 import os
 import shutil
 from pathlib import Path
@@ -21,6 +20,7 @@ from ablations.machine.locks import holder, try_claim
 from ablations.machine.status_line import status_line
 from ablations.machine.whole_files import told_if_unwritable, write_text
 from ablations.models.find import Expert, find_model
+from ablations.scoring.records import EvaluationRequest
 from ablations.train.config import ADAPTERS, Lora, TrainConfig
 from ablations.train.divergence import measure
 from ablations.train.folder import (
@@ -33,10 +33,10 @@ from ablations.train.folder import (
     whole_checkpoints,
     write_record,
 )
-from ablations.train.model import load_base, load_tokenizer, lora_config, prepare, with_adapter
+from ablations.train.model import load_base, load_tokenizer, lora_config, with_adapter
 from ablations.train.rows import Mix, mix_rows
-from ablations.train.select import check_select, select_checkpoint
-from ablations.train.tokens import encode, split_row
+from ablations.train.select import select_checkpoint, selection_request
+from ablations.train.tokens import split_row
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import is_folder
 from layerswap_method.write.donor_files import copy_donor_files
@@ -85,22 +85,21 @@ def train_expert(
     check_installed()
     base = find_model(config.base)
     if base.adapter is not None:
-        raise InputError(
-            f"base: {config.base} is a base with an adapter; merge it first, and give the folder"
-        )
+        raise InputError(f"base: {config.base} is a base with an adapter; merge it first")
     if config.save_dtype != "float32":
         logger.warning(
             "save_dtype is %s: changes smaller than half a step of that format are lost, which is "
             "most of a light fine-tune. float32 keeps them.",
             config.save_dtype,
         )
-    from ablations.train.trainer import processes, training_arguments
+    from ablations.train.trainer import processes, train, training_arguments
 
     arguments = training_arguments(config, out)
     if isinstance(config.regime, Lora):
         lora_config(config)
+    request = None
     if config.select is not None:
-        check_select(config.select, code_isolation)
+        request = selection_request(config.select, code_isolation)
     state = processes()
     with status_line():
         with state.main_process_first():  # which downloads
@@ -119,7 +118,7 @@ def train_expert(
                 write_record(out, record)
                 remove_partial_checkpoints(out)
             state.wait_for_everyone()
-            _train(config, arguments, base.folder, tokenizer, mix, out)
+            train(config, arguments, base.folder, tokenizer, mix.train, out)
             if claim is None:
                 return record
             record |= {
@@ -133,12 +132,9 @@ def train_expert(
                 "processes": state.num_processes,
                 "versions": {name: importlib.metadata.version(name) for name in _VERSIONS},
             }
-            texts = [
-                "".join(text for text, _ in split_row(row, tokenizer, config))
-                for row in mix.held_out
-            ]
-            del mix
-            _finish(config, base, texts, out, record, code_isolation)
+            split = (split_row(row, tokenizer, config) for row in mix.held_out)
+            texts = ["".join(text for text, _ in parts) for parts in split]
+            _finish(config, base, texts, request, out, record)
             if not keep_checkpoints:
                 # The expert's files are links to the last one: this frees the others' room.
                 shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
@@ -155,11 +151,9 @@ def check_installed() -> None:
         InputError: where it is not, with the command that installs it.
     """
     needed = ("accelerate", "peft", "datasets")
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if missing:
-        raise InputError(
-            f"training needs {', '.join(missing)}; install it by: pip install 'layerswap[train]'"
-        )
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+        what = ", ".join(missing)
+        raise InputError(f"training needs {what}; install it by: pip install 'layerswap[train]'")
 
 
 def settings_of(config: TrainConfig) -> dict[str, Any]:
@@ -180,59 +174,22 @@ def _identity(config: TrainConfig, base: Path, mix: Mix) -> dict[str, Any]:
     }
 
 
-def _train(
-    config: TrainConfig, arguments: Any, base: Path, tokenizer: Any, mix: Mix, out: Path
-) -> None:
-    """Train unless the last checkpoint is there."""
-    from transformers import set_seed
-
-    from ablations.train.trainer import train
-
-    rows = encode(mix.train, tokenizer, config)
-    steps = math.ceil(len(rows) / config.batch_size)
-    resume = next(reversed(whole_checkpoints(out)), None)
-    if resume is not None:
-        if step_of(resume) >= steps:
-            return
-        logger.info("going on from %s (step %d of %d)", resume, step_of(resume), steps)
-    if (warmup := arguments.get_warmup_steps(steps)) >= steps:
-        logger.warning(
-            "warmup_steps is %d and the run has %d steps: the learning rate never reaches %g",
-            *(warmup, steps, arguments.learning_rate),
-        )
-    set_seed(config.seed)
-    logger.info("%s: %d rows, %d steps of %d", out.name, len(rows), steps, config.batch_size)
-    train(
-        prepare(load_base(base), config),
-        rows,
-        config,
-        arguments,
-        out,
-        padding=tokenizer.pad_token_id or 0,  # masked, so any token will do
-        donor=None if isinstance(config.regime, ADAPTERS) else base,
-        resume=resume,
-    )
-
-
 def _finish(
     config: TrainConfig,
     base: Expert,
     texts: list[str],
+    request: EvaluationRequest | None,
     out: Path,
     record: dict[str, Any],
-    code_isolation: str | None,
 ) -> None:
     """Choose a checkpoint, make the expert of it and measure it; complete and write the record."""
     gc.collect()
     checkpoints = whole_checkpoints(out)
     chosen, kept = checkpoints[-1], [step_of(checkpoint) for checkpoint in checkpoints]
-    if config.select is not None:
+    if config.select is not None and request is not None:
+        are_adapters = isinstance(config.regime, ADAPTERS)
         chosen, record["selection"] = select_checkpoint(
-            checkpoints,
-            config.select,
-            base.folder,
-            are_adapters=isinstance(config.regime, ADAPTERS),
-            code_isolation=code_isolation,
+            checkpoints, config.select, request, base.folder, are_adapters=are_adapters
         )
         kept = [row["step"] for row in record["selection"] if row["kept"]]
     step = step_of(chosen)
@@ -248,8 +205,7 @@ def _finish(
             except InputError as error:  # such as weights that moved as far as another model's
                 logger.warning("the divergence cannot be measured: %s", error.message)
             else:
-                for line in divergence.tell():
-                    logger.info("%s", line)
+                logger.info("%s", divergence.tell())
                 write_text(out / "divergence.json", divergence.model_dump_json(indent=1) + "\n")
                 record["facts"] = entry["facts"] = divergence.facts()
         experts = {"experts": {"base": base.source, expert.name: entry}}

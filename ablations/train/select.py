@@ -21,23 +21,38 @@ from layerswap_method.recipe.references import Model
 logger = logging.getLogger(__name__)
 
 
-def check_select(select: Select, code_isolation: str | None = None) -> None:
-    """Check what can be checked before hours of training.
+def selection_request(select: Select, code_isolation: str | None = None) -> EvaluationRequest:
+    """Return what every checkpoint is evaluated on; check what can be checked before training.
+
+    Args:
+        select: the tasks.
+        code_isolation: sandbox of the programs that models write; None leaves such tasks out.
 
     Raises:
         InputError: for unknown tasks, or an engine that is not installed.
     """
+    entries = (*select.tasks, *select.secondary)
+    names = [n for entry in entries for n in ([entry] if isinstance(entry, str) else entry)]
+    request = EvaluationRequest(
+        tasks=tuple(dict.fromkeys(names)),
+        include_path=SHIPPED_TASKS if select.include_path is None else Path(select.include_path),
+        data_dir=None if select.data_dir is None else Path(select.data_dir),
+        limit=select.limit,
+        allow_code_execution=code_isolation is not None,
+        code_isolation=code_isolation or "bwrap",
+    )
     resolve_backend(select.backend)
-    check_tasks(_request(select, code_isolation))
+    check_tasks(request)
+    return request
 
 
 def select_checkpoint(
     checkpoints: Sequence[Path],
     select: Select,
+    request: EvaluationRequest,
     base: Path,
     *,
     are_adapters: bool,
-    code_isolation: str | None = None,
 ) -> tuple[Path, list[dict[str, Any]]]:
     """Evaluate every checkpoint in one live engine; return the best, and all scores, best first.
 
@@ -47,15 +62,13 @@ def select_checkpoint(
     Args:
         checkpoints: whole ones of one run.
         select: the tasks, and how many stay.
+        request: of `selection_request`.
         base: what they were trained from.
         are_adapters: whether they are adapters to `base`.
-        code_isolation: sandbox of the programs that models write; None leaves such tasks out.
 
     Raises:
-        InputError: for unknown tasks, or an engine that is not installed.
         SwapFailed: for a model that the engine cannot be given.
     """
-    request = _request(select, code_isolation)
     engine = open_live(base, select.backend, EngineOptions(batch_size=select.batch_size))
 
     def evaluate(name: str, folder: Path, adapter: Path | None = None) -> Evaluation:
@@ -86,19 +99,6 @@ def select_checkpoint(
         row["kept"] = number < select.keep
     by_step = {step_of(checkpoint): checkpoint for checkpoint in checkpoints}
     return by_step[rows[0]["step"]], rows
-
-
-def _request(select: Select, code_isolation: str | None) -> EvaluationRequest:
-    entries = (*select.tasks, *select.secondary)
-    names = [n for entry in entries for n in ([entry] if isinstance(entry, str) else entry)]
-    return EvaluationRequest(
-        tasks=tuple(dict.fromkeys(names)),
-        include_path=SHIPPED_TASKS if select.include_path is None else Path(select.include_path),
-        data_dir=None if select.data_dir is None else Path(select.data_dir),
-        limit=select.limit,
-        allow_code_execution=code_isolation is not None,
-        code_isolation=code_isolation or "bwrap",
-    )
 
 
 def _first_scores(evaluation: Evaluation) -> dict[str, Any]:

@@ -9,28 +9,37 @@ import logging
 import math
 import os
 import warnings
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import Trainer, TrainerCallback, TrainingArguments, get_scheduler
+from transformers import (
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    get_scheduler,
+    set_seed,
+)
 from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
 from ablations.machine.progress import Step, tell
 from ablations.train import fusion
-from ablations.train.config import AdapterFusion, TrainConfig
+from ablations.train.config import ADAPTERS, AdapterFusion, TrainConfig
 from ablations.train.folder import (
     CHECKPOINTS,
     remove_partial_checkpoints,
+    step_of,
     strip_checkpoints,
     whole_checkpoints,
 )
-from ablations.train.model import check_options
-from ablations.train.tokens import Tokens, collate
+from ablations.train.model import check_options, load_base, prepare
+from ablations.train.rows import Row
+from ablations.train.tokens import collate, encode
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.write.donor_files import copy_donor_files
 
@@ -123,33 +132,39 @@ def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
 
 
 def train(
-    model: Any,
-    rows: list[Tokens],
     config: TrainConfig,
     arguments: TrainingArguments,
+    base: Path,
+    tokenizer: Any,
+    rows: Sequence[Row],
     out: Path,
-    *,
-    padding: int,
-    donor: Path | None,
-    resume: Path | None,
 ) -> None:
-    """Train `model` and write its checkpoints.
+    """Train and write checkpoints to `out`, unless the last one is there; go on where it stopped.
 
     Args:
-        model: float32, prepared by its regime; changed in place.
-        rows: what it sees, in order.
         config: the run.
         arguments: of `training_arguments`.
+        base: folder of the model to start from.
+        tokenizer: of the base.
+        rows: what the model sees, in order.
         out: folder of the run.
-        padding: id of the token that fills up batches.
-        donor: folder whose config and tokenizer whole checkpoints get; None for adapters.
-        resume: a checkpoint to go on from.
 
     Raises:
-        InputError: for options that the Trainer refuses.
+        InputError: for options that peft or the Trainer refuses, or a base that cannot be loaded.
         LayerSwapError: where the loss is not finite, or a checkpoint cannot be written.
     """
+    encoded = encode(rows, tokenizer, config)
+    steps = math.ceil(len(encoded) / config.batch_size)
+    resume = next(reversed(whole_checkpoints(out)), None)
+    if resume is not None:
+        if step_of(resume) >= steps:
+            return
+        logger.info("going on from %s (step %d of %d)", resume, step_of(resume), steps)
+    set_seed(config.seed)
+    logger.info("%s: %d rows, %d steps of %d", out.name, len(encoded), steps, config.batch_size)
+    model = prepare(load_base(base), config)
     fused = getattr(model, fusion.NAME, None)
+    donor = None if isinstance(config.regime, ADAPTERS) else base
     callbacks: list[TrainerCallback] = [_Watch(out, donor)]
     if isinstance(config.regime, AdapterFusion):
         callbacks.append(_Penalty(fused, config.regime.value_penalty))
@@ -161,8 +176,9 @@ def train(
             trainer = Trainer(
                 model=model,
                 args=arguments,
-                train_dataset=rows,
-                data_collator=partial(collate, padding=padding),
+                train_dataset=encoded,
+                # Padding is masked, so any token will do.
+                data_collator=partial(collate, padding=tokenizer.pad_token_id or 0),
                 callbacks=callbacks,
             )
         except (ValueError, ImportError) as error:

@@ -99,11 +99,9 @@ def test_the_formulas_of_the_paper(made):
     )  # norms are in float32
     apart = [np.abs(wanted - logits(expert).numpy()).max() for expert in experts]
     assert min(apart) > 0.05
-    # Others see the hidden states of one batch.
-    with torch.no_grad():
+    with torch.no_grad():  # others see the hidden states of one batch
         states = model(input_ids=IDS, output_hidden_states=True).hidden_states
-        assert [state.shape for state in states] == [(2, 6, 16)] * (LAYERS + 1)
-        torch.testing.assert_close(model.lm_head(states[-1]), logits(model))
+    assert [state.shape for state in states] == [(2, 6, 16)] * (LAYERS + 1)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

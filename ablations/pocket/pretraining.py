@@ -186,8 +186,7 @@ def train(
     others: list[torch.nn.Parameter] = []
     for name, parameter in model.named_parameters():
         is_matrix = ".layers." in name and parameter.dim() == 2
-        by_muon = is_matrix and training.matrix_rate is not None
-        (matrices if by_muon else others).append(parameter)
+        (matrices if is_matrix else others).append(parameter)
     optimizer = torch.optim.AdamW(
         others,
         lr=training.learning_rate,
@@ -212,6 +211,6 @@ def train(
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(others, GRADIENT_NORM)
         optimizer.step()
-        muon.step((training.matrix_rate or 0.0) * factor)
+        muon.step(training.matrix_rate * factor)
         model.zero_grad()
         yield loss.item()

@@ -155,7 +155,7 @@ def serve_live(work: Path) -> None:
         watch = Watch()
         started = time.perf_counter()
         stream = merging.merge_of(document)
-        report = live.swap(stream)
+        spent_s = live.swap(stream)
         rose = watch.end()
         evaluation = live.evaluate(stream, request)
         wall = time.perf_counter() - started
@@ -163,9 +163,7 @@ def serve_live(work: Path) -> None:
             {
                 "wall_s": wall,
                 "generate_s": spent(),
-                "swap_s": report.seconds,
-                "tensors": report.tensors,
-                "bytes": report.bytes,
+                "swap_s": spent_s["load"],
                 **rose,
                 "answer": answer(evaluation),
             }

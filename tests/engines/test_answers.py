@@ -55,6 +55,19 @@ def test_a_torn_line_is_dropped_and_a_damaged_one_costs_that_answer(
     assert "task.jsonl:1 is damaged" in caplog.text
 
 
+def test_withdrawn_answers_go_and_others_stay_also_beside_a_damaged_line(tmp_path: Path) -> None:
+    path = tmp_path / "task.jsonl"
+    with AnswerFile(path) as answers:
+        answers.keep("a", TEXT)
+    with path.open("ab") as file:
+        file.write(b'{"key": "c"\n\xff\n[1]\n')
+    with AnswerFile(path) as answers:
+        answers.keep("b", CHOICE)
+    answers.withdraw()
+    assert stored(path) == {"a": TEXT, "b": None, "c": None}
+    assert path.read_bytes().count(b"\n") == 1
+
+
 @given(st.integers(0, 10_000), st.integers(1, 8))
 def test_a_kill_at_any_byte_loses_one_answer_at_most(
     tmp_path_factory: pytest.TempPathFactory, cut: int, count: int

@@ -102,5 +102,6 @@ def test_without_the_reset_the_prefix_cache_would_speak_for_the_model_before(
     stale = study.evaluator.evaluate(second, study.world.request)
     monkeypatch.undo()
     assert generations(stale) != generations(study.cold["swap"])
+    study.evaluator.swap(first)
     again = study.evaluator.evaluate(second, study.world.request)
     assert generations(again) == generations(study.cold["swap"])

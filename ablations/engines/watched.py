@@ -313,16 +313,16 @@ class WatchedVllm(Watched):
 
         def step_and_keep() -> Any:
             outputs = step()
-            ended = [output for output in outputs if output.finished]
-            for output in ended:
+            for output in outputs:
+                if not output.finished:
+                    continue
                 name = names.get(hash(tuple(output.prompt_token_ids)))
                 if name is not None:
                     answer = output.outputs[0]
                     until = self._asked[name].request.args[1].get("until")
                     text = postprocess_generated_text(answer.text, until, self.think_end_token)
                     self._keep(name, text, answer.finish_reason == "length")
-            if ended:
-                self._progress.add(len(ended))
+                self._progress.add(1)
             return outputs
 
         engine.step = step_and_keep

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 
-from ablations.engines.task_choice import Choice
-from ablations.engines.task_loading import check_data, check_tasks
+from ablations.engines.task_loading import Choice, check_data, check_tasks
 from ablations.scoring.records import EvaluationRequest
 from ablations.study.cells import Cell
 

@@ -152,7 +152,7 @@ def serve_live(work: Path) -> None:
         swapped = live.swap(stream)
         evaluation = live.evaluate(stream, request)
         wall = time.perf_counter() - started
-        figures = {"wall_s": wall, "generate_s": spent(), "swap_s": swapped.seconds}
+        figures = {"wall_s": wall, "generate_s": spent(), "swap_s": swapped["load"]}
         say({**figures, "answer": answer(evaluation)})
     live.close()
 

@@ -63,10 +63,9 @@ layerswap_method/write/donor_files.py @ merge
 layerswap_method/write/card.py @ merge
 "`" * max(3, longest + 1) => "`" * 3
 layerswap_method/output.py @ write
-if held and not _is_merge(out) and not was_killed: => if False:
+if held and not _is_merge(out): => if False:
     if place in inputs: => if False:
-            _restore(replaced, out) => pass
-sorted(old, key=_is_config, reverse=True) => sorted(old, key=_is_config)
+        _restore(replaced, out) => pass
             is_spare = False => is_spare = True
 sys.exit(128 + number)) => sys.exit(0))
 layerswap_method/merge.py @ merge

@@ -127,7 +127,7 @@ def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) ->
 
 def _settings(texts: tuple[str, ...], short: Mapping[str, Any]) -> dict[str, Any]:
     """Return key -> value of ``--set`` and of the options that stand for a key."""
-    from ablations.study.overrides import parse_setting
+    from ablations.study.files import parse_setting
 
     given = {
         key: str(value.absolute()) if isinstance(value, Path) else value

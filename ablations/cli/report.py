@@ -7,14 +7,9 @@ from pathlib import Path
 import click
 
 from ablations.cli.log import say_answer, watched
-from ablations.cli.options import folder_option
+from ablations.cli.options import Names, folder_option
 from ablations.machine.progress import Step, tell
 from layerswap_method.errors import InputError
-
-
-def _formats(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
-    """Return the formats that `value` names, joined by commas, each once."""
-    return tuple(dict.fromkeys(each.strip().lower() for each in value.split(",") if each.strip()))
 
 
 @click.command(short_help="Write the report of a run and print its answer.")
@@ -22,7 +17,7 @@ def _formats(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ..
 @click.option(
     "--format",
     "formats",
-    callback=_formats,
+    type=Names(),
     default="html,md,latex,csv",
     metavar="LIST",
     show_default=True,

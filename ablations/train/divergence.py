@@ -18,15 +18,15 @@ import yaml
 from ablations.delta.analysis import label_all
 from ablations.delta.profile import norms_by_layer, read_changes, relative_norm
 from ablations.machine.fingerprint import fingerprint_checkpoint
-from ablations.machine.json_lines import read_lines
 from ablations.machine.progress import Step, counted, tell
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
 from ablations.models.find import Expert, find_model
 from ablations.train.folder import read_record
 from ablations.train.model import load_base, load_tokenizer, with_adapter
+from ablations.train.rows import read_texts
 from layerswap_method.checkpoint.lora import read_adapter_config
 from layerswap_method.deltas.pair import open_pair
-from layerswap_method.errors import InputError, describe_error
+from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 
 TOKENS = 128
@@ -201,24 +201,3 @@ def divergence(
         write_text(out / "experts.yml", text)
     yield str(out / "divergence.json")
     yield f"{out / 'experts.yml'}  (layerswap run STUDY --experts {out / 'experts.yml'})"
-
-
-def read_texts(path: Path) -> list[str]:
-    """Return the texts of a file of JSON lines with the field ``text``.
-
-    Raises:
-        InputError: where it cannot be read; naming the line.
-    """
-    texts: list[str] = []
-    try:
-        for number, line in read_lines(path):
-            content = json.loads(line)
-            text = content.get("text") if isinstance(content, dict) else None
-            if not isinstance(text, str) or not text.strip():
-                raise InputError(f'{path}, line {number}: write {{"text": "..."}}')
-            texts.append(text)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {describe_error(error)}") from error
-    if not texts:
-        raise InputError(f"{path}: holds no text")
-    return texts

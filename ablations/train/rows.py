@@ -62,6 +62,17 @@ def mix_rows(config: TrainConfig) -> Mix:
     return mix
 
 
+def read_texts(path: Path) -> list[str]:
+    """Return the texts of a file of JSON lines with the field ``text``.
+
+    Raises:
+        InputError: where it cannot be read, naming the line, or holds no text.
+    """
+    source = Source(path=str(path), prompt="", answer="{text}")
+    rows, places = _read(source)
+    return [str(rows[number]["text"]) for number in _usable_rows(source, rows, places)]
+
+
 def split_by_weight(total: int, weights: Sequence[float]) -> list[int]:
     """Return whole numbers that sum to `total` and are nearest to its shares by weight.
 

@@ -10,6 +10,7 @@ import math
 import os
 import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -168,9 +169,10 @@ def train(
     callbacks: list[TrainerCallback] = [_Watch(out, donor)]
     if isinstance(config.regime, AdapterFusion):
         callbacks.append(_Penalty(fused, config.regime.value_penalty))
-    # What transformers would warn of is ours to say.
-    transformers_logging.set_verbosity_error()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), ExitStack() as held:
+        # What transformers would warn of is ours to say.
+        held.callback(transformers_logging.set_verbosity, transformers_logging.get_verbosity())
+        transformers_logging.set_verbosity_error()
         warnings.filterwarnings("ignore", category=UserWarning, module="torch|transformers")
         try:
             trainer = Trainer(

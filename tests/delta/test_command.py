@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import math
 import os
 import shutil
 import threading
@@ -130,15 +131,6 @@ def test_experts_have_short_names_of_their_own():
     assert label_all(["runs/pocket/task", "./language/"]) == ["task", "language"]
     assert label_all(["x/a/model", "x/b/model"]) == ["a/model", "b/model"]
     assert label_all(["org/base+runs/adapter", "org/base"]) == ["adapter", "base"]
-    with pytest.raises(InputError, match="x is named twice"):
-        label_all(["x", "y", "x"])
-
-
-def test_a_file_in_the_way_is_told_before_anything_is_read(tmp_path):
-    (tmp_path / "file").write_text("mine")
-    result = run(tmp_path / "no", "--base", tmp_path / "no", "--out", tmp_path / "file" / "out")
-    assert result.exit_code == 2
-    assert f"{tmp_path / 'file'} is not a folder" in result.output
 
 
 FILE = "model.safetensors"
@@ -156,29 +148,26 @@ def expert(base, tmp_path):
 
 
 def refused(expert, base, out, *parts):
-    """Run the command and return its message; nothing may have been written."""
+    """Fail unless the command says all parts in one error and writes nothing."""
     result = run(expert, "--base", base, "--out", out)
     assert result.exit_code == 2, result.output
     message = " ".join(result.output.split())
     assert all(part in message for part in parts), message
     assert message.count("Error:") == 1
     assert not out.exists()
-    return message
 
 
-def edit_file(folder, edit):
+def spoil(folder, value):
+    """Put a value into two places of a tensor."""
     tensors = {name: tensor.clone() for name, tensor in load_file(folder / FILE).items()}
-    save_file(edit(tensors), folder / FILE, {"format": "pt"})
-    return folder
+    tensors[NAME][3, 4] = tensors[NAME][20, 2] = value
+    save_file(tensors, folder / FILE, {"format": "pt"})
 
 
 def test_a_base_that_is_not_the_base(base, tmp_path):
     other = make_model("llama", tmp_path / "other", 5)
-    said = "base is not the base of other: the deltas are as large as the weights"
-    told = "give the checkpoint that the expert was trained from"
-    message = refused(other, base, tmp_path / "out", said, told)
-    (ratio,) = [word for word in message.split() if word.startswith("1.")]
-    assert float(ratio) == pytest.approx(2**0.5, abs=0.1)
+    text = "base is not the base of other: the deltas are as large as the weights"
+    refused(other, base, tmp_path / "out", text, "that the expert was trained from")
 
 
 def test_a_file_that_shrinks_while_it_is_read(base, expert):
@@ -198,16 +187,10 @@ def test_a_file_that_shrinks_while_it_is_read(base, expert):
         mean_feature_mav(pair)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("side", ["expert", "base"])
-def test_weights_that_are_no_numbers(value, side, base, expert, tmp_path):
+@pytest.mark.parametrize(("side", "value"), [("expert", math.nan), ("base", math.inf)])
+def test_weights_that_are_no_numbers(side, value, base, expert, tmp_path):
     sides = {"expert": expert, "base": Path(shutil.copytree(base, tmp_path / "base"))}
-
-    def spoil(tensors):
-        tensors[NAME][3, 4] = tensors[NAME][20, 2] = value
-        return tensors
-
-    edit_file(sides[side], spoil)
+    spoil(sides[side], value)
     said = f"{side}: 2 of 384 values of {NAME} are NaN or infinite"
     refused(sides["expert"], sides["base"], tmp_path / "out", said)
     pair = pair_of(sides["expert"], sides["base"])
@@ -218,11 +201,13 @@ def test_weights_that_are_no_numbers(value, side, base, expert, tmp_path):
         assert not [thread.name for thread in threading.enumerate() if "Pool" in thread.name]
 
 
-def test_places_where_nothing_is(base, expert, tmp_path):
+def test_places_where_nothing_can_be_read_or_written(base, expert, tmp_path):
     gone = tmp_path / "gone"
     refused(gone, base, tmp_path / "out", "gone: no such folder")
     refused(expert, gone, tmp_path / "out", "gone: no such folder")
     refused(f"{expert}+{base}", base, tmp_path / "out", "has no adapter_config.json")
+    (tmp_path / "file").write_text("mine")
+    refused(gone, gone, tmp_path / "file/out", f"{tmp_path / 'file'} is not a folder")
 
 
 def test_what_was_there_stays_when_a_run_fails(base, expert, tmp_path):
@@ -231,6 +216,6 @@ def test_what_was_there_stays_when_a_run_fails(base, expert, tmp_path):
     assert run(*command).exit_code == 0
     before = {file.name: file.read_bytes() for file in out.iterdir()}
     assert "delta.csv" in before
-    edit_file(expert, lambda tensors: {**tensors, NAME: tensors[NAME] * float("nan")})
+    spoil(expert, math.nan)
     assert run(*command).exit_code == 2
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 from ablations.cli import main
 from ablations.models.find import find_model
 from ablations.study.experts import read_experts_file
-from ablations.train.divergence import drift, hidden_states, measure, read_texts
+from ablations.train.divergence import drift, hidden_states, measure
+from ablations.train.rows import read_texts
 from layerswap_method.errors import InputError
 from tests.train.runs import run, write_base, write_config, write_jsonl
 
@@ -83,7 +84,7 @@ def test_a_command_on_two_experts_writes_facts(tmp_path, base):
 
 @pytest.mark.parametrize(
     ("content", "text"),
-    [("{}\n", 'line 1: write {"text"'), ('{"text": " "}\n', "line 1"), ("", "holds no text")],
+    [("{}\n", "line 1: no field 'text'"), ("[\n", "line 1: not JSON"), ("", "no row is left")],
 )
 def test_texts_that_cannot_be_read_are_named(tmp_path, content, text):
     (tmp_path / "texts.jsonl").write_text(content)

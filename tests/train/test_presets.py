@@ -13,7 +13,7 @@ from ablations.cli import main
 from ablations.tasks.catalog import list_tasks
 from ablations.train.config import read_config
 from tests.standins.tuned import train_adapter
-from tests.train.runs import write_base, write_jsonl
+from tests.train.runs import write_base
 
 FOLDER = Path(__file__).parents[2] / "recipes/experts"
 PRESETS = sorted(
@@ -40,34 +40,24 @@ def place(tmp_path_factory):
         for seed, name in enumerate(("math_lora", "swahili_lora")):
             out = folder / f"runs/experts/{prefix}{name}"
             train_adapter(folder / base, out, seed, target_modules=["q_proj"])
-    for name in ("nllb_eng-swh", "nllb_eng-tel", "nllb_eng-ben", "nllb_eng-jpn"):
-        _write(folder / f"data/{name}.jsonl", {"eng": "w1 w2", name[-3:]: "w3"})
-    _write(folder / "data/indic_sharellama_ben.jsonl", {"prompt": "w1", "answer": "w2"})
-    for code in ("es", "fr", "de", "sw", "en"):
-        for family in ("math", "translate", "translate_back", "comprehension", "text"):
-            row = {"prompt": "w1", "answer": "w2"}
-            _write(folder / f"runs/smol/data/{family}_{code}.jsonl", row)
-    for name, fields in {
-        "microsoft/orca-math-word-problems-200k": ["question", "answer"],
-        "lelapa/Inkuba-instruct": ["instruction", "inputs", "targets"],
-        "bigscience/xP3mt": ["inputs", "targets"],
-        "lumatic-ai/BongChat-v1-253k": ["instruction", "input", "output"],
-        "izumi-lab/llm-japanese-dataset": ["instruction", "input", "output"],
-        "platdev/ichikara-instruction": ["text", "output"],
-        "kunishou/databricks-dolly-15k-ja": ["instruction", "input", "output"],
-    }.items():
-        _write(folder / name / "rows.jsonl", dict.fromkeys(fields, "w4 w5"))
-    languages = ("Japanese", "Swahili", "Telugu", "Bengali")
-    aya = [{"inputs": "w1", "targets": "w2", "language": name} for name in languages]
-    _write(folder / "CohereForAI/aya_dataset/rows.jsonl", *aya)
-    for name, subset in (("lelapa/Inkuba-instruct", "swahili"), ("bigscience/xP3mt", "sw")):
-        card = {"configs": [{"config_name": subset, "data_files": "rows.jsonl"}]}
-        (folder / name / "README.md").write_text(f"---\n{yaml.safe_dump(card)}---\n")
+    for name in PRESETS:
+        for source in yaml.safe_load((FOLDER / f"{name}.yml").read_text()).get("data", ()):
+            if "path" in source or "hub" in source:
+                write_source(folder, source)
     return folder
 
 
-def _write(path, *rows):
-    write_jsonl(path, rows * 12)
+def write_source(folder, source):
+    """Add rows to the stand-in of a file or data set, with the fields that a source reads."""
+    file = folder / source.get("path", f"{source.get('hub')}/rows.jsonl")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    texts = source.get("prompt", "{prompt}") + source.get("answer", "{answer}")
+    row = dict.fromkeys(re.findall(r"\{(.+?)\}", texts), "w4 w5") | source.get("where", {})
+    with file.open("a") as rows:
+        rows.write((json.dumps(row) + "\n") * 12)
+    if "subset" in source:
+        card = {"configs": [{"config_name": source["subset"], "data_files": "rows.jsonl"}]}
+        (file.parent / "README.md").write_text(f"---\n{yaml.safe_dump(card)}---\n")
 
 
 def read(name, place, monkeypatch, *settings):

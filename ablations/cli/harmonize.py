@@ -13,7 +13,6 @@ from ablations.cli.options import byte_progress, dtype_option, shard_size_option
 @click.command(short_help="Write different models in one architecture, functions kept.")
 @click.argument("models", nargs=-1, required=True, metavar="A B [MODEL]...")
 @click.option("--out", required=True, metavar="DIR", help="Each model gets a folder in it.")
-@click.option(
 @dtype_option
 @click.option(
     "--force",

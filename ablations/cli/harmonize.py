@@ -7,29 +7,19 @@ from typing import Any
 import click
 
 from ablations.cli.log import say, watched
-from ablations.cli.options import Size, byte_progress
+from ablations.cli.options import byte_progress, dtype_option, shard_size_option
 
 
 @click.command(short_help="Write different models in one architecture, functions kept.")
 @click.argument("models", nargs=-1, required=True, metavar="A B [MODEL]...")
 @click.option("--out", required=True, metavar="DIR", help="Each model gets a folder in it.")
-@click.option(
-    "--dtype",
-    type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="Of the new weights.  [default: that of each tensor]",
-)
+@dtype_option
 @click.option(
     "--force",
     is_flag=True,
     help="Give every model the RoPE base and scaling of A. This changes what the others compute.",
 )
-@click.option(
-    "--shard-size",
-    type=Size(),
-    default="5G",
-    show_default=True,
-    help="Size of the largest weight file.",
-)
+@shard_size_option
 def harmonize(models: tuple[str, ...], out: str, shard_size: int, **options: Any) -> None:
     """Write the models A, B, ... in one common architecture. Each computes what it did before.
 

@@ -101,6 +101,21 @@ versions=backend_versions(setup.backend) => versions={}
 protocol=work.request.protocol.asked() => protocol={}
 or context_of(str(setup.base.folder)) => or 0
 setup.answers / work.weights_key / => setup.answers /
+ablations/tasks/numbers.py @ tasks/test_numbers.py
+float(read_number(str(prediction)) == expected) => float(str(expected) in str(prediction))
+ablations/tasks/benchmarks.py @ tasks/test_task_files.py
+"group_select": -1 => "group_select": 0
+ablations/statistics/intervals.py @ statistics
+(len(p_values) - rank) * p_values[index] => p_values[index]
+highest = max(highest, min( => highest = max(0.0, min(
+scale = math.sqrt(len(units) / (len(units) - 1)) => scale = 1.0
+** 2 / n => ** 2 / score.items
+if mcnemar_p(first_only, second_only) > 1 - level: => if False:
+room = margin - abs(self.mean) => room = margin
+ablations/report/compare.py @ report/test_compare.py
+if (row["difference"] > 0) == row["higher_is_better"] => if row["difference"] > 0
+corrected = "_holm" if row["family"] == "primary" else "" => corrected = ""
+is_primary = bool(contrast.rival) and task in => is_primary = task in
 """
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ablations.cli.log import show_log
-from ablations.cli.options import allow_code_option, code_isolation_option, folder_option
+from ablations.cli.options import code_options, folder_option
 
 
 @click.command(short_help="Train an expert from one configuration.")
@@ -30,8 +30,7 @@ from ablations.cli.options import allow_code_option, code_isolation_option, fold
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="Of the expert's file. 16 bits lose most of a light fine-tune.  [default: float32]",
 )
-@allow_code_option
-@code_isolation_option
+@code_options
 def train(
     config: str,
     out: Path | None,
@@ -47,16 +46,15 @@ def train(
     A run that was stopped continues with the same command. For several
     GPUs put this before it: accelerate launch --multi_gpu --num_processes N --no_python
     """
-    from ablations.train.files import read_config
+    from ablations.train.config import read_config
     from ablations.train.run import train_expert
-    from ablations.train.select import CodeExecution
 
     is_first = os.environ.get("RANK", "0") == "0"  # of several processes, one speaks
     show_log(logging.INFO if is_first else logging.ERROR)
     short = {"base": base, "seed": seed, "save_dtype": save_dtype}
     given = [f"{name}={value}" for name, value in short.items() if value is not None]
     out = out or Path("runs") / Path(config).stem
-    code = CodeExecution(code_isolation or "bwrap") if allow_code_execution else None
-    train_expert(read_config(config, (*settings, *given)), out, code=code)
+    isolation = (code_isolation or "bwrap") if allow_code_execution else None
+    train_expert(read_config(config, (*settings, *given)), out, code_isolation=isolation)
     if is_first:
         click.echo(f"expert: {out}\nfor studies: {out / 'experts.yml'}")

@@ -1,4 +1,4 @@
-"""Which engine evaluates here, in which version. Knows what is installed; imports none of it."""
+"""Which engine evaluates here, in which version. Imports none of them."""
 
 from __future__ import annotations
 

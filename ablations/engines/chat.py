@@ -87,8 +87,7 @@ def set_protocol(lm: Any, protocol: Protocol, folder: Path | None) -> None:
     lm.enable_thinking = protocol.enable_thinking
     lm.keeps_asked_limit = protocol.gen_kwargs.max_gen_toks is not None
     if not is_vllm:  # lm-eval's vLLM class passes enable_thinking on by itself
-        thinking = protocol.enable_thinking
-        lm.chat_template_args = {} if thinking is None else {"enable_thinking": thinking}
+        lm.chat_template_args = _thinking(protocol)
     if not protocol.is_chat:
         return
     name = protocol.template_name
@@ -105,27 +104,25 @@ def set_protocol(lm: Any, protocol: Protocol, folder: Path | None) -> None:
 def _check(protocol: Protocol, folder: Path) -> None:
     if protocol.is_chat:
         template = chat_template(folder, protocol.template_name)
-        thinking = protocol.enable_thinking
-        options = {} if thinking is None else {"enable_thinking": thinking}
+        options: dict[str, Any] = {"add_generation_prompt": True, **_thinking(protocol)}
         try:
             _tokenizer(folder).apply_chat_template(
-                _CHAT,
-                tokenize=False,
-                add_generation_prompt=True,
-                chat_template=template,
-                **options,
+                _CHAT, tokenize=False, chat_template=template, **options
             )
         except Exception as error:  # a template is a program, which may raise anything
             raise InputError(f"{folder}: its chat template fails: {first_line(error)}") from error
     token = protocol.think_end_token
-    if token is not None:
-        vocabulary = _tokenizer(folder).get_vocab()
-        if token not in vocabulary:
-            marks = [each for each in vocabulary if each.startswith(_ENDS)]
-            raise InputError(
-                f"{folder}: think_end_token {token!r} is not in the vocabulary of its tokenizer"
-                f"{nearest(token, marks)}"
-            )
+    if token is not None and token not in (vocabulary := _tokenizer(folder).get_vocab()):
+        marks = [each for each in vocabulary if each.startswith(_ENDS)]
+        raise InputError(
+            f"{folder}: think_end_token {token!r} is not in the vocabulary of its tokenizer"
+            f"{nearest(token, marks)}"
+        )
+
+
+def _thinking(protocol: Protocol) -> dict[str, bool]:
+    thinking = protocol.enable_thinking
+    return {} if thinking is None else {"enable_thinking": thinking}
 
 
 def _choose(templates: Any, where: str, name: str | None) -> str:

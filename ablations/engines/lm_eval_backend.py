@@ -1,8 +1,4 @@
-"""The one place that imports lm-eval: runs tasks on a model and reads the results.
-
-Knows lm-eval's Python API and its result format. Does not know where a model came from, and
-starts vLLM only through `vllm_engine`.
-"""
+"""Starts lm-eval's model objects, runs tasks on them and reads the results."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -109,9 +105,6 @@ def run_tasks(
 ) -> Evaluation:
     """Run the tasks on a loaded lm-eval model object and return scores and records.
 
-    The seam for an engine that lives longer than one model: hand the same `lm` in again after
-    changing its weights and resetting its prefix cache.
-
     Args:
         lm: an ``lm_eval.api.model.LM``.
         request: what to ask.
@@ -131,7 +124,10 @@ def run_tasks(
     set_protocol(lm, request.protocol, folder)
     raw: Any = {"samples": {}, "configs": {}}
     scores, samples, notes = list[Any](), list[Any](), tuple[str, ...]()
-    with _storing(lm, answers):
+    with ExitStack() as stack:
+        stack.enter_context(answers or nullcontext())
+        stack.callback(setattr, lm, "answers", None)
+        lm.answers = answers  # an object that does not watch stores none
         for repeat in range(request.protocol.repeats if tasks else 0):
             drawn = [task for task in tasks if repeat == 0 or generates(task)]
             if not drawn:
@@ -159,25 +155,15 @@ def run_tasks(
     )
 
 
-@contextmanager
-def _storing(lm: Any, answers: AnswerFile | None) -> Iterator[None]:
-    """Have the answers of `lm` stored in a file; of an object that does not watch none are."""
-    with answers or nullcontext():
-        lm.answers = answers
-        try:
-            yield
-        finally:
-            lm.answers = None
-
-
 def _simple_evaluate(
     lm: Any, tasks: list[Any], request: EvaluationRequest, repeat: int
 ) -> dict[str, Any]:
     """Return lm-eval's result of one repeat; the examples in the prompts are those of all."""
     from lm_eval import simple_evaluate
 
-    protocol = request.protocol
-    seed = _seed_of(request.seed, repeat)
+    protocol, seed = request.protocol, request.seed
+    if repeat:  # far from that of the first
+        seed = int.from_bytes(sha256(f"{seed} {repeat}".encode()).digest()[:4])
     with quietly(), code_isolation(request.code_isolation):
         raw = simple_evaluate(
             model=lm,
@@ -199,13 +185,6 @@ def _simple_evaluate(
     if raw is None:
         raise LayerSwapError("lm-eval returned no results: run this on the first rank only")
     return dict(raw)
-
-
-def _seed_of(seed: int, repeat: int) -> int:
-    """Return the seed of a repeat: the request's for the first, and far from it for the others."""
-    if repeat == 0:
-        return seed
-    return int.from_bytes(sha256(f"{seed} {repeat}".encode()).digest()[:4])
 
 
 def _start_hf(model: str, options: EngineOptions, adapter: Path | None) -> Any:

@@ -1,4 +1,4 @@
-"""Keeps lm-eval and its libraries from saying what nobody can act on. Knows their loggers."""
+"""Keeps lm-eval and its libraries from saying what nobody can act on."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ _CHATTY = (
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Switch off a dozen progress bars per model, and what is said that nobody can act on.
+    """Switch off a dozen progress bars per model, and warnings, until the block ends.
 
     lm-eval has no option for its bars, which like those of transformers, datasets and vLLM are
-    made with tqdm. It also asks git about the working directory, whose complaint reaches the
-    terminal where that is no repository; sacrebleu warns of tokenised text at every call, and
-    lm-eval of every prompt that is cut (see `outcomes.notes_on`) and every local data set.
-    All is put back afterwards.
+    made with tqdm. It asks git about the working directory, whose complaint reaches the terminal;
+    sacrebleu warns of tokenised text at every call, lm-eval of every prompt that is cut (see
+    `outcomes.notes_on`) and every local data set.
     """
     import lm_eval.evaluator
     from tqdm import tqdm

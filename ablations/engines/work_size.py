@@ -116,15 +116,12 @@ def _offline() -> Iterator[bool]:
     import datasets.config
     import huggingface_hub.constants
 
-    places: list[tuple[Any, str]] = [
-        (huggingface_hub.constants, "HF_HUB_OFFLINE"),
-        (datasets.config, "HF_HUB_OFFLINE"),
-    ]
-    before = [getattr(module, name) for module, name in places]
-    for module, name in places:
-        setattr(module, name, True)
+    modules: list[Any] = [huggingface_hub.constants, datasets.config]
+    before = [module.HF_HUB_OFFLINE for module in modules]
+    for module in modules:
+        module.HF_HUB_OFFLINE = True
     try:
         yield any(before)
     finally:
-        for (module, name), value in zip(places, before, strict=True):
-            setattr(module, name, value)
+        for module, value in zip(modules, before, strict=True):
+            module.HF_HUB_OFFLINE = value

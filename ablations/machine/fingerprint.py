@@ -1,4 +1,4 @@
-"""Fingerprints of what a result was computed from. Knows bytes; not what they mean."""
+"""Fingerprints of what a result was computed from."""
 
 from __future__ import annotations
 
@@ -10,18 +10,9 @@ from typing import Any
 from ablations.machine.progress import Step, tell
 
 _CHECKPOINT_FILES = (
-    "*.safetensors",
-    "*.bin",
-    "*.index.json",
-    "*config.json",
-    "*tokenizer*",
-    "vocab*",
-    "merges.txt",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template*",
+    *("*.safetensors", "*.bin", "*.index.json", "*config.json", "*tokenizer*", "vocab*"),
+    *("merges.txt", "special_tokens_map.json", "added_tokens.json", "chat_template*"),
 )
-
 
 _LARGE = 50_000_000
 """Bytes from which on reading them takes long enough to be told."""
@@ -46,17 +37,12 @@ def fingerprint_folder(folder: Path) -> str:
     Hidden files and folders (locks, version control) and Python's caches are left out. Dates and
     the place of the folder do not count.
     """
-    return fingerprint_files(
-        folder,
-        {
-            path
-            for path in folder.rglob("*")
-            if not any(
-                part.startswith(".") or part == "__pycache__"
-                for part in path.relative_to(folder).parts
-            )
-        },
-    )
+    paths = {
+        path
+        for path in folder.rglob("*")
+        if not any(p.startswith(".") or p == "__pycache__" for p in path.relative_to(folder).parts)
+    }
+    return fingerprint_files(folder, paths)
 
 
 def fingerprint_code(folder: Path) -> str:

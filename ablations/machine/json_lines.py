@@ -1,4 +1,4 @@
-"""Files of one JSON value a line. Knows lines; not what is in them."""
+"""Files of one JSON value a line."""
 
 from __future__ import annotations
 

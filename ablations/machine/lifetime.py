@@ -1,4 +1,4 @@
-"""How long a worker process and what it has started live. Knows processes; not what they do."""
+"""How long a worker process and what it has started live."""
 
 from __future__ import annotations
 

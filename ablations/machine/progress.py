@@ -1,4 +1,4 @@
-"""What is being done at this moment, told to whoever listens. Knows no terminal and no work."""
+"""What is being done at this moment, told to whoever listens."""
 
 from __future__ import annotations
 

@@ -58,7 +58,8 @@ class Stage:
                 f"{self.folder} exists and was not written by a build (it has no {self.manifest}); "
                 "move it away, or build in another folder"
             )
-        remove_partial(self.folder)
+        for partial in self.folder.parent.glob(f".{self.folder.name}.*.partial"):
+            shutil.rmtree(partial)
 
     def write(self, fill: Callable[[Path], Mapping[str, Any] | None]) -> None:
         """Fill a new folder and put it in the stage's place.
@@ -86,9 +87,3 @@ class Stage:
             for path in sorted(folder.rglob("*"))
             if path.is_file() and path.name != self.manifest
         }
-
-
-def remove_partial(folder: Path) -> None:
-    """Remove what a killed build has left of `folder`, and nothing of anybody else's."""
-    for partial in folder.parent.glob(f".{folder.name}.*.partial"):
-        shutil.rmtree(partial)

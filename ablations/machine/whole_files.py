@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all. Knows the file system only."""
+"""Files and folders that appear whole or not at all."""
 
 from __future__ import annotations
 

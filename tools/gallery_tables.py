@@ -13,9 +13,7 @@ import re
 import sys
 from pathlib import Path
 
-from ablations.gallery.find import recipe_files
-from ablations.gallery.header import SCHEMA_LINE, read_header
-from ablations.gallery.listing import settings
+from ablations.gallery.find import SCHEMA_LINE, read_header, recipe_files, settings
 from ablations.gallery.schema import FILE, schema_text
 from ablations.machine.whole_files import write_text
 from layerswap_method.errors import LayerSwapError

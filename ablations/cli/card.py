@@ -1,4 +1,4 @@
-"""`layerswap card`: options and what was written. Writes nothing itself."""
+"""`layerswap card`: options and what was written."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ from pathlib import Path
 import click
 
 from ablations.cli.log import say, watched
+from ablations.cli.options import FOLDER, Names
 
 
 @click.command(short_help="Complete the model card of a merged folder.")
-@click.argument("model", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("model", type=FOLDER)
 @click.option(
     "--results",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=FOLDER,
     metavar="RUN",
     help="Run folder with the model's scores (layerswap evaluate, or layerswap run and --cell).",
 )
 @click.option("--cell", metavar="LABEL", help="Cell of the run that merges the same model.")
-@click.option("--languages", metavar="LIST", help="Codes, such as en,sw.  [default: the recipe's]")
+@click.option(
+    "--languages",
+    type=Names(),
+    default=(),
+    help="Codes, such as en,sw.  [default: the recipe's]",
+)
 @click.option("--license", metavar="ID", help="Of the merge.  [default: the merged models']")
 @click.option(
     "--benchmark",
@@ -33,7 +39,7 @@ def card(
     model: Path,
     results: Path | None,
     cell: str | None,
-    languages: str | None,
+    languages: tuple[str, ...],
     license: str | None,
     benchmarks: tuple[str, ...],
     offline: bool,
@@ -45,11 +51,10 @@ def card(
     """
     from ablations.hub.card import CardOptions, local_paths, write_card
 
-    codes = tuple(code.strip() for code in (languages or "").split(",") if code.strip())
     options = CardOptions(
         results=results,
         cell=cell,
-        languages=codes,
+        languages=languages,
         license=license,
         benchmarks=benchmarks,
         hub=not offline,

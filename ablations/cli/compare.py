@@ -5,21 +5,15 @@ from __future__ import annotations
 import click
 
 from ablations.cli.log import watched
-
-
-def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Return the names that `value` joins by commas, each once; none where it is not given."""
-    names = tuple(dict.fromkeys(name.strip() for name in (value or "").split(",") if name.strip()))
-    if value is not None and not names:
-        raise click.BadParameter("it has no name")
-    return names
+from ablations.cli.options import Names
 
 
 @click.command()
 @click.argument("models", nargs=-1, required=True, metavar="MODEL MODEL...")
 @click.option(
     "--tasks",
-    callback=_names,
+    type=Names(),
+    default=(),
     metavar="LIST",
     help="Names joined by commas: compare these only.  [default: all]",
 )

@@ -1,4 +1,4 @@
-"""`layerswap compat`: options and output. Compares nothing itself."""
+"""`layerswap compat`: options and output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`layerswap evaluate`: options and the table. Evaluates nothing itself."""
+"""`layerswap evaluate`: options and the table."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import click
 
 from ablations.cli.log import say, show_log, watched
 from ablations.cli.options import (
-    allow_code_option,
+    FOLDER,
+    Names,
     answers_option,
     asking_options,
     backend_option,
-    code_isolation_option,
+    code_options,
     data_dir_option,
     engine_options,
     folder_option,
@@ -22,39 +23,31 @@ from ablations.cli.options import (
 )
 
 
-def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Return the names that `value` joins by commas, each once; none where it is not given."""
-    names = tuple(dict.fromkeys(name.strip() for name in (value or "").split(",") if name.strip()))
-    if value is not None and not names:
-        raise click.BadParameter("no name in it")
-    return names
-
-
 @click.command()
 @click.argument("model")
 @click.option(
     "--languages",
-    callback=_names,
+    type=Names(),
     metavar="LIST",
     help="Codes joined by commas, such as sw,te.  [default: the paper's en,ja,bn,sw,te]",
 )
 @click.option(
     "--benchmarks",
-    callback=_names,
+    type=Names(),
     metavar="LIST",
     help="Names joined by commas, such as mgsm,belebele.  [default: the paper's five]",
 )
 @data_dir_option
 @click.option(
     "--tasks",
-    callback=_names,
+    type=Names(),
     metavar="LIST",
     help="Other tasks by lm-eval's names, joined by commas, such as gsm8k,arc_easy. Without "
     "--languages and --benchmarks only these are asked.",
 )
 @click.option(
     "--include-path",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Folder with lm-eval task files of your own, for --tasks.",
 )
 @protocol_options(whole="")
@@ -67,8 +60,7 @@ def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[st
     "--max-model-len and the way of asking in its name]",
 )
 @answers_option
-@allow_code_option
-@code_isolation_option
+@code_options
 @track_option
 def evaluate(model: str, out: Path | None, answers: Path | None, track: Any, **asked: Any) -> None:
     """Run the paper's benchmarks on MODEL and show its Table 5.

@@ -7,50 +7,19 @@ from typing import Any
 import click
 
 from ablations.cli.log import say, watched
-from ablations.cli.options import Size, byte_progress
-
-
-def _layers(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...] | None:
-    """Return the layers that `value` names; None for `even`."""
-    from layerswap_method.plan import parse_layers
-
-    if value == "even":
-        return None
-    try:
-        return parse_layers(value, name="--align-depth")
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
+from ablations.cli.options import byte_progress, dtype_option, shard_size_option
 
 
 @click.command(short_help="Write different models in one architecture, functions kept.")
 @click.argument("models", nargs=-1, required=True, metavar="A B [MODEL]...")
 @click.option("--out", required=True, metavar="DIR", help="Each model gets a folder in it.")
-@click.option(
-    "--align-depth",
-    callback=_layers,
-    default="even",
-    show_default=True,
-    metavar="even|LAYERS",
-    help='Layers of the deeper model that get no partner, such as "8,16,24-25"; even spreads '
-    "them, the first and the last layer at the ends.",
-)
-@click.option(
-    "--dtype",
-    type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="Of the new weights.  [default: that of each tensor]",
-)
+@dtype_option
 @click.option(
     "--force",
     is_flag=True,
     help="Give every model the RoPE base and scaling of A. This changes what the others compute.",
 )
-@click.option(
-    "--shard-size",
-    type=Size(),
-    default="5G",
-    show_default=True,
-    help="Size of the largest weight file.",
-)
+@shard_size_option
 def harmonize(models: tuple[str, ...], out: str, shard_size: int, **options: Any) -> None:
     """Write the models A, B, ... in one common architecture. Each computes what it did before.
 

@@ -1,4 +1,4 @@
-"""`layerswap merge`: its options, and the way on to mergekit. Merges nothing itself."""
+"""`layerswap merge`: its options, and the way on to mergekit."""
 
 from __future__ import annotations
 
@@ -12,20 +12,14 @@ from typing import Any
 import click
 
 from ablations.cli.log import say, watched
-from ablations.cli.options import Size, byte_progress
+from ablations.cli.options import byte_progress, choice_option, shard_size_option
 
 
 @click.command()
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.argument("out")
 @click.argument("mergekit_options", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--shard-size",
-    type=Size(),
-    default="5G",
-    show_default=True,
-    help="Size of the largest weight file.",
-)
+@shard_size_option
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
@@ -33,13 +27,7 @@ from ablations.cli.options import Size, byte_progress
     show_default="processors, at most 4",
     help="Number of tensors that are written at once.",
 )
-@click.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda"]),
-    default="cpu",
-    show_default=True,
-    help="Where averages are computed.",
-)
+@choice_option("--device", ["cpu", "cuda"], "Where averages are computed.")
 @click.option("--verify", is_flag=True, help="Read the output again and compare every tensor.")
 @click.option(
     "--resume",

@@ -16,6 +16,9 @@ from ablations.machine.progress import Step, tell
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+COUNT = click.IntRange(min=1)
+
 
 class FiniteRange(click.FloatRange):
     """A float within bounds; click's own range lets NaN and infinity pass."""
@@ -42,6 +45,20 @@ class Size(click.ParamType[int]):
         return int(found[1]) * {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}[found[2]]
 
 
+class Names(click.ParamType[tuple[str, ...]]):
+    """Names joined by commas, each once."""
+
+    name = "list"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the names, or fail where there is none."""
+        given = value.split(",") if isinstance(value, str) else value  # a default
+        names = tuple(dict.fromkeys(name.strip() for name in given if name.strip()))
+        if isinstance(value, str) and not names:
+            self.fail("it has no name", param, ctx)
+        return names
+
+
 @contextmanager
 def byte_progress(what: str, size: int) -> Iterator[Callable[[int], object]]:
     """Tell how many of `size` bytes are done; what is yielded takes those that are new."""
@@ -63,57 +80,79 @@ def folder_option(name: str, text: str, default: str | None = None) -> Callable[
     return click.option(name, type=kind, default=default, show_default=True, help=text)
 
 
+def choice_option(
+    name: str, values: list[str], text: str, parameter: str | None = None
+) -> Callable[[Command], Command]:
+    """Return the option of one of `values`, the first by default."""
+    names = [name] if parameter is None else [name, parameter]
+    kind = click.Choice(values)
+    return click.option(*names, type=kind, default=values[0], show_default=True, help=text)
+
+
+def together(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """Return one decorator for several options, in their order."""
+
+    def add(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
 answers_option = folder_option(
     "--answers",
     "Folder of the answers that runs share.  [default: runs/answers, or answers beside a run "
     "folder that is not below runs]",
 )
-list_format_option = click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="How to show them.",
-)
-
-
-preset_option = click.option(
+list_format_option = choice_option("--format", ["table", "json"], "How to show them.", "form")
+preset_option = choice_option(
     "--preset",
-    type=click.Choice(["quickstart", "full", "tiny", "other_size"]),
-    default="quickstart",
-    show_default=True,
-    help="The pocket experts: one pair; three pairs and more items; seconds of training (for "
-    "tests: the scores mean nothing); or one pair of another width, depth and number of key heads.",
+    ["quickstart", "full", "tiny", "other_size"],
+    "The pocket experts: one pair; three pairs and more items; seconds of training (for tests: the "
+    "scores mean nothing); or one pair of another width, depth and number of key heads.",
 )
-
-
+backend_option = choice_option(
+    "--backend",
+    ["auto", "hf", "vllm"],
+    "Engine that runs the models: vLLM if it is installed (auto), transformers, or vLLM.",
+)
+dtype_option = click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="Of the new weights.  [default: that of each tensor]",
+)
+shard_size_option = click.option(
+    "--shard-size",
+    type=Size(),
+    default="5G",
+    show_default=True,
+    help="Size of the largest weight file.",
+)
 track_option = click.option(
     "--track",
     type=click.Choice(["wandb", "trackio"]),
     help="Also send the scores of each finished model to this tracker (pip install "
     "'layerswap[wandb]' or 'layerswap[trackio]'); its own settings say where they go.",
 )
-
-backend_option = click.option(
-    "--backend",
-    type=click.Choice(["auto", "hf", "vllm"]),
-    default="auto",
-    show_default=True,
-    help="Engine that runs the models: vLLM if it is installed (auto), transformers, or vLLM.",
-)
-
 data_dir_option = click.option(
     "--data-dir",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Folder with the data of the benchmarks, in place of the hub: "
     "DIR/BENCHMARK/LANGUAGE_SPLIT.jsonl.",
 )
-
-allow_code_option = click.option(
-    "--allow-code-execution",
-    is_flag=True,
-    help="Run the programs that models write (MBPP), in a sandbox. Without it MBPP is skipped.",
+code_options = together(
+    click.option(
+        "--allow-code-execution",
+        is_flag=True,
+        help="Run the programs that models write (MBPP), in a sandbox. Without it MBPP is skipped.",
+    ),
+    click.option(
+        "--code-isolation",
+        type=click.Choice(["bwrap", "none"]),
+        help="Sandbox of those programs. Choose none only if this container is the sandbox.  "
+        "[default: bwrap]",
+    ),
 )
 
 
@@ -123,121 +162,90 @@ def protocol_options(*, whole: str) -> Callable[[Command], Command]:
     Args:
         whole: what counts where one is not given, as text; ``""`` names the built-in defaults.
     """
-    dtypes = ["auto", "float32", "bfloat16", "float16"]
-    count = click.IntRange(min=1)
-    options = [
+    return together(
         click.option(
             "--limit",
-            type=count,
+            type=COUNT,
             help=f"Items per task, from the first.  [default: {whole or 'all'}]",
         ),
         click.option(
-            "--batch-size", type=count, help=f"Sequences at once.  [default: {whole or '64'}]"
+            "--batch-size", type=COUNT, help=f"Sequences at once.  [default: {whole or '64'}]"
         ),
         click.option(
             "--dtype",
-            type=click.Choice(dtypes),
+            type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
             help="Of the weights in memory; auto keeps the checkpoint's.  "
             f"[default: {whole or 'auto'}]",
         ),
         click.option(
             "--max-model-len",
-            type=count,
+            type=COUNT,
             help="Context in tokens, prompt and answer.  "
             f"[default: {whole or 'that of the model'}]",
         ),
-    ]
-
-    def add(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
+    )
 
 
-def asking_options(command: Command) -> Command:
-    """Add lm-eval's options of how models are asked, each None unless the user gives it."""
-    options = [
-        click.option(
-            "--apply-chat-template",
-            is_flag=False,
-            flag_value="true",
-            metavar="[NAME]",
-            help="Write prompts with the tokenizer's chat template, or with that of this name. "
-            "Write it after MODEL, or as --apply-chat-template=true.",
-        ),
-        click.option("--system-instruction", metavar="TEXT", help="Text of the system message."),
-        click.option(
-            "--fewshot-as-multiturn",
-            type=bool,
-            metavar="BOOL",
-            help="Whether examples are turns of the chat.  [default: with a chat template]",
-        ),
-        click.option(
-            "--enable-thinking",
-            type=bool,
-            metavar="BOOL",
-            help="Whether the chat template lets the model think.  [default: as the template does]",
-        ),
-        click.option(
-            "--think-end-token",
-            metavar="TOKEN",
-            help="Ends the thinking, such as </think>; the answer is what follows.",
-        ),
-        click.option(
-            "--gen-kwargs",
-            metavar="LIST",
-            help="In place of what tasks say, such as "
-            "temperature=0.6,top_p=0.95,top_k=20,max_gen_toks=32768.",
-        ),
-        click.option(
-            "--repeats",
-            type=click.IntRange(min=1),
-            help="Samples of every item, each with its own seed; the score is their mean.  "
-            "[default: 1]",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+def _bool_option(name: str, text: str) -> Callable[[Command], Command]:
+    return click.option(name, type=bool, metavar="BOOL", help=text)
 
 
-def engine_options(command: Command) -> Command:
-    """Add the options of large engines, each None unless the user gives it."""
-    count = click.IntRange(min=1)
-    options = [
-        click.option(
-            "--tensor-parallel-size", type=count, help="vLLM: GPUs that share each layer."
-        ),
-        click.option(
-            "--pipeline-parallel-size",
-            type=count,
-            help="vLLM: groups of layers on GPUs of their own.",
-        ),
-        click.option(
-            "--gpu-memory-utilization",
-            type=click.FloatRange(min=0, max=1, min_open=True),
-            help="vLLM: share of a GPU's memory to use.  [default: 0.9]",
-        ),
-        click.option("--max-num-seqs", type=count, help="vLLM: sequences at once, at most."),
-        click.option(
-            "--enforce-eager", type=bool, metavar="BOOL", help="vLLM: run without compiling."
-        ),
-        click.option(
-            "--device-map",
-            type=click.Choice(["auto"]),
-            help="transformers: spread the layers over all GPUs.",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-code_isolation_option = click.option(
-    "--code-isolation",
-    type=click.Choice(["bwrap", "none"]),
-    help="Sandbox of those programs. Choose none only if this container is the sandbox.  "
-    "[default: bwrap]",
+asking_options = together(
+    click.option(
+        "--apply-chat-template",
+        is_flag=False,
+        flag_value="true",
+        metavar="[NAME]",
+        help="Write prompts with the tokenizer's chat template, or with that of this name. "
+        "Write it after MODEL, or as --apply-chat-template=true.",
+    ),
+    click.option("--system-instruction", metavar="TEXT", help="Text of the system message."),
+    _bool_option(
+        "--fewshot-as-multiturn",
+        "Whether examples are turns of the chat.  [default: with a chat template]",
+    ),
+    _bool_option(
+        "--enable-thinking",
+        "Whether the chat template lets the model think.  [default: as the template does]",
+    ),
+    click.option(
+        "--think-end-token",
+        metavar="TOKEN",
+        help="Ends the thinking, such as </think>; the answer is what follows.",
+    ),
+    click.option(
+        "--gen-kwargs",
+        metavar="LIST",
+        help="In place of what tasks say, such as "
+        "temperature=0.6,top_p=0.95,top_k=20,max_gen_toks=32768.",
+    ),
+    click.option(
+        "--repeats",
+        type=COUNT,
+        help="Samples of every item, each with its own seed; the score is their mean.  "
+        "[default: 1]",
+    ),
 )
+"""lm-eval's options of how models are asked, each None unless the user gives it."""
+
+engine_options = together(
+    click.option("--tensor-parallel-size", type=COUNT, help="vLLM: GPUs that share each layer."),
+    click.option(
+        "--pipeline-parallel-size",
+        type=COUNT,
+        help="vLLM: groups of layers on GPUs of their own.",
+    ),
+    click.option(
+        "--gpu-memory-utilization",
+        type=click.FloatRange(min=0, max=1, min_open=True),
+        help="vLLM: share of a GPU's memory to use.  [default: 0.9]",
+    ),
+    click.option("--max-num-seqs", type=COUNT, help="vLLM: sequences at once, at most."),
+    _bool_option("--enforce-eager", "vLLM: run without compiling."),
+    click.option(
+        "--device-map",
+        type=click.Choice(["auto"]),
+        help="transformers: spread the layers over all GPUs.",
+    ),
+)
+"""The options of large engines, each None unless the user gives it."""

@@ -1,4 +1,4 @@
-"""`layerswap plan`: options and output. Lays out and draws nothing itself."""
+"""`layerswap plan`: options and output."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ def plan(recipe: str, layers: int | None, out: Path | None) -> None:
     RECIPE is a file, the name of a shipped recipe, or the folder of a finished layer_swap merge.
     Only configs are read, never weights.
     """
-    from ablations.gallery.plan import describe, draw, supply_of
+    from ablations.gallery.plan import describe, supply_of
 
     supply = supply_of(recipe, layers)
     for line in describe(supply):
         say(line)
     if out is not None:
+        from ablations.gallery.picture import draw
+
         draw(supply, recipe, out)
         click.echo(out)

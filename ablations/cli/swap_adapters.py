@@ -1,4 +1,4 @@
-"""`layerswap swap-adapters`: its options and what is told. Computes and writes nothing itself."""
+"""`layerswap swap-adapters`: its options and what is told."""
 
 from __future__ import annotations
 

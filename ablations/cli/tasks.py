@@ -1,4 +1,4 @@
-"""`layerswap tasks`: the list as a table or as JSON. Reads nothing itself."""
+"""`layerswap tasks`: the list as a table or as JSON."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ablations.cli.log import show_log
-from ablations.cli.options import allow_code_option, code_isolation_option, folder_option
+from ablations.cli.options import code_options, folder_option
 
 
 @click.command(short_help="Train an expert from one configuration.")
@@ -30,8 +30,7 @@ from ablations.cli.options import allow_code_option, code_isolation_option, fold
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="Of the expert's file. 16 bits lose most of a light fine-tune.  [default: float32]",
 )
-@allow_code_option
-@code_isolation_option
+@code_options
 def train(
     config: str,
     out: Path | None,

@@ -1,4 +1,4 @@
-"""`layerswap verify`: options and output. Compares nothing itself."""
+"""`layerswap verify`: options and output."""
 
 from __future__ import annotations
 

@@ -1,24 +1,21 @@
-"""Which expert supplies what in a recipe or a merge, from configs only. Knows no tensors."""
+"""Which expert supplies what in a recipe or a merge, from configs only."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ablations.drawing.canvas import KINDS
 from ablations.gallery.find import find_recipe
-from ablations.gallery.layer_stacks import Stack, draw_stacks
 from ablations.gallery.models import look_up
-from ablations.machine.whole_files import check_place, told_if_unwritable, write_bytes
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, input_errors
 from layerswap_method.frozen import Frozen
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe, RevertSpec
 from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
-from layerswap_method.methods.layer_swap_merge import read_plan
+from layerswap_method.methods.layer_swap_merge import plan_of_record
 from layerswap_method.output import PLAN_FILE
 from layerswap_method.plan import SYMBOLS, LayerPlan, Source, format_layers, tensor_source
 from layerswap_method.recipe.references import named_models
@@ -79,11 +76,10 @@ def supply_of(name: str, num_layers: int | None = None) -> Supply:
                 f"{path}: placement: delta_share goes by what the experts changed; merge it, then "
                 "layerswap plan MERGED_FOLDER draws what came out"
             )
-        try:
+        with input_errors(str(path)):
             plan = swap.parameters.plan(num_layers or _depth(path, document))
-        except ValueError as error:
-            raise InputError(f"{path}: {error}") from error
-        return _swap_supply(swap, plan)
+        models = [(str(entry.parameters.role), entry.model) for entry in swap.experts]
+        return _swap_supply(plan, models, swap.base_model, swap.parameters.model_dump())
     if method == DELTA_REVERT:
         revert = DeltaRevertRecipe.read(document)
         return _revert_supply(path, revert, num_layers or _depth(path, document))
@@ -114,58 +110,31 @@ def describe(supply: Supply) -> Iterator[str]:
     yield f"embeddings, final norm, head: {supply.outside}"
 
 
-def draw(supply: Supply, name: str, out: Path) -> None:
-    """Write the plan as a picture, whose kind is the ending of `out`.
-
-    Raises:
-        InputError: for another ending.
-        LayerSwapError: without matplotlib.
-    """
-    kind = out.suffix.removeprefix(".")
-    if kind not in KINDS:
-        raise InputError(f"{out}: write a name that ends in .{', .'.join(KINDS)}")
-    check_place(out)
-    image = draw_stacks(stacks_of(supply), name, (kind,))[kind]
-    with told_if_unwritable(out):
-        write_bytes(out, image)
-
-
-def stacks_of(supply: Supply) -> list[Stack]:
-    """Return what the figure shows: each supplier with the layers it gives, the merge between."""
-    used = {*(s for sources in supply.columns.values() for s in sources), supply.outside}
-    both = "average" in used
-    givers = [s for s in ("task", "language", "base") if s in used or (both and s != "base")]
-    merged = Stack(
-        "merged model", tuple(supply.columns.items()), supply.outside, tuple(supply.columns)
+def _swap_supply(
+    plan: LayerPlan, models: Iterable[tuple[str, Any]], base: Any, parameters: Mapping[str, Any]
+) -> Supply:
+    """Return who supplies what in a `layer_swap` of models that are given with their roles."""
+    named: dict[Source, list[str]] = {"task": [], "language": []}
+    for role, model in models:
+        named["task" if role == "task" else "language"].append(str(model))
+    if parameters["non_layer"] == "base":
+        named["base"] = [str(base)]
+    rules = {key: parameters[key] for key in ("non_layer", "layer_norms", "swap_modules")}
+    return Supply(
+        columns=_columns(
+            plan.num_layers, lambda name, layer: tensor_source(name, layer, plan, **rules)
+        ),
+        outside=parameters["non_layer"],
+        suppliers={source: ", ".join(models) for source, models in named.items()},
     )
-    sides = []
-    for giver in givers:
-        columns = tuple(
-            (name, tuple(giver if s in (giver, "average") else "" for s in sources))
-            for name, sources in supply.columns.items()
-        )
-        outside = giver if supply.outside in (giver, "average") else ""
-        title = "base" if giver == "base" else f"{giver} expert"
-        sides.append(Stack(title, columns, outside, ()))
-    return [sides[0], merged, *sides[1:]]
 
 
-def _swap_supply(recipe: LayerSwapRecipe, plan: LayerPlan) -> Supply:
-    named: dict[Source, str] = {}
-    for role in ("task", "language"):
-        models = [e.model for e in recipe.experts if e.parameters.role == role]
-        named[role] = ", ".join(str(model) for model in models)
-    if recipe.parameters.non_layer == "base":
-        named["base"] = str(recipe.base_model)
-    columns = _columns(plan, recipe.parameters.model_dump())
-    return Supply(columns=columns, outside=recipe.parameters.non_layer, suppliers=named)
-
-
-def _columns(plan: LayerPlan, parameters: Mapping[str, Any]) -> dict[str, tuple[Source, ...]]:
+def _columns(
+    num_layers: int, source_of: Callable[[str, int], Source]
+) -> dict[str, tuple[Source, ...]]:
     """Return the source of each part in each layer; of whole layers where the parts agree."""
-    kept = {key: parameters[key] for key in ("non_layer", "layer_norms", "swap_modules")}
     found = {
-        part: tuple(tensor_source(name, layer, plan, **kept) for layer in range(plan.num_layers))
+        part: tuple(source_of(name, layer) for layer in range(num_layers))
         for part, name in _PARTS.items()
     }
     return {"layers": found["mlp"]} if len(set(found.values())) == 1 else found
@@ -177,47 +146,28 @@ def _revert_supply(path: Path, recipe: DeltaRevertRecipe, num_layers: int) -> Su
         raise InputError(
             f"{path}: which rows go back is measured at the merge, so there is no plan to draw"
         )
-    try:
+    with input_errors(str(path)):
         back = spec.layers(num_layers)
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from error
-    rules = {
-        part: tuple(spec.rule(name, layer, back) for layer in range(num_layers))
-        for part, name in _PARTS.items()
-    }
     named: dict[str, Source] = {"base": "base", "expert": "task"}
-    columns = {part: tuple(named[rule] for rule in rules[part]) for part in rules}
-    if len(set(columns.values())) == 1:
-        columns = {"layers": columns["mlp"]}
     return Supply(
-        columns=columns,
+        columns=_columns(num_layers, lambda name, layer: named[spec.rule(name, layer, back)]),
         outside=named[spec.rule("model.norm.weight", None, back)],
         suppliers={"task": str(recipe.expert), "base": str(recipe.base_model)},
     )
 
 
 def _supply_of_merge(folder: Path) -> Supply:
+    """Return who supplied what in a folder that a `layer_swap` merge left."""
+    file = folder / PLAN_FILE
+    if not file.is_file():
+        raise InputError(f"{folder}: holds no {PLAN_FILE}, which a layer_swap merge leaves")
     try:
-        plan = read_plan(folder)
-        if plan is not None:
-            return _supply_of_record(folder, plan)
+        record = json.loads(file.read_text(encoding="utf-8"))
+        models = [(model["role"], model["model"]) for model in record["models"]]
+        base = record.get("base_model")
+        return _swap_supply(plan_of_record(record), models, base, record["parameters"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise InputError(f"{folder / PLAN_FILE}: is damaged; merge the recipe again") from error
-    raise InputError(f"{folder}: holds no {PLAN_FILE}, which a layer_swap merge leaves")
-
-
-def _supply_of_record(folder: Path, plan: LayerPlan) -> Supply:
-    record: Mapping[str, Any] = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
-    models: Sequence[Mapping[str, Any]] = record["models"]
-    named: dict[Source, str] = {
-        role: ", ".join(str(m["model"]) for m in models if m["role"] == role)
-        for role in ("task", "language")
-    }
-    parameters = record["parameters"]
-    if parameters["non_layer"] == "base":
-        named["base"] = str(record["base_model"])
-    columns = _columns(plan, parameters)
-    return Supply(columns=columns, outside=parameters["non_layer"], suppliers=named)
+        raise InputError(f"{file}: is damaged; merge the recipe again") from error
 
 
 def _depth(path: Path, document: Mapping[str, Any]) -> int:

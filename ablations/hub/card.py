@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.drawing.canvas import can_draw
-from ablations.gallery.header import languages as header_languages
-from ablations.gallery.header import read_header
-from ablations.gallery.plan import describe, draw, supply_of
+from ablations.gallery.find import languages as header_languages
+from ablations.gallery.find import read_header
+from ablations.gallery.picture import draw
+from ablations.gallery.plan import describe, supply_of
 from ablations.hub.origins import common_licence, licence_note, licence_of
 from ablations.hub.scores import (
     benchmark_ids,

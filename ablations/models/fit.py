@@ -6,7 +6,7 @@ all experts at once and before the first cell.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ablations.models.find import Expert
@@ -43,7 +43,7 @@ def compatibility_report(
 
 def unfit_vocabularies(
     merges: Iterable[Mapping[str, Any]],
-    experts: Sequence[Expert],
+    experts: Collection[Expert],
     checkpoints: Sequence[Checkpoint],
 ) -> list[str]:
     """Return why merges cannot be: they take vocabulary rows of models with different numbers.
@@ -63,7 +63,7 @@ def unfit_vocabularies(
 
 
 def _givers(
-    merge: Mapping[str, Any], experts: Sequence[Expert], checkpoints: Sequence[Checkpoint]
+    merge: Mapping[str, Any], experts: Collection[Expert], checkpoints: Sequence[Checkpoint]
 ) -> list[Checkpoint]:
     models = set(named_models(merge))
     if merge["merge_method"] == LAYER_SWAP:

@@ -31,12 +31,11 @@ from ablations.runner.versioned_files import RUN_FILE, is_of_schema_1, other_sch
 from ablations.runner.worker import LOCKS, now
 from ablations.sandbox import Isolation
 from ablations.scoring.records import EvaluationRequest
+from ablations.study.cells import selected
 from ablations.study.describe import counted, describe_plan
 from ablations.study.experts import ExpertsFile, find_experts_file
-from ablations.study.files import StudyFile, find_study, read_study
-from ablations.study.overrides import folder_words
+from ablations.study.files import StudyFile, find_study, folder_words, read_study
 from ablations.study.planning import StudyPlan, plan_study
-from ablations.study.selection import selected
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError, LayerSwapError
 

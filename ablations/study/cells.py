@@ -1,4 +1,4 @@
-"""The cells of a study: recipe × setting × pair of experts, and baselines. Knows no file content.
+"""The cells of a study: recipe × setting × pair of experts, and baselines.
 
 Every cell is a complete mergekit recipe with folders in it, and a request. What is wrong with one
 is collected, not raised, so that a study's faults come in one piece.
@@ -6,9 +6,9 @@ is collected, not raised, so that a study's faults come in one piece.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,26 +18,19 @@ from ablations.sandbox import Isolation
 from ablations.scoring.protocol import protocol_of
 from ablations.scoring.records import EvaluationRequest
 from ablations.study.documents import (
-    DELTA_REVERT,
-    LAYER_SWAP,
     baseline_document,
+    missing_role,
     with_experts,
     with_scaled_counts,
     with_values,
 )
-from ablations.study.schema import (
-    BASELINE_ROLES,
-    EXPERTS,
-    Evaluate,
-    Kind,
-    Setting,
-    Study,
-    Value,
-)
-from layerswap_method.errors import InputError
-from layerswap_method.mergekit_plugin.recipe_errors import check_form
+from ablations.study.schema import BASELINE_ROLES, EXPERTS, Evaluate, Kind, Setting, Study, Value
+from ablations.tasks.catalog import SHIPPED_TASKS
+from layerswap_method.errors import InputError, nearest
+from layerswap_method.mergekit_plugin.recipe_errors import check_form, unknown_parameters
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
+from layerswap_method.methods.read import read_own_recipe
 from layerswap_method.plan import LayerPlan
 
 
@@ -49,8 +42,6 @@ class Cell:
     """In words, unique in the study."""
 
     kind: Kind
-    """The study's recipe, or a baseline."""
-
     values: Setting
     """What is varied, as the study gives it."""
 
@@ -70,8 +61,6 @@ class Cell:
     """The layer plan; None where no layer is swapped, or where it is measured at the merge."""
 
     request: EvaluationRequest
-    """What is asked."""
-
     weights_key: str = ""
     """See `ablations.study.identity`; empty until identified."""
 
@@ -98,7 +87,7 @@ _Point = tuple[Kind, str, Setting, dict[str, str]]
 
 @dataclass
 class Expansion:
-    """The cells of a study and everything said on the way."""
+    """The cells of a study, with what is wrong with them and what was scaled."""
 
     cells: list[Cell] = field(default_factory=list)
     """In the order of the tables: baselines first."""
@@ -121,50 +110,60 @@ class Expansion:
 def expand(
     study: Study,
     experts: Mapping[str, Expert],
-    *,
-    num_layers: int,
-    include_path: Path,
+    num_layers: int | None,
+    isolation: Isolation | None = None,
 ) -> Expansion:
     """Return the cells of `study`.
 
     Args:
-        study: a study whose names are all known.
+        study: with what its experts file says.
         experts: every expert by its name in the study.
-        num_layers: decoder layers of the model.
-        include_path: folder of the task files.
+        num_layers: decoder layers of the model; None checks and scales no layer counts.
+        isolation: what holds generated programs; None skips the tasks that run them.
     """
     expansion = Expansion()
     codes = study.experts.languages()
-    for kind, label, setting, names in (*_baselines(study), *_recipes(study)):
+    points = [*_baselines(study), *_recipes(study)]
+    for label, count in Counter(label for _, label, _, _ in points).items():
+        if count > 1:
+            expansion.problems.setdefault("is planned twice; name it once", []).append(label)
+    for kind, label, setting, names in points:
+        code = codes.get(names.get("language", ""))
         try:
-            if kind == "recipe":
-                document, plan, recipe = _merge(
-                    expansion, study, setting, experts, names, num_layers
+            if codes and code is None and "language" in names:
+                raise InputError(
+                    f"vary: experts.language names {names['language']!r}"
+                    f"{nearest(names['language'], codes)}, whose language is not known; add it to "
+                    "experts.language below its language code"
                 )
+            chosen = {**experts, **{role: experts[name] for role, name in names.items()}}
+            if kind == "recipe":
+                merge = _merge(expansion, study, setting, chosen, num_layers)
             else:
-                found = {role: experts[name] for role, name in names.items()}
-                document = baseline_document(kind, found, study.recipe)
-                is_ours = document["merge_method"] == LAYER_SWAP
-                recipe = LayerSwapRecipe.read(document) if is_ours else None
-                plan = None if recipe is None else recipe.parameters.plan(num_layers)
+                for role in BASELINE_ROLES[kind]:
+                    if role not in names:
+                        raise InputError(missing_role(role))
+                merge = baseline_document(kind, chosen, study.recipe)
+            recipe = read_own_recipe(merge)
+            plan = None
+            if isinstance(recipe, DeltaRevertRecipe) and num_layers is not None:
+                recipe.parameters.layers(num_layers)
+            elif isinstance(recipe, LayerSwapRecipe) and num_layers is not None:
+                if recipe.parameters.placement != "delta_share":
+                    plan = recipe.parameters.plan(num_layers)
+            elif recipe is None and kind == "recipe":
+                check_form(merge)
+                InputError.raise_any("recipe", unknown_parameters(merge))
         except (InputError, ValueError) as error:
             text = error.message if isinstance(error, InputError) else str(error)
             expansion.problems.setdefault(text, []).append(label)
             continue
-        code = codes.get(names.get("language", ""))
-        expansion.cells.append(
-            Cell(
-                label=label,
-                kind=kind,
-                values=setting,
-                experts=names,
-                language=code,
-                merge=document,
-                recipe=recipe,
-                plan=plan,
-                request=_request(study.evaluate, code, include_path),
-            )
-        )
+        swap = recipe if isinstance(recipe, LayerSwapRecipe) else None
+        request = _request(study.evaluate, code, isolation)
+        if request is None:
+            continue
+        cell = Cell(label, kind, setting, names, code, merge, swap, plan, request)
+        expansion.cells.append(cell)
     return expansion
 
 
@@ -175,14 +174,17 @@ def _baselines(study: Study) -> Iterator[_Point]:
         choices = dict.fromkeys(
             names
             for pools in map(study.pools, study.settings())
-            for names in itertools.product(*(pools.names(role) for role in roles))
+            for names in itertools.product(*(pools.names(role) or (None,) for role in roles))
         )
-        experts = [dict(zip(roles, names, strict=True)) for names in choices]
+        experts = [
+            {role: name for role, name in zip(roles, names, strict=True) if name is not None}
+            for names in choices
+        ]
         telling = [role for role in roles if role != "base"] or ["base"]
         if len({each.get("base") for each in experts}) > 1 and "base" not in telling:
             telling.append("base")
         for names in experts:
-            suffix = "+".join(names[role] for role in telling)
+            suffix = "+".join(names[role] for role in telling if role in names)
             yield kind, f"{kind} {suffix}" if len(experts) > 1 else kind, {}, names
 
 
@@ -205,58 +207,96 @@ def _merge(
     study: Study,
     setting: Setting,
     experts: Mapping[str, Expert],
-    names: Mapping[str, str],
-    num_layers: int,
-) -> tuple[dict[str, Any], LayerPlan | None, LayerSwapRecipe | None]:
+    num_layers: int | None,
+) -> dict[str, Any]:
     parameters: dict[str, Any] = {
         name: value for name, value in setting.items() if not name.startswith(EXPERTS)
     }
-    document = with_values(study.recipe or {}, parameters)
-    if document.get("merge_method") not in (LAYER_SWAP, DELTA_REVERT):  # those get experts first
-        check_form(document)
-    is_layer_swap = document.get("merge_method") == LAYER_SWAP
-    if study.reference_layers is not None:
-        reference = study.reference_layers
+    document, reference = with_values(study.recipe or {}, parameters), study.reference_layers
+    if reference is not None and num_layers is not None:
         document, counts = with_scaled_counts(document, reference, num_layers)
-        if reference != num_layers:
-            for name, count in counts.items():
-                became = expansion.scaled.setdefault(name, {}).setdefault(count, {})
-                became[document["parameters"][name]] = None
-    found = {**experts, **{role: experts[name] for role, name in names.items()}}
-    document = with_experts(document, found)
-    if document.get("merge_method") == DELTA_REVERT:
-        DeltaRevertRecipe.read(document).parameters.layers(num_layers)
-    if not is_layer_swap:
-        return document, None, None
-    recipe = LayerSwapRecipe.read(document)
-    is_measured = recipe.parameters.placement == "delta_share"
-    return document, None if is_measured else recipe.parameters.plan(num_layers), recipe
+        for name, count in counts.items() if reference != num_layers else ():
+            became = expansion.scaled.setdefault(name, {}).setdefault(count, {})
+            became[document["parameters"][name]] = None
+    return with_experts(document, experts)
 
 
 def _text(value: Value) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
-def _request(evaluate: Evaluate, language: str | None, include_path: Path) -> EvaluationRequest:
-    """Return the request of a cell: a model without a language is asked about all of them."""
-    asked = [evaluate.languages.get(language, ())] if language is not None else []
-    if language is None:
-        asked = list(evaluate.languages.values())
-    tasks = dict.fromkeys((*evaluate.tasks, *itertools.chain.from_iterable(asked)))
+def _request(
+    evaluate: Evaluate, language: str | None, isolation: Isolation | None
+) -> EvaluationRequest | None:
+    """Return the request of a cell: a model without a language is asked about all of them.
+
+    None where no task is named, which `ablations.study.checks` says.
+    """
+    lists = [tasks for code, tasks in evaluate.languages.items() if language in (None, code)]
+    tasks = dict.fromkeys((*evaluate.tasks, *itertools.chain.from_iterable(lists)))
+    if not tasks:
+        return None
+    held = {} if isolation is None else {"code_isolation": isolation}
     return EvaluationRequest(
         tasks=tuple(tasks),
-        include_path=include_path,
+        include_path=task_folder(evaluate),
         data_dir=None if evaluate.data_dir is None else Path(evaluate.data_dir).absolute(),
+        allow_code_execution=isolation is not None,
         limit=evaluate.limit,
         seed=evaluate.seed,
         level=evaluate.level,
         protocol=protocol_of(evaluate),
+        **held,
     )
 
 
-def with_isolation(cell: Cell, isolation: Isolation | None) -> Cell:
-    """Return a cell that may run generated programs, where the command line says so."""
-    if isolation is None:
-        return cell
-    changes = {"allow_code_execution": True, "code_isolation": isolation}
-    return dataclasses.replace(cell, request=cell.request.model_copy(update=changes))
+def task_folder(evaluate: Evaluate) -> Path:
+    """Return the folder of the task files: the shipped ones where neither file names another."""
+    path = evaluate.include_path
+    return SHIPPED_TASKS if path is None else Path(path).absolute()
+
+
+def selected(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
+    """Return the cells that fit every condition; all of them where there is none.
+
+    Values of one name are alternatives, and every name must fit: ``kind=recipe``,
+    ``bottom_layers=0`` and ``bottom_layers=3`` are the recipe with either count.
+
+    Args:
+        cells: of a study.
+        only: conditions NAME=VALUE; small and capital letters count as the same.
+
+    Raises:
+        InputError: for what is no condition, a name or value that no cell has, or conditions that
+            no cell fits together.
+    """
+    facts = [cell.facts() for cell in cells]
+    wanted: dict[str, set[str]] = {}
+    for condition in only:
+        name, sign, value = (part.strip() for part in condition.partition("="))
+        names = dict.fromkeys(known for fact in facts for known in fact)
+        values = {fact[name].lower(): fact[name] for fact in facts if name in fact}
+        if not sign:
+            raise InputError(f"--only {condition}: write NAME=VALUE, such as kind=recipe")
+        if not values:
+            raise InputError(f"--only {condition}: no cell has {name!r}{_listed(name, names)}")
+        if value.lower() not in values:
+            hint = _listed(value, values.values())
+            raise InputError(f"--only {condition}: no cell has this value{hint}")
+        wanted.setdefault(name, set()).add(value.lower())
+    chosen = [
+        cell
+        for cell, fact in zip(cells, facts, strict=True)
+        if all(fact.get(name, "").lower() in values for name, values in wanted.items())
+    ]
+    if cells and not chosen:
+        raise InputError(
+            f"--only {' --only '.join(only)}: some cells fit each condition, but none fits all"
+        )
+    return chosen
+
+
+def _listed(name: str, known: Collection[str]) -> str:
+    shown = list(known)[:12]
+    more = f" or one of {len(known) - 12} more" if len(known) > 12 else ""
+    return f"{nearest(name, known) or ';'} there are {', '.join(shown)}{more}"

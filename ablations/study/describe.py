@@ -11,7 +11,7 @@ from ablations.study.documents import unmerged
 from ablations.study.planning import StudyPlan
 from layerswap_method.checkpoint.stored import torch_dtype
 from layerswap_method.methods.read import recipe_by_files
-from layerswap_method.plan import SYMBOLS, Source, draw_line
+from layerswap_method.plan import draw_line
 
 
 def counted(count: int, thing: str) -> str:
@@ -46,7 +46,8 @@ def describe_plan(
     cells = [cell for cell in plan.cells if selected is None or cell.label in selected]
     done = {cell.label for cell in plan.cells if set(cell.score_keys.values()) <= set(finished)}
     width = max(len(cell.label) for cell in cells)
-    lines += ["", f"{counted(len(cells), 'cell')} (layers from the input side; {_legend()}):"]
+    legend = "█ language, ▒ average, · task"
+    lines += ["", f"{counted(len(cells), 'cell')} (layers from the input side; {legend}):"]
     for cell in cells:
         ended = "  finished" if cell.label in done else ""
         place = f"{number[cell.weights_key]:3d}  {cell.weights_key[:8]}"
@@ -77,15 +78,18 @@ def describe_plan(
 
 def _disk(plan: StudyPlan, todo: Sequence[Cell], *, materialize: bool) -> str:
     """Return which merges become checkpoints: those that no running engine can take."""
+    from rich.filesize import decimal
+
     adapted = {each.reference for each in plan.experts.values() if each.adapter is not None}
-    written = [
-        cell
-        for cell in todo
-        if (materialize or recipe_by_files(cell.merge) is None)
-        and unmerged(cell.merge) in (None, *adapted)
-    ]
-    size = plan.num_weights * sum(_bytes_each(plan, cell) for cell in written)
-    return f"  checkpoints written to disk: {len(written)} ({_size(size)} in all, one at a time)"
+    count = size = 0
+    for cell in todo:
+        is_streamed = not materialize and recipe_by_files(cell.merge) is not None
+        if not is_streamed and unmerged(cell.merge) in (None, *adapted):
+            dtype = str(cell.merge.get("out_dtype") or cell.merge.get("dtype") or "auto")
+            dtype = plan.options.dtype if dtype == "auto" else dtype.removeprefix("torch.")
+            count += 1
+            size += plan.num_weights * (4 if dtype == "auto" else torch_dtype(dtype).itemsize)
+    return f"  checkpoints written to disk: {count} ({decimal(size)} in all, one at a time)"
 
 
 def _work(
@@ -109,28 +113,9 @@ def _work(
     return [*lines, *(f"  {', '.join(t)}: not counted: {why}" for why, t in uncounted.items())]
 
 
-def _bytes_each(plan: StudyPlan, cell: Cell) -> int:
-    """Return the bytes of one number in the checkpoint of a merge."""
-    stated = cell.merge.get("out_dtype") or cell.merge.get("dtype") or plan.options.dtype
-    return 4 if stated == "auto" else torch_dtype(str(stated).removeprefix("torch.")).itemsize
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
-
-
 def _drawn(cell: Cell) -> str:
     if cell.recipe is not None and cell.plan is None:
         return "(by the experts' changes, measured at the merge)"
     if cell.plan is None:
         return f"({cell.merge['merge_method']})" if cell.kind != "base" else "(unmerged)"
     return draw_line(cell.plan)
-
-
-def _legend() -> str:
-    shown: tuple[Source, ...] = ("language", "average", "task")  # the base's layers are measured
-    return ", ".join(f"{SYMBOLS[name]} {name}" for name in shown)

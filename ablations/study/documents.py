@@ -1,78 +1,65 @@
-"""From a study's template to a mergekit recipe with folders in it. Knows documents; opens no file.
+"""From a study's recipe to the mergekit recipes of its cells: values, layer counts, experts.
 
-The models ``task``, ``language`` and ``base`` of a template stand for the experts of a cell. Every
+The models ``task``, ``language`` and ``base`` of a recipe stand for the experts of a cell. Every
 other model is the name of an expert, the same in all cells.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from ablations.models.find import Expert
-from ablations.study.scaling import COUNTS, scale_counts, scale_layers
-from ablations.study.schema import Scalar
-from layerswap_method.errors import InputError, nearest_of
-from layerswap_method.methods.delta_revert import RevertSpec
+from ablations.study.schema import ROLES, Scalar
+from layerswap_method.errors import InputError
+from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
+from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
 from layerswap_method.methods.layer_swap import LayerSwapSpec
+from layerswap_method.plan import format_layers, parse_layers, runs_of
 
-LAYER_SWAP = "layer_swap"
-DELTA_REVERT = "delta_revert"
-PLACEHOLDERS = ("base", "task", "language")
-"""Model names of a template that stand for the experts of a cell."""
+COUNTS = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
+"""The parameters of `layer_swap` that count layers; `delta_revert` has the first two."""
 
-_PARAMETERS = {
-    LAYER_SWAP: tuple(LayerSwapSpec.model_fields),
-    DELTA_REVERT: tuple(RevertSpec.model_fields),
-}
-"""Method of ours -> the names of its top-level parameters, written in the template or not."""
-
-_STRUCTURE = ("models", "slices", "modules", "parameters", "base_model")
 _SHARED_KEYS = ("dtype", "out_dtype", "tokenizer", "tokenizer_source", "chat_template")
-"""Keys of the template that its baselines share."""
-
-
-def place_problem(template: Mapping[str, Any], name: str, known: Collection[str]) -> str | None:
-    """Return why a recipe has no parameter `name` to vary; None where it has.
-
-    Args:
-        template: the recipe.
-        name: as `vary` writes it.
-        known: keys of mergekit's recipes.
-    """
-    if "." in name:
-        return None if _holder(template, name) is not None else f"the recipe has no {name!r}"
-    keys = [key for key in known if key not in _STRUCTURE]
-    parameters = _PARAMETERS.get(str(template.get("merge_method")))
-    if parameters is None:
-        given = template.get("parameters")
-        parameters = tuple(map(str, given)) if isinstance(given, Mapping) else ()
-    if name in keys or name in parameters:
-        return None
-    choices = [*parameters, *keys]
-    return f"unknown parameter {name!r}{nearest_of(name, choices)}"
+"""Keys of the study's recipe that its baselines share."""
 
 
 def with_values(template: Mapping[str, Any], values: Mapping[str, Scalar]) -> dict[str, Any]:
-    """Return a copy of a recipe with every value in its place; see `place_problem`."""
+    """Return a copy of a recipe with every value in its place.
+
+    A name is a path such as ``models.0.parameters.weight``, a key such as ``dtype``, or else one
+    of the recipe's `parameters`.
+
+    Raises:
+        InputError: for a path that the recipe does not have.
+    """
     document = copy.deepcopy(dict(template))
-    ours = _PARAMETERS.get(str(document.get("merge_method")), ())
     for name, value in values.items():
-        parameters = document.get("parameters") or {}
-        if "." in name:
-            holder = _holder(document, name)
-            last = name.rpartition(".")[2]
-            if isinstance(holder, list):
-                holder[int(last)] = value
-            elif isinstance(holder, dict):
-                holder[last] = value
-        elif name in parameters or name in ours:
-            if isinstance(parameters, Mapping):  # else no recipe at all, see `check_form`
-                document["parameters"] = {**parameters, name: value}
+        *above, last = name.split(".")
+        holder: Any = document
+        if not above and name not in ("merge_method", *_SHARED_KEYS):
+            if not isinstance(document.get("parameters") or {}, dict):
+                continue  # no recipe at all, which its method says
+            holder = document["parameters"] = dict(document.get("parameters") or {})
+        for part in above:
+            holder = _item(holder, part)
+        if isinstance(holder, dict) and (not above or above[-1] == "parameters" or last in holder):
+            holder[last] = value
+        elif isinstance(holder, list) and _item(holder, last) is not None:
+            holder[int(last)] = value
         else:
-            document[name] = value
+            raise InputError(f"vary: the recipe has no {name!r}")
     return document
+
+
+def _item(holder: Any, part: str) -> Any:
+    if isinstance(holder, dict):
+        return holder.get(part)
+    if isinstance(holder, list) and part.isdigit() and int(part) < len(holder):
+        return holder[int(part)]
+    return None
 
 
 def with_scaled_counts(
@@ -86,44 +73,103 @@ def with_scaled_counts(
     Raises:
         ValueError: for explicit layers, which name layers of one depth, or a count out of range.
     """
-    parameters = dict(document.get("parameters") or {})
-    if document.get("merge_method") == DELTA_REVERT:
-        return _with_scaled_reverts(document, parameters, reference, num_layers)
-    if document.get("merge_method") != LAYER_SWAP:
+    method, parameters = document.get("merge_method"), dict(document.get("parameters") or {})
+    placement = parameters.get("placement")
+    if method not in (LAYER_SWAP, DELTA_REVERT) or placement in ("soup", "delta_share"):
         return document, {}
-    if parameters.get("placement") in ("soup", "delta_share"):  # no count is read
-        return document, {}
-    if parameters.get("placement") == "layers":
+    if placement == "layers":
         if reference == num_layers:
             return document, {}
         raise ValueError(
             f"language_layers {parameters.get('language_layers')!r} names layers of a model of "
             f"{num_layers}; it cannot be scaled from reference_layers: {reference}"
         )
-    defaults = {name: LayerSwapSpec.model_fields[name].default for name in COUNTS}
-    counts = {name: parameters.get(name, defaults[name]) for name in COUNTS}
-    _check_counts(counts)
+    if method == LAYER_SWAP:
+        parameters = {**{n: LayerSwapSpec.model_fields[n].default for n in COUNTS}, **parameters}
+    # What is no number is left to the recipe's own check.
+    counts = {n: parameters[n] for n in COUNTS if type(parameters.get(n)) is int}
+    given: dict[str, int | str] = {**counts}
     parameters |= scale_counts(counts, reference, num_layers)
-    return {**document, "parameters": parameters}, counts
-
-
-def _with_scaled_reverts(
-    document: dict[str, Any], parameters: dict[str, Any], reference: int, num_layers: int
-) -> tuple[dict[str, Any], dict[str, int | str]]:
-    given = {name: parameters[name] for name in (*COUNTS, "revert_layers") if name in parameters}
-    counts = {name: value for name, value in given.items() if name in COUNTS}
-    _check_counts(counts)
-    parameters |= scale_counts(counts, reference, num_layers)
-    layers = given.get("revert_layers")
-    if isinstance(layers, str):  # else no recipe, which the method says
-        parameters["revert_layers"] = scale_layers(layers, reference, num_layers, "revert_layers")
+    if isinstance(layers := parameters.get("revert_layers"), str):
+        given["revert_layers"] = layers
+        parameters["revert_layers"] = scale_layers(layers, reference, num_layers)
     return {**document, "parameters": parameters}, given
 
 
-def _check_counts(counts: Mapping[str, Any]) -> None:
-    for name, count in counts.items():
-        if isinstance(count, bool) or not isinstance(count, int):
-            raise ValueError(f"{name} is {count!r}; it must be a whole number")
+def scale_count(count: int, reference: int, num_layers: int) -> int:
+    """Return ``floor(count * num_layers / reference + 1/2)``: the share of the depth, rounded.
+
+    Halves are rounded up (2 of 32 layers are 1 of 8), unlike Python's `round`.
+
+    Raises:
+        ValueError: for a count that is negative or beyond the reference depth.
+    """
+    if not 0 <= count <= reference:
+        raise ValueError(f"{count} is not a number of layers of a model of {reference}")
+    return math.floor(count * num_layers / reference + 0.5)
+
+
+def scale_counts(counts: Mapping[str, int], reference: int, num_layers: int) -> dict[str, int]:
+    """Return the layer counts of one merge for another depth, each as `scale_count` gives it.
+
+    Counts that fit the reference fit the other depth: where rounding makes their sum too large (2
+    and 6 of 8 layers are 7.5 and 22.5 of 30), the count that was rounded up the most loses a layer,
+    the last of those if there are several.
+
+    Raises:
+        ValueError: for a count that is negative or beyond the reference depth.
+    """
+    scaled = {name: scale_count(count, reference, num_layers) for name, count in counts.items()}
+    if sum(counts.values()) > reference:  # a mistake, which the plan of the merge names
+        return scaled
+    while sum(scaled.values()) > num_layers:
+        added = {name: scaled[name] * reference - counts[name] * num_layers for name in scaled}
+        scaled[max(reversed(scaled), key=added.__getitem__)] -= 1
+    return scaled
+
+
+def scale_layers(text: str, reference: int, num_layers: int) -> str:
+    """Return a list of layers such as ``"0-1,7"`` for another depth: the same shares of the depth.
+
+    Layer i of `reference` covers the depth from ``i / reference`` to ``(i + 1) / reference``, and
+    both ends are rounded as `scale_count` does: layer 7 of 8 is 28-31 of 32.
+
+    Raises:
+        ValueError: for what is no list of layers of a model of `reference`, or layers that are
+            none of the other depth.
+    """
+    scaled: list[int] = []
+    for start, end in runs_of(parse_layers(text, reference, "revert_layers")):
+        first, last = (scale_count(each, reference, num_layers) for each in (start, end))
+        if first == last:
+            raise ValueError(
+                f"revert_layers {text!r}: layers {format_layers(range(start, end))} of {reference} "
+                f"round to none of {num_layers}; choose other layers"
+            )
+        scaled += range(first, last)
+    return format_layers(scaled)
+
+
+def describe_scaling(
+    counts: Mapping[str, Mapping[int | str, Collection[int | str]]], reference: int, num_layers: int
+) -> str:
+    """Return what became of layer counts and lists, with the unrounded count where rounded.
+
+    Args:
+        counts: parameter -> what it was given -> what became of that, in one merge or another.
+        reference: the depth they were given for.
+        num_layers: the depth of the model.
+    """
+    parts = []
+    for name, given in counts.items():
+        changes = []
+        for count in sorted(given, key=lambda each: (isinstance(each, str), each)):
+            scaled = " or ".join(repr(each) for each in sorted(given[count], key=str))
+            exact = "" if isinstance(count, str) else f"{count * num_layers / reference:g}"
+            rounded = f" (from {exact})" if exact not in ("", scaled) else ""
+            changes.append(f"{count!r} -> {scaled}{rounded}")
+        parts.append(f"{name} {', '.join(changes)}")
+    return f"layer counts of {reference} layers, scaled to {num_layers}: {'; '.join(parts)}"
 
 
 def with_experts(document: Mapping[str, Any], experts: Mapping[str, Expert]) -> dict[str, Any]:
@@ -134,17 +180,40 @@ def with_experts(document: Mapping[str, Any], experts: Mapping[str, Expert]) -> 
 
     Args:
         document: the recipe.
-        experts: placeholder or name -> expert.
+        experts: role or name -> expert.
+
+    Raises:
+        InputError: for a model that is no text, or a role without an expert.
     """
-    filled = _replaced(document, experts)
-    if not isinstance(filled, dict) or filled.get("merge_method") != LAYER_SWAP:
-        return dict(filled)
+    filled = dict(_filled(document, experts))
+    if filled.get("merge_method") != LAYER_SWAP:
+        return filled
     filled.setdefault("base_model", experts["base"].reference)
     models = (each.get("models") or () for each in (filled, document))
     for entry, source in zip(*models, strict=True):
-        if source.get("model") in ("task", "language"):
+        if isinstance(source, Mapping) and source.get("model") in ("task", "language"):
             entry["parameters"] = {"role": source["model"], **(entry.get("parameters") or {})}
     return filled
+
+
+def _filled(value: Any, experts: Mapping[str, Expert], key: str = "") -> Any:
+    if key in ("model", "base_model") and value is not None:
+        if not isinstance(value, str):
+            raise InputError(
+                f"{key} is {value!r}; write task, language, base or the name of another expert"
+            )
+        if value not in experts and value in ROLES:
+            raise InputError(missing_role(value))
+        return experts[value].reference
+    if isinstance(value, Mapping):
+        return {key: _filled(each, experts, key) for key, each in value.items()}
+    return [_filled(each, experts) for each in value] if isinstance(value, list) else value
+
+
+def missing_role(role: str) -> str:
+    """Return what to write where no expert has a role."""
+    name = f"experts.{role}"
+    return f"{name} is missing: name an expert, or name {name} in every setting of vary"
 
 
 def baseline_document(
@@ -161,25 +230,28 @@ def baseline_document(
         model = experts[kind.removesuffix("_expert")].reference
         return {"merge_method": "passthrough", "models": [{"model": model}]}
     shared = {key: template[key] for key in _SHARED_KEYS if template and key in template}
-    pair = [experts["task"].reference, experts["language"].reference]
-    if kind == "soup":
-        models = [{"model": model, "parameters": {"weight": 1.0}} for model in pair]
-        return {"merge_method": "linear", "models": models, "base_model": pair[0], **shared}
+    each: dict[str, Any] = {"weight": 1.0}
+    more: dict[str, Any] = {}
+    method, base = "linear", experts["task"].reference
     if kind == "weighted_soup":
-        roles = zip(pair, ("task", "language"), strict=True)
-        return {
-            "merge_method": LAYER_SWAP,
-            "models": [{"model": model, "parameters": {"role": role}} for model, role in roles],
-            "base_model": experts["base"].reference,
-            "parameters": {"placement": "soup", "weighting": "magnitude"},
-            **shared,
+        method, base = LAYER_SWAP, experts["base"].reference
+        more = {"placement": "soup", "weighting": "magnitude"}
+    elif kind == "ties":
+        method, base = "ties", experts["base"].reference
+        each, more = {"weight": 1.0, "density": 0.2}, {"normalize": True, "lambda": 1.0}
+    models = [
+        {
+            "model": experts[role].reference,
+            "parameters": {"role": role} if kind == "weighted_soup" else dict(each),
         }
-    models = [{"model": model, "parameters": {"weight": 1.0, "density": 0.2}} for model in pair]
+        for role in ("task", "language")
+    ]
+    parameters = {"parameters": more} if more else {}
     return {
-        "merge_method": "ties",
+        "merge_method": method,
         "models": models,
-        "base_model": experts["base"].reference,
-        "parameters": {"normalize": True, "lambda": 1.0},
+        "base_model": base,
+        **parameters,
         **shared,
     }
 
@@ -200,43 +272,3 @@ def with_references(value: Any, references: Mapping[str, str]) -> Any:
     if isinstance(value, list):
         return [with_references(each, references) for each in value]
     return references.get(value, value) if isinstance(value, str) else value
-
-
-def _replaced(value: Any, experts: Mapping[str, Expert]) -> Any:
-    if isinstance(value, Mapping):
-        return {
-            key: _reference(key, each, experts)
-            if key in ("model", "base_model") and each is not None
-            else _replaced(each, experts)
-            for key, each in value.items()
-        }
-    if isinstance(value, list):
-        return [_replaced(each, experts) for each in value]
-    return value
-
-
-def _reference(key: str, name: Any, experts: Mapping[str, Expert]) -> str:
-    if not isinstance(name, str):
-        raise InputError(
-            f"{key} is {name!r}; write task, language, base or the name of another expert"
-        )
-    return experts[name].reference
-
-
-def _holder(document: Any, name: str) -> Any:
-    """Return the list or mapping that holds the last part of a path; None where there is none."""
-    *above, last = name.split(".")
-    holder = document
-    for part in above:
-        holder = _item(holder, part)
-    if isinstance(holder, dict) and (last in holder or above[-1] == "parameters"):
-        return holder
-    return holder if _item(holder, last) is not None else None
-
-
-def _item(holder: Any, part: str) -> Any:
-    if isinstance(holder, Mapping):
-        return holder.get(part)
-    if isinstance(holder, list) and part.isdigit() and int(part) < len(holder):
-        return holder[int(part)]
-    return None

@@ -1,19 +1,4 @@
-"""Where the experts of a study are. Knows the experts file, folders and hub ids; not their layers.
-
-An experts file says for one machine what a study leaves open::
-
-    experts:
-      base: runs/pocket/base              # a folder
-      math: org/some-model                # a hub id, or org/some-model@revision
-      swahili: org/base+path/to/adapter   # a base and a LoRA adapter
-      math_lr5:                           # with what was measured of it, for figures
-        path: org/other-model
-        facts: {divergence: 0.013}
-    include_path: runs/pocket/tasks       # optional: lm-eval task files
-    tasks: [pocket_math_sw]               # optional: in place of the study's tasks; a mapping
-                                          # {their name: yours} replaces those that it names
-    limit: 300                            # optional: items per task, where the study says none
-    options: {dtype: float32}             # optional: of the engine, where the study says none
+"""Where the experts of a study are on this machine, and what they need.
 
 What the command line sets counts first, then the study, then the experts file, then the defaults.
 Only the tasks and their folder are the other way round: they belong to the models, so the experts
@@ -26,17 +11,19 @@ taken from the folder of the file if it is there, and from the working directory
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, StrictStr, ValidationError, model_validator
 
 from ablations.engines.options import EngineOptions
-from ablations.study.files import STUDIES, find_shipped, form_problems, near, own_folder
-from ablations.study.schema import Number
+from ablations.study.files import STUDIES, find_shipped, near, own_folder
+from ablations.study.schema import Number, Study
 from ablations.train.folder import RECORD
 from layerswap_method.errors import InputError, describe_error
 from layerswap_method.frozen import Described
+from layerswap_method.recipe.problems import problems
 from layerswap_method.recipe.strict_yaml import read_yaml
 
 
@@ -86,14 +73,6 @@ class ExpertsFile(Described):
         return {name: entry.facts for name, entry in self.experts.items() if entry.facts}
 
 
-def is_reference(name: str) -> bool:
-    """Return whether a study's name of an expert says by itself where the expert is.
-
-    Paths and hub ids have a slash (``./math``, ``org/math``); names of an experts file need none.
-    """
-    return "/" in name
-
-
 def find_experts_file(text: str) -> Path:
     """Return the experts file that `text` names: a path, or a shipped one such as ``pocket``.
 
@@ -112,18 +91,13 @@ def read_experts_file(path: Path) -> ExpertsFile:
     document = read_yaml(path)
     if not isinstance(document, dict) or not document:
         raise InputError(f"{path}: names no expert; write NAME: FOLDER, a line for each expert")
-    if {"name", "question", "evaluate"} <= set(document):
-        raise InputError(
-            f"{path}: is a study, not an experts file; layerswap init experts writes one to start "
-            "from"
-        )
     if not set(document) & set(ExpertsFile.model_fields):
         document = {"experts": document}
     try:
         file = ExpertsFile.model_validate(document)
     except ValidationError as error:
-        problems = form_problems(ExpertsFile, document, error, "the experts file")
-        raise InputError.from_problems(str(path), problems) from error
+        found = problems(ExpertsFile, document, error)
+        raise InputError.from_problems(str(path), found) from error
     folder = own_folder(path)
     experts = {
         name: entry.model_copy(update={"facts": {**_measured(entry, folder), **entry.facts}})
@@ -141,8 +115,7 @@ def _measured(entry: ExpertEntry, folder: Path | None) -> dict[str, int | float]
     """
     if not isinstance(entry.path, str):
         return {}
-    place = near(entry.path.rpartition("+")[2], folder)
-    record = Path(place or "") / RECORD
+    record = Path(near(entry.path.rpartition("+")[2], folder) or "") / RECORD
     try:
         facts: dict[str, int | float] = json.loads(record.read_bytes()).get("facts", {})
     except OSError:
@@ -150,3 +123,46 @@ def _measured(entry: ExpertEntry, folder: Path | None) -> dict[str, int | float]
     except (ValueError, AttributeError) as error:
         raise InputError(f"{record}: cannot be read: {describe_error(error)}") from error
     return facts
+
+
+def with_experts_file(study: Study, file: ExpertsFile, settings: Collection[str] = ()) -> Study:
+    """Return the study with what the experts file says of its models.
+
+    Args:
+        study: as read.
+        file: the experts file.
+        settings: keys that the command line has set; they go before both.
+    """
+
+    def is_set(key: str) -> bool:
+        return any(key == each or key.startswith(f"{each}.") for each in settings)
+
+    evaluate, report, changes = study.evaluate, study.report, dict[str, Any]()
+    if file.include_path is not None and not is_set("evaluate.include_path"):
+        changes["include_path"] = file.include_path
+    if file.tasks and not is_set("evaluate.tasks"):
+        if isinstance(file.tasks, dict):
+            primary = report.primary.model_copy(
+                update={"tasks": _replaced(report.primary.tasks, file.tasks)}
+            )
+            tasks = _replaced(report.tasks, file.tasks)
+            report = report.model_copy(update={"primary": primary, "tasks": tasks})
+            changes["tasks"] = _replaced(evaluate.tasks, file.tasks)
+        else:
+            changes["tasks"] = file.tasks
+    if "limit" in file.model_fields_set and "limit" not in evaluate.model_fields_set:
+        changes["limit"] = file.limit
+    own = evaluate.options.model_dump(exclude_unset=True)
+    changes["options"] = EngineOptions(**{**file.options.model_dump(exclude_unset=True), **own})
+    facts = {**study.experts.facts, **file.facts()}
+    return study.model_copy(
+        update={
+            "evaluate": evaluate.model_copy(update=changes),
+            "experts": study.experts.model_copy(update={"facts": facts}),
+            "report": report,
+        }
+    )
+
+
+def _replaced(tasks: Sequence[str], by: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(by.get(task, task) for task in tasks))

@@ -1,32 +1,35 @@
-"""Read study files: every fault of form is reported at once."""
+"""Read study files, with what the command line sets in them; every fault of form at once."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Mapping
+import copy
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
+from ablations.engines.options import MEMORY_OPTIONS
+from ablations.machine.fingerprint import fingerprint_of
 from ablations.study.documents import with_references
-from ablations.study.overrides import with_settings
-from ablations.study.recipe_experts import with_recipe_experts
-from ablations.study.schema import Study
+from ablations.study.schema import ROLES, Study
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
 from layerswap_method.recipe.problems import problems
 from layerswap_method.recipe.references import is_there, named_models, resolve_from
-from layerswap_method.recipe.strict_yaml import read_yaml
+from layerswap_method.recipe.strict_yaml import parse_yaml, read_yaml
 
 STUDIES = Path(__file__).parent.parent / "studies"
 """The shipped studies."""
 
-_GRIDS = {
-    "vary": "vary is a grid (name: [value, ...]) or a list of settings (- {name: value, ...}); "
-    "values are numbers, texts or true/false"
-}
+_SAME_SCORES = ("data_dir", "report", "question", "source", "name", *MEMORY_OPTIONS)
+"""Keys that leave the score of a task as it is, or whose change of it stands in the record."""
+
+_LONGEST = 40
+"""Characters of a setting in the name of a folder; longer ones are hashed."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +37,10 @@ class StudyFile:
     """A study file, or what is wrong with its form."""
 
     path: Path
-    """The file."""
-
     study: Study | None
-    """The study; None where the file has a fault."""
+    """None where the file has a fault."""
 
     problems: tuple[str, ...]
-    """What is wrong with its form."""
-
     settings: tuple[str, ...] = ()
     """Keys that the command line has set; they count before the experts file's."""
 
@@ -75,29 +74,11 @@ def find_shipped(text: str, folder: Path, what: str) -> Path:
             raise InputError(f"{path}: is a folder; name the {what} file in it")
     if text in shipped:
         return shipped[text]
-    above = (each for each in Path.cwd().parents if is_there(each / path))
-    place = next(above, None) if path.suffix in (".yml", ".yaml") else None
-    found = f" (it is in {place}: run the command there)" if place is not None else ""
     guess = nearest(path.stem, shipped)
     raise InputError(
-        f"{text}: no such {what} file{found}, and no shipped one has that name{guess}"
-        f"{'' if guess else '.'} Shipped are {', '.join(shipped)}"
+        f"{text}: no such {what} file (the current directory is {Path.cwd()}), and no shipped one "
+        f"has that name{guess}{'' if guess else '.'} Shipped are {', '.join(shipped)}"
     )
-
-
-def _another_kind(path: Path, document: Mapping[str, Any]) -> str | None:
-    """Return what to do with a file that is a recipe or an experts file; None for others."""
-    if "merge_method" in document and not {"recipe", "evaluate"} & set(document):
-        return (
-            f"{path}: is a mergekit recipe, not a study. Merge it with mergekit-yaml, or name it "
-            "in a study (recipe: FILE); layerswap init study writes a study to start from"
-        )
-    if "experts" in document and not {"name", "question", "recipe", "evaluate"} & set(document):
-        return (
-            f"{path}: is an experts file, not a study. Give it with a study: layerswap run STUDY "
-            f"--experts {path}"
-        )
-    return None
 
 
 def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFile:
@@ -105,65 +86,64 @@ def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFi
 
     Args:
         path: the file.
-        settings: what the command line sets in it; see `ablations.study.overrides`.
+        settings: what the command line sets: key, such as ``evaluate.limit`` -> value. A setting
+            counts exactly as if it stood in the file.
 
     Raises:
         InputError: when the file cannot be read as YAML at all, or for a place in `settings`
             that cannot be.
     """
-    settings = settings or {}
+    settings = dict(settings or {})
     document = read_yaml(path)
-    if not isinstance(document, dict):
-        raise InputError(f"{path}: is not a study; a study has name:, question:, experts: ...")
-    if (kind := _another_kind(path, document)) is not None:
-        raise InputError(kind)
-    problems: tuple[str, ...] = ()
-    if "recipe" in settings:
-        document["recipe"] = settings["recipe"]
-    if isinstance(recipe := document.get("recipe"), str):
+    if not isinstance(document, dict) or not document.keys() & Study.model_fields.keys() - {
+        "experts"
+    }:
+        raise InputError(
+            f"{path}: is not a study; a study has name:, question:, experts: ... (layerswap init "
+            "study writes one to start from)"
+        )
+    found: list[str] = []
+    recipe = settings.pop("recipe", document.get("recipe"))
+    if isinstance(recipe, str):
         try:
-            document["recipe"] = _read_recipe(recipe, path.parent)
+            recipe = _read_recipe(recipe, path.parent)
         except InputError as error:
-            problems = (f"recipe: {error.message}",)
-            document["recipe"] = {}
-    others = {key: value for key, value in settings.items() if key != "recipe"}
-    document = with_recipe_experts(with_settings(document, others))
+            found.append(f"recipe: {error.message}")
+            recipe = {}
+    if recipe is not None:
+        document["recipe"] = recipe
+    document = with_recipe_experts(with_settings(document, settings))
     try:
-        study = _placed(Study.model_validate(document), own_folder(path))
+        study = Study.model_validate(document)
     except ValidationError as error:
-        found = form_problems(Study, document, error, "the study")
         set_here = tuple(f"{key}{end}" for key in settings for end in (":", " "))
-        problems += tuple(f"--set {p}" if p.startswith(set_here) else p for p in found)
-    return StudyFile(path, None if problems else study, problems, tuple(settings))
+        found += (
+            f"--set {problem}" if problem.startswith(set_here) else problem
+            for problem in problems(Study, document, error)
+        )
+    if found:
+        return StudyFile(path, None, tuple(found), tuple(settings))
+    asked, folder = study.evaluate, own_folder(path)
+    places = {name: near(getattr(asked, name), folder) for name in ("include_path", "data_dir")}
+    study = study.model_copy(update={"evaluate": asked.model_copy(update=places)})
+    return StudyFile(path, study, (), tuple(settings))
 
 
 def own_folder(file: Path) -> Path | None:
-    """Return the folder at which the paths in a file start; see `beside`.
+    """Return the folder at which the paths in a file start; see `resolve_from`.
 
     None for shipped files, whose paths start at the working directory.
     """
-    folder = file.resolve().parent
-    return None if folder.is_relative_to(STUDIES) else file.parent
+    return None if file.resolve().parent.is_relative_to(STUDIES) else file.parent
 
 
 def near(path: str | None, folder: Path | None) -> str | None:
-    """Return a path of a file in `folder` as the working directory means it; see `beside`."""
+    """Return a path of a file in `folder` as the working directory means it."""
     return None if path is None else str(resolve_from(path, folder))
 
 
-def _placed(study: Study, folder: Path | None) -> Study:
-    """Return the study with the folders that its protocol names found beside the file."""
-    asked = study.evaluate
-    places = {name: near(getattr(asked, name), folder) for name in ("include_path", "data_dir")}
-    return study.model_copy(update={"evaluate": asked.model_copy(update=places)})
-
-
 def _read_recipe(text: str, folder: Path) -> dict[str, Any]:
-    """Return the recipe that a study in `folder` names; its models' paths begin there as well.
-
-    Raises:
-        InputError: where there is none.
-    """
+    """Return the recipe that a study in `folder` names; its models' paths begin at the recipe."""
     path = resolve_from(text, folder)
     if not is_there(path):
         raise InputError(
@@ -173,31 +153,123 @@ def _read_recipe(text: str, folder: Path) -> dict[str, Any]:
     document = read_yaml(path)
     if not isinstance(document, dict):
         raise InputError(f"{path}: is not a recipe; a recipe has merge_method:, models: ...")
+    if path.parent.resolve() == folder.resolve():
+        return document
     moved = {
-        model: "+".join(_moved(part, path.parent, folder) for part in model.split("+"))
+        model: "+".join(
+            str((path.parent / part).resolve()) if is_there(path.parent / part) else part
+            for part in model.split("+")
+        )
         for model in named_models(document)
+        if "/" in model
     }
     placed: dict[str, Any] = with_references(document, moved)
     return placed
 
 
-def _moved(part: str, recipe: Path, study: Path) -> str:
-    """Return a path written in the folder `recipe` as one written in the folder `study`."""
-    if "/" not in part or not is_there(recipe / part) or recipe.resolve() == study.resolve():
-        return part
-    found = os.path.relpath(recipe / part, study)
-    return found if "/" in found else f"./{found}"
+def with_recipe_experts(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a study with the experts that its recipe names by place added to its `experts`.
 
-
-def form_problems(
-    model: type[BaseModel], document: Any, error: ValidationError, whole: str
-) -> tuple[str, ...]:
-    """Return the errors of pydantic as text, each place once, without those of what holds another.
+    The base is the recipe's `base_model` (without one, its first model), the experts are the models
+    with ``role: task`` and ``role: language``, and for `delta_revert` its one model. Where the
+    recipe has one model of a role, the role takes the model's place in it, so that `vary` can
+    choose others. What `experts` says itself stays.
 
     Args:
-        model: what was validated.
-        document: the content of the file.
-        error: what pydantic raised.
-        whole: what `model` stands for, where an error is about all of it.
+        document: the study as YAML gives it, its recipe read.
     """
-    return tuple(problems(model, document, error))
+    recipe, experts = document.get("recipe"), document.get("experts", {})
+    if not isinstance(recipe, dict) or not isinstance(experts, dict):
+        return dict(document)
+    recipe, added = copy.deepcopy(recipe), dict[str, Any]()
+    listed = recipe.get("models")
+    models = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+
+    def role_of(model: Mapping[str, Any]) -> Any:
+        parameters = model.get("parameters")
+        if recipe.get("merge_method") == DELTA_REVERT:
+            return "task"
+        return parameters.get("role") if isinstance(parameters, dict) else None
+
+    base = recipe.get("base_model") or next(named_models(recipe), None)
+    for role in ("task", "language"):
+        chosen = [each for each in models if role_of(each) == role]
+        if role not in experts and len(chosen) == 1 and _is_place(chosen[0].get("model")):
+            added[role] = chosen[0]["model"]
+            chosen[0]["model"] = role
+    if "base" not in experts and _is_place(base):
+        added["base"] = base
+        for each in (recipe, *models):
+            each.update({key: "base" for key in ("model", "base_model") if each.get(key) == base})
+    if not added:
+        return dict(document)
+    return {**document, "experts": {**experts, **added}, "recipe": recipe}
+
+
+def _is_place(model: Any) -> bool:
+    return isinstance(model, str) and model not in ROLES
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Return key and value of ``KEY=VALUE``; the value is read as YAML.
+
+    Raises:
+        InputError: where there is no key or no value.
+    """
+    key, sign, value = (part.strip() for part in text.partition("="))
+    if not key or not sign or not value:
+        raise InputError(f"--set {text}: write KEY=VALUE, such as evaluate.limit=50")
+    return key, parse_yaml(value, f"--set {text}")
+
+
+def with_settings(document: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a study's document with every setting in its place; the schema checks it afterwards.
+
+    Raises:
+        InputError: for a key below a value that has no keys, or past the end of a list.
+    """
+    changed = copy.deepcopy(document)
+    for key, value in settings.items():
+        holder: Any = changed
+        names = list(_names(holder, key))
+        for number, name in enumerate(names, start=1):
+            place: Any = name
+            if isinstance(holder, list):
+                if not (name.isdigit() and int(name) < len(holder)):
+                    raise InputError(f"--set {key}: no {name!r} in a list of {len(holder)}, from 0")
+                place = int(name)
+            elif not isinstance(holder, dict):
+                raise InputError(f"--set {key}: {holder!r} has no keys")
+            if number == len(names):
+                holder[place] = value
+            elif isinstance(holder, dict) and holder.get(place) is None:
+                holder[place] = {}
+            holder = holder[place]
+    return changed
+
+
+def _names(holder: Any, key: str) -> Iterator[str]:
+    """Yield the names that `key` joins by dots; one that is there may have dots itself."""
+    while key:
+        there = holder if isinstance(holder, dict) else {}
+        longest = max((n for n in there if f"{key}.".startswith(f"{n}.")), key=len, default=None)
+        name = key.partition(".")[0] if longest is None else longest
+        yield name
+        holder, key = there.get(name), key[len(name) + 1 :]
+
+
+def folder_words(settings: Mapping[str, Any]) -> list[str]:
+    """Return a word a setting for the name of a run folder, such as ``limit-50``.
+
+    So a quick run with a small limit does not take the place of the whole one. Settings that
+    change no score, such as how much memory an engine may use, add no word.
+    """
+    words = []
+    for key, value in settings.items():
+        first, last = key.partition(".")[0], key.rpartition(".")[2]
+        if first in _SAME_SCORES or last in _SAME_SCORES:
+            continue
+        text = re.sub(r"[^A-Za-z0-9._]+", "-", f"{last}-{value}").strip("-")
+        hashed = f"{last}-{fingerprint_of(value=value)[:8]}"
+        words.append((text if len(text) <= _LONGEST else hashed).replace("_", "-"))
+    return words

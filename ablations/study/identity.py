@@ -1,4 +1,4 @@
-"""What makes two cells one model, and two scores one number. Knows hashes; evaluates nothing.
+"""What makes two cells one model, and two scores one number.
 
 - ``weights_key``: every output tensor by the content it is made of, and config and tokenizer.
   No layer swapped and everything else from the task expert *is* the task expert.
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import layerswap_method
-from ablations.engines import lm_eval_index
 from ablations.engines.options import EngineOptions
+from ablations.engines.task_loading import lm_eval_file
 from ablations.machine.fingerprint import (
     checkpoint_files,
     fingerprint_checkpoint,
@@ -32,10 +32,11 @@ from ablations.models.find import Expert
 from ablations.scoring import SCORING_VERSION
 from ablations.scoring.records import Backend, EvaluationRequest
 from ablations.study.cells import Cell
-from ablations.study.documents import DELTA_REVERT, LAYER_SWAP, with_references
+from ablations.study.documents import with_references
 from ablations.tasks.contents import TaskContents
 from layerswap_method.errors import InputError
-from layerswap_method.methods.read import recipe_by_files
+from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
+from layerswap_method.methods.read import OWN, recipe_by_files
 from layerswap_method.tensors import Term
 
 _KEY_LENGTH = 20
@@ -181,40 +182,25 @@ def identified(
     for cell in cells:
         places = (cell.request.folders, cell.request.data_dir)
         if places not in tasks:
-            tasks[places] = TaskContents(*places, elsewhere=lm_eval_index.file_of)
-        identity = weights_identity(cell.merge, experts, contents, versions)
+            tasks[places] = TaskContents(*places, elsewhere=lm_eval_file)
+        identity = _weights_identity(cell.merge, experts, contents, versions)
         weights = fingerprint_of(weights=identity)[:_KEY_LENGTH]
         protocol = protocol_key(cell.request, backend, options)
         keys = {
-            task: score_key(weights, protocol, task, tasks[places].fingerprint(task), scoring)
+            task: fingerprint_of(
+                weights=weights,
+                protocol=protocol,
+                task=[task, tasks[places].fingerprint(task)],
+                versions=scoring,
+                scoring=SCORING_VERSION,
+            )[:_KEY_LENGTH]
             for task in cell.request.tasks
         }
         found.append(dataclasses.replace(cell, weights_key=weights, score_keys=keys))
     return found
 
 
-def score_key(
-    weights: str, protocol: str, task: str, contents: str, versions: Mapping[str, str]
-) -> str:
-    """Return what identifies a score.
-
-    Args:
-        weights: key of the model.
-        protocol: of `protocol_key`.
-        task: its name.
-        contents: hash of what it is made of.
-        versions: of the packages that can change a score.
-    """
-    return fingerprint_of(
-        weights=weights,
-        protocol=protocol,
-        task=[task, contents],
-        versions=dict(versions),
-        scoring=SCORING_VERSION,
-    )[:_KEY_LENGTH]
-
-
-def weights_identity(
+def _weights_identity(
     merge: Mapping[str, Any],
     experts: Mapping[str, Expert],
     contents: Contents,
@@ -224,20 +210,13 @@ def weights_identity(
 
     What can be streamed is described tensor by tensor; merges by other methods, and those that go
     by the experts' changes, by their recipe, the content of their models and mergekit's version.
-
-    Args:
-        merge: the recipe.
-        experts: reference, as the recipe writes it -> expert.
-        contents: what they are made of.
-        versions: of the packages that can change a merge.
     """
     merge = _without_idle_rows(merge)
     code = layerswap_method.METHOD_VERSION
-    is_ours = merge["merge_method"] in (LAYER_SWAP, DELTA_REVERT)
     by_recipe = {
         "document": with_references(merge, contents.references),
         "mergekit": versions["mergekit"],
-        "code": code if is_ours else None,
+        "code": code if merge["merge_method"] in OWN else None,
     }
     # What is measured follows from the content of experts and base, and planning reads no weights.
     recipe = recipe_by_files(merge)

@@ -12,66 +12,26 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from ablations.study.documents import DELTA_REVERT, LAYER_SWAP, with_scaled_counts, with_values
+from ablations.study.documents import COUNTS, with_scaled_counts, with_values
 from ablations.study.schema import BASELINE_ROLES, EXPERTS, Kind, Pools, Setting, Study, Value
 from ablations.tasks.catalog import PREFIX, TITLES
-from ablations.tasks.languages import Language, load_languages
+from ablations.tasks.languages import load_languages
+from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
+from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
 from layerswap_method.methods.layer_swap import LayerSwapSpec
 from layerswap_method.plan import format_layers
 
-LETTERS = {
-    "bottom_layers": "b",
-    "top_layers": "u",
-    "bottom_transition": "t_b",
-    "top_transition": "t_u",
-}
+if TYPE_CHECKING:  # a plan as it is written down
+    from ablations.runner.records import PlannedCell, RunFile
+
+LETTERS = dict(zip(COUNTS, ("b", "u", "t_b", "t_u"), strict=True))
 """The paper's letters for layer counts."""
 
 _NUMBERED = re.compile(r"(.*?_)(0|[1-9][0-9]*)")
 _SEED = "seed"
-_TESTBEDS = ("pocket_", "smol_")
-
-
-class PlannedCell(Protocol):
-    """What is read of a cell."""
-
-    @property
-    def label(self) -> str:
-        """In words, unique in its study."""
-
-    @property
-    def kind(self) -> Kind:
-        """The recipe, or a baseline."""
-
-    @property
-    def values(self) -> Mapping[str, Value]:
-        """What is varied, as the study gives it."""
-
-    @property
-    def experts(self) -> Mapping[str, str]:
-        """Role -> name of the expert."""
-
-    @property
-    def weights_key(self) -> str:
-        """Hash of the weights."""
-
-
-class Planned(Protocol):
-    """What is read of a plan, such as a run's ``run.json``."""
-
-    @property
-    def study(self) -> Study:
-        """The study, with the settings as its file gives them."""
-
-    @property
-    def cells(self) -> Sequence[PlannedCell]:
-        """All planned cells."""
-
-    @property
-    def num_layers(self) -> int | None:
-        """Decoder layers of the model; None leaves layer counts as they are."""
+_ENDS = {"bottom_layers", "top_layers"}
 
 
 @dataclass(frozen=True)
@@ -100,32 +60,46 @@ class Model:
     """Later settings with the same weights, which are not shown by themselves."""
 
 
-def models_of(plan: Planned) -> tuple[Model, ...]:
+def models_of(plan: RunFile) -> tuple[Model, ...]:
     """Return the models of a study, baselines first.
 
     Settings that differ by their seed only are one model. Settings that come to the same weights
     with every pair of experts (layer counts on a small model) are one model too: the first.
     """
-    planned = {cell.label: cell for cell in plan.cells}
+    cells = {cell.label: cell for cell in plan.cells}
 
     def place(label: str) -> str:
-        cell = planned[label]
-        return json.dumps([cell.experts, cell.values.get(_SEED)], sort_keys=True)
+        return _text([cells[label].experts, cells[label].values.get(_SEED)])
 
-    found: dict[str, Model] = {}
-    every = tuple(planned.values())
-    recipes = _recipes(plan.study, every, plan.num_layers)
-    for model in (*_baselines(plan.study, every), *recipes):
-        known = found.setdefault(model.label, model)
+    by_label: dict[str, Model] = {}
+    for model in (*_baselines(plan.study, plan.cells), *_recipes(plan)):
+        if (known := by_label.get(model.label)) is None:
+            by_label[model.label] = model
+            continue
         places = {place(label) for label in known.cells}
         more = tuple(label for label in model.cells if place(label) not in places)
-        if known is not model:
-            given = (*known.given, *model.given)
-            found[model.label] = replace(known, cells=(*known.cells, *more), given=given)
-    return tuple(_unique(found.values(), planned))
+        given = (*known.given, *model.given)
+        by_label[model.label] = replace(known, cells=(*known.cells, *more), given=given)
+    found: dict[object, Model] = {}
+    for model in by_label.values():
+        weights = frozenset(
+            (_text(cells[label].experts), cells[label].weights_key) for label in model.cells
+        )
+        key = weights if weights and model.kind == "recipe" else model.label
+        if (known := found.get(key)) is None:
+            found[key] = model
+            continue
+        given, same = (*known.given, *model.given), (*known.same, model.setting)
+        found[key] = replace(known, given=given, same=same)
+    return tuple(found.values())
 
 
-def cell_names(plan: Planned) -> dict[str, str]:
+def _text(value: object) -> str:
+    """Return a text that is equal for equal values."""
+    return json.dumps(value, sort_keys=True)
+
+
+def cell_names(plan: RunFile) -> dict[str, str]:
     """Return label of a cell -> its name in a report: its experts, where there are several pairs.
 
     Cells that a report leaves out have no name.
@@ -153,21 +127,21 @@ def merge_note(study: Study, num_layers: int | None) -> str:
     names = {name for counts in settings for name in counts}
     if not names:
         return ""
-    shared = {
-        name: settings[0][name]
-        for name in LETTERS
-        if name in names and len({json.dumps(counts.get(name)) for counts in settings}) == 1
-    }
     of = "" if num_layers is None else f" of {num_layers}"
     is_revert = (study.recipe or {}).get("merge_method") == DELTA_REVERT
     to = "set back to the base" if is_revert else "from the language expert"
     note = f"b, u: layers{of} {to} at the bottom (embedding side) and the top"
-    if any(counts.get(name) for counts in settings for name in ("bottom_transition",)):
+    if any(counts.get("bottom_transition") for counts in settings):
         note += "; t_b, t_u: averaged layers next to them"
-    used = {name: count for name, count in shared.items() if count}
-    if used:
+    shared = {
+        name: count
+        for name in LETTERS
+        if name in names and len({_text(counts.get(name)) for counts in settings}) == 1
+        if (count := settings[0][name])
+    }
+    if shared:
         which = "every merge has" if len(settings) > 1 else "the merge has"
-        note += f"; {which} {describe_setting(used)}"
+        note += f"; {which} {describe_setting(shared)}"
     return f"{note}."
 
 
@@ -200,8 +174,12 @@ def kind_text(kind: str) -> str:
 
 def language_name(code: str) -> str:
     """Return ``Swahili`` for ``sw``; a code that the language table lacks stays as it is."""
-    language = _languages().get(code)
-    return code if language is None else language.name
+    return _language_names().get(code, code)
+
+
+@functools.cache
+def _language_names() -> dict[str, str]:
+    return {code: language.name for code, language in load_languages().items()}
 
 
 @functools.cache
@@ -211,15 +189,15 @@ def task_name(task: str) -> str:
     ``layerswap_mgsm_sw`` is ``MGSM, Swahili``, and ``pocket_translate_en_sw`` is ``translate,
     English to Swahili``. The name of any other task keeps its words, with languages by their names.
     """
-    known = _languages()
-    prefix = next((start for start in (*_TESTBEDS, PREFIX) if task.startswith(start)), "")
+    known = _language_names()
+    prefix = next((start for start in ("pocket_", "smol_", PREFIX) if task.startswith(start)), "")
     words = re.split(r"_|-(?=[a-z]{2}$)", task.removeprefix(prefix))
     first = next((at for at, word in enumerate(words) if at and word in known), len(words))
     after = next((at for at in range(first, len(words)) if words[at] not in known), len(words))
     head = " ".join(words[:first])
-    if task.startswith(PREFIX) and head in TITLES:
+    if prefix == PREFIX and head in TITLES:
         head = TITLES[head].partition(" ")[0]
-    languages = " to ".join(known[word].name for word in words[first:after])
+    languages = " to ".join(known[word] for word in words[first:after])
     rest = re.sub(r"\b(\d+)shot\b", r"\1-shot", " ".join(words[after:]))
     return ", ".join(filter(None, (head, languages, rest)))
 
@@ -230,21 +208,20 @@ def task_language(task: str) -> str:
     return codes[-1] if codes else ""
 
 
-@functools.cache
-def _languages() -> dict[str, Language]:
-    return load_languages()
-
-
-def _recipes(study: Study, cells: Sequence[PlannedCell], num_layers: int | None) -> Iterable[Model]:
+def _recipes(plan: RunFile) -> Iterable[Model]:
+    study = plan.study
     if study.recipe is None:
         return
-    scaled = [_scaled(study, setting, num_layers) for setting in study.settings()]
-    varied = _varied_names(scaled)
+    scaled = [_scaled(study, setting, plan.num_layers) for setting in study.settings()]
+    # A label shows what varies but the seed, and b and u together.
+    names = {name for setting in scaled for name in setting} - {_SEED}
+    varied = {n for n in names if len({_text(s.get(n, "absent")) for s in scaled}) > 1}
+    varied |= _ENDS if varied & _ENDS else set()
     method = str(study.recipe.get("merge_method", "recipe")).replace("_", " ")
     for given, setting in zip(study.settings(), scaled, strict=True):
         shown = {name: value for name, value in setting.items() if name in varied}
         plain = {name: value for name, value in setting.items() if name != _SEED}
-        labels = tuple(c.label for c in cells if c.kind == "recipe" and c.values == dict(given))
+        labels = tuple(c.label for c in plan.cells if c.kind == "recipe" and c.values == given)
         pools = _names(study.pools(given), ("task", "language", "base"))
         label = f"{method} {describe_setting(shown)}".strip()
         yield Model(label, "recipe", plain, pools, labels, (given,))
@@ -257,7 +234,7 @@ def _baselines(study: Study, cells: Sequence[PlannedCell]) -> Iterable[Model]:
         choices = [_names(study.pools(setting), roles) for setting in study.settings()]
         if study.recipe is None:  # the experts are what is compared, by the names of their runs
             choices = [{**choices[0], **part} for part in _families(choices[0])]
-        unique = list({json.dumps(pools): pools for pools in choices}.values())
+        unique = list({_text(pools): pools for pools in choices}.values())
         telling = [role for role in roles if len({pools.get(role) for pools in unique}) > 1]
         for pools in unique:
             names = "+".join(describe_value(pools[role]) for role in telling if role in pools)
@@ -287,37 +264,24 @@ def _names(pools: Pools, roles: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return {role: names for role in roles if (names := tuple(pools.names(role)))}
 
 
-def _varied_names(settings: Sequence[Setting]) -> set[str]:
-    """Return the names that a label shows: what varies but the seed, and b and u together."""
-    names = {name for setting in settings for name in setting} - {_SEED}
-    values = {name: {json.dumps(s.get(name, "absent")) for s in settings} for name in names}
-    varied = {name for name, known in values.items() if len(known) > 1}
-    ends = {"bottom_layers", "top_layers"}
-    return varied | ends if varied & ends else varied
-
-
 def _scaled(study: Study, setting: Setting, num_layers: int | None) -> dict[str, Value]:
     """Return a setting with the layer counts of the model at hand, and both of b and u."""
-    counts = _counts(study, setting, num_layers)
-    named = set(setting)
-    ends = {"bottom_layers", "top_layers"}
-    if len(named & ends) == 1 and setting.get("placement") != "delta_share":
-        named |= ends
+    counts, named = _counts(study, setting, num_layers), set(setting)
+    if len(named & _ENDS) == 1 and setting.get("placement") != "delta_share":
+        named |= _ENDS
     return {**setting, **{name: counts[name] for name in counts if name in named}}
 
 
 def _counts(study: Study, setting: Setting, num_layers: int | None) -> dict[str, Value]:
     """Return the layer counts of a merge, written or not; nothing where it has none."""
-    recipe = dict(study.recipe or {})
-    method = recipe.get("merge_method")
     values = {
         name: value
         for name, value in setting.items()
-        if not name.startswith(EXPERTS) and not isinstance(value, (tuple, list))
+        if not name.startswith(EXPERTS) and not isinstance(value, tuple)
     }
-    is_own = bool(values.pop("suggest", False))
-    document = with_values(recipe, values)
+    document = with_values(study.recipe or {}, values)
     parameters = dict(document.get("parameters") or {})
+    method = document.get("merge_method")
     if method not in (LAYER_SWAP, DELTA_REVERT):
         return {}
     if parameters.get("placement") in ("soup", "delta_share", "layers"):
@@ -325,32 +289,8 @@ def _counts(study: Study, setting: Setting, num_layers: int | None) -> dict[str,
     if method == LAYER_SWAP:
         fields = LayerSwapSpec.model_fields
         parameters = {**{name: fields[name].default for name in LETTERS}, **parameters}
-    reference = study.reference_layers
-    if reference is not None and num_layers is not None and not is_own:
+    if study.reference_layers is not None and num_layers is not None:
         with contextlib.suppress(ValueError):
-            document, _ = with_scaled_counts(document, reference, num_layers)
+            document, _ = with_scaled_counts(document, study.reference_layers, num_layers)
             parameters |= document.get("parameters") or {}
-    names = (*LETTERS, "revert_layers")
-    return {name: parameters[name] for name in names if name in parameters}
-
-
-def _unique(models: Iterable[Model], cells: Mapping[str, PlannedCell]) -> Iterable[Model]:
-    """Yield the models, those of the same weights with all experts once."""
-    found: dict[object, Model] = {}
-    for model in models:
-        weights = frozenset(
-            (json.dumps(cells[label].experts, sort_keys=True), cells[label].weights_key)
-            for label in model.cells
-        )
-        is_alone = model.kind != "recipe" or not weights
-        key: object = model.label if is_alone else weights
-        known = found.get(key)
-        if known is None:
-            found[key] = model
-        else:
-            found[key] = replace(
-                known,
-                given=(*known.given, *model.given),
-                same=(*known.same, model.setting),
-            )
-    yield from found.values()
+    return {name: parameters[name] for name in (*LETTERS, "revert_layers") if name in parameters}

@@ -7,6 +7,7 @@ All problems are collected; only what cannot be asked because of an earlier one 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,40 +19,25 @@ import layerswap_method
 from ablations.engines.backends import backend_versions, check_devices, resolve_backend
 from ablations.engines.chat import check_protocol
 from ablations.engines.options import BackendChoice, EngineOptions
-from ablations.engines.task_loading import check_tasks
+from ablations.engines.task_loading import Choice, check_data, check_tasks
 from ablations.machine.progress import Step, tell
 from ablations.models.find import Expert, find_expert
 from ablations.models.fit import compatibility_report, unfit_vocabularies
 from ablations.sandbox import Isolation
 from ablations.scoring.protocol import protocol_of
 from ablations.scoring.records import Backend, EvaluationRequest
-from ablations.study.cells import Cell, Expansion, expand, with_isolation
-from ablations.study.chat_notes import chat_notes, template_folders, tokenizer_problems
-from ablations.study.checks import (
-    expert_names,
-    other_names_problems,
-    pooled_names,
-    study_problems,
-    task_folder,
-    with_benchmarks,
-    with_experts_file,
-)
-from ablations.study.documents import PLACEHOLDERS
-from ablations.study.experts import ExpertsFile, is_reference, read_experts_file
+from ablations.study import notes
+from ablations.study.cells import Cell, Expansion, expand, selected, task_folder
+from ablations.study.checks import expert_names, study_problems, with_benchmarks
+from ablations.study.documents import describe_scaling
+from ablations.study.experts import ExpertsFile, read_experts_file, with_experts_file
 from ablations.study.files import StudyFile, own_folder
 from ablations.study.identity import Fingerprints, identified, protocol_key, read_contents
-from ablations.study.merge_notes import mostly_swapped, rounded, unstreamed
-from ablations.study.scaling import describe_scaling
-from ablations.study.schema import Study
-from ablations.study.selection import selected
-from ablations.study.single_tasks import check_data_of, with_single_tasks
+from ablations.study.schema import ROLES, Study
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.lora import read_adapter_config, read_adapter_tensors
-from layerswap_method.errors import InputError, nearest
-from layerswap_method.mergekit_plugin.recipe_errors import recipe_keys
-from layerswap_method.recipe.references import is_folder, named_models, resolve_from
-
-_MODELS = "write task, language or base for an expert of the cell, or name it in the experts file"
+from layerswap_method.errors import InputError
+from layerswap_method.recipe.references import named_models
 
 
 @dataclass(frozen=True)
@@ -74,8 +60,6 @@ class StudyPlan:
     """Numbers in the tensors of one model."""
 
     backend: Backend
-    """What will evaluate."""
-
     versions: Mapping[str, str]
     """Of what can change a score."""
 
@@ -86,7 +70,7 @@ class StudyPlan:
     """Folder of an expert or adapter -> `folder_state` when its content was read."""
 
     notes: tuple[str, ...]
-    """What must be said aloud."""
+    """What a reader of the scores should know."""
 
     @property
     def base(self) -> Expert:
@@ -100,11 +84,10 @@ class StudyPlan:
 
     def groups(self) -> list[list[Cell]]:
         """Return the cells that are evaluated together: those of equal weights."""
-        return grouped(self.cells)
+        return _grouped(self.cells)
 
 
-def grouped(cells: Iterable[Cell]) -> list[list[Cell]]:
-    """Return identified cells by their weights, in the order of the first of each."""
+def _grouped(cells: Iterable[Cell]) -> list[list[Cell]]:
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         groups.setdefault(cell.weights_key, []).append(cell)
@@ -149,64 +132,52 @@ def plan_study(
     with _collected(problems):
         study = with_benchmarks(_with_stated_dtype(study))
     places = (own_folder(file.path), folder)
-    problems += study_problems(study, recipe_keys(), places)
-    chosen, skipped = _backend(
-        backend, study, problems, may_run=isolation is not None, is_complete=named is not None
-    )
-    if here and chosen is not None:
-        with _collected(problems):
+    problems += study_problems(study, places)
+    by_name = {name: Expert(name, Path(name)) for name in expert_names(study)}
+    problems += expand(study, by_name, num_layers=None).problem_list()
+    chosen: Backend | None = None
+    with _collected(problems):
+        chosen = resolve_backend(backend)
+        if here:
             check_devices(chosen, study.evaluate.options)
-    # After the checks that need no expert: where one of them finds something, none is downloaded.
+    tasks = Choice((), {}, False)
+    if named is not None:  # the experts file may name the folder of the tasks
+        with _collected(problems):
+            tasks = _check_tasks(study, isolation)
+    # Where one of the checks before finds something, no expert is downloaded.
     experts = _find_experts(study, named, places, problems, download=not dry)
     expansion, checkpoints = Expansion(), list[Checkpoint]()
-    if set(experts) == set(expert_names(study)):
-        if study.recipe or set(study.baseline) - {"base"}:
-            checkpoints, unfit = compatibility_report(list(experts.values()), aligned=True)
+    if set(experts) == set(by_name):
+        checkpoints = _check_experts(study, experts, problems)
+    if set(experts) == set(by_name) and not problems:
+        tell(Step("planning the cells"))
+        expansion = expand(study, experts, _depth(checkpoints), isolation)
+        cells = expansion.cells
+        problems += expansion.problem_list()
+        problems += notes.tokenizer_problems(cells, experts)
+        if checkpoints:
+            merges = [cell.merge for cell in cells]
+            unfit = unfit_vocabularies(merges, experts.values(), checkpoints)
             problems += [f"incompatible experts: {problem}" for problem in unfit]
-        else:  # one model alone need fit no other
-            for adapter in filter(None, (expert.adapter for expert in experts.values())):
-                with _collected(problems):
-                    read_adapter_config(adapter)
-                    read_adapter_tensors(adapter)
-        if not problems and checkpoints and checkpoints[0].num_layers is None:
-            problems.append(f"the config of {checkpoints[0].name} does not say how many layers")
-        if not problems:
-            tell(Step("planning the cells"))
-            expansion = expand(
-                study,
-                experts,
-                num_layers=_depth(checkpoints),
-                include_path=task_folder(study),
-            )
-            problems += expansion.problem_list()
-            problems += tokenizer_problems(expansion, experts)
-            if checkpoints:
-                merges = [cell.merge for cell in expansion.cells]
-                unfit = unfit_vocabularies(merges, list(experts.values()), checkpoints)
-                problems += [f"incompatible experts: {problem}" for problem in unfit]
+        with _collected(problems):
+            folders = notes.template_folders(cells, experts)
+            check_protocol(protocol_of(study.evaluate), folders)
+        if not expansion.problems:
             with _collected(problems):
-                check_protocol(protocol_of(study.evaluate), template_folders(expansion, experts))
-            if not expansion.problems:
-                with _collected(problems):
-                    selected(expansion.cells, only)
+                selected(cells, only)
     if problems or chosen is None:
         raise InputError.from_problems(str(file.path), problems)
-    cells = [with_isolation(cell, isolation) for cell in expansion.cells]
-    expansion.cells = list(with_single_tasks(cells))
+    cells = _with_single_tasks(expansion.cells)
+    base = experts[expert_names(study)[0]]
     is_auto = study.evaluate.options.dtype == "auto"
-    study = _with_dtype(study, experts[expert_names(study)[0]])
-    versions = {
-        "mergekit": importlib.metadata.version("mergekit"),
-        **backend_versions(chosen),
-    }
+    study = _with_dtype(study, base)
+    versions = {"mergekit": importlib.metadata.version("mergekit"), **backend_versions(chosen)}
 
     def identify(fingerprints: Fingerprints) -> list[Cell]:
-        contents = read_contents(experts.values(), fingerprints)
-        tell(Step("computing the keys of the records"))
         return identified(
-            expansion.cells,
+            cells,
             {expert.reference: expert for expert in experts.values()},
-            contents,
+            read_contents(experts.values(), fingerprints),
             backend=chosen,
             options=study.evaluate.options,
             versions=versions,
@@ -214,38 +185,41 @@ def plan_study(
 
     if is_finished is not None:
         # By the fingerprints that are known: large experts are read after what may be missing.
-        known = identify(Fingerprints(cache, dry=True))
-        check_data_of(selected(known, only), is_finished)
+        known = selected(identify(Fingerprints(cache, dry=True)), only)
+        requests = {
+            task: cell.request.model_copy(update={"tasks": (task,)})
+            for cell in known
+            for task, key in cell.score_keys.items()
+            if not is_finished(key)
+        }
+        check_data(requests.values())
     tell(Step("reading the experts"))
     fingerprints = Fingerprints(cache, dry=dry)
     cells = identify(fingerprints)
     fingerprints.save()
-    sized = list(checkpoints)
-    with contextlib.suppress(InputError):  # of one model alone its engine says what is wrong
-        base = experts[expert_names(study)[0]]
-        sized = sized or [read_checkpoint(base.name, base.folder)]
+    if not checkpoints:
+        with contextlib.suppress(InputError):  # of one model alone its engine says what is wrong
+            checkpoints = [read_checkpoint(base.name, base.folder)]
+    num_layers, shapes = _depth(checkpoints) or 0, checkpoints[0].shapes if checkpoints else {}
+    reference, scaled = study.reference_layers, expansion.scaled
+    dtype = study.evaluate.options.dtype
     return StudyPlan(
         study=study,
         cells=tuple(cells),
         experts=experts,
-        num_layers=_depth(sized),
-        num_weights=sum(math.prod(shape) for c in sized[:1] for shape in c.shapes.values()),
+        num_layers=num_layers,
+        num_weights=sum(math.prod(shape) for shape in shapes.values()),
         backend=chosen,
         versions={"layerswap": layerswap_method.__version__, **versions},
         protocol=protocol_key(cells[0].request, chosen, study.evaluate.options),
         states=fingerprints.states(),
         notes=(
-            *_scaling(study, expansion, checkpoints),
-            *(
-                f"the same weights, evaluated once: {'; '.join(cell.label for cell in group)}"
-                for group in grouped(cells)
-                if len(group) > 1
-            ),
-            *mostly_swapped(cells),
-            *chat_notes(study, experts),
-            *unstreamed(cells),
-            *(rounded(experts, study.evaluate.options.dtype) if is_auto else ()),
-            *(f"{task}: skipped: {reason}" for task, reason in skipped.items()),
+            *([describe_scaling(scaled, reference, num_layers)] if reference and scaled else ()),
+            *notes.equal_weights(_grouped(cells)),
+            *notes.mostly_swapped(cells),
+            *notes.chat_notes(study, experts),
+            *(notes.rounded(experts, dtype) if is_auto else ()),
+            *(f"{task}: skipped: {reason}" for task, reason in tasks.skipped.items()),
         ),
     )
 
@@ -268,30 +242,29 @@ def _with_experts(
     """
     if isinstance(path, ExpertsFile):
         return with_experts_file(study, path, file.settings), path, None
-    asked = path is not None
     if path is None and study.experts_file is not None:
         path = file.path.parent / study.experts_file
     if path is None:
-        names = [name for name in expert_names(study) if not is_reference(name)]
-        if names:
-            places = [
-                f"./{name}" for name in names if is_folder(resolve_from(name, file.path.parent))
-            ]
-            models = set(named_models(study.recipe or {})).intersection(names)
-            meant = (nearest(name, PLACEHOLDERS) for name in sorted(models - set(PLACEHOLDERS)))
-            hints = filter(None, [f"; did you mean {places[0]!r}?" if places else "", *meant])
+        if names := [name for name in expert_names(study) if not _is_reference(name)]:
             problems.append(
                 f"the study does not say where {', '.join(names)} "
                 f"{'is' if len(names) == 1 else 'are'}: add --experts FILE, or write a folder "
-                f"(./math), a hub id or base+adapter for each expert{next(hints, '')}"
+                "(./math), a hub id or base+adapter for each expert"
             )
             return study, None, None
         return study, ExpertsFile.model_construct(experts={}), None
     with _collected(problems):
-        found = read_experts_file(path)
-        problems += other_names_problems(study, found) if asked else ()
-        return with_experts_file(study, found, file.settings), found, own_folder(path)
+        named = read_experts_file(path)
+        return with_experts_file(study, named, file.settings), named, own_folder(path)
     return study, None, None
+
+
+def _is_reference(name: str) -> bool:
+    """Return whether a study's name of an expert says by itself where the expert is.
+
+    Paths and hub ids have a slash (``./math``, ``org/math``); names of an experts file need none.
+    """
+    return "/" in name
 
 
 def _find_experts(
@@ -304,11 +277,9 @@ def _find_experts(
 ) -> dict[str, Expert]:
     """Return the experts by name; `places` are the folders of the study and of the experts file."""
     experts: dict[str, Expert] = {}
-    names = expert_names(study) if file is not None else ()
     known = {} if file is None else file.references()
-    models = set(named_models(study.recipe or {})) - set(pooled_names(study))
-    for name in names:
-        is_own = name not in known and is_reference(name)
+    for name in expert_names(study) if file is not None else ():
+        is_own = name not in known and _is_reference(name)
         try:
             experts[name] = find_expert(
                 name,
@@ -317,9 +288,32 @@ def _find_experts(
                 folder=places[0] if is_own else places[1],
             )
         except InputError as error:
-            hint = f" (a model of the recipe: {_MODELS})" if name in models else ""
+            hint = ""
+            if name in named_models(study.recipe or {}):
+                hint = f" (a model of the recipe, which also knows {', '.join(ROLES)})"
             problems.append(f"{error.message}{hint}")
     return experts
+
+
+def _check_experts(
+    study: Study, experts: Mapping[str, Expert], problems: list[str]
+) -> list[Checkpoint]:
+    """Return the experts' headers; none for models that are not merged, which need not fit."""
+    if not study.recipe and not set(study.baseline) - {"base"}:
+        for adapter in filter(None, (expert.adapter for expert in experts.values())):
+            with _collected(problems):
+                read_adapter_config(adapter)
+                read_adapter_tensors(adapter)
+        return []
+    checkpoints, unfit = compatibility_report(list(experts.values()), aligned=True)
+    problems += [f"incompatible experts: {problem}" for problem in unfit]
+    if not unfit and checkpoints[0].num_layers is None:
+        problems.append(f"the config of {checkpoints[0].name} does not say how many layers")
+    return checkpoints
+
+
+def _depth(checkpoints: Sequence[Checkpoint]) -> int | None:
+    return checkpoints[0].num_layers if checkpoints else None
 
 
 def _with_stated_dtype(study: Study) -> Study:
@@ -341,48 +335,34 @@ def _with_dtype(study: Study, base: Expert) -> Study:
     return study.model_copy(update={"evaluate": study.evaluate.model_copy(update=changes)})
 
 
-def _backend(
-    choice: BackendChoice, study: Study, problems: list[str], *, may_run: bool, is_complete: bool
-) -> tuple[Backend | None, dict[str, str]]:
-    """Return the backend and the tasks that are skipped, with the reason.
+def _check_tasks(study: Study, isolation: Isolation | None) -> Choice:
+    """Return which tasks of the study are asked and which skipped.
 
-    Args:
-        choice: what the user asks for.
-        study: with its tasks.
-        problems: takes what is found.
-        may_run: whether generated programs may run.
-        is_complete: whether the experts file was read, which may name the folder of the tasks.
+    Raises:
+        InputError: for unknown tasks, or where all are skipped.
     """
-    try:
-        chosen = resolve_backend(choice)
-    except InputError as error:
-        problems.append(error.message)
-        return None, {}
-    folder, evaluate = task_folder(study), study.evaluate
+    evaluate, folder = study.evaluate, task_folder(study.evaluate)
     tasks = (*evaluate.tasks, *(task for each in evaluate.languages.values() for task in each))
-    if not is_complete or not folder.is_dir() or not tasks:
-        return chosen, {}
-    request = EvaluationRequest(
-        tasks=tasks,
-        include_path=folder,
-        allow_code_execution=may_run,
+    if not tasks or not folder.is_dir():  # said already
+        return Choice((), {}, False)
+    allowed = isolation is not None
+    choice = check_tasks(
+        EvaluationRequest(tasks=tasks, include_path=folder, allow_code_execution=allowed)
     )
-    try:
-        choice_of_tasks = check_tasks(request)
-    except InputError as error:
-        problems.append(error.message)
-        return chosen, {}
-    if not choice_of_tasks.asked:
-        reasons = dict.fromkeys(choice_of_tasks.skipped.values())
-        problems.append(f"every task of the study is skipped: {', '.join(reasons)}")
-    return chosen, choice_of_tasks.skipped
+    if not choice.asked:
+        reasons = ", ".join(dict.fromkeys(choice.skipped.values()))
+        raise InputError(f"every task of the study is skipped: {reasons}")
+    return choice
 
 
-def _depth(checkpoints: list[Checkpoint]) -> int:
-    return next((each.num_layers or 0 for each in checkpoints), 0)
-
-
-def _scaling(study: Study, expansion: Expansion, checkpoints: list[Checkpoint]) -> list[str]:
-    if study.reference_layers is None or not expansion.scaled:
-        return []
-    return [describe_scaling(expansion.scaled, study.reference_layers, _depth(checkpoints))]
+def _with_single_tasks(cells: Iterable[Cell]) -> list[Cell]:
+    """Return the cells with groups and tags of their requests taken apart: a task has a record."""
+    known: dict[EvaluationRequest, Choice] = {}
+    found = []
+    for cell in cells:
+        if cell.request not in known:
+            known[cell.request] = check_tasks(cell.request)
+        choice = known[cell.request]
+        request = cell.request.model_copy(update={"tasks": choice.asked})
+        found.append(dataclasses.replace(cell, request=request, skipped=choice.skipped))
+    return found

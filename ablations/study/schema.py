@@ -1,4 +1,4 @@
-"""What a study file may say. Knows types and their ranges; not experts' files, nor depths.
+"""What a study file may say.
 
 A study is a grid of merges, each to be evaluated: ``recipe × vary × experts`` plus ``baseline``
 models of the same experts, all asked the same tasks. `vary` can choose the experts, too.
@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    BeforeValidator,
     Field,
     StrictBool,
     StrictFloat,
     StrictInt,
     StrictStr,
-    field_validator,
     model_validator,
 )
 
@@ -27,12 +27,16 @@ from ablations.engines.options import EngineOptions
 from ablations.scoring.protocol import Protocol
 from ablations.scoring.records import Seed
 from ablations.tasks.floors import Floor
+from layerswap_method.errors import nearest_of
 from layerswap_method.frozen import Described
+
+_Listed = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+"""Takes one name where a list of names is meant."""
+
+_Names = Annotated[tuple[StrictStr, ...], Field(min_length=1)]
 
 Scalar = StrictBool | StrictInt | StrictFloat | StrictStr
 """One value of a varied parameter."""
-
-_Names = Annotated[tuple[StrictStr, ...], Field(min_length=1)]
 
 Value = Scalar | _Names
 """One value of what is varied: of a parameter, or the name or names of experts."""
@@ -48,6 +52,9 @@ EXPERTS = "experts."
 
 MAX_SETTINGS = 10_000
 """Of a study; a grid of more is a slip of the pen."""
+
+ROLES = ("base", "task", "language")
+"""Model names of a recipe that stand for the experts of a cell."""
 
 BaselineKind = Literal["base", "task_expert", "language_expert", "soup", "weighted_soup", "ties"]
 """What a recipe is compared with."""
@@ -84,32 +91,17 @@ class Pools(Described):
     """The pretrained model from which the experts were fine-tuned. It gives config and tokenizer,
     and changes are measured from it."""
 
-    task: tuple[StrictStr, ...] = ()
+    task: Annotated[tuple[StrictStr, ...], _Listed] = ()
     """The task expert, or a list of them. It may be left out if every setting of `vary` names its
     own."""
 
-    language: tuple[StrictStr, ...] | dict[str, _Names] = ()
+    language: Annotated[tuple[StrictStr, ...] | dict[str, Annotated[_Names, _Listed]], _Listed] = ()
     """The language expert, a list of them, or a list for each language code, such as
     ``{sw: [swahili]}``. `benchmarks` and `languages` need the codes."""
 
     facts: dict[str, dict[str, Number]] = Field(default_factory=dict)
     """Numbers that you know of an expert, such as ``{math: {learning_rate: 1.0e-5}}``; see `facts`
     of `report`. Facts of the experts file are added, and win."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _single_names(cls, data: Any) -> Any:
-        """Take one name where a list of names is meant."""
-        if not isinstance(data, dict):
-            return data
-        listed: dict[str, Any] = {
-            role: [data[role]] for role in ("task", "language") if isinstance(data.get(role), str)
-        }
-        if isinstance(codes := data.get("language"), dict):
-            listed["language"] = {
-                code: [name] if isinstance(name, str) else name for code, name in codes.items()
-            }
-        return {**data, **listed}
 
     def languages(self) -> dict[str, str]:
         """Return expert name -> language code, for pools that are given by language."""
@@ -118,27 +110,15 @@ class Pools(Described):
         return {name: code for code, names in self.language.items() for name in names}
 
     def names(self, role: str) -> tuple[str, ...]:
-        """Return the experts of ``base``, ``task`` or ``language``."""
-        return {"base": (self.base,), "task": self.task, "language": self.language_names()}[role]
-
-    def language_names(self) -> tuple[str, ...]:
-        """Return all language experts in the order of the study."""
-        if not isinstance(self.language, dict):
-            return self.language
-        return tuple(name for names in self.language.values() for name in names)
+        """Return the experts of ``base``, ``task`` or ``language``, in the order of the study."""
+        if role == "language" and isinstance(self.language, dict):
+            return tuple(name for names in self.language.values() for name in names)
+        names: str | tuple[str, ...] = getattr(self, role)
+        return (names,) if isinstance(names, str) else names
 
 
 class Evaluate(Protocol):
     """What every model is asked, and how the engine runs it."""
-
-    @field_validator("include_path", mode="before")
-    @classmethod
-    def _is_one_folder(cls, value: Any) -> Any:
-        if isinstance(value, list):
-            raise ValueError(
-                "is one folder: put all task files below it, in subfolders if you like"
-            )
-        return value
 
     tasks: tuple[StrictStr, ...] = ()
     """Names of lm-eval tasks, groups or tags that every model is asked."""
@@ -251,7 +231,11 @@ class Study(Described):
     """Models to compare with: the unmerged ones, the average of both experts (``soup``), the
     average weighted by the inverse of each expert's change (``weighted_soup``), and TIES."""
 
-    vary: dict[str, tuple[Value, ...]] | tuple[dict[str, Value], ...] | None = None
+    vary: (
+        dict[str, Annotated[tuple[Value, ...], Field(min_length=1)]]
+        | tuple[dict[str, Value], ...]
+        | None
+    ) = None
     """What differs between the merges: a list of settings, such as ``- {bottom_layers: 1}``, or a
     grid, such as ``bottom_layers: [1, 2]``, of which all combinations are made. A name is a key of
     the recipe, one of its `parameters`, a path such as ``models.0.parameters.weight``, or a role:
@@ -277,11 +261,25 @@ class Study(Described):
     """What the report shows; see below."""
 
     @model_validator(mode="after")
-    def _has_few_settings(self) -> Study:
+    def _vary_is_sound(self) -> Study:
         if isinstance(self.vary, dict):
             count = math.prod(len(values) for values in self.vary.values())
             if count > MAX_SETTINGS:
                 raise ValueError(f"vary has {count:,} settings, and {MAX_SETTINGS:,} are the most")
+        roles = [f"{EXPERTS}{role}" for role in ROLES]
+        for name, value in ((n, v) for setting in self.settings() for n, v in setting.items()):
+            is_list = isinstance(value, tuple)
+            shown = list(value) if isinstance(value, tuple) else value
+            if name.startswith(EXPERTS) and name not in roles:
+                raise ValueError(f"vary: unknown {name!r}{nearest_of(name, roles)}")
+            if is_list and name not in roles:
+                raise ValueError(f"vary: {name} is {shown}; only experts can be a list of names")
+            if is_list and name == "experts.base":
+                raise ValueError(f"vary: {name} is {shown}; a cell has one base")
+            if name in roles and not isinstance(value, (str, tuple)):
+                raise ValueError(
+                    f"vary: {name} is {value!r}; write the name of an expert, or a list of names"
+                )
         return self
 
     def settings(self) -> tuple[dict[str, Value], ...]:
@@ -295,15 +293,14 @@ class Study(Described):
 
     def pools(self, setting: Setting) -> Pools:
         """Return the experts of one setting: those of the study, but for the roles it names."""
-        chosen = {
-            name.removeprefix(EXPERTS): (str(value),)
-            if isinstance(value, (bool, int, float, str))
-            else tuple(value)
+        chosen: dict[str, Any] = {
+            name.removeprefix(EXPERTS): value if isinstance(value, tuple) else (str(value),)
             for name, value in setting.items()
             if name.startswith(EXPERTS)
         }
-        base = {"base": chosen["base"][0]} if "base" in chosen else {}
-        return self.experts.model_copy(update={**chosen, **base})
+        if "base" in chosen:
+            (chosen["base"],) = chosen["base"]
+        return self.experts.model_copy(update=chosen)
 
     def fact(self, name: str, setting: Setting) -> float | None:
         """Return the mean of a fact over the experts of one setting.
@@ -316,8 +313,7 @@ class Study(Described):
             None where one of the experts lacks it.
         """
         role, _, fact = name.removeprefix(EXPERTS).partition(".")
-        pools = self.pools(setting)
-        names = pools.names(role)
-        found = [self.experts.facts.get(each, {}).get(fact) for each in names]
-        known = [value for value in found if value is not None]
-        return math.fsum(known) / len(known) if known and len(known) == len(found) else None
+        names = self.pools(setting).names(role)
+        known = [self.experts.facts.get(each, {}).get(fact) for each in names]
+        values = [value for value in known if value is not None]
+        return math.fsum(values) / len(values) if values and len(values) == len(known) else None

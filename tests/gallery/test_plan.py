@@ -11,7 +11,8 @@ import yaml
 from click.testing import CliRunner
 
 from ablations.cli import main
-from ablations.gallery.plan import stacks_of, supply_of
+from ablations.gallery.picture import stacks_of
+from ablations.gallery.plan import supply_of
 from layerswap_method.errors import InputError
 from tests.recipes.documents import ROOT
 from tests.recipes.expected import REVERTS, SWAPS
@@ -127,9 +128,10 @@ def test_a_picture_shows_who_gives_what(tmp_path: Path) -> None:
         "merged model",
         "language expert",
     ]
-    for layer, source in enumerate(merged.columns[0][1]):
-        assert (task.columns[0][1][layer] == "task") == (source in ("task", "average"))
-        assert (language.columns[0][1][layer] == "language") == (source in ("language", "average"))
+    for layer, source in enumerate(merged.columns["layers"]):
+        assert (task.columns["layers"][layer] == "task") == (source in ("task", "average"))
+        given = language.columns["layers"][layer] == "language"
+        assert given == (source in ("language", "average"))
     out = tmp_path / "deeper" / "plan.svg"
     assert plan("swahili", "--layers", "32", "--out", out)[0] == 0
     image = out.read_text()

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from ablations.gallery.header import SCHEMA_LINE
+from ablations.gallery.find import FIELDS, SCHEMA_LINE, read_header
 from ablations.gallery.schema import FILE, recipe_schema, schema_text
 from tests.recipes.documents import RECIPES, ROOT, load
 
@@ -19,6 +19,9 @@ VALIDATOR = jsonschema.Draft202012Validator(recipe_schema())
 def test_every_recipe_is_valid_and_names_the_schema(recipe: str) -> None:
     assert list(VALIDATOR.iter_errors(load(recipe))) == []
     path = ROOT / recipe
+    header = read_header(path.read_text())
+    assert tuple(header) == FIELDS
+    assert all(header.values())
     (line,) = [each for each in path.read_text().splitlines() if each.startswith(SCHEMA_LINE)]
     named = (path.parent / line.removeprefix(SCHEMA_LINE)).resolve()
     assert named == ROOT / "recipes" / FILE

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import yaml
 
-from ablations.gallery.header import read_header
+from ablations.gallery.find import read_header
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted(

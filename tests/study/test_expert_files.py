@@ -56,7 +56,7 @@ def test_experts_of_more_digits_than_the_base_are_rounded_aloud(own: Path, model
     write_expert(own.parent / "base", 0, dtype=torch.bfloat16)
     (note,) = (note for note in _plan(own).notes if "rounded" in note)
     assert note.startswith(
-        "math, swahili are stored in float32 and base in bfloat16: all models run in bfloat16"
+        "math, swahili: stored in float32; all models run in bfloat16 as the base"
     )
     assert "--dtype float32" in note
     # Who asks for a dtype knows what is rounded, and nothing is where the base has more digits.

@@ -134,14 +134,10 @@ def test_an_unknown_shipped_study_names_the_nearest() -> None:
 
 def test_a_file_of_another_kind_is_told_what_it_is(tmp_path: Path) -> None:
     recipe = write_yaml(tmp_path / "recipe.yml", {"merge_method": "linear", "models": []})
-    with pytest.raises(InputError, match=r"is a mergekit recipe, not a study.*init study"):
-        read_study(recipe)
     experts = write_yaml(tmp_path / "experts.yml", {"experts": {"math": "./math"}, "limit": 3})
-    with pytest.raises(InputError, match=f"run STUDY --experts {experts}"):
-        read_study(experts)
-    study = write_yaml(tmp_path / "study.yml", study_document())
-    with pytest.raises(InputError, match="is a study, not an experts file"):
-        read_experts_file(study)
+    for path in (recipe, experts):
+        with pytest.raises(InputError, match=r"is not a study; .*init study"):
+            read_study(path)
 
 
 def test_a_folder_is_no_study_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,11 +145,6 @@ def test_a_folder_is_no_study_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         find_study(str(tmp_path))
     with pytest.raises(InputError, match="no such study file"):
         find_study("x" * 300)
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "mine.yml").touch()
-    monkeypatch.chdir(tmp_path / "deep")
-    with pytest.raises(InputError, match=rf"\(it is in {tmp_path}: run the command there\)"):
-        find_study("mine.yml")
     (tmp_path / "layer_count").mkdir()  # the run of a shipped study, say
     monkeypatch.chdir(tmp_path)
     assert find_study("layer_count").name == "layer_count.yml"
@@ -163,13 +154,8 @@ def test_an_experts_file_is_found_by_its_path_or_its_shipped_name(tmp_path: Path
     assert find_experts_file("pocket") == STUDIES / "experts" / "pocket.yml"
     own = write_yaml(tmp_path / "mine.yml", {"math": "x"})
     assert find_experts_file(str(own)) == own
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=r"no such experts file .* did you mean 'pocket'\?"):
         find_experts_file("pockett")
-    assert caught.value.message == (
-        "pockett: no such experts file, and no shipped one has that name; did you mean 'pocket'? "
-        "Shipped are llama3_8b, llama_8b, llama_8b_trained, llama_bases, mistral_7b, "
-        "mistral_bases, pocket, pocket_bases, pocket_trained, qwen3_8b, smol, smol_languages"
-    )
 
 
 def test_an_experts_file_may_be_the_bare_mapping(tmp_path: Path) -> None:
@@ -307,16 +293,16 @@ def test_primary_comparisons_name_what_the_study_has(tmp_path: Path) -> None:
         report={"primary": primary}, baseline=["base"], vary={"bottom_layers": [1]}
     )
     study = load_study(write_yaml(tmp_path / "bad.yml", document))
-    message = "\n".join(study_problems(study, ()))
+    message = "\n".join(study_problems(study))
     assert "report.primary.against names soup; add it to baseline" in message
     assert "names better_expert; add task_expert or language_expert to baseline" in message
     assert "names first_setting; vary has no second setting" in message
-    assert "report.primary.setting is not a setting of vary, which has {'bottom_l" in message
+    assert "report.primary.setting is not a setting of vary, which begins with {" in message
     assert "contrasts has [2, 1]; write the numbers of two settings of vary, from 1 to 1" in message
     block = {"primary": {"against": ["soup"], "parameters": ["botom_layers"]}}
     document = study_document(report=block, baseline=["soup"], vary={"bottom_layers": [1, 2]})
     study = load_study(write_yaml(tmp_path / "misspelt.yml", document))
-    message = "\n".join(study_problems(study, ()))
+    message = "\n".join(study_problems(study))
     assert (
         "names 'botom_layers', which vary does not have; did you mean 'bottom_layers'?" in message
     )

@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from ablations.runner.run import default_out
-from ablations.study.files import STUDIES, read_study
-from ablations.study.overrides import parse_setting, with_settings
+from ablations.study.files import STUDIES, parse_setting, read_study, with_settings
 from ablations.study.planning import StudyPlan, plan_study
 from layerswap_method.errors import InputError
 from tests.standins.studies import study_document, write_yaml

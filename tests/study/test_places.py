@@ -97,29 +97,6 @@ def test_an_error_names_both_folders_and_no_download(work: Path) -> None:
 def test_a_name_without_a_place_asks_for_one(work: Path) -> None:
     told = problem(work / "mine" / "study.yml", experts={**POOLS, "task": "math"})
     assert "the study does not say where math is: add --experts FILE, or write a folder" in told
-    assert told.endswith("for each expert; did you mean './math'?")
-    # A name that was written as it should be, but has no folder, gets no guess.
-    told = problem(work / "elsewhere" / "study.yml", experts={**POOLS, "base": "base"})
-    assert "does not say where base is" in told
-    assert "did you mean 'base'?" not in told
-
-
-def test_a_misspelt_role_in_the_recipe_is_named(work: Path) -> None:
-    recipe = {**RECIPE, "models": [{"model": "tsk"}, {"model": "language"}], "base_model": "base"}
-    told = problem(work / "mine" / "study.yml", experts=POOLS, recipe=recipe)
-    assert "the study does not say where tsk is: " in told
-    assert told.endswith("for each expert; did you mean 'task'?")
-
-
-def test_an_experts_file_of_other_names_is_refused(work: Path) -> None:
-    places = {"parent": "base", "arithmetic": "math"}
-    file = write_yaml(work / "mine" / "experts.yml", {"experts": places})
-    told = problem(work / "mine" / "study.yml", file, experts=POOLS)
-    assert (
-        "the experts file names none of the study's experts: it has parent, arithmetic, and" in told
-    )
-    assert "the study names ./base, ./math, ./swahili. Write the names of the experts file" in told
-    assert "in the study (experts: {task: parent}), or leave --experts out" in told
 
 
 @pytest.mark.parametrize("place", ["study.yml", "deeper/study.yml"])

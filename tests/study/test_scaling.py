@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ablations.study.files import read_study
-from ablations.study.planning import plan_study
-from ablations.study.scaling import (
+from ablations.study.documents import (
     COUNTS,
     describe_scaling,
     scale_count,
     scale_counts,
     scale_layers,
 )
+from ablations.study.files import read_study
+from ablations.study.planning import plan_study
 from tests.standins.studies import study_document, write_yaml
 
 depths = st.integers(1, 200)

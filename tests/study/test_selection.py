@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ablations.study.selection import selected
+from ablations.study.cells import selected
 from layerswap_method.errors import InputError
 from tests.runner.fakes import make_cells
 
@@ -40,11 +40,11 @@ def test_values_of_a_name_are_alternatives_and_names_must_all_fit(
 @pytest.mark.parametrize(
     ("only", "message"),
     [
-        ("", "--only : write NAME=VALUE; names: task, language,"),
+        ("", "--only : write NAME=VALUE"),
         ("bottom", "write NAME=VALUE"),
         ("bottom_layer=3", "no cell has 'bottom_layer'; did you mean 'bottom_layers'?"),
-        ("kind=recip", "this value; did you mean 'recipe'? kind: base, recipe"),
-        ("bottom_layers=7", "no cell has this value; bottom_layers: 0, 3, 10"),
+        ("kind=recip", "this value; did you mean 'recipe'? there are base, recipe"),
+        ("bottom_layers=7", "no cell has this value; there are 0, 3, 10"),
     ],
 )
 def test_a_name_or_value_that_no_cell_has_is_said_with_what_there_is(

@@ -14,26 +14,28 @@ a million weights, and which merge wins says nothing about others.
 
 from __future__ import annotations
 
-import importlib.metadata
+import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ablations.machine.fingerprint import fingerprint_of
+from ablations.machine.fingerprint import fingerprint_of, hash_file
 from ablations.machine.locks import try_claim
 from ablations.machine.stages import Stage
 from ablations.machine.status_line import status_line
 from ablations.machine.whole_files import told_if_unwritable
-from ablations.pocket import shipped
 from ablations.pocket.config import PocketConfig
 from ablations.pocket.tasks import write_tasks
 from ablations.train.config import TrainConfig, read_config
 from ablations.train.run import EXPERTS, HELD_OUT, LOCK, settings_of, train_expert
 from layerswap_method.errors import InputError, LayerSwapError
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +47,12 @@ EXPERTS_VERSION = 2
 
 MANIFEST = "pocket_stage.json"
 DEFAULT_OUT = Path("runs/pocket")
-LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors")
+WEIGHTS = Path(__file__).parent / "shipped" / "base.safetensors"
+"""The base that ships, which saves minutes of pretraining; `--retrain-base` trains it again: the
+same bytes on one machine, nearly the same on another."""
+_NOTE = WEIGHTS.with_suffix(".json")
+LOSS_INTERVAL = 20
+"""Steps over which a recorded loss is averaged."""
 
 CONFIGURATIONS: Mapping[str, str] = {"task": "pocket/math", "language": "pocket/swahili"}
 """Role -> the training file, as `layerswap train` takes it."""
@@ -76,9 +83,9 @@ def plan_stages(root: Path, config: PocketConfig, *, retrain: bool = False) -> d
     # A setting that bases once had: without it, those that are there would be trained again.
     plan["base"]["train_embeddings"] = True
     base_key = fingerprint_of(version=VERSION, **plan)
-    ships = not retrain and shipped.is_shipped(base_key)
+    ships = not retrain and is_shipped(base_key)
     if ships:
-        base_key = fingerprint_of(key=base_key, sha256=shipped.read_note()["sha256"])
+        base_key = fingerprint_of(key=base_key, sha256=read_note()["sha256"])
     base = Stage(root / "base", base_key, MANIFEST)
     stages: dict[Stage, Fill] = {base: partial(_fill_base, config=config, ships=ships)}
     for index, seed in enumerate(config.expert_seeds):
@@ -143,6 +150,46 @@ def build_pocket(
     return PocketPaths(root, root / "base", root / "task", root / "language", root / "tasks")
 
 
+def read_note() -> Any:
+    """Return what ``base.json`` says of the shipped weights.
+
+    Returns:
+        ``key`` of the stage that trained them (version, shape, training, seed), ``seed``,
+        ``sha256``, ``licence`` (SPDX), ``rebuild`` (a command), ``losses`` (means over 20 steps,
+        nats per learned token) and ``scores``: task -> exact match (comprehension: accuracy) of
+        its first 300 items.
+    """
+    return json.loads(_NOTE.read_text(encoding="utf-8"))
+
+
+def is_shipped(key: str) -> bool:
+    """Return whether the shipped base is the one of `key`.
+
+    Raises:
+        InputError: the weights are missing, or are not those that the note names.
+    """
+    note = read_note()
+    if note["key"] != key:
+        return False
+    sha256 = hash_file(WEIGHTS) if WEIGHTS.is_file() else "no file"
+    if sha256 != note["sha256"]:
+        raise InputError(
+            f"{WEIGHTS}: the base that ships with layerswap should have SHA-256 "
+            f"{note['sha256'][:12]}..., and has {sha256[:12]}; install layerswap again, or train "
+            "the base with --retrain-base"
+        )
+    return True
+
+
+def load_into(model: LlamaForCausalLM) -> None:
+    """Replace all weights of `model` by the shipped ones (float32)."""
+    from safetensors.torch import load_file
+
+    state = load_file(WEIGHTS)
+    state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    model.load_state_dict(state)
+
+
 @contextmanager
 def _on_one_thread() -> Iterator[None]:
     """Compute on one thread of the CPU until the block ends: the same bytes everywhere.
@@ -174,10 +221,10 @@ def _fill_base(folder: Path, *, config: PocketConfig, ships: bool) -> dict[str, 
 
     model = build_model(config.shape, config.seed)
     if ships:
-        shipped.load_into(model)
+        load_into(model)
         save_checkpoint(model, folder)
-        return {"seed": config.seed, "shipped": shipped.WEIGHTS.name}
-    interval = shipped.LOSS_INTERVAL
+        return {"seed": config.seed, "shipped": WEIGHTS.name}
+    interval = LOSS_INTERVAL
     losses: list[float] = []
     for loss in train(model, base_batches(config), config.base):
         losses.append(loss)
@@ -186,9 +233,7 @@ def _fill_base(folder: Path, *, config: PocketConfig, ships: bool) -> dict[str, 
     save_checkpoint(model, folder)
     parts = [losses[at : at + interval] for at in range(0, len(losses), interval)]
     means = [round(sum(part) / len(part), 4) for part in parts]
-    versions = {name: importlib.metadata.version(name) for name in LIBRARIES}
-    record = {"seed": config.seed, "loss_interval_steps": interval, "losses": means}
-    return {**record, "versions": versions}
+    return {"seed": config.seed, "loss_interval_steps": interval, "losses": means}
 
 
 def _fill_expert(folder: Path, *, config: TrainConfig) -> dict[str, Any]:

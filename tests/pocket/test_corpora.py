@@ -11,9 +11,16 @@ from ablations.pocket.config import PocketConfig
 from ablations.pocket.corpora import MIXES, THOUGHT_SHARE, draw_documents
 from ablations.pocket.exercises import Exercise
 from ablations.pocket.lexicon import DEGREES, RARE, SYLLABLES, TRANSLATION
-from ablations.pocket.pretraining import base_batches, encode
+from ablations.pocket.pretraining import (
+    BOS_ID,
+    EOS_ID,
+    PAD_ID,
+    base_batches,
+    build_tokenizer,
+    encode,
+    vocabulary,
+)
 from ablations.pocket.tasks import draw_items
-from ablations.pocket.tokenizer import BOS_ID, EOS_ID, PAD_ID, build_tokenizer, vocabulary
 
 DIGESTS = {
     "base": "5cddba64653289e6",

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ablations.pocket import shipped
+from ablations.pocket import build
 from ablations.pocket.build import build_pocket, plan_stages
 from ablations.pocket.config import PocketConfig, Pretraining
 from ablations.pocket.pretraining import (
@@ -52,20 +52,20 @@ def test_it_is_the_base_of_seed_0_and_no_other(config, retrain, ships):
 
 
 def test_the_weights_are_whole_and_small():
-    assert shipped.WEIGHTS.stat().st_size < LIMIT
-    note = shipped.read_note()
+    assert build.WEIGHTS.stat().st_size < LIMIT
+    note = build.read_note()
     assert note["licence"] == "Apache-2.0"
     assert note["seed"] == PocketConfig().seed
     model = build_model(PocketConfig().shape, seed=1)
-    shipped.load_into(model)
-    state = load_file(shipped.WEIGHTS)
+    build.load_into(model)
+    state = load_file(build.WEIGHTS)
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, state[name])
 
 
 def test_other_weights_are_refused(tmp_path, monkeypatch):
     damaged = tmp_path / "base.safetensors"
-    monkeypatch.setattr(shipped, "WEIGHTS", damaged)
+    monkeypatch.setattr(build, "WEIGHTS", damaged)
     with pytest.raises(InputError, match="has no file; install layerswap again"):
         build_pocket(tmp_path / "pocket")
     damaged.write_bytes(b"0" * 100)
@@ -80,7 +80,7 @@ def test_it_scores_what_the_note_says(tmp_path):
     task = "pocket_math_sw"
     request = EvaluationRequest(tasks=(task,), include_path=paths.tasks_dir, limit=300)
     score = evaluate_cold(paths.base, request).score(task).value
-    assert score == pytest.approx(shipped.read_note()["scores"][task], abs=0.01)
+    assert score == pytest.approx(build.read_note()["scores"][task], abs=0.01)
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_it_scores_what_the_note_says(tmp_path):
 def test_a_rebuild_scores_what_the_note_says(tmp_path):
     config = PocketConfig(expert_settings=UNTRAINED)
     paths = build_pocket(tmp_path / "pocket", config, retrain=True)
-    note = shipped.read_note()
+    note = build.read_note()
     request = EvaluationRequest(
         tasks=tuple(note["scores"]), include_path=paths.tasks_dir, limit=300
     )
@@ -103,10 +103,10 @@ def test_a_rebuild_scores_what_the_note_says(tmp_path):
 def test_a_rebuild_follows_the_losses_of_the_note(one_thread):
     """The first steps of the command in the note; all of them take a quarter of an hour."""
     config = PocketConfig()
-    interval = shipped.LOSS_INTERVAL
+    interval = build.LOSS_INTERVAL
     steps = train(build_model(config.shape, config.seed), base_batches(config), config.base)
     losses = list(itertools.islice(steps, interval))
-    assert sum(losses) / interval == pytest.approx(shipped.read_note()["losses"][0], abs=0.01)
+    assert sum(losses) / interval == pytest.approx(build.read_note()["losses"][0], abs=0.01)
 
 
 def test_rate_warms_up_then_falls_to_a_twentieth():

@@ -11,8 +11,8 @@ from lm_eval.tasks import TaskManager
 
 from ablations.pocket.exercises import split_of
 from ablations.pocket.lexicon import say
+from ablations.pocket.pretraining import vocabulary
 from ablations.pocket.tasks import TASK_NAMES, Evaluation, draw_items, write_tasks
-from ablations.pocket.tokenizer import vocabulary
 
 ITEMS = 12
 FAMILIES = ("math", "translate", "comprehension", "facts")
@@ -100,7 +100,9 @@ def test_an_oracle_scores_one_and_a_liar_zero(answer, score, tasks_dir, monkeypa
     examples = sorted((tasks_dir / "data").glob("*.train.jsonl"))
     assert len(examples) == 8
     for path in examples:  # for few-shot prompts: no test items
-        assert not model.rows.keys() & {json.loads(line)["prompt"] for line in path.open()}
+        assert not model.rows.keys() & {
+            json.loads(line)["prompt"] for line in path.read_text().splitlines()
+        }
 
 
 def test_an_answer_needs_the_phrase_and_the_words_of_its_language(tasks_dir):

@@ -118,18 +118,10 @@ _BUILT = {
 
 
 def build_hint(path: str) -> str:
-    """Return how to make a missing folder of a testbed that ships; "" for other folders.
-
-    Where a folder above has it, the command belongs there.
-    """
-    place = Path(path)
-    if place.is_relative_to(Path.cwd()):
-        place = place.relative_to(Path.cwd())
-    first, second, *_ = (*place.parts, "", "")
+    """Return how to make a missing folder of a testbed that ships; "" for other folders."""
+    first, second, *_ = (*Path(path).parts, "", "")
     command = _BUILT.get(second) if first == "runs" else None
-    if command is None or any(is_folder(each / path) for each in Path.cwd().parents):
-        return ""
-    return f"; {command} makes it here"
+    return "" if command is None else f"; {command} makes it here"
 
 
 def here(expert: Expert) -> Expert:

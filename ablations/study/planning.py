@@ -156,8 +156,10 @@ def plan_study(
         cells = expansion.cells
         problems += expansion.problem_list()
         problems += notes.tokenizer_problems(cells, experts)
-        unfit = unfit_vocabularies([cell.merge for cell in cells], experts.values(), checkpoints)
-        problems += [f"incompatible experts: {problem}" for problem in unfit]
+        if checkpoints:
+            merges = [cell.merge for cell in cells]
+            unfit = unfit_vocabularies(merges, experts.values(), checkpoints)
+            problems += [f"incompatible experts: {problem}" for problem in unfit]
         with _collected(problems):
             folders = notes.template_folders(cells, experts)
             check_protocol(protocol_of(study.evaluate), folders)

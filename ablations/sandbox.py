@@ -3,7 +3,6 @@
 A program runs in a fresh ``python -I -S`` with limits, an empty environment and an empty folder.
 bwrap (bubblewrap) shows it no network, no process and no file but a read-only Python; a seccomp
 filter refuses shared memory, keys, io_uring, bpf, namespaces and all but local sockets.
-
 Not protected: limits are per process, of which there may be 16; a hole in the kernel; the tests
 against a program that knows this file and finds the proof, or returns what equals everything.
 """
@@ -14,11 +13,10 @@ import contextlib
 import functools
 import inspect
 import json
-import math
 import os
 import platform
-import random
 import re
+import resource
 import secrets
 import shutil
 import signal
@@ -34,23 +32,20 @@ from layerswap_method.errors import LayerSwapError
 from layerswap_method.frozen import Frozen
 
 Isolation = Literal["bwrap", "none"]
+Status = Literal["passed", "failed", "timeout", "memory", "output"]
 _PLACES = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64", "/nix/store")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-_SOCKET, _CLONE, _CLONE3 = (41, 198), (56, 220), (435, 435)
-_REFUSED = {  # system call -> its numbers on the two architectures
-    **{"shmget": (29, 194), "shmat": (30, 196), "semget": (64, 190), "msgget": (68, 186)},
-    **{"mount": (165, 40), "unshare": (272, 97), "setns": (308, 268), "bpf": (321, 280)},
-    **{"add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219)},
-    **{"io_uring_setup": (425, 425), "io_uring_enter": (426, 426)},
-    **{"perf_event_open": (298, 241), "userfaultfd": (323, 282)},
-}
+_CALLS = """shmget 29 194, shmat 30 196, semget 64 190, msgget 68 186, mount 165 40, unshare 272 97,
+setns 308 268, bpf 321 280, add_key 248 217, request_key 249 218, keyctl 250 219, userfaultfd 323
+282, io_uring_setup 425 425, io_uring_enter 426 426, perf_event_open 298 241"""
+_REFUSED = {name: (int(x86), int(arm)) for name, x86, arm in map(str.split, _CALLS.split(","))}
 
 
 class ProgramVerdict(Frozen):
     """What came of one program, with one printable line that says why it has not passed."""
 
-    status: Literal["passed", "failed", "timeout", "memory", "output"]
+    status: Status
     detail: str = ""
 
 
@@ -62,78 +57,59 @@ def probe() -> str | None:
     if platform.machine() not in _ARCHITECTURES:
         return f"its filter is for {' and '.join(_ARCHITECTURES)}, not {platform.machine()}"
     source = "import json, math, os, re, socket\nassert not os.environ and not os.listdir()"
-    source += "\ntry: socket.socket()\nexcept OSError: pass\nelse: raise OSError('a socket opens')"
     try:
-        found = run_program(source, "", 10, 1 << 29, 1 << 16, "bwrap")
+        found = run_program(source, "", 10, 1 << 29, 1 << 16, held=True)
     except LayerSwapError as error:
         return error.message
     return None if found.status == "passed" else f"{found.status}: {found.detail}"
 
 
 def run_program(
-    source: str,
-    tests: str,
-    time_s: float,
-    memory_bytes: int,
-    output_bytes: int,
-    isolation: Isolation,
+    source: str, tests: str, time_s: float, memory_bytes: int, output_bytes: int, *, held: bool
 ) -> ProgramVerdict:
-    """Run `source`, then `tests` in the same module; may be called from several threads at once.
+    """Run `source`, then the trusted `tests` in the same module; threads may call this at once.
 
-    Args:
-        source: Python that is not trusted. Runs as a module that is not ``__main__``.
-        tests: Python that is (assertions); compiled before `source` runs.
-        time_s: CPU seconds, rounded up to whole ones; three times that of wall time.
-        memory_bytes: address space of each of its processes, 128 MiB or more.
-        output_bytes: printed in all, and size of each file.
-        isolation: ``none`` leaves the limits only.
-
-    Raises:
-        LayerSwapError: when the sandbox itself fails.
+    Limits: `time_s` of CPU, rounded up, and three times that of wall time; `memory_bytes` of each
+    process, 128 MiB or more; `output_bytes` printed or in a file. bwrap holds it, if it is `held`.
+    Raises `LayerSwapError` when the sandbox itself fails.
     """
-    held, token = isolation == "bwrap", secrets.token_bytes(32)
     # The kernel counts no process of root's: there the program gets a user number of its own.
-    user = random.randrange(61184, 65520) if held and os.geteuid() == 0 else None
-    limits = {"CPU": math.ceil(time_s), "AS": memory_bytes, "FSIZE": output_bytes + 1}
+    user = 61184 + secrets.randbelow(4336) if held and os.geteuid() == 0 else None
+    limits = {"CPU": -int(-time_s // 1), "AS": memory_bytes, "FSIZE": output_bytes + 1}
     limits |= {"NOFILE": 64, "CORE": 0, "MSGQUEUE": 0, **({"NPROC": 16} if held else {})}
     request = {"source": source, "tests": tests, "limits": limits, "user": user}
+    said, token = b"", secrets.token_bytes(32)
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="layerswap-"))
-        given, output, rules = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+        output, rules = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
         ours, theirs = map(stack.enter_context, socket.socketpair())
-        for file, content in ((given, json.dumps(request).encode()), (rules, _filter())):
-            file.write(content)
-            file.seek(0)
+        rules.write(_filter() if held else b"")
+        rules.seek(0)
         ours.sendall(token)
-        code = f"{inspect.getsource(_run_inside)}\n_run_inside()"
+        code = f"import json, os, resource, sys\n{inspect.getsource(_run_inside)}\n_run_inside()"
         python = [os.path.realpath(sys.executable), "-I", "-S", "-u", "-c", code]
         program = subprocess.Popen(
             [*(_bwrap(rules.fileno(), user) if held else ()), *python, str(theirs.fileno())],
-            stdin=given,
+            stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
             pass_fds=(theirs.fileno(), rules.fileno()),
-            cwd="/" if held else folder,
+            cwd=stack.enter_context(tempfile.TemporaryDirectory(prefix="layerswap-")),
             # Some Pythons find their own library by it. The program sees nothing of it.
             env={key: os.environ[key] for key in ("LD_LIBRARY_PATH",) if key in os.environ},
             start_new_session=True,
         )
-        exit_code = None
         try:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                exit_code = program.wait(3 * time_s)
+                program.communicate(json.dumps(request).encode(), 3 * time_s)
+            exit_code = program.returncode
         finally:
-            if exit_code is None or not held:  # bwrap's end is that of all that it held
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(program.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # others of its group may be left
+                os.killpg(program.pid, signal.SIGKILL)
             program.wait()
-        said = b""
-        ours.setblocking(False)
         with contextlib.suppress(BlockingIOError):
-            said = ours.recv(64)
+            said = ours.recv(64, socket.MSG_DONTWAIT)
         output.seek(0)
-        printed = output.read(output_bytes + 1)
-    return judge(exit_code, said, token, printed, output_bytes, tests)
+        return judge(exit_code, said, token, output.read(output_bytes + 1), output_bytes, tests)
 
 
 def judge(
@@ -141,39 +117,39 @@ def judge(
 ) -> ProgramVerdict:
     """Return what came of a program that was given `tests` and `most` bytes of output.
 
-    `code` is `subprocess.Popen.returncode` (of bwrap 128 and a signal), or None where its time was
-    over. It has `said` a point when it began, and the `token` after the last test.
+    Its exit `code` (of bwrap 128 and a signal) is None where its time was over. It has `said` a
+    point when it began, and the `token` after the last test.
     """
     number = 0 if code is None else code - 128 if code > 128 else -code
     text = re.sub(r"\bat 0x[0-9a-f]+", "at 0x...", printed.decode("utf-8", errors="replace"))
-    last = (text.strip().splitlines() or [""])[-1]
-    last = " ".join("".join(c if c.isprintable() else " " for c in last[:400]).split())
+    last = (text.strip().splitlines() or [""])[-1][:400]
+    last = " ".join("".join(c if c.isprintable() else " " for c in last).split())
     if said[:1] != b".":
         busy = "the sandbox had not started a program in its time: run fewer jobs at once here"
         raise LayerSwapError(busy if code is None else last or f"bwrap ended with {code}")
+    status: Status = "failed"
+    detail = f"left with exit code {code} before its end"
     if len(printed) > most or number == signal.SIGXFSZ or "[Errno 27]" in last:
-        return ProgramVerdict(status="output", detail=f"wrote more than {most} bytes")
-    if code is None or number in (signal.SIGXCPU, signal.SIGKILL):
-        return ProgramVerdict(status="timeout", detail="used up its time, or was killed")
-    if code == 0 and said[1:] == token:
-        return ProgramVerdict(status="passed")
-    if code == 1 and last:
+        status, detail = "output", f"wrote more than {most} bytes"
+    elif code is None or number in (signal.SIGXCPU, signal.SIGKILL):
+        status, detail = "timeout", "used up its time, or was killed"
+    elif code == 0 and said[1:] == token:
+        status, detail = "passed", ""
+    elif code == 1 and last:
         lines = re.findall(r'File "<tests>", line (\d+)', text)
-        test = tests.splitlines()[int(lines[-1]) - 1].strip() if lines else ""
-        status: Literal["memory", "failed"] = "memory" if last == "MemoryError" else "failed"
-        return ProgramVerdict(status=status, detail=f"{last} at `{test}`" if test else last)
-    with contextlib.suppress(ValueError):
-        return ProgramVerdict(status="failed", detail=f"ended by {signal.Signals(number).name}")
-    return ProgramVerdict(status="failed", detail=f"left with exit code {code} before its end")
+        test = f" at `{tests.splitlines()[int(lines[-1]) - 1].strip()}`" if lines else ""
+        status, detail = "memory" if last == "MemoryError" else "failed", f"{last}{test}"
+    elif number in set(signal.Signals):
+        detail = f"ended by {signal.Signals(number).name}"
+    return ProgramVerdict(status=status, detail=detail)
 
 
 def _bwrap(rules: int, user: int | None) -> list[str]:
-    command = [shutil.which("bwrap") or "bwrap", "--die-with-parent", "--new-session"]
-    command += ["--hostname", "sandbox", "--seccomp", str(rules), "--cap-drop", "ALL"]
-    command += [f"--unshare-{each}" for each in ("ipc", "pid", "net", "uts")]
+    words = f"--die-with-parent --new-session --hostname sandbox --seccomp {rules} --cap-drop ALL"
+    words += " --unshare-ipc --unshare-pid --unshare-net --unshare-uts"
     # Root needs no user namespace, and loses these rights when the program changes its user.
-    rights = [word for each in ("SETUID", "SETGID") for word in ("--cap-add", f"CAP_{each}")]
-    command += ["--unshare-user"] if user is None else rights
+    words += " --unshare-user" if user is None else " --cap-add CAP_SETUID --cap-add CAP_SETGID"
+    command = [shutil.which("bwrap") or "bwrap", *words.split()]
     own = [os.path.realpath(sys.executable), f"{sys.base_prefix}/lib"]
     for path in (*_PLACES, *own, *_DEVICES, "/etc/ld.so.cache"):
         for above in reversed(Path(path).parents[:-1]):
@@ -185,8 +161,6 @@ def _bwrap(rules: int, user: int | None) -> list[str]:
 
 def _filter() -> bytes:
     """Return seccomp's rules as classic BPF; a refused call fails with EPERM."""
-    if platform.machine() not in _ARCHITECTURES:
-        return b""
     index = [*_ARCHITECTURES].index(platform.machine())
     allow, refuse, missing, kill = 0x7FFF0000, 0x50001, 0x50026, 1 << 31
     load, equal, at_least, has, end = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -194,11 +168,10 @@ def _filter() -> bytes:
     rules += [(load, 0, 0, 0), (at_least, 0, 1, 1 << 30), (end, 0, 0, kill)]  # x32: other numbers
     for numbers in _REFUSED.values():
         rules += [(equal, 0, 1, numbers[index]), (end, 0, 0, refuse)]
-    rules += [(equal, 0, 1, _CLONE3[index]), (end, 0, 0, missing)]  # libc takes clone instead
-    for numbers, check in (
-        (_SOCKET, (equal, 1, 0, socket.AF_UNIX)),
-        (_CLONE, (has, 0, 1, 0x10000000)),  # a user namespace
-    ):
+    rules += [(equal, 0, 1, 435), (end, 0, 0, missing)]  # clone3: libc takes clone instead
+    # Sockets only of this machine, clone only without a user namespace.
+    checks = {(41, 198): (equal, 1, 0, socket.AF_UNIX), (56, 220): (has, 0, 1, 0x10000000)}
+    for numbers, check in checks.items():
         rules += [(equal, 0, 4, numbers[index]), (load, 0, 0, 16), check]
         rules += [(end, 0, 0, refuse), (end, 0, 0, allow)]
     return b"".join(struct.pack("=HBBI", *rule) for rule in (*rules, (end, 0, 0, allow)))
@@ -206,16 +179,9 @@ def _filter() -> bytes:
 
 def _run_inside() -> None:
     """Run the program; this text is what the sandbox gives to Python. No variable has the proof."""
-    import json
-    import os
-    import resource
-    import sys
-    import types
-
     channel, request = int(sys.argv[1]), json.loads(sys.stdin.buffer.read())
-    read, write, leave, trace, execute = os.read, os.write, os._exit, sys.settrace, exec
+    read, write, leave, trace, run = os.read, os.write, os._exit, sys.settrace, exec
     tests = compile(request["tests"], "<tests>", "exec", dont_inherit=True)
-    os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
     os.closerange(3, channel)
     os.closerange(channel + 1, os.sysconf("SC_OPEN_MAX"))
     if (user := request["user"]) is not None:
@@ -223,15 +189,12 @@ def _run_inside() -> None:
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
     for name, value in request["limits"].items():
-        kind = getattr(resource, f"RLIMIT_{name}")
-        most = resource.getrlimit(kind)[1]
-        value = value if most == resource.RLIM_INFINITY else min(value, most)
-        resource.setrlimit(kind, (value, value + (name == "CPU")))
+        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value + (name == "CPU")))
     os.environ.clear()
     write(channel, b".")
-    namespace = sys.modules.setdefault("program", types.ModuleType("program")).__dict__
-    execute(compile(request["source"], "<program>", "exec", dont_inherit=True), namespace)
+    namespace = sys.modules.setdefault("program", type(sys)("program")).__dict__
+    run(compile(request["source"], "<program>", "exec", dont_inherit=True), namespace)
     trace(None)  # a trace function can jump over lines
-    execute(tests, namespace)
+    run(tests, namespace)
     write(channel, read(channel, 64))
     leave(0)

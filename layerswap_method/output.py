@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from layerswap_method.errors import InputError, LayerSwapError
@@ -35,9 +35,8 @@ _RENEWED = (
 Tokenizer files stay: a merge of experts that have none does not write any."""
 
 _PARTIAL = ".layerswap-*.partial"
-_REPLACED, _ARRIVING = "replaced", "arriving"
-"""Where the earlier merge is while the new one takes its place, and, while single files are
-exchanged, the folder that holds the new one."""
+_REPLACED = "replaced"
+"""Where the earlier merge is while the new one takes its place."""
 
 LOG = logging.getLogger("layerswap")
 
@@ -53,9 +52,8 @@ def check_output(out: Path, inputs: Iterable[Path]) -> None:
     """Check that a merge may be written to `out`, and that it can be."""
     if (problem := _place_problem(out, [each.resolve() for each in inputs])) is not None:
         raise InputError(f"{out}: {problem}; give another")
-    held = sorted(path.name for path in out.glob("*") if not path.match(_PARTIAL))
-    was_killed = any(out.glob(f"{_PARTIAL}/{_REPLACED}"))  # while it was replaced
-    if held and not _is_merge(out) and not was_killed:
+    held = sorted(path.name for path in out.glob("*"))
+    if held and not _is_merge(out):
         raise InputError(
             f"{out}: the folder has files that no merge has written ({', '.join(held[:3])}); give "
             "another folder, or empty it"
@@ -77,6 +75,11 @@ def _place_problem(out: Path, inputs: Collection[Path]) -> str | None:
         return f"the output folder is inside {above}, which the merge reads"
     if out.exists() and not os.access(out, os.W_OK | os.X_OK):
         return "the output folder may not be written"
+    if out.exists() and not _can_be_renamed(place):
+        return (
+            "the output folder cannot be exchanged whole: it is a mount point, or the folder above "
+            "it may not be written"
+        )
     return None
 
 
@@ -96,16 +99,16 @@ def temporary_output(out: Path, key: str | None = None, *, resume: bool = False)
     place = out.resolve()
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        inside = place.exists() and not _can_be_renamed(place)
-        parent = place if inside else place.parent
         if key is None:
-            holder = Path(tempfile.mkdtemp(prefix=".layerswap-", suffix=".partial", dir=parent))
+            holder = Path(
+                tempfile.mkdtemp(prefix=".layerswap-", suffix=".partial", dir=place.parent)
+            )
         else:
-            holder = parent / f".layerswap-{key}.partial"
+            holder = place.parent / f".layerswap-{key}.partial"
             holder.mkdir(exist_ok=True)
     except OSError as error:
         raise InputError(f"{out}: the output folder cannot be made: {error.strerror}") from error
-    for left in sorted(parent.glob(_PARTIAL)):
+    for left in sorted(place.parent.glob(_PARTIAL)):
         if left != holder and (left / _REPLACED).exists():
             LOG.warning("%s: has files of an earlier merge; move what you need away", left)
         elif left != holder and (left / out.name).exists():
@@ -114,7 +117,8 @@ def temporary_output(out: Path, key: str | None = None, *, resume: bool = False)
     is_spare = not resume
     with _exclusive_lock(holder), _ended_by_sigterm():
         try:
-            _recover(holder, place)
+            _restore(holder / _REPLACED, place)
+            shutil.rmtree(holder / _REPLACED, ignore_errors=True)
             if folder.exists() and not resume:
                 shutil.rmtree(folder)
             folder.mkdir(exist_ok=True)
@@ -165,59 +169,22 @@ def give_folder_mode(folder: Path) -> None:
 
 
 def _can_be_renamed(folder: Path) -> bool:
-    """Return whether a folder can be exchanged whole: it is no mount point and its parent ours."""
     parent = folder.parent
     return folder.stat().st_dev == parent.stat().st_dev and os.access(parent, os.W_OK | os.X_OK)
 
 
 def _replace(folder: Path, out: Path, holder: Path) -> None:
-    """Put `folder` in the place of `out`; a failure leaves both whole, `out` where it was.
-
-    Where `out` can be renamed it is exchanged whole, so that even a crash leaves the old or the
-    new one. Else its files are exchanged one by one: config.json is the first to go and the last
-    to come, so that no mixture of both can be loaded. See `_recover` for a crash in between.
-    """
+    """Put `folder` in the place of `out`; a failure leaves both whole, and so does a crash."""
     if not out.exists():
         folder.replace(out)
         return
-    replaced, arriving = holder / _REPLACED, holder / _ARRIVING
+    replaced = holder / _REPLACED
     shutil.copymode(out, folder)
-    if holder.parent != out:
-        out.replace(replaced)
-        try:
-            folder.replace(out)
-        finally:
-            _restore(replaced, out)
-        return
-    new = {path.name for path in folder.iterdir()}
-    old = {path.name for path in out.iterdir()} & (new | _renewed(out))
-    replaced.mkdir()
-    arriving.mkdir()
-    moves = [(out / name, replaced / name) for name in sorted(old, key=_is_config, reverse=True)]
-    moves.append((folder, arriving / folder.name))
-    moves += [(arriving / folder.name / name, out / name) for name in sorted(new, key=_is_config)]
-    with ExitStack() as undo:
-        for source, target in moves:
-            source.replace(target)
-            undo.callback(target.replace, source)
-        undo.pop_all()
-
-
-def _is_config(name: str) -> bool:
-    return name == "config.json"
-
-
-def _recover(holder: Path, out: Path) -> None:
-    """End what a merge began that was killed while it replaced an earlier one, or take it back."""
-    replaced, arriving = holder / _REPLACED, holder / _ARRIVING
-    if holder.parent != out:
+    out.replace(replaced)
+    try:
+        folder.replace(out)
+    finally:
         _restore(replaced, out)
-    else:
-        source = next(arriving.glob("*"), replaced)
-        for name in sorted((path.name for path in source.glob("*")), key=_is_config):
-            (source / name).replace(out / name)
-    for folder in (replaced, arriving):
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _restore(replaced: Path, out: Path) -> None:

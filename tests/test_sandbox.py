@@ -28,8 +28,8 @@ held = pytest.mark.skipif(
 PASSED = ProgramVerdict(status="passed")
 
 
-def run(source, tests="", *, time_s=5, memory=512 << 20, output=1 << 16, isolation="bwrap"):
-    return run_program(textwrap.dedent(source), tests, time_s, memory, output, isolation)
+def run(source, tests="", *, time_s=5, memory=512 << 20, output=1 << 16, held=True):
+    return run_program(textwrap.dedent(source), tests, time_s, memory, output, held=held)
 
 
 @pytest.fixture
@@ -399,7 +399,7 @@ time.sleep(0.1)
 @held
 def test_an_evaluation_that_is_killed_leaves_no_program(marked):
     source = marked + "import time; time.sleep(1000)"
-    call = f"run_program({source!r}, '', 600, 1 << 29, 1000, 'bwrap')"
+    call = f"run_program({source!r}, '', 600, 1 << 29, 1000, held=True)"
     script = f"from ablations.sandbox import run_program\n{call}"
     with subprocess.Popen([sys.executable, "-c", script]) as evaluation:
         try:
@@ -453,8 +453,8 @@ def test_a_bwrap_that_fails_is_the_reason(tmp_path, monkeypatch, fresh_probe):
 def test_without_isolation_the_limits_stay(marked):
     assert "WITHOUT ISOLATION" in describe_isolation("none")
     source = marked + "import os\nos.fork()\nassert not os.environ\nwhile True: pass"
-    assert run(source, time_s=0.5, isolation="none").status == "timeout"
+    assert run(source, time_s=0.5, held=False).status == "timeout"
     source = "import os\nassert os.listdir() == []\nos._exit(0)"
-    assert run(source, isolation="none").status == "failed"
-    assert run("x = 0", "assert x", isolation="none").status == "failed"
-    assert run("x = 1", "assert x", isolation="none") == PASSED
+    assert run(source, held=False).status == "failed"
+    assert run("x = 0", "assert x", held=False).status == "failed"
+    assert run("x = 1", "assert x", held=False) == PASSED

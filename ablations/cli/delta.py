@@ -37,8 +37,8 @@ def delta(
     """Show where fine-tuning changed a model, layer by layer.
 
     An EXPERT is a folder, a hub id or base+adapter. Prints each layer's share of the change;
-    writes delta.csv, a row a tensor, and a heatmap as in the paper's Figure 2. Several experts are
-    compared as well. Figures need matplotlib: pip install 'layerswap[plot]'.
+    writes delta.csv, a row a tensor, and a heatmap as in the paper's Figure 2. Figures need
+    matplotlib: pip install 'layerswap[plot]'.
     """
     options = {"threshold": threshold, "reference": reference}
     with watched():

@@ -10,30 +10,9 @@ from ablations.cli.log import say, watched
 from ablations.cli.options import byte_progress, dtype_option, shard_size_option
 
 
-def _layers(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...] | None:
-    """Return the layers that `value` names; None for `even`."""
-    from layerswap_method.plan import parse_layers
-
-    if value == "even":
-        return None
-    try:
-        return parse_layers(value, name="--align-depth")
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
 @click.command(short_help="Write different models in one architecture, functions kept.")
 @click.argument("models", nargs=-1, required=True, metavar="A B [MODEL]...")
 @click.option("--out", required=True, metavar="DIR", help="Each model gets a folder in it.")
-@click.option(
-    "--align-depth",
-    callback=_layers,
-    default="even",
-    show_default=True,
-    metavar="even|LAYERS",
-    help='Layers of the deeper model that get no partner, such as "8,16,24-25"; even spreads '
-    "them, the first and the last layer at the ends.",
-)
 @dtype_option
 @click.option(
     "--force",

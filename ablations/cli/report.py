@@ -14,7 +14,6 @@ from layerswap_method.errors import InputError
 
 @click.command(short_help="Write the report of a run and print its answer.")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.argument("others", nargs=-1, type=click.Path(path_type=Path), metavar="[RUN]...")
 @click.option(
     "--format",
     "formats",
@@ -27,18 +26,15 @@ from layerswap_method.errors import InputError
 @folder_option("--out", "Folder to write to.  [default: RUN/report]")
 def report(
     run: Path,
-    others: tuple[Path, ...],
     formats: tuple[str, ...],
     out: Path | None,
 ) -> None:
     """Write tables, figures and tests of a run, and print its answer.
 
     RUN is a folder that `layerswap run` wrote, finished or not.
-    What has no result is marked. Further RUNs on the same items and prompts, with several experts
-    a role in their recipes, stand next to it in the layout of the paper's Table 6 (souping). The
-    observations, one row an item, and the comparisons are written as parquet, too. Figures need
-    matplotlib: pip install 'layerswap[plot]'. Files of an earlier report that this one does not
-    have are removed; other files in the folder stay.
+    What has no result is marked. The observations, one row an item, and the comparisons are
+    written as parquet, too. Figures need matplotlib: pip install 'layerswap[plot]'.
+    Other files in the folder stay.
     """
     with watched("loading the libraries"):
         from ablations.report.observations import reading
@@ -47,12 +43,11 @@ def report(
 
         with reading():
             tell(Step("reading the records"))
-            for path in (run, *others):
-                _check_place(path)
-            first, *more = (load_run(path) for path in (run, *others))
+            _check_place(run)
+            found = load_run(run)
             folder = out or run / "report"
             tell(Step("computing tables, tests and figures"))
-            result = make_report(first, more, draw=formats != ("csv",))
+            result = make_report(found, draw=formats != ("csv",))
         files = write_report(result, formats, folder)
     for path in files:
         if path.parent == folder:

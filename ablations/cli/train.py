@@ -46,16 +46,15 @@ def train(
     A run that was stopped continues with the same command. For several
     GPUs put this before it: accelerate launch --multi_gpu --num_processes N --no_python
     """
-    from ablations.train.files import read_config
+    from ablations.train.config import read_config
     from ablations.train.run import train_expert
-    from ablations.train.select import CodeExecution
 
     is_first = os.environ.get("RANK", "0") == "0"  # of several processes, one speaks
     show_log(logging.INFO if is_first else logging.ERROR)
     short = {"base": base, "seed": seed, "save_dtype": save_dtype}
     given = [f"{name}={value}" for name, value in short.items() if value is not None]
     out = out or Path("runs") / Path(config).stem
-    code = CodeExecution(code_isolation or "bwrap") if allow_code_execution else None
-    train_expert(read_config(config, (*settings, *given)), out, code=code)
+    isolation = (code_isolation or "bwrap") if allow_code_execution else None
+    train_expert(read_config(config, (*settings, *given)), out, code_isolation=isolation)
     if is_first:
         click.echo(f"expert: {out}\nfor studies: {out / 'experts.yml'}")

@@ -5,7 +5,6 @@ Everything is read and computed before anything is written, and every file appea
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from ablations.delta.heatmap import draw_heatmaps
-from ablations.delta.profile import DeltaProfile, compare_changes, profile_of, read_changes
+from ablations.delta.profile import DeltaProfile, profile_of
 from ablations.drawing.canvas import HINT, can_draw, drawing, images_of
 from ablations.drawing.text_table import text_table
 from ablations.machine.names import slug
@@ -28,15 +27,6 @@ from ablations.models.find import find_model
 from ablations.paper.published import Grid, published_grid
 from layerswap_method.deltas.pair import open_pair
 from layerswap_method.errors import InputError
-
-KINDS = ("png", "svg")
-
-GRID_LIMIT = 0.7
-"""Share of an expert's changed weights on the rounding grid from which its change is doubtful.
-
-Simulated on weights N(0, 0.02): a bf16 expert has 0.71 where the correlation of the stored change
-with the true one is 0.92 (mean change 6e-5), 0.79 where it is 0.51 (1e-5), 0.45 where it is 0.99.
-"""
 
 
 def delta(
@@ -60,43 +50,44 @@ def delta(
         InputError: for what is wrong with a reference, the checkpoints or the pair of them;
             nothing is written then.
     """
-    published = None if reference is None else published_grid(reference)
+    published = [] if reference is None else [published_grid(reference)]
     check_place(out / "delta.csv")
-    if not experts:
-        if published is None:
-            raise InputError("give an EXPERT and its --base, or a published one with --reference")
-        if base is not None or threshold is not None:
-            raise InputError(
-                "--base and --threshold are of an EXPERT: add the expert to draw beside "
-                f"{reference!r}, or give --reference alone"
-            )
-        with told_if_unwritable(out):
-            yield from _draw([published], out / f"reference-{slug(published.title)}")
-        return
-    if base is None:
-        raise InputError("the change is measured from a base: give the base model with --base")
-    profiles, similarities = analyse(experts, base, threshold=threshold)
-    for profile in profiles:
-        yield from describe(profile)
-    yield from _layer_table(profiles)
-    for row in similarities[similarities["layer"].isna()].itertuples():
-        cosine, correlation = (
-            "undefined" if math.isnan(value) else f"{value:.3f}"
-            for value in (row.cosine, row.correlation)
-        )
-        yield (
-            f"{row.first} and {row.second}: cosine of their changes {cosine}, correlation of "
-            f"the MAV of their rows {correlation}"
+    profiles: list[DeltaProfile] = []
+    if experts:
+        if base is None:
+            raise InputError("the change is measured from a base: give the base model with --base")
+        profiles = analyse(experts, base, threshold=threshold)
+        for profile in profiles:
+            yield from _describe(profile)
+        yield from _layer_table(profiles)
+    elif not published:
+        raise InputError("give an EXPERT and its --base, or a published one with --reference")
+    elif base is not None or threshold is not None:
+        raise InputError(
+            "--base and --threshold are of an EXPERT: add the expert to draw beside "
+            f"{reference!r}, or give --reference alone"
         )
     tell(Step("drawing figures"))
     with told_if_unwritable(out):
-        yield from _write(profiles, similarities, out, published)
+        for profile in profiles:
+            place = out if len(profiles) == 1 else out / profile.label.replace("/", "_")
+            table = profile.tensors.to_csv(index=False, float_format="%.9g", lineterminator="\n")
+            write_text(place / "delta.csv", table)
+            yield str(place / "delta.csv")
+            if profile.matrices.empty:
+                yield f"Warning: {profile.label}: no matrix in a decoder layer, so no figure"
+        grids = [profile.grid() for profile in profiles if not profile.matrices.empty]
+        if profiles and not can_draw():
+            yield f"Warning: no figures: {HINT}"
+        elif grids or not profiles:
+            stem = "delta" if profiles else f"reference-{slug(published[0].title)}"
+            yield from _draw([*grids, *published], out / stem)
 
 
 def analyse(
     experts: Sequence[str], base: str, *, threshold: float | None = None
-) -> tuple[list[DeltaProfile], pd.DataFrame]:
-    """Return the profile of each expert, and how alike every two are; writes nothing.
+) -> list[DeltaProfile]:
+    """Return the profile of each expert; writes nothing.
 
     Raises:
         InputError: as `delta`.
@@ -107,14 +98,7 @@ def analyse(
         open_pair(find_model(given, name=label), parent)
         for label, given in zip(labels, experts, strict=True)
     ]
-    shared = [name for name in pairs[0].names if all(name in pair.names for pair in pairs)]
-    changed = [
-        (pair, label, read_changes(pair, shared)) for pair, label in zip(pairs, labels, strict=True)
-    ]
-    profiles = [profile_of(*expert, threshold) for expert in changed]
-    tables = [compare_changes(*two) for two in itertools.combinations(changed, 2)]
-    empty = pd.DataFrame(columns=["layer", "cosine", "correlation"])
-    return profiles, pd.concat(tables) if tables else empty
+    return [profile_of(pair, label, threshold) for pair, label in zip(pairs, labels, strict=True)]
 
 
 def label_all(experts: Sequence[str]) -> list[str]:
@@ -135,8 +119,7 @@ def label_all(experts: Sequence[str]) -> list[str]:
     return list(experts)
 
 
-def describe(profile: DeltaProfile) -> Iterator[str]:
-    """Yield what a user should know of an expert before looking at a figure."""
+def _describe(profile: DeltaProfile) -> Iterator[str]:
     label, matrices = profile.label, profile.matrices
     rows = int(matrices["rows"].sum())
     above = round((matrices["share_above"] * matrices["rows"]).sum())
@@ -152,13 +135,6 @@ def describe(profile: DeltaProfile) -> Iterator[str]:
     )
     if profile.share_changed == 0:
         yield f"Warning: {label} equals the base: every delta is 0"
-    if profile.share_on_grid is not None and profile.share_on_grid >= GRID_LIMIT:
-        yield (
-            f"Warning: {label} is stored in {' and '.join(profile.dtypes)}, and "
-            f"{profile.share_on_grid:.0%} of its changed weights are at most two steps of that "
-            "format from the base: this delta is largely rounding, and changes smaller than half a "
-            "step are lost (save experts in float32 to see them)"
-        )
 
 
 def _layer_table(profiles: Sequence[DeltaProfile]) -> Iterator[str]:
@@ -177,29 +153,6 @@ def _layer_table(profiles: Sequence[DeltaProfile]) -> Iterator[str]:
         yield text_table(["layer", *shares.columns], rows)
 
 
-def _write(
-    profiles: Sequence[DeltaProfile],
-    similarities: pd.DataFrame,
-    out: Path,
-    published: Grid | None,
-) -> Iterator[str]:
-    """Write all files into the folder `out` and yield their paths, and warnings."""
-    grids = []
-    for profile in profiles:
-        place = out if len(profiles) == 1 else out / profile.label.replace("/", "_")
-        yield _write_table(place / "delta.csv", profile.tensors)
-        if not profile.matrices.empty:
-            grids.append(profile.grid())
-        else:
-            yield f"Warning: {profile.label}: no decoder layer has a weight matrix, so no figure"
-    if not similarities.empty:
-        yield _write_table(out / "comparison.csv", similarities)
-    if not can_draw():
-        yield f"Warning: no figures: {HINT}"
-    elif grids:
-        yield from _draw([*grids, *([] if published is None else [published])], out / "delta")
-
-
 def _draw(grids: Sequence[Grid], stem: Path) -> Iterator[str]:
     """Draw grids side by side on one colour scale and yield the paths of the images.
 
@@ -207,13 +160,8 @@ def _draw(grids: Sequence[Grid], stem: Path) -> Iterator[str]:
         LayerSwapError: without matplotlib.
     """
     with drawing(stem.name):
-        images = images_of(draw_heatmaps(grids), KINDS)
+        images = images_of(draw_heatmaps(grids), ("png", "svg"))
     for kind, image in images.items():
         path = stem.with_name(f"{stem.name}.{kind}")
         write_bytes(path, image)
         yield str(path)
-
-
-def _write_table(path: Path, table: pd.DataFrame) -> str:
-    write_text(path, table.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
-    return str(path)

@@ -9,15 +9,19 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from ablations.delta.parameters import in_order, places_of
-from ablations.delta.sums import change_product, for_each_tensor, tensor_sums
 from ablations.machine.progress import counted
 from ablations.paper.published import Grid, scientific
-from layerswap_method.deltas.pair import DeltaPair
+from layerswap_method.deltas.measure import for_each_tensor
+from layerswap_method.deltas.pair import DeltaPair, not_finite, read_deltas
 
 SHARE_ABOVE = 0.125
 """Share of the rows above a threshold that nobody gave; the paper's six grids have 0.11 to 0.16."""
+
+_FINE_ROWS = 256
+"""Rows of a block up to which columns are summed in float32."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +29,7 @@ class DeltaProfile:
     """What fine-tuning did to a model."""
 
     label: str
-    """Short name of the expert."""
-
     num_layers: int
-    dtypes: tuple[str, ...]
-    """What the expert's matrices are stored as; `adapter` where one is added in float32."""
 
     threshold: float
     """Mean absolute change that rows are counted above, in the unit of the weights."""
@@ -41,7 +41,6 @@ class DeltaProfile:
     """||change|| / ||base|| of all weights as one vector; None for a base of zeros."""
 
     share_changed: float
-    share_on_grid: float | None
 
     tensors: pd.DataFrame
     """A row a tensor, as ``delta.csv`` has it:
@@ -52,9 +51,7 @@ class DeltaProfile:
     - ``mav``, ``mav_max``: mean absolute change of a weight, and of the row that changed most;
     - ``share_above``: share of the rows with a mean absolute change above the threshold;
     - ``relative_norm``: ||change|| / ||base||, Frobenius; none for a base of zeros;
-    - ``share_changed``: share of the values with a change other than 0 in float32;
-    - ``share_on_grid``: share of the changed values at most two representable numbers of the
-      expert's dtype from the base; none for a float32 expert, an adapter, or no change.
+    - ``share_changed``: share of the values with a change other than 0 in float32.
     """
 
     @property
@@ -83,23 +80,27 @@ class DeltaProfile:
         )
 
 
-def read_changes(pair: DeltaPair, names: Sequence[str]) -> pd.DataFrame:
+def read_changes(pair: DeltaPair) -> pd.DataFrame:
     """Return the sums over the change of every tensor; both checkpoints are read once.
 
     Returns:
-        A row a tensor: ``name``, ``layer``, ``parameter``, ``is_matrix``, and the keys of `Sums`.
+        A row a tensor: ``name``, ``layer``, ``parameter``, ``is_matrix``; ``means``, a float64
+        array of the mean absolute change (MAV) of every input feature; ``change`` and ``base``,
+        sums of squares; ``size``, the number of values, and ``changed``, of those with a change
+        other than 0 in float32.
 
     Raises:
         InputError: for files that change, and weights that are NaN or infinite.
     """
+    names = list(pair.names)
     shown = counted(f"reading the changes of {pair.expert}", names)
-    sums = dict(for_each_tensor(shown, lambda name: tensor_sums(pair, name)))
-    frame = pd.DataFrame({"name": list(sums)})
-    places = places_of(list(sums))
-    frame["layer"] = pd.array([places[name][0] for name in sums], dtype="Int64")
-    frame["parameter"] = [places[name][1] for name in sums]
-    frame["is_matrix"] = [pair.axis(name) is not None for name in sums]
-    return frame.join(pd.DataFrame(list(sums.values())))
+    sums = [row for _, row in for_each_tensor(shown, lambda name: _sum_tensor(pair, name))]
+    places = places_of(names)
+    frame = pd.DataFrame({"name": names})
+    frame["layer"] = pd.array([places[name][0] for name in names], dtype="Int64")
+    frame["parameter"] = [places[name][1] for name in names]
+    frame["is_matrix"] = [pair.axis(name) is not None for name in names]
+    return frame.join(pd.DataFrame(sums))
 
 
 def relative_norm(changes: pd.DataFrame) -> float | None:
@@ -110,21 +111,23 @@ def relative_norm(changes: pd.DataFrame) -> float | None:
 
 def norms_by_layer(changes: pd.DataFrame, num_layers: int) -> tuple[float | None, ...]:
     """Return `relative_norm` of each decoder layer, layer 0 first."""
-    return tuple(relative_norm(_in_layer(changes, layer)) for layer in range(num_layers))
+    layers = changes["layer"].fillna(-1)
+    return tuple(relative_norm(changes[layers == layer]) for layer in range(num_layers))
 
 
-def profile_of(
-    pair: DeltaPair, label: str, changes: pd.DataFrame, threshold: float | None = None
-) -> DeltaProfile:
+def profile_of(pair: DeltaPair, label: str, threshold: float | None = None) -> DeltaProfile:
     """Return the profile of an expert.
 
     Args:
         pair: the expert and its base.
         label: its short name.
-        changes: of `read_changes`.
         threshold: mean absolute change that rows are counted above; None takes the one with
             `SHARE_ABOVE` of the rows of the layers' matrices above it.
+
+    Raises:
+        InputError: as `read_changes`.
     """
+    changes = read_changes(pair)
     means = changes["means"]
     if threshold is None:
         threshold = _threshold(list(_matrices(changes)["means"]))
@@ -137,73 +140,23 @@ def profile_of(
         ),
         relative_norm=np.sqrt(changes["change"] / changes["base"].where(changes["base"] > 0)),
         share_changed=(changes["changed"] / changes["size"]).fillna(0.0),
-        share_on_grid=changes["near"] / changes["rounded"].where(changes["rounded"] > 0),
     )
-    total = changes[["size", "changed", "rounded", "near"]].sum()
-    stored = [pair.expert_dtype(name) for name in changes["name"][changes["is_matrix"]]]
-    dtypes = {"adapter" if d is None else str(d).removeprefix("torch.") for d in stored}
-    rows = tensors["rows"].sum()
+    depth = int(changes["layer"].max()) + 1 if changes["layer"].notna().any() else 0
     return DeltaProfile(
         label=label,
-        num_layers=_depth(pair, changes),
-        dtypes=tuple(sorted(dtypes)),
+        num_layers=depth if pair.num_layers is None else pair.num_layers,
         threshold=threshold,
-        mean_row_mav=float((tensors["mav"] * tensors["rows"]).sum() / max(rows, 1)),
+        mean_row_mav=float(
+            (tensors["mav"] * tensors["rows"]).sum() / max(tensors["rows"].sum(), 1)
+        ),
         relative_norm=relative_norm(changes),
-        share_changed=float(total["changed"] / max(total["size"], 1)),
-        share_on_grid=float(total["near"] / total["rounded"]) if total["rounded"] else None,
+        share_changed=float(changes["changed"].sum() / max(changes["size"].sum(), 1)),
         tensors=tensors,
     )
 
 
-def compare_changes(
-    one: tuple[DeltaPair, str, pd.DataFrame], other: tuple[DeltaPair, str, pd.DataFrame]
-) -> pd.DataFrame:
-    """Return how alike two experts of one base are: as a whole, and layer by layer.
-
-    Args:
-        one: an expert, its short name and its changes.
-        other: another, with changes of the same tensors.
-
-    Returns:
-        The rows of ``comparison.csv``: ``first``, ``second``, ``layer`` (none for the whole model),
-        ``cosine`` between the two changes, all weights as one vector (what souping the two meets:
-        1 is the same direction, 0 none in common, below 0 they undo each other), and
-        ``correlation``, Pearson's, of the mean absolute changes of the rows of the layers'
-        matrices. Empty where there is no change.
-    """
-    (pair, first, changes), (other_pair, second, other_changes) = one, other
-    names = counted(f"comparing {first} and {second}", list(changes["name"]))
-    products = dict(for_each_tensor(names, lambda name: change_product(pair, other_pair, name)))
-    both = changes.assign(
-        product=changes["name"].map(products),
-        other_change=other_changes["change"],
-        other_means=other_changes["means"],
-    )
-    rows = []
-    for layer in (None, *range(_depth(pair, changes))):
-        part = both if layer is None else _in_layer(both, layer)
-        squares = math.fsum(part["change"]) * math.fsum(part["other_change"])
-        cosine = None
-        if squares > 0:
-            cosine = min(1.0, max(-1.0, math.fsum(part["product"]) / math.sqrt(squares)))
-        rows.append((first, second, layer, cosine, _correlation(_matrices(part))))
-    table = pd.DataFrame(rows, columns=["first", "second", "layer", "cosine", "correlation"])
-    return table.astype({"layer": "Int64", "cosine": float, "correlation": float})
-
-
-def _in_layer(changes: pd.DataFrame, layer: int) -> pd.DataFrame:
-    return changes[(changes["layer"] == layer).fillna(False)]
-
-
 def _matrices(tensors: pd.DataFrame) -> pd.DataFrame:
     return tensors[tensors["layer"].notna() & tensors["is_matrix"]]
-
-
-def _depth(pair: DeltaPair, changes: pd.DataFrame) -> int:
-    if pair.num_layers is not None:
-        return pair.num_layers
-    return int(changes["layer"].max()) + 1 if changes["layer"].notna().any() else 0
 
 
 def _threshold(rows: Sequence[Any]) -> float:
@@ -213,10 +166,29 @@ def _threshold(rows: Sequence[Any]) -> float:
     return float(np.partition(values, last)[last])
 
 
-def _correlation(matrices: pd.DataFrame) -> float | None:
-    if matrices.empty:
-        return None
-    first, second = (np.concatenate(list(matrices[key])) for key in ("means", "other_means"))
-    if first.size < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
-        return None
-    return float(np.corrcoef(first, second)[0, 1])
+def _sum_tensor(pair: DeltaPair, name: str) -> dict[str, Any]:
+    """Return what `read_changes` says of one tensor.
+
+    Each block of rows is read once, in float32; sums over blocks are in float64.
+    """
+    layout = pair.layout(name)
+    means = np.zeros(layout.features)
+    change = base = 0.0
+    size = changed = 0
+    for block in read_deltas(pair, name):
+        first, values, weights = block.first, block.delta.view(-1), block.base.float().view(-1)
+        change += float(torch.dot(values, values))
+        base += float(torch.dot(weights, weights))
+        size += len(values)
+        changed += int(np.count_nonzero(values.numpy() != 0))  # several times faster than torch
+        lines = block.delta.abs_().numpy()
+        if layout.across:
+            place = first // layout.rows * layout.columns
+            dtype = np.float32 if len(lines) <= _FINE_ROWS else np.float64
+            means[place : place + layout.columns] += np.add.reduce(lines, axis=0, dtype=dtype)
+        else:
+            means[first : first + len(lines)] = np.add.reduce(lines, axis=1)
+    if not np.isfinite(change) or not np.isfinite(base):
+        raise not_finite(pair, name)
+    means /= max(1, layout.rows if layout.across else layout.columns)
+    return {"means": means, "change": change, "base": base, "size": size, "changed": changed}

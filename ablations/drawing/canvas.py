@@ -33,20 +33,12 @@ KINDS = tuple(_METADATA)
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same on every machine
     "font.size": 8.5,
-    "axes.titlesize": 9,
-    "axes.labelsize": 8.5,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "legend.fontsize": 8,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.linewidth": 0.7,
-    "xtick.major.width": 0.7,
-    "ytick.major.width": 0.7,
+    "axes.titlesize": "medium",
     "text.parse_math": False,  # a name may hold two dollar signs
     "svg.fonttype": "path",
     "pdf.fonttype": 42,
-    "hatch.linewidth": 0.5,
 }
 """Of all figures."""
 

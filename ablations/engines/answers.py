@@ -14,12 +14,12 @@ import hashlib
 import json
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from ablations.machine.json_lines import read_lines
 from ablations.machine.locks import try_claim
-from ablations.machine.whole_files import write_text
+from ablations.machine.whole_files import write_bytes
 from ablations.scoring.outcomes import Outcome
 
 if TYPE_CHECKING:
@@ -66,7 +66,6 @@ class AnswerFile:
         self._engine = engine
         self._known: dict[str, Answer] = {}
         self._new = set[str]()
-        self._added = set[str]()
         self._lock: Claim | None = None
         self._file: int | None = None
         self.reused = 0
@@ -82,7 +81,9 @@ class AnswerFile:
         except OSError as error:
             self._give_up(error)
         if self.path.is_file():
-            self._read()
+            if self._lock is not None:
+                self._drop_torn_line()
+            self._known |= {key: answer for key, answer, _ in self._read()}
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -100,14 +101,9 @@ class AnswerFile:
     def withdraw(self) -> None:
         """Remove the answers that were stored through this object: they are not to be trusted."""
         with self:
-            if self._lock is None or not self._added:
-                return
-            lines = [
-                line
-                for _, line in read_lines(self.path)
-                if json.loads(line)["key"] not in self._added
-            ]
-            write_text(self.path, "".join(lines))
+            if self._lock is not None and self._new and self.path.is_file():
+                lines = [line for key, _, line in self._read() if key not in self._new]
+                write_bytes(self.path, b"".join(lines))
 
     def take(self, key: str) -> Answer | None:
         """Return the answer to a question, None where there is none."""
@@ -134,7 +130,6 @@ class AnswerFile:
             data = line.encode()
             while data:  # a regular file takes all at once, unless the disk is full
                 data = data[os.write(self._file, data) :]
-            self._added.add(key)
         except OSError as error:
             self._give_up(error)
 
@@ -144,20 +139,23 @@ class AnswerFile:
             self._lock.release()
         self._lock = None
 
-    def _read(self) -> None:
-        if self._lock is not None:
-            with self.path.open("rb+") as file:  # what follows the last whole line was torn off
-                content = file.read()
-                whole = content.rfind(b"\n") + 1
-                if whole < len(content):
-                    logger.warning("%s: its last line was torn and is dropped", self.path)
-                    file.truncate(whole)
-        for number, line in read_lines(self.path):
-            try:
-                content = json.loads(line)
-                key, response = content.pop("key"), content.pop("response")
-                if not isinstance(response, str):
-                    response = (float(response[0]), bool(response[1]))
-                self._known[key] = Answer(response, Outcome(**content))
-            except (ValueError, TypeError, KeyError, AttributeError, IndexError):
-                logger.warning("%s:%d is damaged; that is asked again", self.path, number)
+    def _drop_torn_line(self) -> None:
+        with self.path.open("rb+") as file:
+            content = file.read()
+            whole = content.rfind(b"\n") + 1
+            if whole < len(content):
+                logger.warning("%s: its last line was torn and is dropped", self.path)
+                file.truncate(whole)
+
+    def _read(self) -> Iterator[tuple[str, Answer, bytes]]:
+        """Yield key, answer and line of each answer that can be read."""
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    content = json.loads(line)
+                    key, response = str(content.pop("key")), content.pop("response")
+                    if not isinstance(response, str):
+                        response = (float(response[0]), bool(response[1]))
+                    yield key, Answer(response, Outcome(**content)), line
+                except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+                    logger.warning("%s:%d is damaged; that is asked again", self.path, number)

@@ -1,4 +1,4 @@
-"""What a model is besides its tensors: config, tokenizer, generation settings. Knows files.
+"""How two models differ besides their tensors: config, generation settings and tokenizer.
 
 A live engine keeps those it was started with. A cell that would get others from its donor, merged
 to disk, is another model for the same tensors. Files are compared by what transformers reads in
@@ -32,20 +32,18 @@ def differences(one: Path, other: Path) -> list[str]:
     """Return what differs between two checkpoints besides their tensors, file by file."""
     if one.resolve() == other.resolve():
         return []
-    found = [
-        *_differing("config.json", _config(one), _config(other)),
-        *_differing("generation_config.json", _generation(one), _generation(other)),
+    pairs = [
+        ("config.json", _config(one), _config(other)),
+        ("generation_config.json", _generation(one), _generation(other)),
     ]
-    if [_digest(one / name) for name in _TOKENIZER_FILES] != [
-        _digest(other / name) for name in _TOKENIZER_FILES
-    ]:
-        found += _differing("tokenizer", _tokenizer(one), _tokenizer(other))
+    if _digests(one) != _digests(other):
+        pairs.append(("tokenizer", _tokenizer(one), _tokenizer(other)))
+    found = []
+    for name, ours, theirs in pairs:
+        keys = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
+        if keys:
+            found.append(f"{name} ({', '.join(keys[:3])}{', ...' if len(keys) > 3 else ''})")
     return found
-
-
-def _differing(name: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    keys = sorted(key for key in {*one, *other} if one.get(key) != other.get(key))
-    return [f"{name} ({', '.join(keys[:3])}{', ...' if len(keys) > 3 else ''})"] if keys else []
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -84,10 +82,11 @@ def _tokenizer(folder: Path) -> dict[str, Any]:
     }
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        return facts | {name: _digest(folder / name) for name in _TOKENIZER_FILES}
+        return facts | _digests(folder)
     stages = json.loads(backend.to_str())
     return facts | {key: stages[key] for key in stages if key not in ("padding", "truncation")}
 
 
-def _digest(path: Path) -> str | None:
-    return hash_file(path) if path.is_file() else None
+def _digests(folder: Path) -> dict[str, str]:
+    paths = (folder / name for name in _TOKENIZER_FILES)
+    return {path.name: hash_file(path) for path in paths if path.is_file()}

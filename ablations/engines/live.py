@@ -1,8 +1,7 @@
-"""An evaluator whose model stays in memory; a cell changes the tensors that differ, no more.
+"""An evaluator whose engine stays; each model is loaded into it whole.
 
-Knows which content every tensor in the engine has, and what must hold so that the scores are those
-of a cold engine on the checkpoint that `mergekit-yaml` writes. Not how tensors get in
-(`ablations.engines.in_place`), nor what a recipe is.
+What must hold so that the scores are those of a cold engine on the checkpoint that `mergekit-yaml`
+writes is checked here. How tensors get in: `ablations.engines.in_place`.
 """
 
 from __future__ import annotations
@@ -10,18 +9,16 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.engines.answers import AnswerFile
 from ablations.engines.backends import resolve_backend
 from ablations.engines.donor import differences
-from ablations.engines.errors import SwapFailed
-from ablations.engines.in_place import Engine, HfEngine, VllmEngine
+from ablations.engines.in_place import HfEngine, SwapFailed, VllmEngine
 from ablations.engines.lm_eval_backend import run_tasks
 from ablations.engines.options import BackendChoice, EngineOptions
-from ablations.engines.probe import Expected, Said, ask_probe
+from ablations.engines.probe import Baseline, ProbeAnswers, ask_probe
 from ablations.engines.task_loading import check_tasks
 from ablations.machine.progress import Step, tell
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
@@ -33,26 +30,9 @@ from layerswap_method.recipe.references import Model
 if TYPE_CHECKING:
     from layerswap_method.tensors import TensorMix
 
-_SPOILED = -1024
+_CORRUPTION = -1024
 """By what the final norm is multiplied to see whether loading changes anything. A model that is
 sure of its tokens then denies them, and one that prefers none prefers some."""
-
-
-@dataclass(frozen=True)
-class SwapReport:
-    """What it took to put a model into the engine."""
-
-    tensors: int
-    """Tensors loaded: those that differed, and their siblings in fused modules."""
-
-    bytes: int
-    """Size of those tensors."""
-
-    seconds: float
-    """Wall time, without a start of the engine."""
-
-    start_s: float = 0.0
-    """Wall time of a start of the engine, in seconds; about 0 where it ran."""
 
 
 def open_live(
@@ -70,11 +50,9 @@ def open_live(
     Raises:
         InputError: for a folder that holds no checkpoint, or a backend that is not installed.
     """
-    chosen = resolve_backend(backend)
-    engine: Engine = VllmEngine() if chosen == "vllm" else HfEngine()
-    return LiveEvaluator(
-        engine, merge_of_one(Model(str(base_folder), Path(base_folder))), options or EngineOptions()
-    )
+    engine = VllmEngine() if resolve_backend(backend) == "vllm" else HfEngine()
+    base = merge_of_one(Model(str(base_folder), Path(base_folder)))
+    return LiveEvaluator(engine, base, options or EngineOptions())
 
 
 class LiveEvaluator:
@@ -84,20 +62,19 @@ class LiveEvaluator:
     cannot be promised (other config or tokenizer, other dtype, names the engine does not know) a
     model is refused with `SwapFailed`, and can be evaluated from a checkpoint on disk.
 
-    The engine proves itself: at its start every tensor of the base is loaded over itself, and a
-    probe must be answered as before (`ablations.engines.probe`). `check` puts the base back and
-    asks the probe again.
+    The engine proves itself: at its start the base is loaded over itself, and a probe must be
+    answered as before (`ablations.engines.probe`). `check` puts the base back and asks it again.
     """
 
-    def __init__(self, engine: Engine, base: Merge, options: EngineOptions) -> None:
+    def __init__(self, engine: HfEngine | VllmEngine, base: Merge, options: EngineOptions) -> None:
         """Take an engine that is not started, and what it will be started with."""
         self._engine = engine
         self._base = base
         self._options = options
         self._lm: Any = None
-        self._loaded: dict[str, TensorMix] = {}
-        self._unfit: str | None = None
-        self._expected: Expected | None = None
+        self._loaded: Mapping[str, TensorMix] | None = None
+        self._disabled: str | None = None
+        self._baseline: Baseline | None = None
 
     @property
     def backend(self) -> Backend:
@@ -113,38 +90,33 @@ class LiveEvaluator:
                 loaded over itself is no longer the base.
         """
         started = time.perf_counter()
-        if self._unfit is not None:
-            raise SwapFailed(self._unfit, lasting=True)
+        if self._disabled is not None:
+            raise SwapFailed(self._disabled, lasting=True)
         if self._lm is None:
             _check_tied(self._base)
             self._lm = self._engine.start(self._base.donor, self._options)
-            self._loaded = dict(self._base.tensors)
             try:
                 self._engine.check(tuple(self._base.tensors))
                 self._prove()
-            except SwapFailed as error:
-                self._give_up(error)
-                raise
+            except Exception as error:
+                raise self._failure(self._base, error, lasting=True) from error
         return time.perf_counter() - started
 
-    def swap(self, stream: Merge) -> SwapReport:
-        """Make the engine's model the one of `stream`, changing only what differs.
+    def swap(self, model: Merge) -> dict[str, float]:
+        """Make the engine's model `model`; return the seconds of ``start`` and ``load``.
 
         Raises:
             SwapFailed: when that did not work, or would not give the scores of a cold engine. The
                 engine is then as good as new at the next call: restarted if it has to be.
         """
-        self._check(stream)
+        self._check_fit(model)
         start_s = self.start()
         started = time.perf_counter()
         try:
-            tell(Step("loading the weights that differ"))
-            sent, read = self._put(stream.tensors)
+            self._load(model.tensors)
         except Exception as error:
-            failure = error if isinstance(error, SwapFailed) else _as_failure(stream, error)
-            self._give_up(failure)
-            raise failure from error
-        return SwapReport(sent, read, time.perf_counter() - started, start_s)
+            raise self._failure(model, error) from error
+        return {"start": start_s, "load": time.perf_counter() - started}
 
     def check(self) -> None:
         """Put the base back and ask the probe again; do nothing where no engine runs.
@@ -156,12 +128,10 @@ class LiveEvaluator:
         if self._lm is None:
             return
         try:
-            self._put(self._base.tensors)
+            self._load(self._base.tensors)
             self._compare("with the base's weights back in place")
         except Exception as error:
-            failure = _lasting(self._base, error)
-            self._give_up(failure)
-            raise failure from error
+            raise self._failure(self._base, error, lasting=True) from error
 
     def evaluate(
         self, model: Merge, request: EvaluationRequest, answers: AnswerFile | None = None
@@ -196,7 +166,7 @@ class LiveEvaluator:
 
     def close(self) -> None:
         """End the engine; a later call would start it again."""
-        lm, self._lm, self._loaded = self._lm, None, {}
+        lm, self._lm, self._loaded = self._lm, None, None
         if lm is not None:
             self._engine.stop()
 
@@ -207,77 +177,73 @@ class LiveEvaluator:
         nothing would pass otherwise.
         """
         tell(Step("checking that weights can be loaded into the engine"))
-        try:
-            self._expected = Expected(self._ask_probe(), self._ask_probe())
-            if (name := _final_norm(self._base)) is not None:
-                mix = self._base.tensors[name]
-                self._put({**self._base.tensors, name: mix.model_copy(update={"factor": _SPOILED})})
-                if self._expected.why_not(self._ask_probe()) is None:
-                    raise SwapFailed(
-                        f"{self._base.donor}: the probe does not notice that {name} was "
-                        f"multiplied by {_SPOILED} in the engine, so loading changes nothing in it",
-                        lasting=True,
-                    )
-            self._loaded.clear()  # so that every tensor is loaded
-            self._put(self._base.tensors)
-            self._compare("with every tensor of the base loaded over itself")
-        except Exception as error:
-            raise _lasting(self._base, error) from error
+        tensors = self._base.tensors
+        self._baseline = Baseline(self._ask_probe(), self._ask_probe())
+        if (name := _final_norm(self._base)) is not None:
+            mix = tensors[name].model_copy(update={"factor": _CORRUPTION})
+            self._load({**tensors, name: mix})
+            if self._baseline.mismatch(self._ask_probe()) is None:
+                raise SwapFailed(
+                    f"{self._base.donor}: the probe does not notice that {name} was multiplied by "
+                    f"{_CORRUPTION} in the engine, so loading changes nothing in it"
+                )
+        self._load(tensors)
+        self._compare("with every tensor of the base loaded over itself")
 
     def _compare(self, when: str) -> None:
-        expected = self._expected
-        found = None if expected is None else expected.why_not(self._ask_probe())
-        if found is not None:
+        mismatch = None if self._baseline is None else self._baseline.mismatch(self._ask_probe())
+        if mismatch is not None:
             raise SwapFailed(
                 f"{self._base.donor}: {when}, {self.backend} says other things than at its start "
-                f"({found}); weights loaded into it are not what they should be",
-                lasting=True,
+                f"({mismatch}); weights loaded into it are not what they should be"
             )
 
-    def _ask_probe(self) -> Said:
+    def _ask_probe(self) -> ProbeAnswers:
         self._engine.forget()
         return ask_probe(self._lm)
 
-    def _put(self, mixes: Mapping[str, TensorMix]) -> tuple[int, int]:
-        """Load what differs from what is loaded; return how many tensors and bytes were."""
-        changed = [name for name in mixes if self._loaded.get(name) != mixes[name]]
-        sent = self._engine.expand(changed, tuple(mixes))
-        if missing := set(changed) - set(sent):
-            raise SwapFailed(f"{len(missing)} changed tensors would not be loaded: {missing}")
-        read = self._load({name: mixes[name] for name in sent}) if sent else 0
+    def _load(self, tensors: Mapping[str, TensorMix]) -> None:
+        """Load a whole model, unless it is loaded."""
+        if tensors == self._loaded:
+            return
+        tell(Step("loading the weights"))
+        self._loaded = None
+        self._engine.load(tensors)
+        self._loaded = tensors
         self._engine.forget()
-        return len(sent), read
 
-    def _load(self, mixes: Mapping[str, TensorMix]) -> int:
-        """Load `mixes`; while they go in, their content counts as unknown."""
-        for name in mixes:
-            self._loaded.pop(name, None)
-        read = self._engine.load(mixes)
-        self._loaded.update(mixes)
-        return read
-
-    def _give_up(self, failure: SwapFailed) -> None:
+    def _failure(self, model: Merge, error: Exception, *, lasting: bool = False) -> SwapFailed:
         """End an engine that may hold half of a model; remember what cannot be mended."""
+        if isinstance(error, SwapFailed):
+            failure = SwapFailed(error.message, lasting=lasting or error.lasting)
+        else:
+            text = f"{type(error).__name__}: {error}"
+            if isinstance(error, LayerSwapError):
+                text = error.message
+            failure = SwapFailed(
+                f"{model.donor}: its tensors did not get into the engine: {text}", lasting=lasting
+            )
         if failure.lasting:
-            self._unfit = failure.message
+            self._disabled = failure.message
         self.close()
+        return failure
 
-    def _check(self, stream: Merge) -> None:
+    def _check_fit(self, model: Merge) -> None:
         """Check that the engine with these tensors would be the merged checkpoint's model."""
         problems = []
-        if odd := sorted(set(stream.tensors) ^ set(self._base.tensors)):
+        if odd := sorted(set(model.tensors) ^ set(self._base.tensors)):
             problems.append(
                 f"it does not have the same tensors as the engine's ({', '.join(odd[:3])})"
             )
-        if self._options.dtype == "auto" and stream.dtype != self._base.dtype:
-            problems.append(f"it is a {stream.dtype} model and the engine runs {self._base.dtype}")
-        if differing := differences(stream.donor, self._base.donor):
+        if self._options.dtype == "auto" and model.dtype != self._base.dtype:
+            problems.append(f"it is a {model.dtype} model and the engine runs {self._base.dtype}")
+        if differing := differences(model.donor, self._base.donor):
             problems.append(
-                f"its {', '.join(differing)} (from {stream.donor}) would differ from the engine's "
+                f"its {', '.join(differing)} (from {model.donor}) would differ from the engine's "
                 f"(from {self._base.donor})"
             )
         if problems:
-            raise SwapFailed(f"{stream.donor}: {'; '.join(problems)}")
+            raise SwapFailed(f"{model.donor}: {'; '.join(problems)}")
 
 
 def _final_norm(base: Merge) -> str | None:
@@ -286,26 +252,13 @@ def _final_norm(base: Merge) -> str | None:
     return next((name for name in outside if re.search(r"norm\w*\.weight$", name)), None)
 
 
-def _as_failure(stream: Merge, error: Exception) -> SwapFailed:
-    text = (
-        error.message if isinstance(error, LayerSwapError) else f"{type(error).__name__}: {error}"
-    )
-    return SwapFailed(f"{stream.donor}: its tensors did not get into the engine: {text}")
-
-
-def _lasting(stream: Merge, error: Exception) -> SwapFailed:
-    failure = error if isinstance(error, SwapFailed) else _as_failure(stream, error)
-    return SwapFailed(failure.message, lasting=True)
-
-
 def _check_tied(base: Merge) -> None:
     """Refuse a tied model that stores its output embedding besides: engines differ on those."""
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(base.donor)
-    tied = any(
-        getattr(each, "tie_word_embeddings", False) for each in (config, config.get_text_config())
-    )
+    configs = (config, config.get_text_config())
+    tied = any(getattr(config, "tie_word_embeddings", False) for config in configs)
     if tied and any(name.endswith("lm_head.weight") for name in base.tensors):
         raise SwapFailed(
             f"{base.donor}: its config ties the embeddings and it stores an lm_head besides; "

@@ -1,56 +1,38 @@
-"""What an engine is asked: requests of lm-eval with limits that fit, and what tells them apart."""
+"""What tells requests of lm-eval apart, and limits of answers that fit a context."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ablations.engines.answers import AnswerFile
-from ablations.scoring.outcomes import Outcome
 
 _LIMIT_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 """What a task may call the limit of an answer; lm-eval takes the first in this order."""
 
 
-class Question(NamedTuple):
-    """A request that an engine is to answer with text."""
-
-    request: Any
-    key: str
-    outcome: Outcome
-    """How it goes, but for its end."""
-
-    tokens: int
-    """Hash of the prompt's tokens."""
-
-    @property
-    def prompt(self) -> str:
-        """The text that is sent."""
-        return str(self.request.args[0])
-
-
-def answer_limit(
-    options: Mapping[str, Any],
-    context: int | None,
-    default: int = 256,
-    longest: int | None = None,
-) -> int:
-    """Return how many tokens an answer may take.
-
-    Args:
-        options: what the task, or the user in its place, says of generation.
-        context: of the model, in tokens; None where that is not known.
-        default: lm-eval's own limit.
-        longest: tokens of the longest prompt, where the user gave the limit.
-    """
-    asked = asked_limit(options, default)
-    return asked if context is None else within(asked, context, longest)
+def asked_limit(options: Mapping[str, Any], default: int = 256) -> int:
+    """Return the limit of an answer that a task asks for, in tokens; lm-eval's own by default."""
+    named = (options[name] for name in _LIMIT_NAMES if options.get(name) is not None)
+    return int(next(named, default))
 
 
 def within(asked: int, context: int, longest: int | None = None) -> int:
-    """Return the limit of an answer: half of the context, or what the longest prompt leaves."""
+    """Return the limit of an answer: half of the context, or what the longest prompt leaves.
+
+    Args:
+        asked: limit that was asked for, in tokens.
+        context: of the model, in tokens.
+        longest: tokens of the longest prompt, where the user gave the limit.
+    """
     room = context // 2 if longest is None else max(context // 2, context - longest)
     return min(asked, max(1, room))
+
+
+def limited(options: Mapping[str, Any], limit: int) -> dict[str, Any]:
+    """Return options of generation with another limit."""
+    others = {name: value for name, value in options.items() if name not in _LIMIT_NAMES}
+    return {**others, "max_gen_toks": limit}
 
 
 def rounds(prompts: Sequence[str]) -> list[list[int]]:
@@ -63,18 +45,6 @@ def rounds(prompts: Sequence[str]) -> list[list[int]]:
             found.append([])
         found[number].append(place)
     return found
-
-
-def asked_limit(options: Mapping[str, Any], default: int) -> int:
-    """Return the limit of an answer that a task asks for, in tokens."""
-    named = (options[name] for name in _LIMIT_NAMES if options.get(name) is not None)
-    return int(next(named, default))
-
-
-def limited(options: Mapping[str, Any], limit: int) -> dict[str, Any]:
-    """Return options of generation with another limit."""
-    others = {name: value for name, value in options.items() if name not in _LIMIT_NAMES}
-    return {**others, "max_gen_toks": limit}
 
 
 def generation_key(answers: AnswerFile | None, request: Any, draw: str) -> str:

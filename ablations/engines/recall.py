@@ -6,16 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablations.engines.answers import Answer, AnswerFile
+from ablations.engines.answers import AnswerFile
 from ablations.engines.lm_eval_backend import run_tasks
-from ablations.engines.questions import (
-    asked_limit,
-    draw_of,
-    generation_key,
-    likelihood_key,
-    rounds,
-)
-from ablations.scoring.outcomes import outcomes
+from ablations.engines.questions import asked_limit, draw_of, generation_key
+from ablations.engines.watched import Question, Watched
+from ablations.scoring.outcomes import Outcome
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 
 
@@ -55,55 +50,36 @@ def _recalling(folder: Path, *, is_chat: bool) -> Any:
     from lm_eval.models.huggingface import HFLM
     from transformers import AutoTokenizer
 
-    class Recalling(LM):  # type: ignore[misc]
-        """Gives stored answers."""
+    class Recalling(Watched, LM):  # type: ignore[misc]
+        """Gives stored answers; there is no engine to be asked."""
 
-        answers: AnswerFile
-        sample_seed = ""
-        keeps_asked_limit = False
         chat_template_args: Mapping[str, Any]
+        tokenizer_name = str(folder)
+        chat_template = HFLM.chat_template
+        apply_chat_template = HFLM.apply_chat_template
 
         def __init__(self) -> None:
             super().__init__()
             self.tokenizer = AutoTokenizer.from_pretrained(folder) if is_chat else None
 
-        def generate_until(self, requests: Sequence[Any]) -> list[str]:
-            found = [""] * len(requests)
-            for number, places in enumerate(rounds([each.args[0] for each in requests])):
-                for place in places:
-                    request = requests[place]
-                    draw = draw_of(self.sample_seed, request, number)
-                    answer = self._take(request, generation_key(self.answers, request, draw))
-                    asked, context = asked_limit(request.args[1], 0), answer.outcome.context_tokens
-                    if self.keeps_asked_limit and asked > context // 2:
-                        raise _Unanswered  # its room depends on the other prompts
-                    found[place] = str(answer.response)
-            return found
-
-        def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
-            answers = [self._take(each, likelihood_key(self.answers, each)) for each in requests]
-            return [(float(each.response[0]), bool(each.response[1])) for each in answers]
-
         def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
             raise _Unanswered
 
-        def chat_template(self, chat_template: bool | str = False) -> str:
-            return str(HFLM.chat_template(self, chat_template))
+        def _ask(self, requests: Sequence[Any]) -> None:
+            raise _Unanswered
 
-        @property
-        def tokenizer_name(self) -> str:
-            return str(folder)
+        def _questions(self, requests: Sequence[Any], number: int) -> list[Question]:
+            draws = [draw_of(self.sample_seed, request, number) for request in requests]
+            return [
+                Question(request, generation_key(self.answers, request, draw))
+                for request, draw in zip(requests, draws, strict=True)
+            ]
 
-        def apply_chat_template(self, chat_history: Any, *arguments: Any, **options: Any) -> str:
-            return str(HFLM.apply_chat_template(self, chat_history, *arguments, **options))
-
-        def _take(self, request: Any, key: str) -> Answer:
-            answer = self.answers.take(key)
-            if answer is None:
-                raise _Unanswered
-            self.answers.count(key)
-            item = (request.task_name, request.doc_id)
-            outcomes(self).setdefault(item, []).append(answer.outcome)
-            return answer
+        def _has_room(self, question: Question, was: Outcome) -> bool:
+            options = question.request.args[1]
+            if isinstance(options, str) or not self.keeps_asked_limit:
+                return True
+            # Else its room depends on the other prompts.
+            return asked_limit(options, 0) <= was.context_tokens // 2
 
     return Recalling()

@@ -1,4 +1,4 @@
-"""From the names of a request to lm-eval's task objects with their data. Knows no model.
+"""From the names of a request to lm-eval's task objects with their data.
 
 Task files are looked for in the request's folders; what is not there is looked for among lm-eval's
 own tasks, whose index is read only then.
@@ -7,53 +7,99 @@ own tasks, whose index is read only then.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ablations.engines import lm_eval_index
 from ablations.engines.quiet import quietly
-from ablations.engines.task_choice import Choice, choose_tasks
-from ablations.engines.task_faults import check_config, told_faults
+from ablations.engines.task_faults import check_config, task_errors
 from ablations.machine.progress import Step, tell
 from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.mbpp import find_isolation
 from ablations.tasks.own_data import with_placed_data
 from layerswap_method.errors import InputError, LayerSwapError, nearest, with_valid
 
+NEEDS_CODE_EXECUTION = "needs --allow-code-execution"
+"""Why a task that executes generated code is skipped."""
+
 _LISTED = 12
 """Known names that a message about an unknown task has."""
+
+_GROUP_KEYS = {"group", "group_alias", "task", "aggregate_metric_list", "metadata"}
+"""What a group's file says of the group; everything else goes to its members."""
+
+
+class Choice(NamedTuple):
+    """The tasks of a request."""
+
+    asked: tuple[str, ...]
+    """Names to hand to lm-eval, each task once, in the order of the request."""
+
+    skipped: dict[str, str]
+    """Task -> why it is not asked."""
+
+    runs_code: bool
+    """Whether one of `asked` executes what the model writes."""
+
+
+def check_tasks(request: EvaluationRequest) -> Choice:
+    """Return what would be asked and what skipped, before any model or data is loaded.
+
+    A group of plain names becomes those names, so that two groups may share a task (lm-eval
+    refuses that) and a group survives one task that is skipped.
+
+    Raises:
+        InputError: naming every unknown task with the nearest known one, and every group that
+            gives its members settings: a record is of one task.
+    """
+    index = task_manager(request).task_index
+    choice = _choose(index, request)
+    groups = [name for name in choice.asked if index[name].kind.name == "GROUP"]
+    if groups:
+        members = {name: ", ".join(_members(index[name].cfg)) for name in groups}
+        raise InputError(
+            "\n".join(
+                f"task group {name!r} gives its members settings of its own, which only plain "
+                f"lm-eval scores; name its members with settings in their own files ({listed})"
+                for name, listed in members.items()
+            )
+        )
+    return choice
 
 
 def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
     """Return lm-eval's task objects of the request with their data, and what is skipped.
 
     Raises:
-        InputError: for unknown tasks, a task whose file or data is wrong, or one that executes code
-            on a machine that can hold none.
+        InputError: for unknown tasks, a task whose file or data is wrong, one that executes code
+            on a machine that can hold none, or one that cannot be asked by the protocol.
         DataAway: where the data is on a hub that cannot be asked.
     """
     manager = task_manager(request)
-    choice = _choose(manager, request)
+    choice = _choose(manager.task_index, request)
     if choice.runs_code:
         # Where there is none, that is said before the model has answered for an hour.
         find_isolation(request.code_isolation)
     tasks: list[Any] = []
     for name in choice.asked:
         tell(Step(f"reading the data of {name}"))
-        with told_faults(name, manager.task_index[name].yaml_path), quietly():
+        with task_errors(name, manager.task_index[name].yaml_path), quietly():
             loaded = manager.load([name])
         groups = loaded.get("groups", {})
         tasks += [groups[name]] if name in groups else loaded["tasks"].values()
-    _check_output_types(tasks)
-    if request.protocol.enable_thinking:
-        chosen = [each for task in tasks for each in _members(task) if not generates(each)]
-        if chosen:
-            raise InputError(
-                f"enable_thinking: {', '.join(each.task_name for each in chosen)} scores given "
-                "answers, before which no model thinks; leave such tasks out, or ask them without "
-                "enable_thinking"
-            )
+    single = [each for task in tasks for each in _tasks(task)]
+    if rolling := [t.task_name for t in single if t.OUTPUT_TYPE == "loglikelihood_rolling"]:
+        raise InputError(
+            f"task {', '.join(rolling)}: it scores the likelihood of whole texts "
+            "(loglikelihood_rolling), which has no answers to keep; use plain lm-eval"
+        )
+    given = [task.task_name for task in single if not generates(task)]
+    if request.protocol.enable_thinking and given:
+        raise InputError(
+            f"enable_thinking: {', '.join(given)} scores given answers, before which no model "
+            "thinks; leave such tasks out, or ask them without enable_thinking"
+        )
     return tasks, choice.skipped
 
 
@@ -72,7 +118,7 @@ def build_requests(request: EvaluationRequest, most: int) -> tuple[int, list[Any
     if not hasattr(task, "build_all_requests"):
         raise LayerSwapError(f"{request.tasks[0]} is a group with settings of its own")
     items = min(len(task.eval_docs), request.limit or sys.maxsize)
-    with told_faults(request.tasks[0], None), quietly():
+    with task_errors(request.tasks[0], None), quietly():
         task.set_fewshot_seed(seed=request.seed)
         task.build_all_requests(limit=min(items, most))
     return items, list(task.instances)
@@ -101,74 +147,18 @@ def raise_problems(problems: Sequence[LayerSwapError]) -> None:
         InputError: where one of `problems` is one.
         LayerSwapError: where there are only others.
     """
-    if not problems:
-        return
     texts = list(dict.fromkeys(problem.message for problem in problems))
-    whole = (
-        InputError.from_problems("data of the tasks", texts)
-        if len(texts) > 1
-        else InputError(texts[0])
-    )
+    if len(texts) > 1:
+        texts = [InputError.from_problems("data of the tasks", texts).message]
     if any(isinstance(problem, InputError) for problem in problems):
-        raise whole
-    raise LayerSwapError(whole.message)
-
-
-def check_tasks(request: EvaluationRequest) -> Choice:
-    """Return what would be asked and what skipped, before any model or data is loaded.
-
-    Raises:
-        InputError: naming every unknown task with the nearest known one.
-    """
-    manager = task_manager(request)
-    choice = _choose(manager, request)
-    _check_groups(manager.task_index, choice.asked)
-    return choice
-
-
-def _check_groups(index: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Check that no group is left that gives its members settings: a record is of one task.
-
-    Raises:
-        InputError: naming each such group and its members.
-    """
-    problems = []
-    for name in names:
-        members = (index[name].cfg or {}).get("task") if index[name].kind.name == "GROUP" else None
-        if members is not None:
-            listed = [each.get("task") if isinstance(each, dict) else each for each in members]
-            problems.append(
-                f"task group {name!r} gives its members settings of its own, which only plain "
-                "lm-eval scores; name its members with settings in their own files "
-                f"({', '.join(map(str, listed))})"
-            )
+        raise InputError(*texts)
     if problems:
-        raise InputError("\n".join(problems))
+        raise LayerSwapError(*texts)
 
 
-def _check_output_types(tasks: Iterable[Any]) -> None:
-    """Check that answers of tasks can be scored here.
-
-    Raises:
-        InputError: for tasks that score whole texts.
-    """
-    rolling = [
-        each.task_name
-        for task in tasks
-        for each in _members(task)
-        if each.OUTPUT_TYPE == "loglikelihood_rolling"
-    ]
-    if rolling:
-        raise InputError(
-            f"task {', '.join(rolling)}: it scores the likelihood of whole texts "
-            "(loglikelihood_rolling), which has no answers to keep; use plain lm-eval"
-        )
-
-
-def _choose(manager: Any, request: EvaluationRequest) -> Choice:
-    return choose_tasks(
-        manager.task_index, request.tasks, allow_code_execution=request.allow_code_execution
-    )
+def generates(task: Any) -> bool:
+    """Return whether a task, or one of a group, has answers generated."""
+    return any(each.OUTPUT_TYPE == "generate_until" for each in _tasks(task))
 
 
 def task_manager(request: EvaluationRequest) -> Any:
@@ -182,36 +172,28 @@ def task_manager(request: EvaluationRequest) -> Any:
         raise InputError(f"{request.include_path}: no such folder of lm-eval task files")
     if request.data_dir is not None and not request.data_dir.is_dir():
         raise InputError(f"{request.data_dir}: no such folder of task data")
-    manager = _manager_of_folders(request)
-    index: dict[str, Any] = manager.task_index
-    own = sorted(index)
+    files = (path for folder in request.folders for path in folder.rglob("*"))
+    states = frozenset((path, path.stat().st_mtime_ns) for path in files if path.is_file())
+    manager, own = _manager(request.folders, request.data_dir, states)
     if not own:
         raise InputError(f"{request.include_path}: has no lm-eval task file (*.yaml)")
-    others = [task for task in request.tasks if task not in index]
-    if others:
+    if any(task not in own for task in request.tasks):
+        _check_names(request, own)
         # What the folders have goes before what lm-eval has under the same name.
-        index |= {**_lm_eval_entries(request.include_path, own, others), **index}
+        manager.task_index.update({**lm_eval_index(), **manager.task_index})
     return manager
 
 
-def _manager_of_folders(request: EvaluationRequest) -> Any:
-    """Return lm-eval's task manager of the request's folders alone."""
+@lru_cache(8)
+def _manager(
+    folders: Sequence[Path], data_dir: Path | None, states: frozenset[tuple[Path, int]]
+) -> tuple[Any, tuple[str, ...]]:
+    """Return lm-eval's task manager of `folders`, whose files have `states`, and their names."""
     from lm_eval.tasks import TaskManager
-
-    # Tasks hand their metadata to the function that loads their data; see ablations/tasks.
-    metadata = None if request.data_dir is None else {"data_dir": str(request.data_dir.absolute())}
-    folders = [str(folder) for folder in reversed(request.folders)]  # the last one wins
-    manager = TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
-    manager._factory = _factory(metadata)
-    return manager
-
-
-def _factory(metadata: dict[str, str] | None) -> Any:
-    """Return what makes lm-eval's task objects, from files that were checked."""
     from lm_eval.tasks._factory import TaskFactory
 
     class Factory(TaskFactory):  # type: ignore[misc]
-        """lm-eval's, which also finds data that is beside a task's file."""
+        """lm-eval's, which also finds data that is beside a task's file, and checks the file."""
 
         def _load_full_config(self, entry: Any, overrides: Any = None) -> dict[str, Any]:
             config: dict[str, Any] = super()._load_full_config(entry, overrides)
@@ -220,39 +202,94 @@ def _factory(metadata: dict[str, str] | None) -> Any:
                 check_config(config, entry.yaml_path)
             return config
 
-    return Factory(meta=metadata)
+    # Tasks hand their metadata to the function that loads their data; see ablations/tasks.
+    metadata = None if data_dir is None else {"data_dir": str(data_dir.absolute())}
+    last_wins = [str(folder) for folder in reversed(folders)]
+    manager = TaskManager(include_path=last_wins, include_defaults=False, metadata=metadata)
+    manager._factory = Factory(meta=metadata)
+    return manager, tuple(sorted(manager.task_index))
 
 
-def _lm_eval_entries(folder: Path, own: list[str], names: list[str]) -> dict[str, Any]:
-    """Return lm-eval's entries of names that are not in the folders of a request.
+@cache
+def lm_eval_index() -> Mapping[str, Any]:
+    """Return lm-eval's index of its own tasks: ten thousand files, some eight seconds."""
+    from lm_eval.tasks import TaskManager
 
-    Raises:
-        InputError: naming every unknown name with the nearest known one.
-    """
-    known = lm_eval_index.names()
+    tell(Step("reading lm-eval's index of tasks"))
+    return dict(TaskManager().task_index)
+
+
+def lm_eval_file(name: str) -> Path | None:
+    """Return the file of one of lm-eval's own tasks or groups; None for other names."""
+    entry = lm_eval_index().get(name)
+    return None if entry is None else entry.yaml_path
+
+
+def _check_names(request: EvaluationRequest, own: Sequence[str]) -> None:
+    known = lm_eval_index()
     problems = [
         f"unknown task {name!r}{nearest(name, own) or nearest(name, known)}"
-        for name in names
-        if name not in known
+        for name in request.tasks
+        if name not in own and name not in known
     ]
     if problems:
-        listed = own[:_LISTED]
+        listed = list(own[:_LISTED])
         if len(own) > _LISTED:
             listed.append(f"{len(own) - _LISTED} more (layerswap tasks)")
         listed.append("and lm-eval's own tasks (lm-eval ls tasks)")
         problems[-1] = with_valid(problems[-1], listed)
-        raise InputError.from_problems(str(folder), problems)
-    entries = lm_eval_index.entries(names)
-    if lacking := [name for name in names if name not in entries]:
-        raise InputError(f"lm-eval cannot read its task {', '.join(lacking)}")
-    return entries
+        raise InputError.from_problems(str(request.include_path), problems)
 
 
-def _members(task: Any) -> list[Any]:
+def _choose(index: Mapping[str, Any], request: EvaluationRequest) -> Choice:
+    asked: dict[str, None] = {}
+    skipped: dict[str, str] = {}
+    runs_code = False
+    for name in (leaf for task in request.tasks for leaf in _leaves(index, task)):
+        is_unsafe = _runs_code(index, name)
+        if is_unsafe and not request.allow_code_execution:
+            skipped[name] = NEEDS_CODE_EXECUTION
+        else:
+            asked[name] = None
+            runs_code |= is_unsafe
+    return Choice(tuple(asked), skipped, runs_code)
+
+
+def _leaves(index: Mapping[str, Any], name: str) -> Iterator[str]:
+    """Yield the tasks of a tag or a group; a group that changes its members stays one."""
+    entry = index[name]
+    if entry.kind.name == "TAG":
+        yield from sorted(entry.tags)
+        return
+    members = entry.cfg.get("task") if entry.kind.name == "GROUP" else None
+    is_plain = isinstance(members, list) and all(
+        isinstance(member, str) and member in index for member in members
+    )
+    if members is None or not is_plain or entry.cfg.keys() - _GROUP_KEYS:
+        yield name
+        return
+    for member in members:
+        yield from _leaves(index, member)
+
+
+def _runs_code(index: Mapping[str, Any], name: str) -> bool:
+    entry = index.get(name)
+    if entry is None or entry.cfg is None:
+        return False
+    configs = [entry.cfg]
+    members = entry.cfg.get("task") if entry.kind.name == "GROUP" else None
+    configs += [member for member in members or () if isinstance(member, dict)]
+    return any(config.get("unsafe_code") for config in configs) or (
+        members is not None and any(_runs_code(index, member) for member in _members(entry.cfg))
+    )
+
+
+def _members(group: Mapping[str, Any]) -> list[str]:
+    """Return the names of a group's members."""
+    members = group.get("task") or ()
+    return [str(each.get("task") if isinstance(each, dict) else each) for each in members]
+
+
+def _tasks(task: Any) -> list[Any]:
     """Return the tasks of a group, or the task itself."""
     return list(task.get_all_tasks()) if hasattr(task, "get_all_tasks") else [task]
-
-
-def generates(task: Any) -> bool:
-    """Return whether a task, or one of a group, has answers generated."""
-    return any(each.OUTPUT_TYPE == "generate_until" for each in _members(task))

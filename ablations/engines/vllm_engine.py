@@ -1,4 +1,4 @@
-"""The one place that imports vLLM: its settings, its start and its end. Knows no task.
+"""The one place that imports vLLM: its settings, its start, its end, and what its workers load.
 
 lm-eval's vLLM class builds the engine; here is decided with which arguments and environment, and
 what has to be cleared so that the next engine of the process starts on clean ground.
@@ -7,11 +7,17 @@ what has to be cleared so that the next engine of the process starts on clean gr
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from ablations.engines import vllm_cpu
 from ablations.engines.options import EngineOptions
 from layerswap_method.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+    from layerswap_method.tensors import TensorMix
 
 _BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 _CPU_BLOCK = 32
@@ -72,9 +78,8 @@ def _supports_batch_invariance() -> bool:
     """Return whether the GPUs here are of a kind that vLLM documents for it (from Hopper on)."""
     import torch
 
-    count = torch.cuda.device_count()
-    is_nvidia = torch.version.cuda is not None
-    return count > 0 and is_nvidia and torch.cuda.get_device_capability() >= (9, 0)
+    is_nvidia = torch.cuda.device_count() > 0 and torch.version.cuda is not None
+    return is_nvidia and torch.cuda.get_device_capability() >= (9, 0)
 
 
 def prepare(options: EngineOptions) -> None:
@@ -145,26 +150,6 @@ def engine_arguments(options: EngineOptions, seed: int, stored_dtype: str | None
     return arguments | {"gpu_memory_utilization": options.gpu_memory_utilization}
 
 
-def partly_loaded(model: Any) -> list[str]:
-    """Return the modules that were given only a part of their tensors.
-
-    To be asked in a worker while vLLM reloads weights, when the last tensor was handed over: vLLM
-    then builds such a module with whatever is in fresh memory. Embeddings count as whole: their
-    padding is no part of a checkpoint.
-    """
-    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
-    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
-
-    found = []
-    for name, module in model.named_modules():
-        info = get_layerwise_info(module)
-        if not info.can_load() or isinstance(module, VocabParallelEmbedding):
-            continue
-        if 0 < info.load_numel < (info.load_numel_total or 0):
-            found.append(name)
-    return found
-
-
 def shut_down(engine: Any) -> None:
     """End a ``vllm.LLM`` and clean up after it."""
     engine.llm_engine.engine_core.shutdown()
@@ -176,3 +161,51 @@ def clean_up() -> None:
     from vllm.distributed import cleanup_dist_env_and_memory
 
     cleanup_dist_env_and_memory()
+
+
+class SwapExtension:
+    """Given to vLLM as ``worker_extension_cls``, which imports it by name in each worker."""
+
+    if TYPE_CHECKING:
+
+        def get_model(self) -> torch.nn.Module:
+            """Return the worker's model."""
+
+        def reload_weights(self, *, weights_iterator: Iterator[Any]) -> None:
+            """Load the model's tensors, given as in its checkpoint."""
+
+    def layerswap_load(self, text: str) -> str | None:
+        """Load a whole model, named by `mixes_to_json`; return what went wrong, if anything did."""
+        from layerswap_method.tensors import mixes_from_json
+
+        try:
+            self.reload_weights(weights_iterator=_tensors(mixes_from_json(text)))
+            if is_cpu_build():
+                _prepack_tied(self.get_model())
+        except Exception as error:  # whatever vLLM raises: the driver must hear of it in words
+            return f"{type(error).__name__}: {error}"
+        return None
+
+
+def _tensors(mixes: Mapping[str, TensorMix]) -> Iterator[tuple[str, torch.Tensor]]:
+    from layerswap_method.tensors import MixReader
+
+    for name, mix in mixes.items():
+        yield name, MixReader(mix).read()
+
+
+def _prepack_tied(model: torch.nn.Module) -> None:
+    """Have modules that share a parameter pack it anew.
+
+    On CPU vLLM multiplies with a packed copy of the weight. Loading the input embedding renews
+    that module's copy; a tied output embedding keeps the one of the model before.
+    """
+    owners: dict[int, list[torch.nn.Module]] = {}
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            owners.setdefault(id(parameter), []).append(module)
+    for modules in owners.values():
+        for module in modules if len(modules) > 1 else ():
+            method: Any = getattr(module, "quant_method", None)
+            if method is not None:
+                method.process_weights_after_loading(module)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablations.engines.questions import answer_limit
+from ablations.engines.questions import asked_limit, within
 from ablations.engines.task_loading import build_requests, raise_problems
 from ablations.machine.progress import Step, tell
 from ablations.models.context import context_of
@@ -99,7 +99,8 @@ def _size(request: EvaluationRequest, tokenizer: Any, context: int | None) -> Ta
     for second, length in zip(seconds, lengths, strict=True):
         limit = 0
         if not isinstance(second, str):
-            limit = answer_limit({**second, **given.as_lm_eval()}, context, longest=leaves)
+            limit = asked_limit({**second, **given.as_lm_eval()})
+            limit = limit if context is None else within(limit, context, leaves)
         kept = length if context is None else min(length, context - limit)
         prompts, answers = prompts + kept, answers + limit
     items *= request.protocol.repeats if answers else 1

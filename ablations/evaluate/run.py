@@ -16,7 +16,7 @@ from pydantic import Field
 
 from ablations.engines.backends import describe_backend, resolve_backend
 from ablations.engines.options import BackendChoice, EngineOptions
-from ablations.engines.task_choice import NEEDS_CODE_EXECUTION
+from ablations.engines.task_loading import NEEDS_CODE_EXECUTION
 from ablations.evaluate.table5 import render_table5
 from ablations.models.find import find_model
 from ablations.runner.problems import evaluation_problems

@@ -31,10 +31,8 @@ from ablations.machine.whole_files import told_if_unwritable
 from ablations.pocket import shipped
 from ablations.pocket.config import PocketConfig
 from ablations.pocket.tasks import write_tasks
-from ablations.train.config import TrainConfig, identity_of
-from ablations.train.files import read_config
-from ablations.train.finish import EXPERTS, HELD_OUT
-from ablations.train.run import LOCK, train_expert
+from ablations.train.config import TrainConfig, read_config
+from ablations.train.run import EXPERTS, HELD_OUT, LOCK, settings_of, train_expert
 from layerswap_method.errors import InputError, LayerSwapError
 
 logger = logging.getLogger(__name__)
@@ -80,16 +78,19 @@ def plan_stages(root: Path, config: PocketConfig, *, retrain: bool = False) -> d
     base_key = fingerprint_of(version=VERSION, **plan)
     ships = not retrain and shipped.is_shipped(base_key)
     if ships:
-        base_key = fingerprint_of(key=base_key, sha256=shipped.read_note().sha256)
+        base_key = fingerprint_of(key=base_key, sha256=shipped.read_note()["sha256"])
     base = Stage(root / "base", base_key, MANIFEST)
-    stages: dict[Stage, Fill] = {base: partial(fill_base, config=config, ships=ships)}
+    stages: dict[Stage, Fill] = {base: partial(_fill_base, config=config, ships=ships)}
     for index, seed in enumerate(config.expert_seeds):
-        for role in CONFIGURATIONS:
-            training = expert_config(role, seed, base.folder, config.expert_settings)
-            settings = identity_of(training)
+        for role, training_file in CONFIGURATIONS.items():
+            # Measuring and more checkpoints change no weight, and would cost time.
+            fixed = (f"seed={seed}", "measure=false", "trainer.save_strategy=epoch")
+            training = read_config(training_file, (*fixed, *config.expert_settings))
+            training = training.model_copy(update={"base": str(base.folder)})
+            settings = settings_of(training)
             key = fingerprint_of(version=EXPERTS_VERSION, base=base_key, settings=settings)
             folder = root / (f"{role}-{index}" if index else role)
-            stages[Stage(folder, key, MANIFEST)] = partial(fill_expert, config=training)
+            stages[Stage(folder, key, MANIFEST)] = partial(_fill_expert, config=training)
     tasks = root / "tasks"
     evaluation = config.evaluation.model_dump()
     key = fingerprint_of(version=VERSION, evaluation=evaluation, folder=str(tasks))
@@ -129,21 +130,17 @@ def build_pocket(
         names = ", ".join(stage.name for stage in missing)
         logger.info("%s: %s", root, f"to build: {names}" if names else "up to date, nothing to do")
         for stage in missing:
-            with told_if_unwritable(stage.folder), status_line(), _on_one_thread():
-                _fill(stage, stages[stage])
+            try:
+                with told_if_unwritable(stage.folder), status_line(), _on_one_thread():
+                    stage.write(stages[stage])
+            except LayerSwapError as error:
+                raise LayerSwapError(
+                    f"making {stage.name!r} failed: {error}. Finished stages are kept: run the "
+                    "same command again to continue"
+                ) from error
     finally:
         claim.release()
     return PocketPaths(root, root / "base", root / "task", root / "language", root / "tasks")
-
-
-def _fill(stage: Stage, fill: Fill) -> None:
-    try:
-        stage.write(fill)
-    except LayerSwapError as error:
-        raise LayerSwapError(
-            f"making {stage.name!r} failed: {error}. Finished stages are kept: run the same "
-            "command again to continue"
-        ) from error
 
 
 @contextmanager
@@ -172,32 +169,7 @@ def _on_one_thread() -> Iterator[None]:
         AcceleratorState._reset_state(reset_partial_state=True)
 
 
-def expert_config(role: str, seed: int, base: Path, settings: tuple[str, ...] = ()) -> TrainConfig:
-    """Return how an expert is trained: as `layerswap train` would, and nothing but the expert kept.
-
-    Args:
-        role: `task` or `language`.
-        seed: of the run.
-        base: in place of the base that the training file names.
-        settings: ``NAME=VALUE`` in place of what the training file says.
-
-    Raises:
-        InputError: for settings that it does not have.
-    """
-    config = read_config(CONFIGURATIONS[role], (f"seed={seed}", *settings))
-    # None of these changes a weight; measuring and more checkpoints would cost time.
-    trainer = {**config.trainer, "save_strategy": "epoch"}
-    return config.model_copy(update={"base": str(base), "measure": False, "trainer": trainer})
-
-
-def fill_base(folder: Path, *, config: PocketConfig, ships: bool) -> dict[str, Any]:
-    """Write the base to `folder`; return its seed and losses, or the name of the shipped file.
-
-    Args:
-        folder: an empty one.
-        config: the testbed.
-        ships: whether the weights come from the package instead of training.
-    """
+def _fill_base(folder: Path, *, config: PocketConfig, ships: bool) -> dict[str, Any]:
     from ablations.pocket.pretraining import base_batches, build_model, save_checkpoint, train
 
     model = build_model(config.shape, config.seed)
@@ -219,8 +191,7 @@ def fill_base(folder: Path, *, config: PocketConfig, ships: bool) -> dict[str, A
     return {**record, "versions": versions}
 
 
-def fill_expert(folder: Path, *, config: TrainConfig) -> dict[str, Any]:
-    """Train an expert into `folder`, an empty one: the checkpoint and `training.json`."""
+def _fill_expert(folder: Path, *, config: TrainConfig) -> dict[str, Any]:
     train_expert(config, folder, keep_checkpoints=False)
     for file in folder.iterdir():
         # The folder gets another name when it is whole, so a path in it would be wrong.
@@ -229,6 +200,6 @@ def fill_expert(folder: Path, *, config: TrainConfig) -> dict[str, Any]:
     return {"seed": config.seed}
 
 
-def _fill_tasks(folder: Path, *, home: Path, config: PocketConfig) -> dict[str, Any]:
+def _fill_tasks(folder: Path, *, config: PocketConfig, home: Path) -> dict[str, Any]:
     write_tasks(folder, home, config.evaluation)
     return {"seed": config.evaluation.seed}

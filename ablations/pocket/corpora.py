@@ -119,11 +119,11 @@ def _makers(rng: random.Random, rare: float) -> dict[str, Maker]:
         "mixed math": one_of(mixed_math),
         "english statements": lambda: statements(english, "en"),
         "swahili statements": lambda: statements(swahili, "sw"),
-        "english facts": one_of(lambda: ex.facts(english, "en")),
-        "swahili facts": one_of(lambda: ex.facts(swahili, "sw")),
+        "english facts": one_of(lambda: ex.draw_facts(english).exercise("en")),
+        "swahili facts": one_of(lambda: ex.draw_facts(swahili).exercise("sw")),
         "mixed facts": mixed(ex.draw_facts),
-        "english comprehension": one_of(lambda: ex.comprehension(english, "en")),
-        "swahili comprehension": one_of(lambda: ex.comprehension(swahili, "sw")),
+        "english comprehension": one_of(lambda: ex.draw_story(english).exercise("en")),
+        "swahili comprehension": one_of(lambda: ex.draw_story(swahili).exercise("sw")),
         "mixed comprehension": mixed(ex.draw_story),
         "translation": one_of(
             lambda: ex.translation(swahili, "en"), lambda: ex.translation(swahili, "sw")

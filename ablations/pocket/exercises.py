@@ -15,9 +15,6 @@ from typing import NamedTuple
 from ablations.pocket.lexicon import (
     CATEGORIES,
     LARGEST_NUMBER,
-    NAMES,
-    NUMBERS,
-    SENTENCES,
     TRANSLATION,
     Language,
     WordSource,
@@ -147,16 +144,6 @@ def draw_story(words: WordSource) -> Question:
     return Question([start, change], Sentence("ask_degree", owner=owner), answer)
 
 
-def facts(words: WordSource, language: Language) -> Exercise:
-    """Return a question about one of two statements, in one language."""
-    return draw_facts(words).exercise(language)
-
-
-def comprehension(words: WordSource, language: Language) -> Exercise:
-    """Return a story and the question whether its owner has more or fewer items now."""
-    return draw_story(words).exercise(language)
-
-
 def translation(words: WordSource, source: Language) -> Exercise:
     """Return one or two sentences to translate out of `source` into the other language."""
     if words.rng.random() < 0.2:
@@ -188,16 +175,3 @@ def equations(words: WordSource) -> Exercise:
     """Return three bare equations; the prompt is empty, so every token is learned."""
     text = " ".join(f"{draw_equation(words)} ." for _ in range(3))
     return Exercise("", text, text)
-
-
-def all_tokens() -> list[str]:
-    """Return every token of the world: special tokens first, then in a fixed order."""
-    frames = ". ? , : solve answer english swahili the answer is jibu ni + - = ( )"
-    templates = " ".join(text for pair in SENTENCES.values() for text in pair.values())
-    pairs = " ".join(word for pair in TRANSLATION.items() for word in pair)
-    tokens = [
-        *("<pad>", "<bos>", "<eos>", "<unk>"),
-        *(*NUMBERS, *NAMES, *pairs.split(), *frames.split()),
-        *(word for word in templates.split() if not word.startswith("{")),
-    ]
-    return list(dict.fromkeys(tokens))

@@ -11,7 +11,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -32,16 +32,6 @@ GRADIENT_NORM = 1.0
 POOL_BATCHES = 24
 
 
-class Batch(NamedTuple):
-    """Token ids and the weight of each token's loss, both ``[exercises, longest]``.
-
-    Padded on the right, with weight 0.
-    """
-
-    ids: Tensor
-    weights: Tensor
-
-
 def encode(exercise: Exercise, prompt_weight: float) -> tuple[list[int], list[float]]:
     """Return ids and weights: ``<bos>`` (0), the prompt, the answer and ``<eos>`` (1 each)."""
     known = vocabulary()
@@ -52,8 +42,11 @@ def encode(exercise: Exercise, prompt_weight: float) -> tuple[list[int], list[fl
     return [BOS_ID, *prompt, *answer, EOS_ID], weights
 
 
-def base_batches(config: PocketConfig) -> Iterator[Batch]:
+def base_batches(config: PocketConfig) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the batches that a base is trained on, without end.
+
+    A batch is token ids and the weight of each token's loss, both ``[exercises, longest]``, padded
+    on the right with weight 0.
 
     A pool of 24 batches is drawn, sorted by length and cut so that no batch has more tokens than it
     may have, padding included; then it is shuffled.
@@ -77,10 +70,8 @@ def base_batches(config: PocketConfig) -> Iterator[Batch]:
         for group in groups:
             ids = [torch.tensor(row) for row, _ in group]
             weights = [torch.tensor(row) for _, row in group]
-            yield Batch(
-                pad_sequence(ids, batch_first=True, padding_value=PAD_ID),
-                pad_sequence(weights, batch_first=True),
-            )
+            padded = pad_sequence(ids, batch_first=True, padding_value=PAD_ID)
+            yield padded, pad_sequence(weights, batch_first=True)
 
 
 def _derive_seed(*parts: str | int) -> int:
@@ -179,15 +170,14 @@ def rate_factor(step: int, training: Pretraining) -> float:
 
 
 def train(
-    model: LlamaForCausalLM, batches: Iterator[Batch], training: Pretraining
+    model: LlamaForCausalLM, batches: Iterator[tuple[Tensor, Tensor]], training: Pretraining
 ) -> Iterator[float]:
     """Train all of a float32 `model` in place; yield each step's loss (nats per learned token)."""
     matrices: list[torch.nn.Parameter] = []
     others: list[torch.nn.Parameter] = []
     for name, parameter in model.named_parameters():
         is_matrix = ".layers." in name and parameter.dim() == 2
-        by_muon = is_matrix and training.matrix_rate is not None
-        (matrices if by_muon else others).append(parameter)
+        (matrices if is_matrix else others).append(parameter)
     optimizer = torch.optim.AdamW(
         others,
         lr=training.learning_rate,
@@ -212,6 +202,6 @@ def train(
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(others, GRADIENT_NORM)
         optimizer.step()
-        muon.step((training.matrix_rate or 0.0) * factor)
+        muon.step(training.matrix_rate * factor)
         model.zero_grad()
         yield loss.item()

@@ -6,12 +6,12 @@ base again; on one machine the same bytes come out, on another one nearly the sa
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ablations.machine.fingerprint import hash_file
 from layerswap_method.errors import InputError
-from layerswap_method.frozen import Frozen
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
@@ -23,27 +23,16 @@ LOSS_INTERVAL = 20
 """Steps over which a recorded loss is averaged."""
 
 
-class Note(Frozen):
-    """What ``base.json`` says of the shipped weights."""
+def read_note() -> Any:
+    """Return what ``base.json`` says of the shipped weights.
 
-    key: str
-    """Of the stage that trained them: version, shape, training and seed."""
-    seed: int
-    sha256: str
-    """Of `WEIGHTS`."""
-    licence: str
-    """SPDX name."""
-    rebuild: str
-    """Command that trains the base again."""
-    losses: tuple[float, ...]
-    """Means over 20 steps each, nats per learned token: a rebuilt base follows them."""
-    scores: dict[str, float]
-    """Task -> exact match (comprehension: accuracy) of its first 300 items, when it was made."""
-
-
-def read_note() -> Note:
-    """Return the note beside the weights."""
-    return Note.model_validate_json((FOLDER / "base.json").read_text(encoding="utf-8"))
+    Returns:
+        ``key`` of the stage that trained them (version, shape, training, seed), ``seed``,
+        ``sha256``, ``licence`` (SPDX), ``rebuild`` (a command), ``losses`` (means over 20 steps,
+        nats per learned token) and ``scores``: task -> exact match (comprehension: accuracy) of
+        its first 300 items.
+    """
+    return json.loads((FOLDER / "base.json").read_text(encoding="utf-8"))
 
 
 def is_shipped(key: str) -> bool:
@@ -53,14 +42,14 @@ def is_shipped(key: str) -> bool:
         InputError: the weights are missing, or are not those that the note names.
     """
     note = read_note()
-    if note.key != key:
+    if note["key"] != key:
         return False
-    found = hash_file(WEIGHTS) if WEIGHTS.is_file() else "no file"
-    if found != note.sha256:
+    sha256 = hash_file(WEIGHTS) if WEIGHTS.is_file() else "no file"
+    if sha256 != note["sha256"]:
         raise InputError(
             f"{WEIGHTS}: the base that ships with layerswap should have SHA-256 "
-            f"{note.sha256[:12]}..., found {found[:12]}; install layerswap again, or train the "
-            "base with --retrain-base"
+            f"{note['sha256'][:12]}..., and has {sha256[:12]}; install layerswap again, or train "
+            "the base with --retrain-base"
         )
     return True
 

@@ -37,8 +37,11 @@ _COMPREHENSION = {
 }
 _FAMILIES: dict[str, tuple[Callable[[WordSource, Language], Exercise], dict[str, Any]]] = {
     "math": (ex.math, generated(24, {"strict-match": FINAL_ANSWER}, "exact_match", until="<eos>")),
-    "comprehension": (ex.comprehension, _COMPREHENSION),
-    "facts": (ex.facts, generated(4, _PLAIN, "exact_match", until="<eos>")),
+    "comprehension": (lambda words, lang: ex.draw_story(words).exercise(lang), _COMPREHENSION),
+    "facts": (
+        lambda words, lang: ex.draw_facts(words).exercise(lang),
+        generated(4, _PLAIN, "exact_match", until="<eos>"),
+    ),
     "translate": (ex.translation, generated(32, _PLAIN, "bleu", "exact_match", until="<eos>")),
 }
 """Family of exercises -> what draws one, and how an answer is scored."""

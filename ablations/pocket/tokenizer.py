@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ablations.pocket.exercises import all_tokens
+from ablations.pocket.lexicon import NAMES, NUMBERS, SENTENCES, TRANSLATION
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -15,8 +15,16 @@ PAD_ID, BOS_ID, EOS_ID, UNKNOWN_ID = 0, 1, 2, 3
 
 @cache
 def vocabulary() -> dict[str, int]:
-    """Return token → id; the four special tokens come first."""
-    return {token: index for index, token in enumerate(all_tokens())}
+    """Return token → id; the four special tokens come first, then all others in a fixed order."""
+    frames = ". ? , : solve answer english swahili the answer is jibu ni + - = ( )"
+    templates = " ".join(text for pair in SENTENCES.values() for text in pair.values())
+    pairs = " ".join(word for pair in TRANSLATION.items() for word in pair)
+    tokens = [
+        *("<pad>", "<bos>", "<eos>", "<unk>"),
+        *(*NUMBERS, *NAMES, *pairs.split(), *frames.split()),
+        *(word for word in templates.split() if not word.startswith("{")),
+    ]
+    return {token: index for index, token in enumerate(dict.fromkeys(tokens))}
 
 
 def build_tokenizer(model_max_length: int) -> PreTrainedTokenizerFast:

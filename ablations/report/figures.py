@@ -1,4 +1,4 @@
-"""Figures of a report, drawn from its frames: comparisons, the map of b and u, and lines."""
+"""Figures of a report, drawn from its frames: comparisons, map of b and u, facts of experts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def figures(
     primary = frame[(frame["family"] == "primary") & frame["p"].notna()]
     if 0 < len(primary) <= MOST_ROWS:
         found.append(_forest(primary, study))
-    return [*found, *_lines(scores, study, models)]
+    return [*found, *_facts(scores, study, models)]
 
 
 def _forest(frame: pd.DataFrame, study: Study) -> Figure:
@@ -143,63 +143,28 @@ def _maps(frame: pd.DataFrame, scores: pd.DataFrame, models: Sequence[Model]) ->
     )
 
 
-def _lines(scores: pd.DataFrame, study: Study, models: Sequence[Model]) -> Iterator[Figure]:
-    """Draw scores over what varies as a number, and over facts of the experts."""
-    recipes = [model for model in models if model.kind == "recipe"]
-    names = dict.fromkeys(name for model in recipes for name in model.setting)
-    varied = [n for n in names if len({repr(m.setting.get(n)) for m in recipes}) > 1]
-    axes: dict[str, dict[str, float]] = {}
-    if len(varied) == 1 and varied[0] not in _PLACE:
-        axes[varied[0].replace("_", " ")] = {
-            m.label: v for m in recipes if isinstance(v := m.setting.get(varied[0]), (int, float))
-        }
-    elif varied and set(varied) <= set(_PLACE) and len(recipes) <= 12:
-        axes["layers from the language expert (b + u)"] = {
-            m.label: float(sum(int(str(m.setting[name])) for name in _PLACE)) for m in recipes
-        }
+def _facts(scores: pd.DataFrame, study: Study, models: Sequence[Model]) -> Iterator[Figure]:
+    """Draw scores over the facts of the experts that a study names, such as their divergence."""
     for fact in study.report.facts:
-        values = {m.label: study.fact(fact, m.given[0]) for m in recipes}
-        axes[fact.removeprefix(EXPERTS).replace("_", " ").replace(".", " expert: ", 1)] = {
-            label: value for label, value in values.items() if value is not None
-        }
-    for name, places in axes.items():
+        known = ((m.label, study.fact(fact, m.given[0])) for m in models if m.kind == "recipe")
+        places = {label: value for label, value in known if value is not None}
         part = scores[scores["model"].isin(places) & scores["low"].notna()]
         if part["model"].nunique() < 2:
             continue
-        baselines = scores[(scores["kind"] != "recipe") & scores["low"].notna()]
-        if baselines["model"].nunique() > 4:
-            baselines = baselines.iloc[:0]
-        panels = list(part.groupby(["task", "language"], sort=False))
+        name = fact.removeprefix(EXPERTS).replace("_", " ").replace(".", " expert: ", 1)
+        panels = list(part.assign(x=part["model"].map(places)).groupby(["task", "language"]))
 
-        def draw(
-            canvas: Any,
-            panels: Any = panels,
-            places: Any = places,
-            name: str = name,
-            baselines: Any = baselines,
-        ) -> None:
+        def draw(canvas: Any, panels: Any = panels, name: str = name) -> None:
             grid = canvas.subplots(1, len(panels), squeeze=False)[0]
-            for axis, ((task, code), rows) in zip(grid, panels, strict=True):
-                rows = rows.assign(x=rows["model"].map(places)).sort_values("x")
-                value = 100 * rows["value"]
-                errors = [value - 100 * rows["low"], 100 * rows["high"] - value]
-                axis.errorbar(rows["x"], value, errors, fmt="o-", ms=4, lw=1.2, color=COLORS[0])
-                own = baselines[(baselines["task"] == task) & (baselines["language"] == code)]
-                for at, row in enumerate(own.to_dict("records")):
-                    style = {"color": COLORS[1 + at], "ls": "--", "lw": 1, "label": row["model"]}
-                    axis.axhline(100 * row["value"], **style)
+            for axis, (_, rows) in zip(grid, panels, strict=True):
+                value, low, high = (100 * rows[each] for each in ("value", "low", "high"))
+                axis.errorbar(rows["x"], value, [value - low, high - value], fmt="o", ms=4)
                 axis.set_title(column_name(rows.iloc[0], scores), loc="left", fontweight="bold")
                 axis.set_xlabel(textwrap.fill(name, 34))
-            if len(baselines):
-                grid[0].legend(frameon=False)
 
-        yield _figure(
-            f"lines-{name}".split(" (")[0].replace(" ", "-").replace(":", ""),
-            f"Score over {name}",
-            "With intervals; dashed: baselines.",
-            draw,
-            (max(3.6, 2.9 * len(panels)), 2.8),
-        )
+        key = name.replace(" ", "-").replace(":", "")
+        size_in = (max(3.6, 2.9 * len(panels)), 2.8)
+        yield _figure(key, f"Score over {name}", "With intervals.", draw, size_in)
 
 
 def _figure(

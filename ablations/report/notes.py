@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 
 import pandas as pd
 
@@ -70,13 +69,6 @@ def facts(run: Run) -> dict[str, str]:
     """Return what the numbers are from: cells, engine, versions."""
     cells = len(run.head.cells)
     evaluate = run.study.evaluate
-    seconds = sum(cell.timing_s.get("total", 0.0) for cell in run.cells)
-    finished = sorted(
-        task.provenance["finished"]
-        for cell in run.cells
-        for task in cell.tasks
-        if "finished" in task.provenance
-    )
     found = {
         "source of the question": run.study.source,
         "cells": f"{cells - len(run.unfinished)} of {cells} finished",
@@ -84,8 +76,6 @@ def facts(run: Run) -> dict[str, str]:
         "layers of the model": "" if run.head.num_layers is None else str(run.head.num_layers),
         "dtype of the engine": evaluate.options.dtype,
         "items per task": "all" if evaluate.limit is None else f"the first {evaluate.limit}",
-        "time in cells": f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.1f} s",
-        "evaluated": " to ".join(dict.fromkeys(map(_minute, (*finished[:1], *finished[-1:])))),
         "versions": ", ".join(f"{name} {text}" for name, text in run.head.versions.items()),
     }
     return {name: text for name, text in found.items() if text}
@@ -152,8 +142,3 @@ def _by_cells(run: Run, read: Callable[[CellRecord], list[str]]) -> Iterator[str
         more = len(labels) - _SHOWN_CELLS
         named = "; ".join(labels[:_SHOWN_CELLS])
         yield f"{note} (cells {named}{f' and {more} more' if more > 0 else ''})"
-
-
-def _minute(when: str) -> str:
-    """Return a time such as 2026-11-22T05:48:14+00:00 to the minute."""
-    return f"{datetime.fromisoformat(when).astimezone(UTC):%Y-%m-%d %H:%M} UTC"

@@ -29,7 +29,7 @@ from ablations.report.observations import SCORE, shown_scores
 from ablations.statistics.as_text import p_text, percent, points, with_interval
 from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.statistics.intervals import score_interval
-from ablations.study.contrasts import ordered_tasks, primary_tasks
+from ablations.study.contrasts import EXPERT_KINDS, ordered_tasks, primary_tasks
 from ablations.study.labels import Model, language_name, task_language, task_name
 from ablations.study.schema import Study
 
@@ -40,6 +40,11 @@ GAP = "–"
 """What stands for a number that there is not."""
 
 _WIDTH = 100
+_ENDS = {
+    "pairs": (1, {"avg": "value", "max": "max"}),
+    "overview": (2, {"min": "min", "avg": "value", "max": "max"}),
+}
+"""Layout -> number of the paper's table, and its rows: name -> column of the scores."""
 _UNITS = "Scores in percent; BLEU and chrF++ on a scale of 0 to 100."
 
 
@@ -224,26 +229,15 @@ def cells_table(scores: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def layout_tables(
-    frame: pd.DataFrame, study: Study, others: Sequence[tuple[pd.DataFrame, Study]] = ()
-) -> Iterator[pd.DataFrame]:
-    """Yield the paper's layouts that the study names, each with the published numbers after it.
+def layout_tables(frame: pd.DataFrame, keys: Sequence[str]) -> Iterator[pd.DataFrame]:
+    """Yield layouts of the paper by their names, each with the published numbers after it.
 
     Args:
         frame: from `score_frame`.
-        study: whose `report.tables` is read.
-        others: the same of further runs, for the layout of Table 6.
+        keys: ``pairs``, ``overview``, ``benchmarks`` or ``souping``.
     """
-    asked = list(study.report.tables)
-    if others and "souping" not in asked:
-        asked.append("souping")
-    for key in asked:
-        if key == "souping":
-            yield _souping_table([(frame, study), *others])
-        elif key == "benchmarks":
-            yield _benchmarks_table(frame)
-        else:
-            yield _ends_table(frame, key)
+    for key in keys:
+        yield (_ends_table if key in _ENDS else _models_table)(frame, key)
         document = published_tables()
         paper = document["tables"][key]
         columns = [paper["source"], *paper["columns"]]
@@ -323,9 +317,7 @@ def _counts_text(row: Any) -> str:
 def _ends_table(frame: pd.DataFrame, key: str) -> pd.DataFrame:
     """Return the layout of Table 1 (``pairs``) or 2 (``overview``): ends over pairs × models."""
     models = list(dict.fromkeys(frame["model"]))
-    ends = {"min": "min", "avg": "value", "max": "max"}
-    if key == "pairs":
-        del ends["min"]
+    number, ends = _ENDS[key]
     rows = []
     for (task, code), part in frame.groupby(["task", "language"], sort=False):
         head = column_name({**part.iloc[0], "language": code}, frame)
@@ -342,7 +334,6 @@ def _ends_table(frame: pd.DataFrame, key: str) -> pd.DataFrame:
         rows.append(
             [f"all {counts.max()} {frame['metric'].iloc[0]} tasks avg", *map(_plain, means)]
         )
-    number = {"pairs": 1, "overview": 2}[key]
     return table(
         pd.DataFrame(rows, columns=["over pairs", *models]),
         key,
@@ -352,47 +343,14 @@ def _ends_table(frame: pd.DataFrame, key: str) -> pd.DataFrame:
     )
 
 
-def _benchmarks_table(frame: pd.DataFrame) -> pd.DataFrame:
-    records = frame.to_dict("records")
+def _models_table(frame: pd.DataFrame, key: str) -> pd.DataFrame:
+    """Return the layout of Table 5 (``benchmarks``), or of Table 6 (``souping``: merges only)."""
+    merges = frame[~frame["kind"].isin(("base", *EXPERT_KINDS))]
+    number, shown = (5, frame) if key == "benchmarks" else (6, merges)
+    records = shown.to_dict("records")
     texts = ((column_name(row, frame), row["model"], _plain(row["value"])) for row in records)
-    note = "Mean over the runs of an expert."
-    return table(_wide("benchmark", texts), "benchmarks", "Layout of Table 5", note, _UNITS)
-
-
-def _souping_table(runs: Sequence[tuple[pd.DataFrame, Study]]) -> pd.DataFrame:
-    """Return the layout of Table 6: soups and swaps of pairs, and swaps between soups."""
-    rows = [
-        (column_name(row, frame), _structure(row["kind"], study), row["value"])
-        for frame, study in runs
-        for row in frame.to_dict("records")
-    ]
-    merges = pd.DataFrame(rows, columns=["task", "merge", "value"])
-    merges = merges[merges["merge"] != ""]
-    means = merges.pivot_table(index="task", columns="merge", values="value", sort=False)
-    return table(
-        means.map(_plain).reset_index(),
-        "souping",
-        "Layout of Table 6",
-        "Several settings of a recipe are averaged.",
-        _UNITS,
-    )
-
-
-def _structure(kind: str, study: Study) -> str:
-    """Return what a merge is made of, in the words of Table 6; empty for other models."""
-    if kind == "soup":
-        return "soup, pairwise"
-    if kind != "recipe" or study.recipe is None:
-        return ""
-    roles = [
-        (entry.get("parameters") or {}).get("role") or entry.get("model")
-        for entry in study.recipe.get("models") or ()
-    ]
-    counts = {role: roles.count(role) for role in ("task", "language")}
-    if set(counts.values()) == {1}:
-        return "swap, pairwise"
-    parts = [f"soup of {n} {r} experts" if n > 1 else f"{r} expert" for r, n in counts.items()]
-    return f"swap, {' × '.join(parts)}"
+    note = "Mean over the experts of a model."
+    return table(_wide("task", texts), key, f"Layout of Table {number}", note, _UNITS)
 
 
 def _plain(value: Any) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
-import json
 import re
 import tempfile
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -20,13 +18,11 @@ from ablations.machine.whole_files import (
     check_place,
     told_if_unwritable,
     write_bytes,
-    write_text,
 )
 from ablations.report.compare import comparisons
 from ablations.report.figures import Figure, figures
 from ablations.report.notes import facts, notes, problems
 from ablations.report.observations import (
-    check_same_content,
     read_observations,
     read_scores,
 )
@@ -48,10 +44,6 @@ from layerswap_method.errors import InputError, nearest, with_valid
 FORMATS = ("html", "md", "latex", "csv")
 """What a report can be written as. The two frames are always written as parquet."""
 
-MANIFEST = ".report.json"
-"""Lists the files of a report in its folder, so that the next one removes no other."""
-
-_NAME = re.compile(r"(figures/)?[a-z0-9_-]+\.[a-z]+")
 _WIDTH = 100
 
 
@@ -75,32 +67,28 @@ class Report(NamedTuple):
     scores: pd.DataFrame
 
 
-def make_report(run: Run, others: Sequence[Run] = (), *, draw: bool = True) -> Report:
+def make_report(run: Run, *, draw: bool = True) -> Report:
     """Return the report of a run.
 
     Args:
         run: with at least one finished cell.
-        others: runs on the same items and prompts, whose merges of several experts stand next to
-            those of `run` in the layout of Table 6.
         draw: whether to draw figures, which needs matplotlib.
 
     Raises:
-        InputError: for a run without a finished cell, a study that names a task that is not in
-            it, or `others` with other items or prompts.
+        InputError: for a run without a finished cell, or a study that names a task that is not
+            in it.
     """
-    for each in (run, *others):
-        if not each.cells:
-            raise InputError(_emptiness(each))
+    if not run.cells:
+        raise InputError(_emptiness(run))
     study, models = run.study, models_of(run.head)
     data, scores = read_observations(run, models), read_scores(run, models)
     frame = comparisons(data, scores, study, models)
     means = score_frame(data, scores, study, models)
     level = study.evaluate.level
-    more = [_other(other, run, data) for other in others]
     tables = [
         scores_table(means, study),
         pairs_table(means),
-        *layout_tables(means, study, more),
+        *layout_tables(means, study.report.tables),
         comparisons_table(frame, level) if len(frame) else None,
         cells_table(scores),
     ]
@@ -130,8 +118,7 @@ def write_report(report: Report, formats: Sequence[str], out: Path) -> tuple[Pat
 
     ``html``: report.html, which needs no other file; ``md``: report.md; ``latex``: tables.tex;
     ``csv``: scores.csv and comparisons.csv; always: observations.parquet and comparisons.parquet.
-    Figures stand in figures/ where Markdown or LaTeX refer to them. Files of an earlier report that
-    this one does not have are removed; other files in the folder stay.
+    Figures stand in figures/ where Markdown or LaTeX refer to them. Other files of `out` stay.
 
     Raises:
         InputError: for a format that there is not.
@@ -269,19 +256,6 @@ def _inline_svg(figure: Figure) -> str:
     return text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
 
 
-def _other(other: Run, run: Run, data: pd.DataFrame) -> tuple[pd.DataFrame, Any]:
-    """Return the scores of another run, which must have the same items and prompts."""
-    if other.path.resolve() == run.path.resolve():
-        raise InputError(f"{other.path} is named twice")
-    models = models_of(other.head)
-    theirs, scores = read_observations(other, models), read_scores(other, models)
-    if not set(theirs["task"]) & set(data["task"]):
-        raise InputError(f"{other.path} has no task in common with {run.path}")
-    ours = data.assign(model=str(run.path))
-    check_same_content(pd.concat([ours, theirs.assign(model=str(other.path))]))
-    return score_frame(theirs, scores, other.study, models), other.study
-
-
 def _emptiness(run: Run) -> str:
     text = f"{run.path}: none of its {len(run.head.cells)} cells is finished"
     if run.failures:
@@ -300,35 +274,12 @@ def _csv(frame: pd.DataFrame) -> bytes:
 
 def _replace(out: Path, files: Mapping[str, bytes]) -> None:
     """Write all files to a temporary folder, then move them to their places."""
-    check_place(out / MANIFEST)
+    check_place(out / "report.html")
     with told_if_unwritable(out):
         out.mkdir(parents=True, exist_ok=True)
-        old = _listed(out)
         with tempfile.TemporaryDirectory(prefix=".report.", dir=out) as fresh:
             for name, content in files.items():
                 write_bytes(Path(fresh) / name, content)
-            # An interrupted report is removed by the next one.
-            _list(out, [*old, *files])
             for name in files:
                 (out / name).parent.mkdir(exist_ok=True)
                 (Path(fresh) / name).replace(out / name)
-        for name in old:
-            if name not in files:
-                (out / name).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # other files are in it
-            (out / "figures").rmdir()
-        _list(out, files)
-
-
-def _list(out: Path, names: Iterable[str]) -> None:
-    write_text(out / MANIFEST, json.dumps(sorted(set(names)), indent=1) + "\n")
-
-
-def _listed(out: Path) -> list[str]:
-    """Return the files of an earlier report, as it listed them; no path out of the folder."""
-    try:
-        found = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
-    names = found if isinstance(found, list) else []
-    return [name for name in names if isinstance(name, str) and _NAME.fullmatch(name)]

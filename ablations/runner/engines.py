@@ -30,7 +30,7 @@ from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.recipe.references import named_models
 
 if TYPE_CHECKING:
-    from ablations.engines.errors import SwapFailed
+    from ablations.engines.in_place import SwapFailed
     from ablations.engines.live import LiveEvaluator
     from ablations.study.planning import StudyPlan
     from layerswap_method.recipe.document import Merge, Recipe
@@ -149,7 +149,7 @@ class StudyEngine:
 
     def check(self) -> Mapping[str, str]:
         """Check the live engine; return score key of what it was asked -> why it was not right."""
-        from ablations.engines.errors import SwapFailed
+        from ablations.engines.in_place import SwapFailed
 
         streamed, self._streamed = self._streamed, {}
         if self._live is not None and streamed:
@@ -181,7 +181,7 @@ class StudyEngine:
         except LayerSwapError as error:
             self._close_model()
             raise ModelFailed(error.message) from error
-        if "loaded_tensors" in model.how:
+        if str(model.how["weights"]).endswith("streamed"):
             self._streamed[work.score_key] = answers
         try:
             evaluation = model.ask(work.request, answers)
@@ -219,7 +219,7 @@ class StudyEngine:
         return self._model
 
     def _open(self, work: Work, held: ExitStack) -> _Opened:
-        from ablations.engines.errors import SwapFailed
+        from ablations.engines.in_place import SwapFailed
         from layerswap_method.methods.read import merge_of_one, recipe_by_files
         from layerswap_method.recipe.references import Model
 
@@ -261,7 +261,7 @@ class StudyEngine:
 
     def _stream(self, recipe: Recipe) -> Merge:
         tell(Step("planning the merge"))
-        from ablations.engines.errors import SwapFailed
+        from ablations.engines.in_place import SwapFailed
 
         try:
             return recipe.merge(self._setup.experts)
@@ -283,12 +283,8 @@ class StudyEngine:
 
             self._live = open_live(setup.base.folder, setup.backend, setup.options)
         live = self._live
-        report = live.swap(stream)
-        return (
-            lambda request, answers: live.evaluate(stream, request, answers),
-            {**how, "loaded_tensors": report.tensors, "loaded_bytes": report.bytes},
-            {**timing_s, "start": report.start_s, "load": report.seconds},
-        )
+        timing_s |= live.swap(stream)
+        return lambda request, answers: live.evaluate(stream, request, answers), how, timing_s
 
     def _cold(
         self, folder: Path, seed: int, held: ExitStack, how: Mapping[str, Any], merge_s: float

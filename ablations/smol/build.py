@@ -22,7 +22,7 @@ from ablations.machine.whole_files import check_place
 from ablations.smol.base import Choice, ensure_base
 from ablations.smol.data import write_data, write_tasks
 from ablations.smol.languages import TARGETS, language_name
-from ablations.train.files import read_config
+from ablations.train.config import read_config
 from ablations.train.run import check_installed, train_expert
 from layerswap_method.errors import InputError
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import layerswap_method
-from ablations.engines import lm_eval_index
 from ablations.engines.options import EngineOptions
+from ablations.engines.task_loading import lm_eval_file
 from ablations.machine.fingerprint import (
     checkpoint_files,
     fingerprint_checkpoint,
@@ -180,7 +180,7 @@ def identified(
     for cell in cells:
         places = (cell.request.folders, cell.request.data_dir)
         if places not in tasks:
-            tasks[places] = TaskContents(*places, elsewhere=lm_eval_index.file_of)
+            tasks[places] = TaskContents(*places, elsewhere=lm_eval_file)
         identity = _weights_identity(cell.merge, experts, contents, versions)
         weights = fingerprint_of(weights=identity)[:_KEY_LENGTH]
         protocol = protocol_key(cell.request, backend, options)

@@ -19,8 +19,7 @@ import layerswap_method
 from ablations.engines.backends import backend_versions, check_devices, resolve_backend
 from ablations.engines.chat import check_protocol
 from ablations.engines.options import BackendChoice, EngineOptions
-from ablations.engines.task_choice import Choice
-from ablations.engines.task_loading import check_data, check_tasks
+from ablations.engines.task_loading import Choice, check_data, check_tasks
 from ablations.machine.progress import Step, tell
 from ablations.models.find import Expert, find_expert
 from ablations.models.fit import compatibility_report, unfit_vocabularies
@@ -141,7 +140,7 @@ def plan_study(
         chosen = resolve_backend(backend)
         if here:
             check_devices(chosen, study.evaluate.options)
-    tasks = Choice(())
+    tasks = Choice((), {}, False)
     if named is not None:  # the experts file may name the folder of the tasks
         with _collected(problems):
             tasks = _check_tasks(study, isolation)
@@ -340,7 +339,7 @@ def _check_tasks(study: Study, isolation: Isolation | None) -> Choice:
     evaluate, folder = study.evaluate, task_folder(study.evaluate)
     tasks = (*evaluate.tasks, *(task for each in evaluate.languages.values() for task in each))
     if not tasks or not folder.is_dir():  # said already
-        return Choice(())
+        return Choice((), {}, False)
     allowed = isolation is not None
     choice = check_tasks(
         EvaluationRequest(tasks=tasks, include_path=folder, allow_code_execution=allowed)

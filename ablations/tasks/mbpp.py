@@ -184,12 +184,5 @@ def _run_answer(answer: str, item: Mapping[str, Any], isolation: Isolation) -> R
     code = extract_code(answer, tested_names([tests]))
     if not code:
         return RunCode("", ProgramVerdict(status="failed", detail="there is no code in the answer"))
-    result = run_program(
-        code,
-        tests=tests,
-        time_s=TIME_S,
-        memory_bytes=MEMORY_BYTES,
-        output_bytes=OUTPUT_BYTES,
-        isolation=isolation,
-    )
-    return RunCode(code, result)
+    held = isolation == "bwrap"
+    return RunCode(code, run_program(code, tests, TIME_S, MEMORY_BYTES, OUTPUT_BYTES, held=held))

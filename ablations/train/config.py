@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictBool, StrictStr, field_validator, model_validator
+from pydantic import Field, StrictBool, StrictStr, ValidationError, field_validator, model_validator
 
 from ablations.engines.options import BackendChoice
+from ablations.gallery.find import find_recipe
+from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 from layerswap_method.plan import parse_layers
+from layerswap_method.recipe.problems import problems
+from layerswap_method.recipe.references import is_there
+from layerswap_method.recipe.strict_yaml import parse_yaml, read_yaml
 
-Dtype = Literal["float32", "bfloat16", "float16"]
+_ROWS, _HUB = ("prompt", "answer", "messages", "where"), ("subset", "split", "revision")
+_KINDS = {"path": _ROWS, "hub": _ROWS + _HUB, "pocket": (), "config": ()}
+"""Kind of source -> the fields that it has besides `weight`."""
 
 
 class Source(Frozen):
@@ -19,39 +29,28 @@ class Source(Frozen):
     path: StrictStr | None = None
     """File of one JSON object a line, from the folder of the training file, else from the working
     directory."""
-
     hub: StrictStr | None = None
     """Id, such as ``microsoft/orca-math-word-problems-200k``, or a folder ``datasets`` can read."""
-
     pocket: Literal["task", "language"] | None = None
     """English math, or translation and Swahili facts, drawn with the seed of the run."""
-
     config: StrictStr | None = None
     """Another training file, all of whose sources are taken. Two of them are joint training, the
     baseline of the paper's Table 2."""
-
     weight: float = Field(1.0, gt=0, allow_inf_nan=False)
     """Share of `TrainConfig.samples`, relative to the other sources."""
-
     subset: StrictStr | None = None
     """Name of the hub data set's configuration."""
-
     split: StrictStr = "train"
     """Split of the hub data set; slices such as ``train[:1000]`` work."""
-
     revision: StrictStr | None = None
     """Commit, branch or tag of the hub data set; None for the newest."""
-
     prompt: StrictStr = "{prompt}"
     """Text without loss; ``{name}`` is a field of the row, ``{a.b}`` a field of a field."""
-
     answer: StrictStr = "{answer}"
     """Text with loss, written like `prompt`."""
-
     messages: StrictStr | None = None
     """Field with a list of ``{role, content}``, in place of `prompt` and `answer`. The loss is on
     the messages of the assistant."""
-
     where: dict[StrictStr, tuple[StrictStr, ...] | StrictStr] = Field(default_factory=dict)
     """Field -> value or values; other rows are left out. A field that is missing is an error."""
 
@@ -64,21 +63,18 @@ class Source(Frozen):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Source:
-        kinds = ("path", "hub", "pocket", "config")
-        named = [kind for kind in kinds if getattr(self, kind) is not None]
+        named = [kind for kind in _KINDS if getattr(self, kind) is not None]
         if len(named) != 1:
             given = f"{' and '.join(named)} are given" if named else "none is given"
-            raise ValueError(f"name one of {', '.join(kinds)}; {given}")
-        of_rows = ("prompt", "answer", "messages", "where")
-        of_hub = ("subset", "split", "revision")
-        foreign = {"path": of_hub, "hub": ()}.get(named[0], (*of_rows, *of_hub))
-        if useless := sorted(self.model_fields_set & set(foreign)):
+            raise ValueError(f"name one of {', '.join(_KINDS)}; {given}")
+        useless = self.model_fields_set - {*_KINDS, "weight", *_KINDS[named[0]]}
+        if self.messages is not None:
+            useless |= self.model_fields_set & {"prompt", "answer"}
+        if useless:
+            what = "messages" if self.messages is not None else named[0]
             raise ValueError(
-                f"{', '.join(useless)}: not for a source with {named[0]}; leave it out"
+                f"{', '.join(sorted(useless))}: not for a source with {what}; leave it out"
             )
-        texts = {"prompt", "answer"} & self.model_fields_set
-        if self.messages is not None and texts:
-            raise ValueError(f"messages and {' and '.join(sorted(texts))}: give one of the two")
         if "{" not in self.answer:
             raise ValueError(f"answer is {self.answer!r}; name a field in braces, such as {{text}}")
         return self
@@ -96,8 +92,8 @@ class Lora(Frozen):
     kind: Literal["lora"]
 
     merge: StrictBool = False
-    """Whether the expert is written as a whole checkpoint with the change in it. DoRA needs this
-    for merges and studies, which read plain low-rank changes only."""
+    """Whether the expert is written as a whole checkpoint. DoRA needs this for merges and studies,
+    which read plain low-rank changes only."""
 
 
 class Prefix(Frozen):
@@ -116,7 +112,6 @@ class AdapterFusion(Frozen):
 
     experts: dict[StrictStr, StrictStr] = Field(min_length=1)
     """Name -> LoRA adapter of the base, a folder or hub id."""
-
     value_penalty: float = Field(0.01, ge=0, allow_inf_nan=False)
     """Weight of the squared distance of every V from the identity."""
 
@@ -128,20 +123,14 @@ class FrozenLayers(Frozen):
 
     layers: StrictStr = ""
     """Layers that stay, such as ``0-4,30,31`` (0-based, ends included); empty for none."""
-
     outside: StrictBool = True
     """Whether embeddings, final norm and output matrix are trained."""
 
-    @field_validator("layers")
-    @classmethod
-    def _readable(cls, text: str) -> str:
-        if text:
-            parse_layers(text, name="layers")
-        return text
-
     @model_validator(mode="after")
     def _something_stays(self) -> FrozenLayers:
-        if not self.layers and self.outside:
+        if self.layers:
+            parse_layers(self.layers, name="layers")
+        elif self.outside:
             raise ValueError("nothing is frozen: name layers, or set outside to false")
         return self
 
@@ -166,21 +155,12 @@ class Disjoint(Frozen):
 
     role: Literal["task", "language"]
     """Which of the two this expert is."""
-
     bottom_layers: int = Field(5, ge=0)
     """Layers of the language expert at the input side."""
-
     top_layers: int = Field(2, ge=0)
     """Layers of the language expert at the output side."""
-
     outside: StrictBool = False
     """Whether embeddings, final norm and output matrix are trained; in one of the two at most."""
-
-    @model_validator(mode="after")
-    def _outer_layers(self) -> Disjoint:
-        if self.bottom_layers + self.top_layers == 0:
-            raise ValueError("bottom_layers and top_layers are both 0: no layer is the language's")
-        return self
 
     def trained_layers(self, num_layers: int) -> set[int]:
         """Return the 0-based layers that are trained.
@@ -211,25 +191,18 @@ class Select(Frozen):
     tasks: tuple[StrictStr | tuple[StrictStr, ...], ...] = Field(min_length=1)
     """lm-eval tasks; a list of tasks counts as one, by its mean. A checkpoint's score is the mean
     of them, each by its first metric."""
-
     secondary: tuple[StrictStr | tuple[StrictStr, ...], ...] = ()
     """Tasks on which a checkpoint should be above the base, by their mean; those that are come
     first. The paper: "we also ensure slight improvement"."""
-
     include_path: StrictStr | None = None
     """Folder of task files, from the working directory; None for the shipped tasks."""
-
     data_dir: StrictStr | None = None
     """Folder with the data of shipped tasks, in place of the hub."""
-
     limit: int | None = Field(None, ge=1)
     """Items a task."""
-
     keep: int = Field(3, ge=1)
     """Checkpoints that stay; the best one becomes the expert."""
-
     backend: BackendChoice = "auto"
-    """What evaluates."""
 
     batch_size: int = Field(64, ge=1)
     """Sequences at once."""
@@ -240,48 +213,34 @@ class TrainConfig(Frozen):
 
     base: StrictStr
     """The model to start from: a folder or a hub id."""
-
     regime: Regime = Full()
     """Which weights are trained, and how; a name alone stands for its defaults."""
-
     data: tuple[Source, ...] = Field(min_length=1)
     """Sources that are mixed by their weights."""
-
     template: Literal["plain", "chat"] = "plain"
     """``plain`` joins prompt and answer as they are; ``chat`` uses the tokenizer's template."""
-
     separator: str = ""
     """Stands between prompt and answer, and between turns, in the plain template."""
-
     samples: int = Field(ge=1)
     """Rows to train on, in all. Sources that are too short are repeated."""
-
     held_out: int = Field(32, ge=0)
     """Rows that are never trained on; the drift of the hidden states is measured on them."""
-
     batch_size: int = Field(4, ge=1)
     """Rows of one optimiser step, over all processes. ``trainer.per_device_train_batch_size`` of
     them go through a process at once, all of its share by default."""
-
     max_length: int = Field(2048, ge=8)
     """Longest row in tokens; longer rows are cut at the end."""
-
     seed: int = Field(0, ge=0, lt=2**32)
     """Of the choice and order of rows, of new weights (adapters), and of dropout."""
-
-    save_dtype: Dtype = "float32"
+    save_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Of the expert's file. A 16-bit format loses most of a light fine-tune."""
-
     select: Select | None = None
     """How checkpoints are chosen; None takes the last one and keeps all."""
-
     measure: StrictBool = True
     """Whether the divergence from the base is measured at the end."""
-
     trainer: dict[StrictStr, Any] = Field(default_factory=dict)
     """Options of transformers' ``TrainingArguments``, by its names and with its defaults; without
     those that fields here decide. The weights are float32 whatever ``bf16`` says."""
-
     lora: dict[StrictStr, Any] = Field(default_factory=dict)
     """Options of peft's ``LoraConfig``, by its names and with its defaults, for the regime lora."""
 
@@ -307,17 +266,86 @@ class TrainConfig(Frozen):
         return self
 
 
-_WITHOUT_EFFECT = ("logging_", "log_", "save_", "report_to", "run_name", "project", "trackio_")
-"""Beginnings of options of the Trainer that change no weight."""
+def read_config(text: str, settings: Sequence[str] = ()) -> TrainConfig:
+    """Return the configuration that `text` names: a path, or a shipped one such as ``math_1``.
+
+    Sources of other files are taken in, and paths of local rows are made absolute.
+
+    Args:
+        text: as the user writes it.
+        settings: ``NAME=VALUE`` in place of what the file says; ``lora.r=8`` goes deeper.
+
+    Raises:
+        InputError: with every problem of the file.
+    """
+    path = Path(text)
+    if not (is_there(path) and path.is_file()):
+        if path.suffix or path.is_dir():
+            raise InputError(f"{path}: no such file" if path.suffix else f"{path}: is a folder")
+        path = find_recipe(f"experts/{text}.yml")
+    document = _read(path)
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name.strip():
+            raise InputError(f"--set {setting}: write NAME=VALUE, such as samples=100")
+        *above, last = name.strip().split(".")
+        block = document
+        for part in above:
+            below = block.get(part)
+            block[part] = block = dict(below) if isinstance(below, Mapping) else {}
+        block[last] = parse_yaml(value, f"--set {name}")
+    return _validate(document, path)
 
 
-def identity_of(config: TrainConfig) -> dict[str, Any]:
-    """Return the settings that decide the weights, but for rounding, as JSON can hold them."""
-    settings = config.model_dump(mode="json", exclude={"select", "measure", "base", "data"})
-    settings["trainer"] = {
-        name: value
-        for name, value in config.trainer.items()
-        if not name.startswith(_WITHOUT_EFFECT)
-        and name not in ("per_device_train_batch_size", "disable_tqdm")
-    }
-    return settings
+def _read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Return the document at `path`, laid over the one that it extends."""
+    if path.resolve() in above:
+        raise InputError(f"{path}: refers to itself")
+    document = read_yaml(path)
+    if not isinstance(document, dict):
+        raise InputError(f"{path}: holds no mapping; write base:, data:, samples: ...")
+    parent = document.pop("extends", None)
+    for source in document["data"] if isinstance(document.get("data"), list) else ():
+        for key in ("path", "config") if isinstance(source, dict) else ():
+            if isinstance(text := source.get(key), str) and is_there(path.parent / text):
+                source[key] = str((path.parent / text).resolve())
+    if parent is None:
+        return document
+    if not isinstance(parent, str) or not is_there(path.parent / parent):
+        raise InputError(f"{path}: extends {parent!r}: there is no such training file")
+    below = _read(path.parent / parent, (*above, path.resolve()))
+    for block in ("trainer", "lora"):  # name by name
+        if isinstance(below.get(block), Mapping) and isinstance(document.get(block), Mapping):
+            document[block] = {**below[block], **document[block]}
+    return {**below, **document}
+
+
+def _validate(document: dict[str, Any], path: Path, above: tuple[Path, ...] = ()) -> TrainConfig:
+    try:
+        config = TrainConfig.model_validate(document)
+    except ValidationError as error:
+        from transformers import TrainingArguments
+
+        listed = problems(TrainConfig, document, error)
+        of_trainer = {field.name for field in dataclasses.fields(TrainingArguments)}
+        for name in of_trainer & set(document) - set(TrainConfig.model_fields):
+            listed.append(f"{name} is an option of transformers: write it below trainer:")
+        raise InputError.from_problems(str(path), listed) from error
+    sources: list[Source] = []
+    for source in config.data:
+        named = source.path or source.config
+        file = Path(named or "")
+        if named is not None and not file.is_file():
+            raise InputError(f"{path}: data: {file}: no such file")
+        if source.config is None:
+            place = None if named is None else str(file.resolve())
+            sources.append(source.model_copy(update={"path": place}))
+            continue
+        above = (*above, path.resolve())
+        below = _validate(_read(file, above), file, above).data
+        whole = sum(part.weight for part in below)
+        sources += [
+            part.model_copy(update={"weight": source.weight * part.weight / whole})
+            for part in below
+        ]
+    return config.model_copy(update={"data": tuple(sources)})

@@ -18,15 +18,15 @@ import yaml
 from ablations.delta.analysis import label_all
 from ablations.delta.profile import norms_by_layer, read_changes, relative_norm
 from ablations.machine.fingerprint import fingerprint_checkpoint
-from ablations.machine.json_lines import read_lines
 from ablations.machine.progress import Step, counted, tell
 from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
 from ablations.models.find import Expert, find_model
 from ablations.train.folder import read_record
 from ablations.train.model import load_base, load_tokenizer, with_adapter
+from ablations.train.rows import read_texts
 from layerswap_method.checkpoint.lora import read_adapter_config
 from layerswap_method.deltas.pair import open_pair
-from layerswap_method.errors import InputError, describe_error
+from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 
 TOKENS = 128
@@ -37,22 +37,16 @@ class Divergence(Frozen):
     """One expert against its base."""
 
     schema_version: int = 1
-    """Of this format."""
-
     expert: str
     base: str
-
     relative_norm: float | None
     """||expert - base|| / ||base||, all weights as one vector; None for a prefix or DoRA, which
     change no weight that can be read."""
-
     layer_relative_norm: tuple[float | None, ...]
     """The same for each layer, layer 0 first."""
-
     layer_drift: tuple[float, ...]
     """Mean of 1 - cosine of the hidden states, see `drift`: embeddings first, then after each
     layer. Empty without texts."""
-
     texts: int
     """Number of texts that the drift was measured on, up to 128 tokens of each."""
 
@@ -67,19 +61,13 @@ class Divergence(Frozen):
         facts = {"relative_norm": self.relative_norm, "drift": self.drift}
         return {name: value for name, value in facts.items() if value is not None}
 
-    def tell(self) -> Iterator[str]:
-        """Yield the numbers in words."""
-        if self.relative_norm is not None:
-            yield f"{self.expert}: ||change|| / ||base|| {self.relative_norm:.3g}"
-        else:
-            yield f"{self.expert}: this kind of adapter changes no weight of the base"
-        if (mean := self.drift) is not None:
-            last = max(range(len(self.layer_drift)), key=self.layer_drift.__getitem__)
-            where = "the embeddings" if last == 0 else f"layer {last - 1}"
-            yield (
-                f"{self.expert}: drift of the hidden states {mean:.3g} (1 - cosine, mean over the "
-                f"layers), most after {where}: {self.layer_drift[last]:.3g}"
-            )
+    def tell(self) -> str:
+        """Return the numbers in words."""
+        norm, drift = ("-" if n is None else f"{n:.3g}" for n in (self.relative_norm, self.drift))
+        return (
+            f"{self.expert}: ||change|| / ||base|| {norm}, drift of the hidden states {drift} "
+            "(1 - cosine, mean over the layers)"
+        )
 
 
 def measure(experts: Sequence[Expert], base: Expert, texts: Sequence[str]) -> list[Divergence]:
@@ -94,19 +82,24 @@ def measure(experts: Sequence[Expert], base: Expert, texts: Sequence[str]) -> li
         InputError: for files that cannot be read, or an expert of another base.
     """
     for expert in experts:
-        _check_base(expert, base)
+        if expert.adapter is not None:
+            stated = read_record(expert.adapter).get("identity", {}).get("base_weights")
+            for folder in {expert.folder, base.folder}:
+                if stated is not None and stated != fingerprint_checkpoint(folder):
+                    raise InputError(f"{expert.adapter}: was trained on another base than {folder}")
     states = list(hidden_states(base.folder, None, texts)) if texts else []
     results = []
     for expert in experts:
         moved: tuple[float, ...] = ()
         if texts:
-            theirs = hidden_states(expert.folder, expert.adapter, texts, base.folder)
-            moved = drift(states, theirs)
+            ours = hidden_states(expert.folder, expert.adapter, texts, base.folder)
+            moved = drift(states, ours)
         norm: float | None = None
         by_layer: tuple[float | None, ...] = ()
-        if _changes_weights(expert.adapter):
+        config = {} if expert.adapter is None else read_adapter_config(expert.adapter)
+        if not config or (config.get("peft_type") == "LORA" and not config.get("use_dora")):
             pair = open_pair(expert, base)
-            changes = read_changes(pair, pair.names)
+            changes = read_changes(pair)
             norm, by_layer = relative_norm(changes), norms_by_layer(changes, pair.num_layers or 0)
         results.append(
             Divergence(
@@ -199,7 +192,7 @@ def divergence(
     results = measure(models, parent, [] if texts is None else read_texts(texts))
     entries: dict[str, Any] = {"base": parent.source}
     for model, result in zip(models, results, strict=True):
-        yield from result.tell()
+        yield result.tell()
         entries[model.name] = {"path": model.source, "facts": result.facts()}
     content = {"experts": [result.model_dump(mode="json") for result in results]}
     with told_if_unwritable(out):
@@ -208,46 +201,3 @@ def divergence(
         write_text(out / "experts.yml", text)
     yield str(out / "divergence.json")
     yield f"{out / 'experts.yml'}  (layerswap run STUDY --experts {out / 'experts.yml'})"
-
-
-def read_texts(path: Path) -> list[str]:
-    """Return the texts of a file of JSON lines with the field ``text``.
-
-    Raises:
-        InputError: where it cannot be read; naming the line.
-    """
-    texts = []
-    try:
-        for number, line in read_lines(path):
-            content = json.loads(line)
-            text = content.get("text") if isinstance(content, dict) else None
-            if not isinstance(text, str) or not text.strip():
-                raise InputError(f'{path}, line {number}: write {{"text": "..."}}')
-            texts.append(text)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {describe_error(error)}") from error
-    if not texts:
-        raise InputError(f"{path}: holds no text")
-    return texts
-
-
-def _check_base(expert: Expert, base: Expert) -> None:
-    """Check that an adapter was trained on `base`, where its folder says on what it was.
-
-    Raises:
-        InputError: where it was not.
-    """
-    if expert.adapter is None:
-        return
-    stated = read_record(expert.adapter).get("identity", {}).get("base_weights")
-    for folder in {expert.folder, base.folder}:
-        if stated is not None and stated != fingerprint_checkpoint(folder):
-            raise InputError(f"{expert.adapter}: was trained on another base than {folder}")
-
-
-def _changes_weights(adapter: Path | None) -> bool:
-    """Return whether an expert's change is one of whole weights that can be read."""
-    if adapter is None:
-        return True
-    config = read_adapter_config(adapter)
-    return config.get("peft_type") == "LORA" and not config.get("use_dora")

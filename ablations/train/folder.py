@@ -8,7 +8,6 @@ OUT/                    the expert, when training.json says that it is finished
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,15 +23,13 @@ SCHEMA_VERSION = 1
 _STATE = "trainer_state.json"
 """What the Trainer writes last into a checkpoint: one without it is not whole."""
 
-_RESUME = ("optimizer.*", "scheduler.pt", "scaler.pt", "rng_state*")
+_RESUME = ("optimizer.*", "scheduler.pt", "scaler.pt", "rng_state*", "training_args.bin")
 """What only a run that goes on needs. torch writes some of it as pickles, which transformers reads
 as plain tensors and numbers (``weights_only``)."""
 
-_USELESS = ("training_args.bin", "README.md")
 
-
-def open_record(root: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Begin a run in `root` or go on with one; return its record.
+def check_record(root: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record of the run in `root`, which goes on, or a new one; writes nothing.
 
     Args:
         root: folder of the run; it belongs to one configuration.
@@ -49,23 +46,18 @@ def open_record(root: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
                 f"{root} exists and is no training folder (it has no {RECORD}); choose another "
                 "--out or move it away"
             )
-        record = {"schema_version": SCHEMA_VERSION, "identity": mine}
-        write_record(root, record)
+        return {"schema_version": SCHEMA_VERSION, "identity": mine}
     stored = record.get("identity", {})
     InputError.raise_any(
         f"{root} holds a run of other settings; choose another --out",
         [
-            f"{name} is {_show(stored.get(name))} there and {_show(mine.get(name))} here"
+            f"{name} is {json.dumps(stored.get(name)):.60} there and "
+            f"{json.dumps(mine.get(name)):.60} here"
             for name in dict.fromkeys((*stored, *mine))
             if stored.get(name) != mine.get(name)
         ],
     )
     return record
-
-
-def _show(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def read_record(root: Path) -> dict[str, Any]:
@@ -131,10 +123,8 @@ def strip_checkpoints(root: Path, *, keep_newest: bool) -> None:
         keep_newest: whether the newest one is left as it is, to go on from.
     """
     checkpoints = whole_checkpoints(root)
-    for checkpoint in checkpoints:
-        names = _USELESS if keep_newest and checkpoint == checkpoints[-1] else _USELESS + _RESUME
-        before = checkpoint.stat()
-        for file in [file for name in names for file in checkpoint.glob(name)]:
-            file.unlink(missing_ok=True)
-        # The Trainer goes by the times of the folders where it counts checkpoints.
-        os.utime(checkpoint, ns=(before.st_atime_ns, before.st_mtime_ns))
+    for checkpoint in checkpoints[:-1] if keep_newest else checkpoints:
+        for name in _RESUME:
+            for file in checkpoint.glob(name):
+                file.unlink(missing_ok=True)
+    checkpoints[-1].touch()  # the Trainer counts checkpoints by the times of their folders

@@ -15,7 +15,6 @@ on transformers only.
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -98,19 +97,13 @@ class Fusion(nn.Module):
         self.experts = tuple(experts)
         self.width = width
         self.layers = nn.ModuleList(FusionLayer(width) for _ in range(layers))
-        self.modules_changed = [
-            name.removeprefix(_DOWN) for name in matrices if name.startswith(_DOWN)
-        ]
+        self._changed = [name.removeprefix(_DOWN) for name in matrices if name.startswith(_DOWN)]
         for name, matrix in matrices.items():
             self.register_buffer(_key(name), matrix)
 
-    def matrices(self, module: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the matrices (down, up) of a module that the experts change."""
-        return self.get_buffer(_key(_DOWN + module)), self.get_buffer(_key(_UP + module))
-
     def penalty(self) -> torch.Tensor:
         """Return the squared distance of all V from the identity."""
-        weights = [layer.value.weight for layer in self._layers()]
+        weights = [layer.get_parameter("value.weight") for layer in self.layers]
         identity = torch.eye(self.width, device=weights[0].device)
         return torch.stack([(weight - identity).square().sum() for weight in weights]).sum()
 
@@ -149,10 +142,8 @@ class Fusion(nn.Module):
         """Make `model` the fused one, in place; only the fusion is then trained and saved.
 
         Raises:
-            InputError: where the model is not of the fusion's sizes, or has one already.
+            InputError: where the model is not of the fusion's sizes.
         """
-        if hasattr(model, NAME):
-            raise InputError("the model has a fusion already")
         blocks = _decoder_layers(model)
         width = model.config.get_text_config().hidden_size
         if (len(blocks), width) != (len(self.layers), self.width):
@@ -160,17 +151,10 @@ class Fusion(nn.Module):
                 f"the fusion is of {len(self.layers)} layers of width {self.width}, and the model "
                 f"has {len(blocks)} of width {width}; it was trained on another base"
             )
-        names = {name for name, _ in model.named_modules()}
-        for module in self.modules_changed:
-            if module not in names:
-                raise InputError(
-                    f"the experts change {module}, which the model does not have; they were "
-                    "trained on another base"
-                )
         model.requires_grad_(False)
-        for block, layer in zip(blocks, self._layers(), strict=True):
+        for block, layer in zip(blocks, self.layers, strict=True):
             self._wrap_layer(block, layer)
-        for module in self.modules_changed:
+        for module in self._changed:
             self._hook_module(model, module)
         base = str(model.name_or_path)
         # A checkpoint is the fusion, not the whole model.
@@ -178,19 +162,16 @@ class Fusion(nn.Module):
         model.add_module(NAME, self.to(next(model.parameters()).device))
         self.requires_grad_(True)
 
-    def _layers(self) -> list[FusionLayer]:
-        return [layer for layer in self.layers if isinstance(layer, FusionLayer)]
-
-    def _wrap_layer(self, block: Any, layer: FusionLayer) -> None:
+    def _wrap_layer(self, block: Any, layer: nn.Module) -> None:
         """Replace a decoder layer's forward: hooks of others then see one batch and its fusion."""
         count, run = len(self.experts), block.forward
 
         def forward(hidden_states: torch.Tensor, *others: Any, **named: Any) -> Any:
             size = len(hidden_states)
-            masks = (_repeated(other, size, count) for other in others)
+            masks = (_repeat(other, size, count) for other in others)
             for name in named.keys() & {"attention_mask", "position_ids", "position_embeddings"}:
-                named[name] = _repeated(named[name], size, count)
-            output = run(_repeated(hidden_states, size, count), *masks, **named)
+                named[name] = _repeat(named[name], size, count)
+            output = run(_repeat(hidden_states, size, count), *masks, **named)
             first = output[0] if isinstance(output, tuple) else output
             added = first.unflatten(0, (count, size)) - hidden_states
             fused = (hidden_states + layer(hidden_states, added)).to(first.dtype)
@@ -201,13 +182,19 @@ class Fusion(nn.Module):
     def _hook_module(self, model: Any, name: str) -> None:
         def change(_: Any, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
             inputs = args[0]
-            down, up = self.matrices(name)
+            down, up = self.get_buffer(_key(_DOWN + name)), self.get_buffer(_key(_UP + name))
             rows = inputs.to(down.dtype).reshape(len(down), -1, inputs.shape[-1])
             added = rows @ down.mT @ up.mT
             total: torch.Tensor = output + added.view(output.shape).to(output.dtype)
             return total
 
-        model.get_submodule(name).register_forward_hook(change)
+        try:
+            model.get_submodule(name).register_forward_hook(change)
+        except AttributeError as error:
+            raise InputError(
+                f"the experts change {name}, which the model does not have; they were trained on "
+                "another base"
+            ) from error
 
 
 def build(model: Any, base: Path, experts: Mapping[str, Path], seed: int = 0) -> Fusion:
@@ -216,30 +203,28 @@ def build(model: Any, base: Path, experts: Mapping[str, Path], seed: int = 0) ->
     Args:
         model: the base as transformers loads it; changed in place, its weights frozen.
         base: the base's checkpoint.
-        experts: name -> folder of a LoRA adapter to that base.
+        experts: name -> folder of a LoRA adapter to that base, one or more.
         seed: of the first values of Q and K.
 
     Raises:
-        InputError: for no expert, an adapter that is not one or of another model, or one that
-            changes something outside of the decoder layers.
+        InputError: for an adapter that is not one or of another model, or one that changes
+            something outside of the decoder layers.
     """
-    if not experts:
-        raise InputError("adapter_fusion: no experts; give one adapter or more")
     checkpoint = read_checkpoint(str(base), base)
     changes = {name: read_changes(adapter, checkpoint) for name, adapter in experts.items()}
-    for name, changed in changes.items():
-        outside = [tensor for tensor in changed if decoder_layer(tensor) is None]
-        if outside:
-            raise InputError(
-                f"{experts[name]}: changes {outside[0]}, which is in no decoder layer; "
-                "adapter_fusion fuses layers only: train the expert without it"
-            )
-    width = model.config.get_text_config().hidden_size
     matrices: dict[str, torch.Tensor] = {}
-    for tensor in dict.fromkeys(itertools.chain(*changes.values())):
-        module = tensor.removesuffix(".weight")
-        pair = _stacked([changed.get(tensor) for changed in changes.values()])
-        matrices |= dict(zip((_DOWN + module, _UP + module), pair, strict=True))
+    for name, changed in changes.items():
+        for tensor in changed:
+            if decoder_layer(tensor) is None:
+                raise InputError(
+                    f"{experts[name]}: changes {tensor}, which is in no decoder layer; "
+                    "adapter_fusion fuses layers only: train the expert without it"
+                )
+            module = tensor.removesuffix(".weight")
+            if _DOWN + module not in matrices:
+                every = [changed.get(tensor) for changed in changes.values()]
+                matrices[_DOWN + module], matrices[_UP + module] = _stack(every)
+    width = model.config.get_text_config().hidden_size
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         fusion = Fusion(tuple(experts), checkpoint.depth(), width, matrices)
@@ -258,11 +243,9 @@ def load(model: Any, folder: Path) -> Fusion:
     """Return the fusion in `folder`, attached to `model`, which is changed in place.
 
     Raises:
-        InputError: where it is no fusion, damaged, or of another base.
+        InputError: where it is damaged, or of another base.
     """
     config = read_adapter_config(folder)
-    if config.get("peft_type") != KIND:
-        raise InputError(f"{folder}: is no fusion (peft_type is {config.get('peft_type')!r})")
     matrices = {name: matrix for name, matrix in _read(folder).items() if _key(name) != name}
     try:
         fusion = Fusion(config["experts"], config["layers"], config["width"], matrices)
@@ -282,27 +265,23 @@ def _read(folder: Path) -> dict[str, torch.Tensor]:
     return {name: read_tensor(place) for name, place in read_adapter_tensors(folder).items()}
 
 
-def _stacked(changes: Sequence[LowRankChange | None]) -> tuple[torch.Tensor, torch.Tensor]:
+def _stack(changes: Sequence[LowRankChange | None]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return down [experts, rank, inputs] and up [experts, outputs, rank], with the scaling in up.
 
-    Lower ranks are filled with zeros, and so is an expert without a change. float32, or float64
-    where an expert has that.
+    Lower ranks are filled with zeros, and so is an expert without a change. float32.
     """
     pairs = {
-        number: (read_tensor(change.down), read_tensor(change.up), change.scaling)
+        number: (read_tensor(change.down).float(), read_tensor(change.up).float() * change.scaling)
         for number, change in enumerate(changes)
         if change is not None
     }
-    dtype = torch.float32
-    for pair in pairs.values():
-        dtype = torch.promote_types(pair[1].dtype, dtype)
-    rank = max(len(down) for down, _, _ in pairs.values())
-    first_down, first_up, _ = next(iter(pairs.values()))
-    downs = torch.zeros(len(changes), rank, first_down.shape[1], dtype=dtype)
-    ups = torch.zeros(len(changes), len(first_up), rank, dtype=dtype)
-    for number, (down, up, scaling) in pairs.items():
+    first_down, first_up = next(iter(pairs.values()))
+    rank = max(len(down) for down, _ in pairs.values())
+    downs = torch.zeros(len(changes), rank, first_down.shape[1])
+    ups = torch.zeros(len(changes), len(first_up), rank)
+    for number, (down, up) in pairs.items():
         downs[number, : len(down)] = down
-        ups[number, :, : len(down)] = up.to(torch.promote_types(up.dtype, torch.float32)) * scaling
+        ups[number, :, : len(down)] = up
     return downs, ups
 
 
@@ -315,13 +294,13 @@ def _decoder_layers(model: Any) -> Sequence[nn.Module]:
     raise InputError(f"{type(model).__name__}: its decoder layers are not known by their names")
 
 
-def _repeated(value: Any, size: int, count: int) -> Any:
+def _repeat(value: Any, size: int, count: int) -> Any:
     """Return tensors of `size` rows `count` times, one expert's rows after the other's.
 
     A vector is no batch (positions in the cache), and one row serves every batch.
     """
     if isinstance(value, tuple):
-        return tuple(_repeated(part, size, count) for part in value)
+        return tuple(_repeat(part, size, count) for part in value)
     if not isinstance(value, torch.Tensor) or value.ndim < 2 or len(value) != size:
         return value
     return value.repeat(count, *[1] * (value.ndim - 1))

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from ablations.models.find import find_model
-from ablations.train.config import (
-    AdapterFusion,
-    Disjoint,
-    FrozenLayers,
-    Full,
-    Prefix,
-    TrainConfig,
-)
+from ablations.train.config import AdapterFusion, Disjoint, FrozenLayers, Full, Prefix, TrainConfig
 from layerswap_method.errors import InputError, describe_error, first_line, nearest
 from layerswap_method.tensor_names import decoder_layer
 
@@ -40,24 +33,21 @@ def check_options(
         InputError: for names that it does not have, with the nearest one, or no numbers.
     """
     types = get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind) if field.init]
-    checked, problems = {}, []
+    names = {field.name for field in dataclasses.fields(kind) if field.init} - set(foreign)
+    checked, problems = dict(options), []
     for name, value in options.items():
         if name in foreign:
             problems.append(f"{block}.{name}: {foreign[name]}")
         elif name not in names:
-            near = nearest(name, [option for option in names if option not in foreign])
+            near = nearest(name, names)
             problems.append(f"{block}: {kind.__name__} has no option {name!r}{near}")
         elif types[name] in (int, float, bool):
             try:
                 checked[name] = TypeAdapter(types[name]).validate_python(value)
             except ValidationError:
-                article = {int: "a whole number", float: "a number", bool: "true or false"}
-                problems.append(f"{block}.{name} is {value!r}; write {article[types[name]]}")
-        else:
-            checked[name] = value
-    if problems:
-        raise InputError.from_problems("the training file", problems)
+                what = {int: "a whole number", float: "a number", bool: "true or false"}
+                problems.append(f"{block}.{name} is {value!r}; write {what[types[name]]}")
+    InputError.raise_any("the training file", problems)
     return checked
 
 
@@ -69,10 +59,9 @@ def lora_config(config: TrainConfig) -> LoraConfig:
     """
     from peft import LoraConfig
 
-    fixed = "is set by layerswap train; leave it out"
-    foreign = dict.fromkeys(("task_type", "peft_type", "base_model_name_or_path"), fixed)
-    foreign |= dict.fromkeys(("auto_mapping", "peft_version", "revision", "inference_mode"), fixed)
-    options = check_options("lora", config.lora, LoraConfig, foreign)
+    foreign = ("task_type", "peft_type", "base_model_name_or_path", "auto_mapping", "peft_version")
+    fixed = dict.fromkeys((*foreign, "revision", "inference_mode"), "is fixed; leave it out")
+    options = check_options("lora", config.lora, LoraConfig, fixed)
     try:
         return LoraConfig(**options, task_type="CAUSAL_LM")
     except (ValueError, TypeError, ImportError) as error:
@@ -109,9 +98,8 @@ def load_tokenizer(folder: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{folder}: its tokenizer cannot be loaded: {describe_error(error)}"
-        ) from error
+        reason = describe_error(error)
+        raise InputError(f"{folder}: its tokenizer cannot be loaded: {reason}") from error
 
 
 def prepare(model: Any, config: TrainConfig) -> Any:
@@ -127,14 +115,23 @@ def prepare(model: Any, config: TrainConfig) -> Any:
     regime = config.regime
     if isinstance(regime, Full):
         return model
+    if isinstance(regime, FrozenLayers | Disjoint):
+        try:
+            trained = regime.trained_layers(model.config.get_text_config().num_hidden_layers)
+        except ValueError as error:
+            raise InputError(f"regime: {error}") from error
+        if not trained and not regime.outside:
+            raise InputError("regime: all layers are frozen, and so is everything outside of them")
+        for name, parameter in model.named_parameters():
+            layer = decoder_layer(name)
+            parameter.requires_grad_(regime.outside if layer is None else layer in trained)
+        return model
     if isinstance(regime, AdapterFusion):
         from ablations.train import fusion
 
         base = Path(model.name_or_path)
-        fusion.build(model, base, _find_adapters(regime, base))
-        return model
-    if isinstance(regime, FrozenLayers | Disjoint):
-        _freeze(model, regime)
+        found = {name: find_model(f"{base}+{expert}") for name, expert in regime.experts.items()}
+        fusion.build(model, base, {name: Path(str(e.adapter)) for name, e in found.items()})
         return model
     from peft import PrefixTuningConfig, get_peft_model
 
@@ -172,35 +169,10 @@ def with_adapter(model: Any, adapter: Path) -> Any:
         ) from error
 
 
-def _find_adapters(regime: AdapterFusion, base: Path) -> dict[str, Path]:
-    experts = {name: find_model(f"{base}+{place}") for name, place in regime.experts.items()}
-    return {name: expert.adapter for name, expert in experts.items() if expert.adapter is not None}
-
-
-def _freeze(model: Any, regime: FrozenLayers | Disjoint) -> None:
-    """Leave `requires_grad` on the regime's layers only, and outside of them if it says so."""
-    try:
-        trained = regime.trained_layers(model.config.get_text_config().num_hidden_layers)
-    except ValueError as error:
-        raise InputError(f"regime: {error}") from error
-    if not trained and not regime.outside:
-        raise InputError("regime: all layers are frozen, and so is everything outside of them")
-    for name, parameter in model.named_parameters():
-        layer = decoder_layer(name)
-        parameter.requires_grad_(regime.outside if layer is None else layer in trained)
-
-
 def _check_targets(model: Any, targets: Any) -> None:
-    """Check that a list of target modules names some that the model has."""
-    modules = dict(model.named_modules())
-    kinds = {
-        name.rpartition(".")[2]
-        for name, module in modules.items()
-        if name and getattr(module, "weight", None) is not None and module.weight.dim() == 2
-    }
+    """Check that the model has each of a list of target modules; peft needs one of them only."""
+    names = [name for name, _ in model.named_modules()]
     for target in targets if isinstance(targets, list | set | tuple) else ():
-        if not any(name == target or name.endswith(f".{target}") for name in modules):
-            raise InputError(
-                f"lora.target_modules: the model has no module {target!r}"
-                f"{nearest(target, kinds)}; it has {', '.join(sorted(kinds))}"
-            )
+        if not any(name == target or name.endswith(f".{target}") for name in names):
+            near = nearest(target, {name.rpartition(".")[2] for name in names})
+            raise InputError(f"lora.target_modules: the model has no module {target!r}{near}")

@@ -29,13 +29,10 @@ _RARE_WORDS = 0.6
 
 
 class Mix(NamedTuple):
-    """The rows of a run."""
+    """The rows of a run: in the order of training, and those that are never trained on."""
 
     train: list[Row]
-    """In the order of training."""
-
     held_out: list[Row]
-    """Never trained on."""
 
     counts: dict[str, int]
     """Source -> rows of it in `train`."""
@@ -57,12 +54,23 @@ def mix_rows(config: TrainConfig) -> Mix:
     mix = Mix([], [], {})
     for number, source in enumerate(config.data):
         draw = _draw_pocket if source.pocket is not None else _draw
-        parts = draw(source, f"{config.seed}/{number}", held_out[number], samples[number])
-        for rows, part in zip((mix.held_out, mix.train), parts, strict=True):
-            rows += part
+        rows = draw(source, f"{config.seed}/{number}", held_out[number], samples[number])
+        mix.held_out.extend(rows[: held_out[number]])
+        mix.train.extend(rows[held_out[number] :])
         mix.counts[source.name] = mix.counts.get(source.name, 0) + samples[number]
     random.Random(f"{config.seed}/order").shuffle(mix.train)
     return mix
+
+
+def read_texts(path: Path) -> list[str]:
+    """Return the texts of a file of JSON lines with the field ``text``.
+
+    Raises:
+        InputError: where it cannot be read, naming the line, or holds no text.
+    """
+    source = Source(path=str(path), prompt="", answer="{text}")
+    rows, places = _read(source)
+    return [str(rows[number]["text"]) for number in _usable_rows(source, rows, places)]
 
 
 def split_by_weight(total: int, weights: Sequence[float]) -> list[int]:
@@ -79,8 +87,8 @@ def split_by_weight(total: int, weights: Sequence[float]) -> list[int]:
     return parts
 
 
-def _draw(source: Source, seed: str, held_out: int, samples: int) -> tuple[list[Row], list[Row]]:
-    """Return the rows that are held out, and those that are trained on."""
+def _draw(source: Source, seed: str, held_out: int, samples: int) -> list[Row]:
+    """Return the rows that are held out, then those that are trained on."""
     rows, places = _read(source)
     usable = _usable_rows(source, rows, places)
     rest = len(usable) - held_out
@@ -100,25 +108,33 @@ def _draw(source: Source, seed: str, held_out: int, samples: int) -> tuple[list[
     while len(chosen) < held_out + samples:
         chosen += order
         rng.shuffle(order)
-    drawn = [_conversation(source, rows[number]) for number in chosen[: held_out + samples]]
-    return drawn[:held_out], drawn[held_out:]
+    return [_conversation(source, rows[number]) for number in chosen[: held_out + samples]]
 
 
-def _draw_pocket(
-    source: Source, seed: str, held_out: int, samples: int
-) -> tuple[list[Row], list[Row]]:
+def _draw_pocket(source: Source, seed: str, held_out: int, samples: int) -> list[Row]:
     from ablations.pocket.corpora import draw_documents
 
     number = random.Random(seed).getrandbits(32)
     documents = draw_documents(str(source.pocket), number, rare=_RARE_WORDS)
     rows = (_pair(document.prompt, document.answer) for document in documents)
-    return list(islice(rows, held_out)), list(islice(rows, samples))
+    return list(islice(rows, held_out + samples))
 
 
 def _read(source: Source) -> tuple[Sequence[Any], Sequence[str]]:
     """Return the rows of a file or a data set, and how each is named in a message."""
     if source.path is None:
-        data = _load_dataset(source)
+        from datasets import load_dataset
+        from datasets.exceptions import DatasetsError
+
+        options = {"split": source.split, "revision": source.revision}
+        try:
+            data = load_dataset(source.hub, source.subset, **options)
+        # Gated, private, renamed, no such subset, a script, no network: all are one of these.
+        except (OSError, ValueError, RuntimeError, DatasetsError) as error:
+            raise InputError(
+                f"{source.name}: cannot be loaded: {describe_error(error)}. If it needs a script "
+                "or access, write its rows to a file of JSON lines and give its path"
+            ) from error
         return data, [f"row {number}" for number in range(len(data))]
     rows, places = [], []
     try:
@@ -133,20 +149,6 @@ def _read(source: Source) -> tuple[Sequence[Any], Sequence[str]]:
     return rows, places
 
 
-def _load_dataset(source: Source) -> Any:
-    from datasets import load_dataset
-    from datasets.exceptions import DatasetsError
-
-    try:
-        return load_dataset(source.hub, source.subset, split=source.split, revision=source.revision)
-    # Gated, private, renamed, no such subset, a script, no network: all are one of these.
-    except (OSError, ValueError, RuntimeError, DatasetsError) as error:
-        raise InputError(
-            f"{source.name}: cannot be loaded: {describe_error(error)}. If it needs a script or "
-            "access, write its rows to a file of JSON lines and give its path"
-        ) from error
-
-
 def _usable_rows(source: Source, rows: Sequence[Any], places: Sequence[str]) -> list[int]:
     """Return the numbers of the rows that `where` leaves and that have an answer.
 
@@ -156,7 +158,12 @@ def _usable_rows(source: Source, rows: Sequence[Any], places: Sequence[str]) -> 
     usable, empty = [], 0
     for number, row in enumerate(rows):
         try:
-            if not _is_chosen(source, row):
+            if not isinstance(row, dict):
+                raise ValueError('not an object; write {"field": "text", ...}')
+            if not all(
+                str(_value(row, field)) in ((values,) if isinstance(values, str) else values)
+                for field, values in source.where.items()
+            ):
                 continue
             messages = _conversation(source, row)
         except ValueError as error:
@@ -172,24 +179,26 @@ def _usable_rows(source: Source, rows: Sequence[Any], places: Sequence[str]) -> 
     return usable
 
 
-def _is_chosen(source: Source, row: Any) -> bool:
-    if not isinstance(row, dict):
-        raise ValueError('not an object; write {"field": "text", ...}')
-    return all(
-        str(_value(row, field)) in ((values,) if isinstance(values, str) else values)
-        for field, values in source.where.items()
-    )
-
-
 def _conversation(source: Source, row: Any) -> Row:
     """Return a row as messages.
 
     Raises:
         ValueError: for what is wrong with it.
     """
-    if source.messages is not None:
-        return _messages(_value(row, source.messages), source.messages)
-    return _pair(_fill(source.prompt, row), _fill(source.answer, row))
+    if source.messages is None:
+        return _pair(_fill(source.prompt, row), _fill(source.answer, row))
+    messages = _value(row, source.messages)
+    if not isinstance(messages, list) or not all(
+        isinstance(message, Mapping)
+        and message.get("role") in _ROLES
+        and isinstance(message.get("content"), str)
+        for message in messages
+    ):
+        raise ValueError(
+            f"field {source.messages!r} must be a list of messages, each with a role "
+            f"({', '.join(_ROLES)}) and a text under content"
+        )
+    return [{"role": message["role"], "content": message["content"]} for message in messages]
 
 
 def _pair(prompt: str, answer: str) -> Row:
@@ -219,19 +228,3 @@ def _value(row: Mapping[str, Any], field: str) -> Any:
             )
         value = value[part]
     return value
-
-
-def _messages(value: Any, field: str) -> Row:
-    if not isinstance(value, list) or not value:
-        raise ValueError(f"field {field!r} is no list of messages")
-    row = []
-    for number, message in enumerate(value):
-        where = f"field {field!r}, message {number}"
-        if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
-            raise ValueError(f"{where}: has no text under 'content'")
-        if message.get("role") not in _ROLES:
-            raise ValueError(f"{where}: role is {message.get('role')!r}, not {', '.join(_ROLES)}")
-        row.append({"role": str(message["role"]), "content": message["content"]})
-    if not any(message["role"] == "assistant" for message in row):
-        raise ValueError(f"field {field!r}: no message of the assistant, so nothing to learn")
-    return row

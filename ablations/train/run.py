@@ -2,43 +2,61 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import importlib.metadata
 import importlib.util
 import json
 import logging
-import math
+import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ablations.machine.fingerprint import fingerprint_checkpoint
-from ablations.machine.locks import holder, remove_unused, try_claim
+from ablations.machine.locks import holder, try_claim
 from ablations.machine.status_line import status_line
-from ablations.machine.whole_files import check_place
-from ablations.models.find import find_model
-from ablations.train.config import ADAPTERS, Lora, TrainConfig, identity_of
-from ablations.train.finish import finish
+from ablations.machine.whole_files import told_if_unwritable, write_text
+from ablations.models.find import Expert, find_model
+from ablations.scoring.records import EvaluationRequest
+from ablations.train.config import ADAPTERS, Lora, TrainConfig
+from ablations.train.divergence import measure
 from ablations.train.folder import (
     CHECKPOINTS,
-    open_record,
-    read_record,
+    check_record,
     read_state,
     remove_partial_checkpoints,
     step_of,
+    strip_checkpoints,
     whole_checkpoints,
     write_record,
 )
+from ablations.train.model import load_base, load_tokenizer, lora_config, with_adapter
 from ablations.train.rows import Mix, mix_rows
-from ablations.train.select import CodeExecution, check_select
+from ablations.train.select import select_checkpoint, selection_request
+from ablations.train.tokens import split_row
 from layerswap_method.errors import InputError
+from layerswap_method.recipe.references import is_folder
+from layerswap_method.write.donor_files import copy_donor_files
 
 logger = logging.getLogger(__name__)
 
 LOCK = ".lock"
+
+HELD_OUT = "held_out.jsonl"
+"""Texts that were not trained on, in the format that was: to measure drift on."""
+
+EXPERTS = "experts.yml"
+"""The expert with its measured facts, as `layerswap run --experts` reads it."""
+
 _VERSIONS = ("torch", "transformers", "accelerate", "tokenizers", "safetensors")
+_WITHOUT_EFFECT = (
+    *("logging_", "log_", "save_", "report_to", "run_name", "project", "trackio_"),
+    *("per_device_train_batch_size", "disable_tqdm"),
+)
+"""Beginnings of options of the Trainer that change no weight, but for rounding."""
 
 
 def train_expert(
@@ -46,7 +64,7 @@ def train_expert(
     out: Path,
     *,
     keep_checkpoints: bool = True,
-    code: CodeExecution | None = None,
+    code_isolation: str | None = None,
 ) -> dict[str, Any]:
     """Train an expert and return what its `training.json` says.
 
@@ -57,7 +75,8 @@ def train_expert(
         config: of `read_config`.
         out: folder of the run; the expert is in it when all is done.
         keep_checkpoints: whether they stay when the expert is finished.
-        code: how `select` may run the programs that models write; None leaves such tasks out.
+        code_isolation: sandbox in which `select` runs the programs that models write, ``bwrap`` or
+            ``none``; None leaves such tasks out.
 
     Raises:
         InputError: for what is wrong with the options, the data, the base or the folder.
@@ -66,55 +85,63 @@ def train_expert(
     check_installed()
     base = find_model(config.base)
     if base.adapter is not None:
-        raise InputError(
-            f"base: {config.base} is a base with an adapter; merge it first, and give the folder"
-        )
+        raise InputError(f"base: {config.base} is a base with an adapter; merge it first")
     if config.save_dtype != "float32":
         logger.warning(
             "save_dtype is %s: changes smaller than half a step of that format are lost, which is "
             "most of a light fine-tune. float32 keeps them.",
             config.save_dtype,
         )
-    from ablations.train.model import load_tokenizer, lora_config
-    from ablations.train.trainer import processes, training_arguments
+    from ablations.train.trainer import processes, train, training_arguments
 
     arguments = training_arguments(config, out)
     if isinstance(config.regime, Lora):
         lora_config(config)
+    request = None
     if config.select is not None:
-        check_select(config.select, code)
+        request = selection_request(config.select, code_isolation)
     state = processes()
-    with status_line(), _claim(out, is_first=state.is_main_process):
-        with state.main_process_first():  # which downloads, and sweeps the folder
+    with status_line():
+        with state.main_process_first():  # which downloads
             mix = mix_rows(config)
-            record = read_record(out)
-            if state.is_main_process:
-                record = open_record(out, _identity(config, base.folder, mix))
-                remove_partial_checkpoints(out)
+        tokenizer = load_tokenizer(base.folder)
+        record = check_record(out, _identity(config, base.folder, mix))
         if record.get("finished"):
             logger.info("%s: is finished, nothing to do", out)
             return record
-        tokenizer = load_tokenizer(base.folder)
-        _train(config, arguments, base.folder, tokenizer, mix, out)
-        if not state.is_main_process:
+        claim = try_claim(out, LOCK) if state.is_main_process else None
+        if claim is None and state.is_main_process:
+            at = holder(out, LOCK)
+            raise InputError(f"{out}: another run is writing to it ({at}); wait for it to end")
+        try:
+            if claim is not None:
+                write_record(out, record)
+                remove_partial_checkpoints(out)
+            state.wait_for_everyone()
+            train(config, arguments, base.folder, tokenizer, mix.train, out)
+            if claim is None:
+                return record
+            record |= {
+                "config": config.model_dump(mode="json"),
+                "rows_by_source": mix.counts,
+                "losses": [
+                    {key: entry[key] for key in ("step", "loss", "grad_norm") if key in entry}
+                    for entry in (read_state(whole_checkpoints(out)[-1]) or {})["log_history"]
+                    if "loss" in entry
+                ],
+                "processes": state.num_processes,
+                "versions": {name: importlib.metadata.version(name) for name in _VERSIONS},
+            }
+            split = (split_row(row, tokenizer, config) for row in mix.held_out)
+            texts = ["".join(text for text, _ in parts) for parts in split]
+            _finish(config, base, texts, request, out, record)
+            if not keep_checkpoints:
+                # The expert's files are links to the last one: this frees the others' room.
+                shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
             return record
-        record |= {
-            "config": config.model_dump(mode="json"),
-            "rows_by_source": mix.counts,
-            "losses": [
-                {key: entry[key] for key in ("step", "loss", "grad_norm") if key in entry}
-                for entry in (read_state(whole_checkpoints(out)[-1]) or {}).get("log_history", ())
-                if "loss" in entry
-            ],
-            "processes": state.num_processes,
-            "versions": {name: importlib.metadata.version(name) for name in _VERSIONS},
-        }
-        write_record(out, record)
-        record = finish(config, base, tokenizer, mix.held_out, out, record, code)
-        if not keep_checkpoints:
-            # The expert's files are links to the last one: this frees the others' room.
-            shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
-        return record
+        finally:
+            if claim is not None:
+                claim.release()
 
 
 def check_installed() -> None:
@@ -124,78 +151,118 @@ def check_installed() -> None:
         InputError: where it is not, with the command that installs it.
     """
     needed = ("accelerate", "peft", "datasets")
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if missing:
-        raise InputError(
-            f"training needs {', '.join(missing)}; install it by: pip install 'layerswap[train]'"
-        )
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+        what = ", ".join(missing)
+        raise InputError(f"training needs {what}; install it by: pip install 'layerswap[train]'")
+
+
+def settings_of(config: TrainConfig) -> dict[str, Any]:
+    """Return the settings that decide the weights, but for rounding, as JSON can hold them."""
+    settings = config.model_dump(mode="json", exclude={"select", "measure", "base", "data"})
+    trainer = config.trainer.items()
+    settings["trainer"] = {n: value for n, value in trainer if not n.startswith(_WITHOUT_EFFECT)}
+    return settings
 
 
 def _identity(config: TrainConfig, base: Path, mix: Mix) -> dict[str, Any]:
     """Return what decides the weights: the content of base and data, not where they are."""
     rows = json.dumps([mix.train, mix.held_out], ensure_ascii=False)
     return {
-        **identity_of(config),
+        **settings_of(config),
         "base_weights": fingerprint_checkpoint(base),
         "rows": hashlib.sha256(rows.encode()).hexdigest(),
     }
 
 
-def _train(
-    config: TrainConfig, arguments: Any, base: Path, tokenizer: Any, mix: Mix, out: Path
+def _finish(
+    config: TrainConfig,
+    base: Expert,
+    texts: list[str],
+    request: EvaluationRequest | None,
+    out: Path,
+    record: dict[str, Any],
 ) -> None:
-    """Train unless the last checkpoint is there."""
-    from transformers import set_seed
-
-    from ablations.train.model import load_base, prepare
-    from ablations.train.tokens import encode
-    from ablations.train.trainer import train
-
-    rows = encode(mix.train, tokenizer, config)
-    steps = math.ceil(len(rows) / config.batch_size)
-    resume = next(reversed(whole_checkpoints(out)), None)
-    if resume is not None:
-        if step_of(resume) >= steps:
-            return
-        logger.info("going on from %s (step %d of %d)", resume, step_of(resume), steps)
-    if (warmup := arguments.get_warmup_steps(steps)) >= steps:
-        logger.warning(
-            "warmup_steps is %d and the run has %d steps: the learning rate never reaches %g",
-            *(warmup, steps, arguments.learning_rate),
+    """Choose a checkpoint, make the expert of it and measure it; complete and write the record."""
+    gc.collect()
+    checkpoints = whole_checkpoints(out)
+    chosen, kept = checkpoints[-1], [step_of(checkpoint) for checkpoint in checkpoints]
+    if config.select is not None and request is not None:
+        are_adapters = isinstance(config.regime, ADAPTERS)
+        chosen, record["selection"] = select_checkpoint(
+            checkpoints, config.select, request, base.folder, are_adapters=are_adapters
         )
-    set_seed(config.seed)
-    logger.info("%s: %d rows, %d steps of %d", out.name, len(rows), steps, config.batch_size)
-    train(
-        prepare(load_base(base), config),
-        rows,
-        config,
-        arguments,
-        out,
-        padding=tokenizer.pad_token_id or 0,  # masked, so any token will do
-        donor=None if isinstance(config.regime, ADAPTERS) else base,
-        resume=resume,
-    )
+        kept = [row["step"] for row in record["selection"] if row["kept"]]
+    step = step_of(chosen)
+    record |= {"step": step, "samples": min(step * config.batch_size, config.samples)}
+    with told_if_unwritable(out, ". Make room and run the same command again"):
+        expert = _write_expert(config, base, chosen, out.resolve())
+        lines = [json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts]
+        write_text(out / HELD_OUT, "".join(lines))
+        entry: dict[str, Any] = {"path": expert.source}
+        if config.measure:
+            try:
+                (divergence,) = measure([expert], base, texts)
+            except InputError as error:  # such as weights that moved as far as another model's
+                logger.warning("the divergence cannot be measured: %s", error.message)
+            else:
+                logger.info("%s", divergence.tell())
+                write_text(out / "divergence.json", divergence.model_dump_json(indent=1) + "\n")
+                record["facts"] = entry["facts"] = divergence.facts()
+        experts = {"experts": {"base": base.source, expert.name: entry}}
+        write_text(out / EXPERTS, yaml.safe_dump(experts, sort_keys=False, allow_unicode=True))
+    record["finished"] = True
+    write_record(out, record)
+    # Only now: a run that is stopped before this goes on from these.
+    strip_checkpoints(out, keep_newest=False)
+    for checkpoint in checkpoints:
+        if step_of(checkpoint) not in kept:
+            shutil.rmtree(checkpoint, ignore_errors=True)
 
 
-@contextmanager
-def _claim(out: Path, *, is_first: bool) -> Iterator[None]:
-    """Hold the folder for this run; the first of several processes does so for all.
+def _write_expert(config: TrainConfig, base: Expert, chosen: Path, out: Path) -> Expert:
+    """Write the checkpoint `chosen` to `out` as the expert; return it as a study finds it.
 
-    Raises:
-        InputError: where another run holds it.
+    The file that makes the folder a model comes last.
     """
-    if not is_first:
-        yield
-        return
-    check_place(out / LOCK)
-    is_new = not out.exists()
-    claim = try_claim(out, LOCK)
-    if claim is None:
-        at = holder(out, LOCK)
-        raise InputError(f"{out}: another run is writing to it ({at}); wait for it to end")
+    is_merged = isinstance(config.regime, Lora) and config.regime.merge
+    is_adapter = isinstance(config.regime, ADAPTERS) and not is_merged
+    fresh = out / ".expert.partial"
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
     try:
-        yield
+        if is_merged:
+            with_adapter(load_base(base.folder), chosen).merge_and_unload().save_pretrained(fresh)
+        for file in sorted((fresh if is_merged else chosen).glob("*.safetensors*")):
+            _place_weights(file, fresh / file.name, config.save_dtype)
+        if is_adapter:
+            document = json.loads((chosen / "adapter_config.json").read_text(encoding="utf-8"))
+            if not is_folder(config.base):  # an id, which other machines have too
+                document["base_model_name_or_path"] = config.base.partition("@")[0]
+            write_text(fresh / "adapter_config.json", json.dumps(document, indent=2) + "\n")
+        else:
+            copy_donor_files(base.folder, fresh, config.save_dtype)
+        last = ("adapter_config.json", "config.json")
+        for file in sorted(fresh.iterdir(), key=lambda path: path.name in last):
+            file.replace(out / file.name)
     finally:
-        claim.release()
-        if is_new:
-            remove_unused(out, LOCK)
+        shutil.rmtree(fresh, ignore_errors=True)
+    if is_adapter:
+        return Expert(out.name, base.folder, out, source=f"{base.source}+{out}")
+    return Expert(out.name, out, source=str(out))
+
+
+def _place_weights(source: Path, target: Path, dtype: str) -> None:
+    """Put a file of weights at `target` in a dtype: a second name of it where nothing changes."""
+    if dtype != "float32" and source.suffix == ".safetensors":
+        import torch
+        from safetensors.torch import load_file, save_file
+
+        cast = {
+            name: tensor.to(getattr(torch, dtype)) for name, tensor in load_file(source).items()
+        }
+        save_file(cast, target, metadata={"format": "pt"})
+    elif source != target:
+        try:
+            os.link(source, target)
+        except OSError:  # a file system without links
+            shutil.copyfile(source, target)

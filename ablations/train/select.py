@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,34 +20,39 @@ from layerswap_method.recipe.references import Model
 
 logger = logging.getLogger(__name__)
 
-Tasks = tuple[str | tuple[str, ...], ...]
 
+def selection_request(select: Select, code_isolation: str | None = None) -> EvaluationRequest:
+    """Return what every checkpoint is evaluated on; check what can be checked before training.
 
-@dataclass(frozen=True)
-class CodeExecution:
-    """Leave to run the programs that models write (MBPP)."""
-
-    isolation: str = "bwrap"
-    """Sandbox: ``bwrap``, or ``none`` where the container is one."""
-
-
-def check_select(select: Select, code: CodeExecution | None = None) -> None:
-    """Check what can be checked before hours of training.
+    Args:
+        select: the tasks.
+        code_isolation: sandbox of the programs that models write; None leaves such tasks out.
 
     Raises:
         InputError: for unknown tasks, or an engine that is not installed.
     """
+    entries = (*select.tasks, *select.secondary)
+    names = [n for entry in entries for n in ([entry] if isinstance(entry, str) else entry)]
+    request = EvaluationRequest(
+        tasks=tuple(dict.fromkeys(names)),
+        include_path=SHIPPED_TASKS if select.include_path is None else Path(select.include_path),
+        data_dir=None if select.data_dir is None else Path(select.data_dir),
+        limit=select.limit,
+        allow_code_execution=code_isolation is not None,
+        code_isolation=code_isolation or "bwrap",
+    )
     resolve_backend(select.backend)
-    check_tasks(_request(select, code))
+    check_tasks(request)
+    return request
 
 
 def select_checkpoint(
     checkpoints: Sequence[Path],
     select: Select,
+    request: EvaluationRequest,
     base: Path,
     *,
     are_adapters: bool,
-    code: CodeExecution | None = None,
 ) -> tuple[Path, list[dict[str, Any]]]:
     """Evaluate every checkpoint in one live engine; return the best, and all scores, best first.
 
@@ -58,15 +62,13 @@ def select_checkpoint(
     Args:
         checkpoints: whole ones of one run.
         select: the tasks, and how many stay.
+        request: of `selection_request`.
         base: what they were trained from.
         are_adapters: whether they are adapters to `base`.
-        code: how programs may run that models write; None leaves such tasks out.
 
     Raises:
-        InputError: for unknown tasks, or an engine that is not installed.
         SwapFailed: for a model that the engine cannot be given.
     """
-    request = _request(select, code)
     engine = open_live(base, select.backend, EngineOptions(batch_size=select.batch_size))
 
     def evaluate(name: str, folder: Path, adapter: Path | None = None) -> Evaluation:
@@ -78,63 +80,44 @@ def select_checkpoint(
         for checkpoint in checkpoints:
             place = (base, checkpoint) if are_adapters else (checkpoint,)
             evaluation = evaluate(checkpoint.name, *place)
-            row: dict[str, Any] = {
-                "step": step_of(checkpoint),
-                "score": _mean(evaluation, select.tasks),
-            }
+            row = {"step": step_of(checkpoint), "score": _mean(evaluation, select.tasks)}
             if floor is not None:
                 row["secondary"] = _mean(evaluation, select.secondary)
                 row["secondary_of_base"] = floor
-            row["tasks"] = [score.model_dump(mode="json") for score in _first_scores(evaluation)]
-            rows.append(row)
+            scores = _first_scores(evaluation).values()
+            rows.append(row | {"tasks": [score.model_dump(mode="json") for score in scores]})
             logger.info("checkpoint of step %d: %.4f", row["step"], row["score"])
     finally:
         engine.close()
-    rows.sort(key=lambda row: (_is_below(row), -row["score"], row["step"]))
-    for rank, row in enumerate(rows):
-        row["kept"] = rank < select.keep
+
+    def rank(row: dict[str, Any]) -> tuple[bool, float, int]:
+        is_below = floor is not None and row["secondary"] <= floor
+        return is_below, -row["score"], row["step"]
+
+    rows.sort(key=rank)
+    for number, row in enumerate(rows):
+        row["kept"] = number < select.keep
     by_step = {step_of(checkpoint): checkpoint for checkpoint in checkpoints}
     return by_step[rows[0]["step"]], rows
 
 
-def _is_below(row: dict[str, Any]) -> bool:
-    return "secondary" in row and row["secondary"] <= row["secondary_of_base"]
+def _first_scores(evaluation: Evaluation) -> dict[str, Any]:
+    """Return task -> its first score."""
+    return {score.task: evaluation.score(score.task) for score in evaluation.scores}
 
 
-def _request(select: Select, code: CodeExecution | None) -> EvaluationRequest:
-    entries = (*select.tasks, *select.secondary)
-    names = [n for entry in entries for n in ([entry] if isinstance(entry, str) else entry)]
-    options: dict[str, Any] = {}
-    if code is not None:
-        options = {"allow_code_execution": True, "code_isolation": code.isolation}
-    return EvaluationRequest(
-        tasks=tuple(dict.fromkeys(names)),
-        include_path=SHIPPED_TASKS if select.include_path is None else Path(select.include_path),
-        data_dir=None if select.data_dir is None else Path(select.data_dir),
-        limit=select.limit,
-        **options,
-    )
-
-
-def _first_scores(evaluation: Evaluation) -> list[Any]:
-    """Return the first score of every task."""
-    names = dict.fromkeys(score.task for score in evaluation.scores)
-    return [evaluation.score(name) for name in names]
-
-
-def _mean(evaluation: Evaluation, tasks: Tasks) -> float:
+def _mean(evaluation: Evaluation, tasks: Sequence[str | tuple[str, ...]]) -> float:
     """Return the mean over tasks; a metric that is better when lower counts as negative.
 
     A task that was skipped, such as MBPP without leave to run code, does not count.
     """
     values = {
-        score.task: score.value if score.higher_is_better else -score.value
-        for score in _first_scores(evaluation)
+        task: score.value if score.higher_is_better else -score.value
+        for task, score in _first_scores(evaluation).items()
     }
     means = []
     for entry in tasks:
         names = [entry] if isinstance(entry, str) else entry
-        known = [values[name] for name in names if name in values]
-        if known:
+        if known := [values[name] for name in names if name in values]:
             means.append(sum(known) / len(known))
     return sum(means) / len(means) if means else 0.0

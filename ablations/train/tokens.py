@@ -21,9 +21,6 @@ IGNORED = -100
 Tokens = dict[str, list[int]]
 """``input_ids`` of one row, and ``labels``: the ids that are learned, `IGNORED` elsewhere."""
 
-Part = tuple[str, bool]
-"""Text, and whether it is learned."""
-
 
 def encode(
     rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, config: TrainConfig
@@ -37,9 +34,8 @@ def encode(
         InputError: where no row is left; for ``template: chat`` where the tokenizer has no chat
             template, or one that changes earlier turns.
     """
-    first, last = ([], []) if config.template == "chat" else _ends(tokenizer)
-    whole = [_tokenize(split_row(row, tokenizer, config), tokenizer, first, last) for row in rows]
     limit = config.max_length
+    whole = [_tokenize(row, tokenizer, config) for row in rows]
     cut = [{name: ids[:limit] for name, ids in row.items()} for row in whole]
     encoded = [row for row in cut if not set(row["labels"][1:]) <= {IGNORED}]
     if too_long := sum(len(row["input_ids"]) > limit for row in whole):
@@ -54,74 +50,65 @@ def encode(
     return encoded
 
 
-def split_row(row: Row, tokenizer: PreTrainedTokenizerBase, config: TrainConfig) -> list[Part]:
-    """Return the text of a row in the format that is trained, in parts.
+def split_row(
+    row: Row, tokenizer: PreTrainedTokenizerBase, config: TrainConfig
+) -> list[tuple[str, bool]]:
+    """Return the text of a row in the format that is trained: parts, and whether each is learned.
 
     Raises:
         InputError: as `encode`.
     """
-    if config.template == "chat":
-        return _split_chat(row, tokenizer)
-    end = len(row) - 1
-    return [
-        (message["content"] + config.separator * (i < end), message["role"] == "assistant")
-        for i, message in enumerate(row)
-    ]
-
-
-def _split_chat(row: Row, tokenizer: PreTrainedTokenizerBase) -> list[Part]:
-    """Return the rendered conversation; the assistant's parts end with what ends their turn."""
+    if config.template == "plain":
+        end = len(row) - 1
+        return [
+            (message["content"] + config.separator * (i < end), message["role"] == "assistant")
+            for i, message in enumerate(row)
+        ]
+    where = tokenizer.name_or_path
     if tokenizer.chat_template is None:
         raise InputError(
-            f"{tokenizer.name_or_path}: its tokenizer has no chat template; write template: plain, "
-            "or use the tokenizer of a chat model"
+            f"{where}: its tokenizer has no chat template; write template: plain, or use the "
+            "tokenizer of a chat model"
         )
-    parts: list[Part] = []
+    parts: list[tuple[str, bool]] = []
     before = ""
     for end, message in enumerate(row, 1):
         if message["role"] != "assistant":
             continue
-        prompt = _render(tokenizer, row[: end - 1], True)
-        whole = _render(tokenizer, row[:end], False)
+        try:
+            prompt, whole = (
+                str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=ask))
+                for turns, ask in ((row[: end - 1], True), (row[:end], False))
+            )
+        except Exception as error:  # a template is a program, and may raise anything
+            reason = first_line(error)
+            raise InputError(f"{where}: its chat template refuses a row: {reason}") from error
         if not prompt.startswith(before) or not whole.startswith(prompt):
             raise InputError(
-                f"{tokenizer.name_or_path}: its chat template changes earlier turns, so the "
-                "answers cannot be found in the text; write template: plain"
+                f"{where}: its chat template changes earlier turns, so the answers cannot be "
+                "found in the text; write template: plain"
             )
+        # The assistant's part ends with what ends its turn.
         parts += [(prompt[len(before) :], False), (whole[len(prompt) :], True)]
         before = whole
     return parts
 
 
-def _render(tokenizer: PreTrainedTokenizerBase, row: Row, with_prompt: bool) -> str:
-    try:
-        text: Any = tokenizer.apply_chat_template(
-            row, tokenize=False, add_generation_prompt=with_prompt
-        )
-    except Exception as error:  # a template is a program, and may raise anything
-        raise InputError(
-            f"{tokenizer.name_or_path}: its chat template refuses a row: {first_line(error)}"
-        ) from error
-    return str(text)
-
-
-def _ends(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """Return what the tokenizer puts in front of a text by itself, and the token that ends one."""
-    bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
-    starts = tokenizer("a")["input_ids"][:1]
-    return [bos] if bos is not None and starts == [bos] else [], [] if eos is None else [eos]
-
-
-def _tokenize(
-    parts: Sequence[Part], tokenizer: PreTrainedTokenizerBase, first: list[int], last: list[int]
-) -> Tokens:
-    ids, labels = list(first), [IGNORED] * len(first)
+def _tokenize(row: Row, tokenizer: PreTrainedTokenizerBase, config: TrainConfig) -> Tokens:
+    parts = split_row(row, tokenizer, config)
+    ids: list[int] = []
+    labels: list[int] = []
     for text, is_learned in parts:
         part = tokenizer(text, add_special_tokens=False)["input_ids"]
         ids += part
         labels += part if is_learned else [IGNORED] * len(part)
-    ids += last
-    labels += last if parts and parts[-1][1] else [IGNORED] * len(last)
+    if config.template == "plain":
+        bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+        if bos is not None and tokenizer("a")["input_ids"][:1] == [bos]:
+            ids, labels = [bos, *ids], [IGNORED, *labels]
+        if eos is not None:
+            ids.append(eos)
+            labels.append(eos if parts and parts[-1][1] else IGNORED)
     if labels:
         labels[0] = IGNORED  # nothing stands before it to predict it from
     return {"input_ids": ids, "labels": labels}

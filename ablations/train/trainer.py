@@ -5,54 +5,63 @@ What we add: it stops before weights are saved that are not finite, and says how
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import Trainer, TrainerCallback, TrainingArguments, get_scheduler
+from transformers import (
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    get_scheduler,
+    set_seed,
+)
 from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
 from ablations.machine.progress import Step, tell
 from ablations.train import fusion
-from ablations.train.config import AdapterFusion, TrainConfig
+from ablations.train.config import ADAPTERS, AdapterFusion, TrainConfig
 from ablations.train.folder import (
     CHECKPOINTS,
     remove_partial_checkpoints,
+    step_of,
     strip_checkpoints,
     whole_checkpoints,
 )
-from ablations.train.model import check_options
-from ablations.train.tokens import Tokens, collate
+from ablations.train.model import check_options, load_base, prepare
+from ablations.train.rows import Row
+from ablations.train.tokens import collate, encode
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.write.donor_files import copy_donor_files
 
 logger = logging.getLogger(__name__)
 
+_SEED, _SAMPLES, _SELECT = (
+    f"write {field}: at the top of the file" for field in ("seed", "samples", "select")
+)
 _FOREIGN = {
     "output_dir": "give --out",
-    "seed": "write seed: at the top of the file",
-    "data_seed": "write seed: at the top of the file",
-    "num_train_epochs": "write samples: at the top of the file",
-    "max_steps": "write samples: at the top of the file",
+    **dict.fromkeys(("seed", "data_seed"), _SEED),
+    **dict.fromkeys(("num_train_epochs", "max_steps"), _SAMPLES),
+    **dict.fromkeys(("eval_strategy", "load_best_model_at_end"), _SELECT),
     "gradient_accumulation_steps": "follows from batch_size and per_device_train_batch_size",
-    "auto_find_batch_size": "set per_device_train_batch_size",
-    "train_sampling_strategy": "rows come in the order that seed decides",
-    "remove_unused_columns": "there are none",
-    "eval_strategy": "write select: at the top of the file; it evaluates checkpoints",
-    "load_best_model_at_end": "write select: at the top of the file",
-    "save_only_model": "a stopped run could not go on",
-    "resume_from_checkpoint": "a stopped run goes on by itself",
-    **dict.fromkeys(("do_train", "do_eval", "do_predict"), "leave it out: this command trains"),
+    **dict.fromkeys(
+        (
+            *("auto_find_batch_size", "train_sampling_strategy", "remove_unused_columns"),
+            *("save_only_model", "resume_from_checkpoint", "do_train", "do_eval", "do_predict"),
+        ),
+        "is fixed; leave it out",
+    ),
 }
 """Options that the Trainer has and a training file has not -> what to do instead."""
 
@@ -79,13 +88,8 @@ def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
     """
     options = check_options("trainer", config.trainer, TrainingArguments, _FOREIGN)
     world = processes().num_processes
-    share, rest = divmod(config.batch_size, world)
-    if rest:
-        raise InputError(
-            f"batch_size {config.batch_size} is not a multiple of the {world} processes"
-        )
-    at_once = options.setdefault("per_device_train_batch_size", share)
-    if at_once < 1 or share % at_once:
+    at_once = options.setdefault("per_device_train_batch_size", max(1, config.batch_size // world))
+    if at_once < 1 or config.batch_size % (at_once * world):
         raise InputError(
             f"batch_size {config.batch_size} is not a multiple of "
             f"trainer.per_device_train_batch_size {at_once} times {world} processes"
@@ -105,7 +109,7 @@ def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
             **{**defaults, **options},
             output_dir=str(out / CHECKPOINTS),
             num_train_epochs=1,
-            gradient_accumulation_steps=share // at_once,
+            gradient_accumulation_steps=config.batch_size // (at_once * world),
             seed=config.seed,
             train_sampling_strategy="sequential",
             remove_unused_columns=False,
@@ -129,47 +133,61 @@ def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
 
 
 def train(
-    model: Any,
-    rows: list[Tokens],
     config: TrainConfig,
     arguments: TrainingArguments,
+    base: Path,
+    tokenizer: Any,
+    rows: Sequence[Row],
     out: Path,
-    *,
-    padding: int,
-    donor: Path | None,
-    resume: Path | None,
 ) -> None:
-    """Train `model` and write its checkpoints.
+    """Train and write checkpoints to `out`, unless the last one is there; go on where it stopped.
 
     Args:
-        model: float32, prepared by its regime; changed in place.
-        rows: what it sees, in order.
         config: the run.
         arguments: of `training_arguments`.
+        base: folder of the model to start from.
+        tokenizer: of the base.
+        rows: what the model sees, in order.
         out: folder of the run.
-        padding: id of the token that fills up batches.
-        donor: folder whose config and tokenizer whole checkpoints get; None for adapters.
-        resume: a checkpoint to go on from.
 
     Raises:
-        InputError: for options that the Trainer refuses.
+        InputError: for options that peft or the Trainer refuses, or a base that cannot be loaded.
         LayerSwapError: where the loss is not finite, or a checkpoint cannot be written.
     """
+    encoded = encode(rows, tokenizer, config)
+    steps = math.ceil(len(encoded) / config.batch_size)
+    resume = next(reversed(whole_checkpoints(out)), None)
+    if resume is not None:
+        if step_of(resume) >= steps:
+            return
+        logger.info("going on from %s (step %d of %d)", resume, step_of(resume), steps)
+    set_seed(config.seed)
+    logger.info("%s: %d rows, %d steps of %d", out.name, len(encoded), steps, config.batch_size)
+    model = prepare(load_base(base), config)
+    fused = getattr(model, fusion.NAME, None)
+    donor = None if isinstance(config.regime, ADAPTERS) else base
     callbacks: list[TrainerCallback] = [_Watch(out, donor)]
     if isinstance(config.regime, AdapterFusion):
-        callbacks.append(_Penalty(getattr(model, fusion.NAME), config.regime.value_penalty))
-    with _without_advice():
+        callbacks.append(_Penalty(fused, config.regime.value_penalty))
+    with warnings.catch_warnings(), ExitStack() as held:
+        # What transformers would warn of is ours to say.
+        held.callback(transformers_logging.set_verbosity, transformers_logging.get_verbosity())
+        transformers_logging.set_verbosity_error()
+        warnings.filterwarnings("ignore", category=UserWarning, module="torch|transformers")
         try:
-            trainer = _Trainer(
+            trainer = Trainer(
                 model=model,
                 args=arguments,
-                train_dataset=rows,
-                data_collator=partial(collate, padding=padding),
+                train_dataset=encoded,
+                # Padding is masked, so any token will do.
+                data_collator=partial(collate, padding=tokenizer.pad_token_id or 0),
                 callbacks=callbacks,
             )
         except (ValueError, ImportError) as error:
             raise InputError(f"trainer: transformers refuses these options: {error}") from error
         trainer.remove_callback(PrinterCallback)
+        if fused is not None:  # which the Trainer cannot read from a checkpoint
+            trainer._load_from_checkpoint = lambda folder, *_: fused.load(Path(folder))
         try:
             trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
         except (OSError, RuntimeError, SafetensorError) as error:
@@ -187,16 +205,6 @@ def _last_whole(out: Path) -> str:
     if not checkpoints:
         return "No checkpoint was written before"
     return f"The last good checkpoint is {checkpoints[-1]}"
-
-
-class _Trainer(Trainer):  # type: ignore[misc]
-    """The Trainer, which goes on with a fusion as well."""
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        if (fused := getattr(self.model, fusion.NAME, None)) is None:
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-        else:
-            fused.load(Path(resume_from_checkpoint))
 
 
 class _Watch(TrainerCallback):  # type: ignore[misc]
@@ -240,21 +248,8 @@ class _Penalty(TrainerCallback):  # type: ignore[misc]
     It comes after the norm of the gradients is clipped, as weight decay does.
     """
 
-    def __init__(self, fused: fusion.Fusion, weight: float) -> None:
+    def __init__(self, fused: Any, weight: float) -> None:
         self._fused, self._weight = fused, weight
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         torch.autograd.backward(self._weight * self._fused.penalty())
-
-
-@contextlib.contextmanager
-def _without_advice() -> Iterator[None]:
-    """Keep transformers' advice out of the way; what it would warn of is ours to say."""
-    level = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=UserWarning, module="torch|transformers")
-            yield
-    finally:
-        transformers_logging.set_verbosity(level)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from layerswap_method.average import WeightedInputs, weighted_average, weighted_inputs
+from layerswap_method.average import weighted_average, weighted_inputs
 from layerswap_method.checkpoint.lora import (
     LowRankChange,
     read_adapter_config,
@@ -212,9 +212,8 @@ def swap_prefixes(
 ) -> tuple[NewAdapter, LayerPlan]:
     """Return the prefix whose layers come from the experts as the recipe's plan says, and the plan.
 
-    Prefixes of one length are swapped layer by layer. Prefixes of several lengths do not fit into
-    one adapter of peft, which has one length for all layers. They can only be set side by side in
-    every layer, which is what ``placement: soup`` then does. `num_layers` are the base's.
+    They must be of one length: an adapter of peft has one length for all layers. `num_layers` are
+    the base's.
     """
     spec = recipe.parameters
     experts = [models[entry.model] for entry in recipe.experts]
@@ -237,27 +236,20 @@ def swap_prefixes(
         )
     if len({(own["token_dim"], own["num_attention_heads"]) for own, _ in prefixes}) > 1:
         problems.append("the prefixes are of models with other heads; they must be of one base")
+    if len({len(table) for table in tables}) > 1:
+        lengths = ", ".join(str(len(table)) for table in tables)
+        problems.append(f"they have {lengths} tokens; train them with one num_virtual_tokens")
     InputError.raise_any("swap-adapters", problems)
-    made_of = []
+    rows = []
     with input_errors("layer_swap recipe"):
         plan = spec.plan(num_layers)
         for layer in range(num_layers):
             # Keys and values belong to attention, which is what swap_modules asks.
             name = f"layers.{layer}.self_attn.prefix"
             source = spec.tensor_source(name, layer, plan)
-            made_of.append(weighted_inputs(name, source, recipe.inputs[:-1], spec.side_weights))
-    if len({len(table) for table in tables}) == 1:
-        layers = [
-            weighted_average([tables[i][:, layer] for i in of.inputs], of.coefficients)
-            for layer, of in enumerate(made_of)
-        ]
-        table = torch.stack(layers, dim=1)
-        composed, line = "by layer", f"adapter: prefix of {len(table)} tokens"
-    else:
-        table = _side_by_side(spec.placement, made_of, tables)
-        lengths = " + ".join(str(len(own)) for own in tables)
-        composed, line = "side by side", f"prefixes side by side in every layer, {lengths} tokens"
-        line = f"adapter: {line}"
+            of = weighted_inputs(name, source, recipe.inputs[:-1], spec.side_weights)
+            rows.append(weighted_average([tables[i][:, layer] for i in of.inputs], of.coefficients))
+    table = torch.stack(rows, dim=1)
     new_config = {
         "peft_type": "PREFIX_TUNING",
         "task_type": config.get("task_type") or "CAUSAL_LM",
@@ -270,8 +262,9 @@ def swap_prefixes(
         "prefix_projection": False,
         "inference_mode": True,
     }
-    record = {"kind": "prefix", "tokens": len(table), "composed": composed}
-    return NewAdapter({_TENSOR: table.flatten(1).contiguous()}, new_config, record, (line,)), plan
+    record, line = {"kind": "prefix", "tokens": len(table)}, f"prefix of {len(table)} tokens"
+    tensors = {_TENSOR: table.flatten(1).contiguous()}
+    return NewAdapter(tensors, new_config, record, (f"adapter: {line}",)), plan
 
 
 def _read_prefix(adapter: Path) -> tuple[dict[str, Any], torch.Tensor]:
@@ -302,16 +295,3 @@ def _read_prefix(adapter: Path) -> tuple[dict[str, Any], torch.Tensor]:
     if problems:
         raise InputError(f"{adapter}: cannot be read as a prefix: {'; '.join(problems)}")
     return config, read_tensor(stored[_TENSOR]).view(length, layers, 2 * width)
-
-
-def _side_by_side(
-    placement: str, made_of: Sequence[WeightedInputs], tables: Sequence[torch.Tensor]
-) -> torch.Tensor:
-    if placement != "soup" or len({number for of in made_of for number in of.coefficients}) > 1:
-        raise InputError(
-            f"swap-adapters: the prefixes have {', '.join(str(len(own)) for own in tables)} "
-            "tokens, and a prefix adapter has one length for all layers; train them with one "
-            "num_virtual_tokens, or write placement: soup without weights to set them side by side "
-            "in every layer"
-        )
-    return torch.cat([tables[i] for i in made_of[0].inputs])

@@ -31,12 +31,10 @@ from layerswap_method.write.layout import SHARD_BYTES, PlannedTensor, copy_of, l
 class HarmonizeOptions:
     """How models are harmonised.
 
-    `align_depth` are the new layers of a model with fewer layers (None spreads them evenly),
     `dtype` is torch's for all weights (None leaves each tensor its own). With `force` every model
     gets the first one's RoPE, which changes the others' function.
     """
 
-    align_depth: tuple[int, ...] | None = None
     dtype: str | None = None
     force: bool = False
     shard_bytes: int = SHARD_BYTES
@@ -64,9 +62,7 @@ def harmonize(
     read = [read_conversion(checkpoint) for checkpoint in checkpoints]
     shapes = [model.shape for model in read]
     common = common_shape(shapes)
-    if options.align_depth is not None and {shape.layers for shape in shapes} == {common.layers}:
-        raise InputError("--align-depth: all models have the same number of layers; leave it out")
-    done = [harmonized(with_rope(model, shapes[0]), common, options.align_depth) for model in read]
+    done = [harmonized(with_rope(model, shapes[0]), common) for model in read]
     if options.dtype is not None:
         done = [model.after(f"written as {options.dtype}", sizes={}) for model in done]
     for model, checkpoint, folder in zip(done, checkpoints, folders, strict=True):

@@ -62,13 +62,10 @@ def common_shape(shapes: Sequence[ModelShape]) -> ModelShape:
     return shapes[0].model_copy(update=sizes)
 
 
-def harmonized(
-    model: Conversion, common: ModelShape, inserted: Sequence[int] | None = None
-) -> Conversion:
+def harmonized(model: Conversion, common: ModelShape) -> Conversion:
     """Return a model in the common architecture, with its function kept.
 
-    The vocabulary, the longest sequence and the RoPE stay the model's own. New layers stand where
-    `inserted` says (`deepen`).
+    The vocabulary, the longest sequence and the RoPE stay the model's own.
     """
     if common.architecture == _LLAMA:
         model = _as_llama(model)
@@ -76,8 +73,7 @@ def harmonized(
         model = untie(model)
     model = widen_heads(model, common.kv_heads, common.group)
     model = widen_neurons(model, common.intermediate)
-    if model.shape.layers < common.layers:
-        model = deepen(model, common.layers, inserted)
+    model = deepen(model, common.layers)
     return widen_hidden(model, common.hidden, common.eps)
 
 
@@ -212,25 +208,16 @@ def even_places(layers: int, depth: int) -> tuple[int, ...]:
     return tuple((2 * layer * (depth - 1) + steps) // (2 * steps) for layer in range(layers))
 
 
-def deepen(model: Conversion, depth: int, inserted: Sequence[int] | None = None) -> Conversion:
+def deepen(model: Conversion, depth: int) -> Conversion:
     """Give the model `depth` layers; the new ones add nothing. All bits are kept.
 
-    A new layer is a copy of the layer below it (the lowest ones: of the layer above) whose output
-    projections `o_proj` and `down_proj` are zero, so that it adds nothing to the residual stream.
-    `inserted` are the new layers of the result; None spreads them evenly (`even_places`).
+    A new layer (see `even_places`) is a copy of the layer below it whose output projections
+    `o_proj` and `down_proj` are zero, so that it adds nothing to the residual stream.
     """
     layers = model.shape.layers
-    if depth == layers and not inserted:
+    if depth == layers:
         return model
-    if inserted is None:
-        old = even_places(layers, depth)
-    else:
-        old = tuple(layer for layer in range(depth) if layer not in inserted)
-        if len(old) != layers or len(set(inserted)) != depth - layers:
-            raise InputError(
-                f"--align-depth: {model.name} needs {depth - layers} new layers, each from 0 to "
-                f"{depth - 1}, and {len(set(inserted))} are given"
-            )
+    old = even_places(layers, depth)
     of_layers = [rest for layer, rest in map(split_layer, model.origins) if layer == 0]
     origins = {name: o for name, o in model.origins.items() if split_layer(name)[0] is None}
     zeros = set()

@@ -69,7 +69,7 @@ def test_each_layer_is_cached_as_the_plan_says(base, prefixes, projected, tmp_pa
     assert any(f"prefix of {TOKENS} tokens" in line for line in lines)
     assert logits(base, out).isfinite().all()
     record = json.loads((out / "layer_swap_plan.json").read_text())
-    assert record["adapter"] == {"kind": "prefix", "tokens": TOKENS, "composed": "by layer"}
+    assert record["adapter"] == {"kind": "prefix", "tokens": TOKENS}
 
 
 def test_swapping_the_mlp_alone_leaves_the_prefix_to_the_task(base, prefixes, tmp_path):
@@ -79,21 +79,6 @@ def test_swapping_the_mlp_alone_leaves_the_prefix_to_the_task(base, prefixes, tm
     assert same_bits(found["prompt_embeddings"], task["prompt_embeddings"])
 
 
-def test_other_lengths_stand_side_by_side_in_a_soup_only(base, prefixes, tmp_path):
-    language = write_prefix(base, tmp_path / "long", 1, TOKENS + 2)
-    folders = {**prefixes, "language": language}
-    out, lines = swapped(tmp_path, base, folders, {"placement": "soup"})
-    assert any("side by side" in line and "3 + 5 tokens" in line for line in lines)
-    for ours, t, s in zip(*(cached(base, f) for f in (out, *folders.values())), strict=True):
-        for kind in (0, 1):
-            torch.testing.assert_close(ours[kind], torch.cat([t[kind], s[kind]], dim=2))
-    assert logits(base, out).isfinite().all()
-    for parameters in ({"bottom_layers": 1}, {"placement": "soup", "task_weight": 2.0}):
-        with pytest.raises(InputError, match=r"3, 5 tokens.*num_virtual_tokens.*placement: soup"):
-            swapped(tmp_path / "refused", base, folders, parameters)
-    assert not (tmp_path / "refused" / "out").exists()
-
-
 def test_what_is_refused(base, prefixes, experts, tmp_path):
     def refused(part, folders=prefixes, parameters=None, rank=None):
         with pytest.raises(InputError) as caught:
@@ -101,6 +86,8 @@ def test_what_is_refused(base, prefixes, experts, tmp_path):
         assert part in caught.value.message
 
     refused("--rank", rank=2)
+    longer = write_prefix(base, tmp_path / "long", 1, TOKENS + 2)
+    refused("3, 5 tokens; train them with one", {**prefixes, "language": longer})
     refused("weighting: magnitude", parameters={"weighting": "magnitude"})
     document = recipe({"task": f"{base}+{prefixes['task']}", "language": str(base)}, {}, base)
     with pytest.raises(InputError, match=f"{base} has no prefix"):

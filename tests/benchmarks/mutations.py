@@ -63,10 +63,9 @@ layerswap_method/write/donor_files.py @ merge
 layerswap_method/write/card.py @ merge
 "`" * max(3, longest + 1) => "`" * 3
 layerswap_method/output.py @ write
-if held and not _is_merge(out) and not was_killed: => if False:
+if held and not _is_merge(out): => if False:
     if place in inputs: => if False:
-            _restore(replaced, out) => pass
-sorted(old, key=_is_config, reverse=True) => sorted(old, key=_is_config)
+        _restore(replaced, out) => pass
             is_spare = False => is_spare = True
 sys.exit(128 + number)) => sys.exit(0))
 layerswap_method/merge.py @ merge
@@ -103,6 +102,21 @@ versions=backend_versions(setup.backend) => versions={}
 protocol=work.request.protocol.asked() => protocol={}
 or context_of(str(setup.base.folder)) => or 0
 setup.answers / work.weights_key / => setup.answers /
+ablations/tasks/numbers.py @ tasks/test_numbers.py
+float(read_number(str(prediction)) == expected) => float(str(expected) in str(prediction))
+ablations/tasks/benchmarks.py @ tasks/test_task_files.py
+"group_select": -1 => "group_select": 0
+ablations/statistics/intervals.py @ statistics
+(len(p_values) - rank) * p_values[index] => p_values[index]
+highest = max(highest, min( => highest = max(0.0, min(
+scale = math.sqrt(len(units) / (len(units) - 1)) => scale = 1.0
+** 2 / n => ** 2 / score.items
+if mcnemar_p(first_only, second_only) > 1 - level: => if False:
+room = margin - abs(self.mean) => room = margin
+ablations/report/compare.py @ report/test_compare.py
+if (row["difference"] > 0) == row["higher_is_better"] => if row["difference"] > 0
+corrected = "_holm" if row["family"] == "primary" else "" => corrected = ""
+is_primary = bool(contrast.rival) and task in => is_primary = task in
 """
 
 

@@ -44,7 +44,7 @@ def rows(name, delta, family):
 
 
 def statistics(name, expert, base, family, threshold):
-    """Return what `TensorDelta` says of one tensor."""
+    """Return what `delta.csv` says of one tensor."""
     delta = expert - base
     mav = rows(name, delta, family)
     norms = [float(np.sqrt((values**2).sum())) for values in (delta, base)]

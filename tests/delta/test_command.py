@@ -1,19 +1,25 @@
-"""`layerswap delta`: what is written and told."""
+"""`layerswap delta`: what is written and told; what is wrong is one clear error."""
 
 import csv
 import importlib.util
 import math
+import os
+import shutil
+import threading
+from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
 
 from ablations.cli import main
 from ablations.delta.analysis import label_all
+from ablations.delta.profile import read_changes
+from layerswap_method.deltas.measure import mean_feature_mav
 from layerswap_method.errors import InputError
 from tests.delta import by_hand
-from tests.delta.experts import fine_tuned
+from tests.delta.experts import fine_tuned, pair_of
 from tests.standins.zoo import LAYERS, make_model
 
 
@@ -23,7 +29,6 @@ def models(tmp_path_factory):
     base = make_model("llama", folder / "base", 1, dtype=torch.float32)
     fine_tuned(base, folder / "math", 2, changes=lambda name: "norm" not in name)
     fine_tuned(base, folder / "swahili", 3, changes=lambda name: ".layers.2." in name)
-    fine_tuned(folder / "math", folder / "more", 4, scale=3e-4)
     return folder
 
 
@@ -63,44 +68,12 @@ def test_one_expert_is_a_row_a_tensor_and_a_heatmap(models, tmp_path):
     assert shares == [[str(n), "1.0000" if n == 2 else "0.0000"] for n in range(LAYERS)]
 
 
-def test_several_experts_are_compared(models, tmp_path):
-    names = ("math", "swahili", "more")
+def test_several_experts_have_a_table_each_and_one_figure(models, tmp_path):
+    names = ("math", "swahili")
     result = run(*(models / n for n in names), "--base", models / "base", "--out", tmp_path)
     assert result.exit_code == 0, result.output
-    assert files(tmp_path) == {
-        *(f"{name}/delta.csv" for name in names),
-        *("comparison.csv", "delta.png", "delta.svg"),
-    }
-    theirs = by_hand.read(models / "base")
-    delta = {
-        name: {key: values - theirs[key] for key, values in by_hand.read(models / name).items()}
-        for name in names
-    }
-
-    def vector(name, part):
-        return np.concatenate([v.ravel() for key, v in delta[name].items() if part in key])
-
-    def mavs(name, part):
-        chosen = [k for k, v in delta[name].items() if part in k and ".layers." in k and v.ndim > 1]
-        return np.concatenate([by_hand.rows(key, delta[name][key], "llama") for key in chosen])
-
-    table = read_table(tmp_path / "comparison.csv")
-    assert len(table) == 3 * (1 + LAYERS)
-    for row in table:
-        pair, layer = (row["first"], row["second"]), row["layer"]
-        part = f".layers.{layer}." if layer else ""
-        if "swahili" in pair and layer not in ("", "2"):
-            assert row["cosine"] == row["correlation"] == ""
-            continue
-        one, other = (vector(name, part) for name in pair)
-        cosine = one @ other / math.sqrt((one @ one) * (other @ other))
-        assert float(row["cosine"]) == pytest.approx(cosine, abs=1e-6)
-        wanted = np.corrcoef(*(mavs(name, part) for name in pair))[0, 1]
-        assert float(row["correlation"]) == pytest.approx(wanted, abs=1e-5)
-    (whole,) = [r for r in table if (r["first"], r["second"], r["layer"]) == ("math", "more", "")]
-    assert float(whole["cosine"]) == pytest.approx(0.96, abs=0.02)
-    told = f"math and more: cosine of their changes {float(whole['cosine']):.3f}"
-    assert told in result.output
+    tables = {f"{name}/delta.csv" for name in names}
+    assert files(tmp_path) == {*tables, "delta.png", "delta.svg"}
 
 
 def test_a_published_expert_beside_and_alone(models, tmp_path):
@@ -158,12 +131,91 @@ def test_experts_have_short_names_of_their_own():
     assert label_all(["runs/pocket/task", "./language/"]) == ["task", "language"]
     assert label_all(["x/a/model", "x/b/model"]) == ["a/model", "b/model"]
     assert label_all(["org/base+runs/adapter", "org/base"]) == ["adapter", "base"]
-    with pytest.raises(InputError, match="x is named twice"):
-        label_all(["x", "y", "x"])
 
 
-def test_a_file_in_the_way_is_told_before_anything_is_read(tmp_path):
+FILE = "model.safetensors"
+NAME = "model.layers.3.mlp.up_proj.weight"
+
+
+@pytest.fixture
+def base(models):
+    return models / "base"
+
+
+@pytest.fixture
+def expert(base, tmp_path):
+    return fine_tuned(base, tmp_path / "expert", 2)
+
+
+def refused(expert, base, out, *parts):
+    """Fail unless the command says all parts in one error and writes nothing."""
+    result = run(expert, "--base", base, "--out", out)
+    assert result.exit_code == 2, result.output
+    message = " ".join(result.output.split())
+    assert all(part in message for part in parts), message
+    assert message.count("Error:") == 1
+    assert not out.exists()
+
+
+def spoil(folder, value):
+    """Put a value into two places of a tensor."""
+    tensors = {name: tensor.clone() for name, tensor in load_file(folder / FILE).items()}
+    tensors[NAME][3, 4] = tensors[NAME][20, 2] = value
+    save_file(tensors, folder / FILE, {"format": "pt"})
+
+
+def test_a_base_that_is_not_the_base(base, tmp_path):
+    other = make_model("llama", tmp_path / "other", 5)
+    text = "base is not the base of other: the deltas are as large as the weights"
+    refused(other, base, tmp_path / "out", text, "that the expert was trained from")
+
+
+def test_a_file_that_shrinks_while_it_is_read(base, expert):
+    pair = pair_of(expert, base)
+    stamp = (expert / FILE).stat().st_mtime_ns
+    content = (expert / FILE).read_bytes()
+    (expert / FILE).write_bytes(content[:-10])
+    with pytest.raises(InputError, match="were rewritten while they were in use"):
+        mean_feature_mav(pair)
+    os.utime(expert / FILE, ns=(stamp, stamp))
+    with pytest.raises(InputError, match="were rewritten while they were in use"):
+        mean_feature_mav(pair)
+    with pytest.raises(InputError, match=r"damaged .* download or copy it again"):
+        pair_of(expert, base)
+    (expert / FILE).unlink()
+    with pytest.raises(InputError, match="the weights are gone"):
+        mean_feature_mav(pair)
+
+
+@pytest.mark.parametrize(("side", "value"), [("expert", math.nan), ("base", math.inf)])
+def test_weights_that_are_no_numbers(side, value, base, expert, tmp_path):
+    sides = {"expert": expert, "base": Path(shutil.copytree(base, tmp_path / "base"))}
+    spoil(sides[side], value)
+    said = f"{side}: 2 of 384 values of {NAME} are NaN or infinite"
+    refused(sides["expert"], sides["base"], tmp_path / "out", said)
+    pair = pair_of(sides["expert"], sides["base"])
+    for read in (mean_feature_mav, read_changes):
+        with pytest.raises(InputError, match=said):
+            read(pair)
+        # Though the error keeps its frames alive.
+        assert not [thread.name for thread in threading.enumerate() if "Pool" in thread.name]
+
+
+def test_places_where_nothing_can_be_read_or_written(base, expert, tmp_path):
+    gone = tmp_path / "gone"
+    refused(gone, base, tmp_path / "out", "gone: no such folder")
+    refused(expert, gone, tmp_path / "out", "gone: no such folder")
+    refused(f"{expert}+{base}", base, tmp_path / "out", "has no adapter_config.json")
     (tmp_path / "file").write_text("mine")
-    result = run(tmp_path / "no", "--base", tmp_path / "no", "--out", tmp_path / "file" / "out")
-    assert result.exit_code == 2
-    assert f"{tmp_path / 'file'} is not a folder" in result.output
+    refused(gone, gone, tmp_path / "file/out", f"{tmp_path / 'file'} is not a folder")
+
+
+def test_what_was_there_stays_when_a_run_fails(base, expert, tmp_path):
+    out = tmp_path / "out"
+    command = (expert, "--base", base, "--out", out)
+    assert run(*command).exit_code == 0
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    assert "delta.csv" in before
+    spoil(expert, math.nan)
+    assert run(*command).exit_code == 2
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before

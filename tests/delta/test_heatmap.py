@@ -1,9 +1,10 @@
 """Heatmaps of experts: what they show is read back from what was drawn."""
 
 import itertools
+import json
 import math
 import random
-from collections.abc import Sequence
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -11,17 +12,18 @@ import pytest
 from ablations.delta.heatmap import PAGE_IN, column_labels, draw_heatmaps
 from ablations.drawing.canvas import drawing, images_of
 from ablations.paper.published import Grid, published_grid, published_names
+from layerswap_method.errors import InputError
 
 PAPER = tuple(published_grid("math expert #1").columns)
 
 
-def _grid(layers: int, title: str = "expert", note: str = "") -> Grid:
+def _grid(layers, title="expert", note=""):
     draw = random.Random(layers)
     values = tuple(tuple(draw.random() ** 2 for _ in PAPER) for _ in range(layers))
     return Grid(title, PAPER, values, note)
 
 
-def test_a_published_expert_is_drawn_as_it_is_printed() -> None:
+def test_a_published_expert_is_drawn_as_it_is_printed():
     import matplotlib
 
     grid = published_grid("Swahili expert #1")
@@ -54,7 +56,7 @@ PAGES = {
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_number_fits_its_cell_and_no_text_another(name: str) -> None:
+def test_every_number_fits_its_cell_and_no_text_another(name):
     grids = PAGES[name]
     with drawing("test"):
         canvas = draw_heatmaps(grids)
@@ -75,7 +77,7 @@ def test_every_number_fits_its_cell_and_no_text_another(name: str) -> None:
         assert all(box.y0 >= 0 and box.y1 <= canvas.bbox.height for box in boxes)
 
 
-def test_a_layer_without_the_parameter_has_no_number() -> None:
+def test_a_layer_without_the_parameter_has_no_number():
     grid = Grid("expert", ("q", "k"), ((math.nan, 0.5), (0.25, math.nan)), "")
     with drawing("test"):
         axes = draw_heatmaps([grid]).axes[0]
@@ -91,10 +93,43 @@ def test_a_layer_without_the_parameter_has_no_number() -> None:
             ["c_attn", "attn.c_proj", "c_fc", "mlp.c_proj"],
         ),
         (("self_attn.qkv_proj", "self_attn.o_proj"), ["qkv", "o"]),
-        (("mlp.gate", "mlp.gate_proj"), ["mlp.gate", "mlp.gate_proj"]),
     ],
 )
-def test_columns_have_short_names_that_tell_them_apart(
-    columns: Sequence[str], labels: list[str]
-) -> None:
+def test_columns_have_short_names_that_tell_them_apart(columns, labels):
     assert column_labels(columns) == labels
+
+
+def test_all_published_values_but_the_suspects_are_shares_of_input_features():
+    assert len(published_names()) == 6
+    odd = set()
+    for name in published_names():
+        grid = published_grid(name)
+        assert (grid.title, len(grid.values), len(grid.columns)) == (name, 32, 7)
+        for (layer, column), value in np.ndenumerate(np.array(grid.values)):
+            rows = 14336 if grid.columns[column] == "mlp.down_proj" else 4096
+            assert 0 <= value <= 1
+            # Printed with six decimals.
+            if abs(value * rows - round(value * rows)) > 0.5e-6 * rows + 1e-9:
+                odd.add((name, layer, grid.columns[column], value))
+    # Figure 4 prints layer 31 at the top: 0.411865 ... 0.374442.
+    grid = published_grid("math EXPERT #1")
+    assert (grid.values[31][0], grid.values[0][-1]) == (0.411865, 0.035854)
+    assert "MAV > 1.0×10⁻⁵" in grid.note
+    suspects = json.loads((files("ablations.paper") / "grids.json").read_text())["suspect"]
+    assert odd == {(s["name"], s["layer"], s["column"], s["value"]) for s in suspects}
+    assert len(odd) == 6
+
+
+def test_an_unknown_expert_gets_the_nearest():
+    with pytest.raises(InputError, match=r"did you mean 'Swahili expert #1'\? Valid are math"):
+        published_grid("Swahli expert #1")
+
+
+def test_the_same_depth_stands_at_the_same_height():
+    reference = published_grid("Swahili expert #1")
+    rows = np.array(reference.values).reshape(16, 2, 7).mean(axis=1)
+    half = Grid("half", reference.columns, tuple(map(tuple, rows)), "")
+    with drawing("test"):
+        one, other, _ = draw_heatmaps([half, reference]).axes
+        assert one.get_position().height == pytest.approx(other.get_position().height)
+        assert [len(axes.get_yticks()) for axes in (one, other)] == [16, 32]

@@ -32,7 +32,7 @@ def children() -> list[int]:
 
 def main(folder: Path) -> None:
     """Evaluate two cells live, kill the engine, evaluate again; compare with transformers."""
-    from ablations.engines.errors import SwapFailed
+    from ablations.engines.in_place import SwapFailed
     from ablations.engines.live import open_live
 
     layerswap_method.register()

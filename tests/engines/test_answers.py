@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ablations.engines import vllm_engine
 from ablations.engines.answers import Answer, AnswerFile, key_of
 from ablations.engines.lm_eval_backend import loaded, run_tasks
 from ablations.engines.options import EngineOptions
@@ -19,6 +18,7 @@ from ablations.machine.locks import try_claim
 from ablations.scoring.outcomes import Outcome
 from ablations.scoring.protocol import GenKwargs, Protocol
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
+from tests.engines.backends import BACKENDS
 
 TEXT = Answer("b\u2028", Outcome(False, 7, 64, True, 32, 32))
 CHOICE = Answer((-1.2345678901234567, True), Outcome(False, 7, 64))
@@ -53,6 +53,19 @@ def test_a_torn_line_is_dropped_and_a_damaged_one_costs_that_answer(
     path.write_bytes(b'{"key": 1}\n' + whole)
     assert stored(path) == {"a": TEXT, "b": CHOICE, "c": None}
     assert "task.jsonl:1 is damaged" in caplog.text
+
+
+def test_withdrawn_answers_go_and_others_stay_also_beside_a_damaged_line(tmp_path: Path) -> None:
+    path = tmp_path / "task.jsonl"
+    with AnswerFile(path) as answers:
+        answers.keep("a", TEXT)
+    with path.open("ab") as file:
+        file.write(b'{"key": "c"\n\xff\n[1]\n')
+    with AnswerFile(path) as answers:
+        answers.keep("b", CHOICE)
+    answers.withdraw()
+    assert stored(path) == {"a": TEXT, "b": None, "c": None}
+    assert path.read_bytes().count(b"\n") == 1
 
 
 @given(st.integers(0, 10_000), st.integers(1, 8))
@@ -110,19 +123,6 @@ def test_another_engine_asks_another_question(tmp_path: Path) -> None:
 
 class _Killed(Exception):
     """In the place of a kill, after some answers."""
-
-
-BACKENDS = [
-    "hf",
-    pytest.param(
-        "vllm",
-        marks=[
-            pytest.mark.vllm,
-            pytest.mark.filterwarnings("ignore"),
-            pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed"),
-        ],
-    ),
-]
 
 
 @pytest.mark.slow

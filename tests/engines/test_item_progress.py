@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from ablations.engines import vllm_engine
-from ablations.engines.item_progress import EngineBar, ItemProgress
 from ablations.engines.options import EngineOptions
+from ablations.engines.watched import ItemProgress
 from ablations.engines.work_size import TaskSize, measure_tasks
 from ablations.machine.progress import Step, listening
 from ablations.scoring.protocol import Protocol
-from ablations.scoring.records import EvaluationRequest
+from ablations.scoring.records import Backend, EvaluationRequest
+from tests.engines.backends import BACKENDS
 from tests.standins.cold import evaluate_cold
 
 ITEMS = 24
@@ -49,36 +49,16 @@ def test_requests_are_told_as_items() -> None:
     ]
 
 
-def test_the_bar_of_vllm_counts_answers_only() -> None:
-    steps = list[Step]()
-    with listening(steps.append):
-        bar = EngineBar(ItemProgress([Request(doc) for doc in range(2)]))
-        assert list(bar([5, 6], desc="Rendering prompts")) == [5, 6]
-        running = bar(total=2, desc="Processed prompts", postfix="", dynamic_ncols=True)
-        assert running.format_dict["elapsed"] > 0
-        running.update(1)
-        running.close()
-    assert steps[-1].done == 1
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("task", ["words_generate", "words_choose"])
-def test_transformers_tells_items_batch_by_batch(model: Path, tasks: Path, task: str) -> None:
-    steps = told(model, tasks, task, "hf")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_items_are_told_as_they_are_answered(
+    model: Path, tasks: Path, task: str, backend: Backend
+) -> None:
+    steps = told(model, tasks, task, backend)
     assert (steps[0].done, steps[-1].done, steps[-1].total) == (0, ITEMS, ITEMS)
     assert len({step.done for step in steps}) >= 4  # three batches of eight at the least
-
-
-@pytest.mark.slow
-@pytest.mark.vllm
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
-@pytest.mark.parametrize("task", ["words_generate", "words_choose"])
-def test_vllm_tells_items_through_its_own_bar(model: Path, tasks: Path, task: str) -> None:
-    steps = told(model, tasks, task, "vllm")
-    assert (steps[0].done, steps[-1].done, steps[-1].total) == (0, ITEMS, ITEMS)
-    assert len({step.done for step in steps}) >= 4
 
 
 def test_the_size_of_a_task_is_that_of_what_is_asked(model: Path, tasks: Path) -> None:

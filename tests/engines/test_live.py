@@ -11,23 +11,12 @@ from typing import Any
 
 import pytest
 
-from ablations.engines import vllm_engine
-from ablations.engines.live import LiveEvaluator, SwapReport, open_live
+from ablations.engines.live import LiveEvaluator, open_live
 from ablations.scoring.records import Evaluation, Sample
+from tests.engines.backends import BACKENDS
 from tests.standins.merging import merge_of
 from tests.standins.worlds import FAMILIES, OPTIONS, World, make_world
 
-BACKENDS = [
-    "hf",
-    pytest.param(
-        "vllm",
-        marks=[
-            pytest.mark.vllm,
-            pytest.mark.filterwarnings("ignore"),  # vLLM's imports warn a dozen times
-            pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed"),
-        ],
-    ),
-]
 ORDER = ("swap", "only_k", "base", "attention", "reverted", "soup", "swap", "reverted", "base")
 """Every kind of change, forth and back."""
 
@@ -44,7 +33,7 @@ class Study:
     world: World
     backend: str
     cold: dict[str, Evaluation]
-    live: list[tuple[str, SwapReport, Evaluation]]
+    live: list[tuple[str, Evaluation]]
     evaluator: LiveEvaluator
 
 
@@ -63,8 +52,7 @@ def study(
     live = []
     for name in ORDER:
         stream = merge_of(world.cells[name])
-        report = evaluator.swap(stream)
-        live.append((name, report, evaluator.evaluate(stream, world.request)))
+        live.append((name, evaluator.evaluate(stream, world.request)))
     yield Study(world, backend, cold, live, evaluator)
     evaluator.close()
 
@@ -93,7 +81,7 @@ def test_answers_scores_and_records_are_those_of_a_cold_engine(study: Study) -> 
     def identity(sample: Sample) -> tuple[Any, ...]:
         return (sample.task, sample.doc_id, sample.doc_hash, sample.prompt_hash, sample.prompts)
 
-    for name, _, live in study.live:
+    for name, live in study.live:
         cold = study.cold[name]
         assert generations(live) == generations(cold), name
         assert likelihoods(live) == pytest.approx(likelihoods(cold), abs=1e-4), name
@@ -101,19 +89,6 @@ def test_answers_scores_and_records_are_those_of_a_cold_engine(study: Study) -> 
         assert live.scores == cold.scores, name
         assert list(map(identity, live.samples)) == list(map(identity, cold.samples))
         assert (live.backend, live.versions) == (study.backend, cold.versions)
-
-
-def test_only_what_changed_is_loaded(study: Study) -> None:
-    # From `swap` to the base with one projection changed, and from there to the base.
-    (_, first, _), (_, second, _), (_, third, _) = study.live[:3]
-    everything = len(merge_of(study.world.cells["base"]).tensors)
-    assert first.tensors == second.tensors == everything
-    biased = "model.layers.1.self_attn.k_proj.bias" in merge_of(study.world.cells["base"]).tensors
-    assert third.tensors == (1 if study.backend == "hf" else 6 if biased else 3)
-    assert 0 < third.bytes < second.bytes
-    stream = merge_of(study.world.cells[ORDER[-1]])
-    study.evaluator.swap(stream)
-    assert study.evaluator.swap(stream).tensors == 0
 
 
 def test_without_the_reset_the_prefix_cache_would_speak_for_the_model_before(
@@ -127,28 +102,6 @@ def test_without_the_reset_the_prefix_cache_would_speak_for_the_model_before(
     stale = study.evaluator.evaluate(second, study.world.request)
     monkeypatch.undo()
     assert generations(stale) != generations(study.cold["swap"])
+    study.evaluator.swap(first)
     again = study.evaluator.evaluate(second, study.world.request)
     assert generations(again) == generations(study.cold["swap"])
-
-
-def test_a_part_of_a_fused_module_is_noticed(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    if study.backend == "hf":
-        pytest.skip("nothing is fused in transformers")
-    from ablations.engines.errors import SwapFailed
-
-    engine = study.evaluator._engine
-    study.evaluator.swap(merge_of(study.world.cells["only_k"]))
-    monkeypatch.setattr(engine, "expand", lambda changed, names: changed[:1])
-    with pytest.raises(SwapFailed, match="changed tensors would not be loaded"):
-        study.evaluator.swap(merge_of(study.world.cells["swap"]))
-    monkeypatch.undo()
-    study.evaluator.swap(merge_of(study.world.cells["base"]))
-    name = "model.layers.1.self_attn.q_proj.weight"
-    mix = merge_of(study.world.cells["swap"]).tensors[name]
-    with pytest.raises(SwapFailed, match=r"1 modules got only a part .*qkv_proj") as raised:
-        engine.load({name: mix})
-    assert raised.value.lasting
-    # That engine holds half a model now. The evaluator starts another by itself.
-    study.evaluator.close()
-    live = study.evaluator.evaluate(merge_of(study.world.cells["swap"]), study.world.request)
-    assert generations(live) == generations(study.cold["swap"])

@@ -50,7 +50,6 @@ def test_swaps_that_change_everything(tmp_path: Path) -> None:
     swaps = json.loads(ran.stdout.splitlines()[-1])
     assert len(swaps) == 4
     for swap, tensors in zip(swaps, [0.5, 0.5, 0.5, 1.0], strict=True):
-        assert swap["bytes"] > 2 * LARGEST
         if swap is swaps[0]:
             continue  # transformers maps the checkpoint; what is written becomes our own
         assert swap["anonymous_rise_bytes"] < tensors * LARGEST

@@ -7,31 +7,36 @@ from typing import Any
 import pytest
 
 from ablations.engines import vllm_engine
-from ablations.engines.errors import SwapFailed
-from ablations.engines.in_place import HfEngine
+from ablations.engines.in_place import HfEngine, SwapFailed
 from ablations.engines.live import LiveEvaluator, open_live
-from ablations.engines.probe import Expected, Said
-from ablations.engines.vllm_worker import SwapExtension
+from ablations.engines.probe import Baseline, ProbeAnswers
 from tests.standins.merging import merge_of, merge_of_folder
 from tests.standins.worlds import OPTIONS, World, make_world
 
 WRONG = "model.layers.1.self_attn.o_proj.weight"
 """A square tensor of a module that nothing is fused into."""
 
-CALM = Said((-2.0, -3.0), "w1 w2")
+CALM = ProbeAnswers((-2.0, -3.0), "w1 w2")
+RESTLESS = ProbeAnswers((-2.03, -3.0), "w1 w3")
 
 
-def test_what_counts_as_equal() -> None:
-    calm = Expected(CALM, CALM)
-    assert calm.why_not(CALM) is None
-    assert calm.why_not(Said((-2.009, -2.991), "w1 w2")) is None
-    assert "-2.0000 nats a token became -2.0200" in str(calm.why_not(Said((-2.02, -3.0), "w1 w2")))
-    assert "became nan" in str(calm.why_not(Said((float("nan"), -3.0), "w1 w2")))
-    assert "answer 'w1 w2' became 'w9'" in str(calm.why_not(Said((-2.0, -3.0), "w9")))
-    restless = Expected(CALM, Said((-2.03, -3.0), "w1 w3"))  # untouched, and not the same twice
-    assert restless.why_not(Said((-2.06, -3.0), "w4")) is None
-    assert restless.why_not(Said((-2.08, -3.0), "w4")) is not None
-    assert restless.why_not(Said((-2.0, -3.02), "w4")) is not None
+@pytest.mark.parametrize(
+    ("second", "now", "mismatch"),
+    [
+        (CALM, CALM, None),
+        (CALM, ((-2.009, -2.991), "w1 w2"), None),
+        (CALM, ((-2.02, -3.0), "w1 w2"), "-2.0000 nats a token became -2.0200"),
+        (CALM, ((float("nan"), -3.0), "w1 w2"), "became nan"),
+        (CALM, ((-2.0, -3.0), "w9"), "answer 'w1 w2' became 'w9'"),
+        # An engine that was untouched, and answered differently.
+        (RESTLESS, ((-2.06, -3.0), "w4"), None),
+        (RESTLESS, ((-2.08, -3.0), "w4"), "became -2.0800"),
+        (RESTLESS, ((-2.0, -3.02), "w4"), "became -3.0200"),
+    ],
+)
+def test_what_counts_as_equal(second: Any, now: Any, mismatch: str | None) -> None:
+    found = Baseline(CALM, second).mismatch(ProbeAnswers(*now))
+    assert found is None if mismatch is None else mismatch in str(found)
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +50,9 @@ def test_a_load_that_gives_garbage_is_noticed_at_the_start(
 ) -> None:
     load = HfEngine.load
 
-    def transposing(engine: HfEngine, mixes: Any) -> int:
-        read = load(engine, mixes)
-        if WRONG in mixes:
-            engine._tensors[WRONG].data.copy_(engine._tensors[WRONG].data.T.clone())
-        return read
+    def transposing(engine: HfEngine, mixes: Any) -> None:
+        load(engine, mixes)
+        engine._tensors[WRONG].data.copy_(engine._tensors[WRONG].data.T.clone())
 
     monkeypatch.setattr(HfEngine, "load", transposing)
     live = open_live(world.base, "hf", OPTIONS)
@@ -68,7 +71,7 @@ def test_a_load_that_gives_garbage_is_noticed_at_the_start(
 
 @pytest.mark.slow
 def test_a_load_that_does_nothing_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HfEngine, "load", lambda engine, mixes: 0)
+    monkeypatch.setattr(HfEngine, "load", lambda engine, mixes: None)
     with pytest.raises(SwapFailed, match=r"model\.norm\.weight was multiplied .*changes nothing"):
         open_live(world.base, "hf", OPTIONS).start()
 
@@ -85,8 +88,8 @@ def test_a_base_that_does_not_come_back_is_noticed(
     live.swap(merge_of(world.cells["swap"]))
     load = HfEngine.load
 
-    def forgetful(engine: HfEngine, mixes: Any) -> int:
-        return load(engine, {name: mix for name, mix in mixes.items() if name != WRONG})
+    def forgetful(engine: HfEngine, mixes: Any) -> None:
+        load(engine, {name: mix for name, mix in mixes.items() if name != WRONG})
 
     monkeypatch.setattr(HfEngine, "load", forgetful)
     with pytest.raises(SwapFailed, match="with the base's weights back in place") as raised:
@@ -111,14 +114,14 @@ def vllm_live(world: World) -> Any:
 def test_vllm_is_checked_alike(
     world: World, vllm_live: LiveEvaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = SwapExtension._layerswap_tensors
+    read = vllm_engine._tensors
     wrong = False
 
-    def transposing(worker: SwapExtension, mixes: Any, reply: Any) -> Any:
-        for name, tensor in read(worker, mixes, reply):
+    def transposing(mixes: Any) -> Any:
+        for name, tensor in read(mixes):
             yield name, tensor.T.contiguous() if wrong and name == WRONG else tensor
 
-    monkeypatch.setattr(SwapExtension, "_layerswap_tensors", transposing)
+    monkeypatch.setattr(vllm_engine, "_tensors", transposing)
     vllm_live.swap(merge_of(world.cells["swap"]))
     vllm_live.check()
     vllm_live.swap(merge_of(world.cells["swap"]))

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ablations.engines.task_loading import check_tasks, load_tasks
+from ablations.engines import task_loading
+from ablations.engines.task_loading import check_tasks, lm_eval_file, load_tasks
 from ablations.scoring.records import EvaluationRequest
 from layerswap_method.errors import InputError
 from tests.standins.tasks import write_task, write_tasks
@@ -102,3 +103,30 @@ def test_a_missing_data_folder_and_unreadable_data_are_said(folder: Path, tmp_pa
         InputError, match=r"task words_choose: its data cannot be read: .*data\.jsonl: no such file"
     ):
         load_tasks(EvaluationRequest(tasks=("words_choose",), include_path=broken))
+
+
+def test_tasks_of_a_folder_need_no_index_and_the_folder_is_read_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = write_tasks(tmp_path / "tasks", items=4)
+    monkeypatch.setattr(task_loading, "lm_eval_index", lambda: pytest.fail("the index was read"))
+    request = EvaluationRequest(tasks=("words_generate",), include_path=tasks)
+    manager = task_loading.task_manager(request)
+    assert task_loading.task_manager(request) is manager
+    write_task(tasks, "more", tasks / "data.jsonl", doc_to_text="{{prompt}}")
+    assert check_tasks(request.model_copy(update={"tasks": ("more",)})).asked == ("more",)
+
+
+@pytest.mark.slow
+def test_lm_evals_own_tasks_groups_and_tags_are_names_too(folder: Path) -> None:
+    wanted = ("words_generate", "gsm8k", "arc_easy", "layerswap_mgsm_sw")
+    request = EvaluationRequest(tasks=wanted, include_path=folder)
+    assert check_tasks(request).asked == wanted
+    assert lm_eval_file("gsm8k").name == "gsm8k.yaml"  # type: ignore[union-attr]
+    assert {lm_eval_file("ai2_arc"), lm_eval_file("gsm9k")} == {None}
+    tag = request.model_copy(update={"tasks": ("ai2_arc",)})
+    assert check_tasks(tag).asked == ("arc_challenge", "arc_easy")
+    with pytest.raises(InputError) as caught:
+        check_tasks(request.model_copy(update={"tasks": ("gsm9k", "words_genrate")}))
+    assert "unknown task 'gsm9k'; did you mean 'gsm" in caught.value.message
+    assert "unknown task 'words_genrate'; did you mean 'words_generate'?" in caught.value.message

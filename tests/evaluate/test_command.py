@@ -27,7 +27,7 @@ def test_the_command_says_unknown_names_with_the_nearest_and_exits_2(expert: Pat
     assert "no language 'SW'; did you mean 'sw'?" in text
     assert "no benchmark 'MGSM'; did you mean 'mgsm'?" in text
     code, text = _invoke("evaluate", expert, "--languages", " , ")
-    assert (code, "no name in it" in text) == (2, True)
+    assert (code, "has no name" in text) == (2, True)
     code, text = _invoke("evaluate", expert, "--data-dir", expert / "none")
     assert (code, "does not exist" in text) == (2, True)
 

@@ -1,4 +1,4 @@
-"""The suite on the real MGSM, where it is."""
+"""The suite on the real MGSM."""
 
 from pathlib import Path
 
@@ -7,39 +7,37 @@ import pytest
 from ablations.engines import vllm_engine
 from ablations.pocket.build import PocketPaths
 from tests.evaluate.conftest import ask, samples_of
-from tests.standins.scripted import REAL_MGSM, needs_real_mgsm
+from tests.standins.scripted import PUBLISHED_MGSM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.mark.slow
-@needs_real_mgsm
 def test_the_real_mgsm_runs_to_the_end(tiny_pocket: PocketPaths, tmp_path: Path) -> None:
     result = ask(
-        tiny_pocket.task, REAL_MGSM, tmp_path, languages=("sw",), benchmarks=("mgsm",), limit=10
+        tiny_pocket.task, PUBLISHED_MGSM, tmp_path, languages=("sw",), benchmarks=("mgsm",), limit=2
     )
-    assert result.evaluations["layerswap_mgsm_sw"].score("layerswap_mgsm_sw").n == 10
+    assert result.evaluations["layerswap_mgsm_sw"].score("layerswap_mgsm_sw").n == 2
 
 
 @pytest.mark.slow
 @pytest.mark.vllm
 @pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
-@needs_real_mgsm
 def test_both_backends_are_asked_the_same_of_the_real_mgsm(
     tiny_pocket: PocketPaths, tmp_path: Path
 ) -> None:
     name = "layerswap_mgsm_sw"
     results = [
         ask(
-            *(tiny_pocket.task, REAL_MGSM, tmp_path / backend),
-            **{"languages": ("sw",), "benchmarks": ("mgsm",), "limit": 40, "backend": backend},
+            *(tiny_pocket.task, PUBLISHED_MGSM, tmp_path / backend),
+            **{"languages": ("sw",), "benchmarks": ("mgsm",), "limit": 2, "backend": backend},
         )
         for backend in ("hf", "vllm")
     ]
     hf, vllm = (result.evaluations[name] for result in results)
     said = [samples_of(result, name) for result in results]
     assert (hf.backend, vllm.backend) == ("hf", "vllm")
-    assert len(said[0]) == len(said[1]) == 2 * 40
+    assert len(said[0]) == len(said[1]) == 2 * 2
     assert hf.notes == vllm.notes
     for one, other in zip(*said, strict=True):
         assert (one.doc_id, one.prompt_hash) == (other.doc_id, other.prompt_hash)

@@ -87,8 +87,6 @@ def test_what_cannot_be_reconciled_is_named(make, message, plain, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--align-depth", "1"], "have the same number of layers; leave it out"),
-        (["--align-depth", "x"], "'x' is neither a layer nor a range"),
         (["--shard-size", "0"], "is not a size"),
         (["--dtype", "int8"], "is not one of"),
         (["--align", "procrustes"], "No such option"),

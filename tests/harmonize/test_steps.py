@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
-from layerswap_method.errors import InputError
 from layerswap_method.harmonize.conversion import read_conversion
 from layerswap_method.harmonize.steps import (
     deepen,
@@ -32,8 +31,6 @@ STEPS = {
     "padded with another eps": lambda model: widen_hidden(model, 44, 1e-2),
     "another eps": lambda model: widen_hidden(model, 24, 1e-2),
     "deeper": lambda model: deepen(model, 5),
-    "deeper below": lambda model: deepen(model, 5, [0, 1]),
-    "deeper above": lambda model: deepen(model, 4, [3]),
     "untied": untie,
     "all": lambda model: widen_hidden(
         deepen(widen_neurons(widen_heads(untie(model), 2, 4), 48), 4), 40, 1e-3
@@ -76,12 +73,6 @@ def test_layers_are_spread_evenly():
     assert {depth: even_places(4, depth) for depth in expected} == expected
     spread = even_places(28, 32)
     assert (spread[0], spread[-1], len(set(spread))) == (0, 31, 28)
-
-
-@pytest.mark.parametrize("inserted", [[0], [0, 5], [1, 1]])
-def test_layers_that_do_not_fit_are_refused(inserted, original):
-    with pytest.raises(InputError, match="--align-depth: model needs 2 new layers"):
-        deepen(conversion(original), 5, inserted)
 
 
 def test_which_heads_fit():

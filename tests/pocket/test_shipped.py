@@ -40,10 +40,8 @@ def one_thread():
     ("config", "retrain", "ships"),
     [
         (PocketConfig(), False, True),
-        (PocketConfig.preset("full"), False, True),
         (PocketConfig(), True, False),
         (PocketConfig(seed=1), False, False),
-        (PocketConfig.preset("tiny"), False, False),
     ],
 )
 def test_it_is_the_base_of_seed_0_and_no_other(config, retrain, ships):
@@ -56,8 +54,8 @@ def test_it_is_the_base_of_seed_0_and_no_other(config, retrain, ships):
 def test_the_weights_are_whole_and_small():
     assert shipped.WEIGHTS.stat().st_size < LIMIT
     note = shipped.read_note()
-    assert note.licence == "Apache-2.0"
-    assert note.seed == PocketConfig().seed
+    assert note["licence"] == "Apache-2.0"
+    assert note["seed"] == PocketConfig().seed
     model = build_model(PocketConfig().shape, seed=1)
     shipped.load_into(model)
     state = load_file(shipped.WEIGHTS)
@@ -68,7 +66,7 @@ def test_the_weights_are_whole_and_small():
 def test_other_weights_are_refused(tmp_path, monkeypatch):
     damaged = tmp_path / "base.safetensors"
     monkeypatch.setattr(shipped, "WEIGHTS", damaged)
-    with pytest.raises(InputError, match="found no file; install layerswap again"):
+    with pytest.raises(InputError, match="has no file; install layerswap again"):
         build_pocket(tmp_path / "pocket")
     damaged.write_bytes(b"0" * 100)
     with pytest.raises(InputError, match=r"should have SHA-256 .*--retrain-base"):
@@ -82,7 +80,7 @@ def test_it_scores_what_the_note_says(tmp_path):
     task = "pocket_math_sw"
     request = EvaluationRequest(tasks=(task,), include_path=paths.tasks_dir, limit=300)
     score = evaluate_cold(paths.base, request).score(task).value
-    assert score == pytest.approx(shipped.read_note().scores[task], abs=0.01)
+    assert score == pytest.approx(shipped.read_note()["scores"][task], abs=0.01)
 
 
 @pytest.mark.slow
@@ -91,9 +89,11 @@ def test_a_rebuild_scores_what_the_note_says(tmp_path):
     config = PocketConfig(expert_settings=UNTRAINED)
     paths = build_pocket(tmp_path / "pocket", config, retrain=True)
     note = shipped.read_note()
-    request = EvaluationRequest(tasks=tuple(note.scores), include_path=paths.tasks_dir, limit=300)
+    request = EvaluationRequest(
+        tasks=tuple(note["scores"]), include_path=paths.tasks_dir, limit=300
+    )
     evaluation = evaluate_cold(paths.base, request)
-    for task, score in note.scores.items():
+    for task, score in note["scores"].items():
         metric = "acc" if "comprehension" in task else "exact_match"
         # Two standard errors of 300 items: another processor trains other bytes.
         assert evaluation.score(task, metric).value == pytest.approx(score, abs=0.06), task
@@ -106,33 +106,16 @@ def test_a_rebuild_follows_the_losses_of_the_note(one_thread):
     interval = shipped.LOSS_INTERVAL
     steps = train(build_model(config.shape, config.seed), base_batches(config), config.base)
     losses = list(itertools.islice(steps, interval))
-    assert sum(losses) / interval == pytest.approx(shipped.read_note().losses[0], abs=0.01)
-
-
-@pytest.mark.slow
-def test_loss_falls_and_repeats_exactly(one_thread):
-    config = PocketConfig.preset("tiny")
-    runs = []
-    for _ in range(2):
-        model = build_model(config.shape, seed=0)
-        losses = list(train(model, base_batches(config), config.base))
-        runs.append((losses, model.get_input_embeddings().weight.detach().clone()))
-    (losses, embeddings), (again, same) = runs
-    assert sum(losses[-10:]) < 0.85 * sum(losses[:10])
-    assert again == losses
-    assert torch.equal(embeddings, same)
-    other = build_model(config.shape, seed=1).get_input_embeddings().weight
-    assert not torch.equal(other, build_model(config.shape, seed=0).get_input_embeddings().weight)
+    assert sum(losses) / interval == pytest.approx(shipped.read_note()["losses"][0], abs=0.01)
 
 
 def test_rate_warms_up_then_falls_to_a_twentieth():
-    training = Pretraining(steps=200, learning_rate=1.0, warmup_steps=20)
+    training = Pretraining(steps=200, learning_rate=1.0, matrix_rate=0.1, warmup_steps=20)
     rates = [rate_factor(step, training) for step in range(200)]
     assert rates[0] == pytest.approx(1 / 20)
     assert max(rates) == rates[19]
     assert rates[19:] == sorted(rates[19:], reverse=True)
     assert rates[-1] == pytest.approx(0.05, abs=1e-3)
-    assert rate_factor(0, Pretraining(steps=5, learning_rate=1.0, warmup_steps=0)) == 1
 
 
 def test_muon_steps_along_orthogonal_matrices_and_each_shape_by_itself():

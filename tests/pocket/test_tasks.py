@@ -97,6 +97,10 @@ def test_an_oracle_scores_one_and_a_liar_zero(answer, score, tasks_dir, monkeypa
             assert value == pytest.approx(score * (100 if "bleu" in key else 1)), (name, key)
     known = set(vocabulary())
     assert all(set(context.split()) <= known for context in model.contexts)
+    examples = sorted((tasks_dir / "data").glob("*.train.jsonl"))
+    assert len(examples) == 8
+    for path in examples:  # for few-shot prompts: no test items
+        assert not model.rows.keys() & {json.loads(line)["prompt"] for line in path.open()}
 
 
 def test_an_answer_needs_the_phrase_and_the_words_of_its_language(tasks_dir):
@@ -134,13 +138,3 @@ def test_items_are_distinct_test_content_and_the_same_in_both_languages(family):
         content = re.search(frame, one["prompt"])
         assert content is not None
         assert split_of(content[1]) == "test"
-
-
-def test_few_shot_examples_are_not_test_items(tasks_dir):
-    tests = set(read_rows(tasks_dir))
-    files = sorted((tasks_dir / "data").glob("*.train.jsonl"))
-    assert len(files) == 8
-    for path in files:
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        assert len(rows) == 3
-        assert not tests & {row["prompt"] for row in rows}

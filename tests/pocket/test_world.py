@@ -67,17 +67,12 @@ def test_every_rendered_equation_is_true_and_the_last_is_the_answer():
         assert at_once == f"( ) jibu ni {target[2]} ."
 
 
-def test_bare_equations_are_true_and_in_range():
-    words = WordSource(random.Random(3))
-    for _ in range(3000):
+def test_stories_and_bare_equations_are_true():
+    words = WordSource(random.Random(4))
+    for _ in range(2000):
         step = draw_equation(words)
         assert eval(f"{step.left} {step.operator} {step.right}") == step.result
         assert 1 <= step.result <= 20
-
-
-def test_a_story_is_answered_by_what_its_change_does():
-    words = WordSource(random.Random(4))
-    for _ in range(2000):
         story = draw_story(words)
         gained = story.statements[1].slots["verb"] in CATEGORIES["gain"]
         assert story.answer == ("more" if gained else "fewer")
@@ -120,7 +115,7 @@ def test_both_renderings_hold_the_same_content():
         assert not content & set(target)
 
 
-@pytest.mark.parametrize("rare", [0.0, 0.05, 0.6])
+@pytest.mark.parametrize("rare", [0.0, 0.6])
 def test_rare_words_come_as_often_as_asked(rare):
     words = WordSource(random.Random(1), rare)
     for category, known in CATEGORIES.items():

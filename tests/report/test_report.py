@@ -1,6 +1,5 @@
 """The report of a run: its sentences, tables and files, and the command that writes it."""
 
-import json
 import re
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from ablations.report.compare import BETTER, UNCLEAR, WORSE
 from ablations.report.observations import OBSERVATIONS
 from ablations.report.write import (
     FORMATS,
-    MANIFEST,
     Report,
     answer_text,
     make_report,
@@ -142,21 +140,25 @@ def test_the_layouts_of_the_paper_have_its_numbers_after_them(languages: Run) ->
     assert float(table(report, "pairs").set_index("over pairs")["soup"].iloc[0]) > 0
 
 
-def test_the_layout_of_table_6_is_over_runs(one_pair: Run, tmp_path: Path) -> None:
-    models = [{"model": f"math_{n}", "parameters": {"role": "task"}} for n in (1, 2)]
-    models += [{"model": "swahili", "parameters": {"role": "language"}}]
-    recipe = {"merge_method": "layer_swap", "models": models}
-    study = study_of(name="soups", recipe=recipe, experts={"task": ["math"], "language": ["s"]})
-    soups = write_run(tmp_path / "soups", study, level, items=300)
-    report = make_report(one_pair, [soups], draw=False)
-    shown = table(report, "souping")
-    assert "soup, pairwise" in shown.columns
-    assert "swap, soup of 2 task experts × language expert" in shown.columns
-    other = write_run(tmp_path / "other", study_of(evaluate={"tasks": ["x_sw"]}), level, items=20)
-    with pytest.raises(InputError, match="no task in common"):
-        make_report(one_pair, [other], draw=False)
-    with pytest.raises(InputError, match="named twice"):
-        make_report(one_pair, [one_pair], draw=False)
+def test_facts_of_the_experts_are_an_axis(tmp_path: Path) -> None:
+    vary = [{"experts.task": ["math_1"]}, {"experts.task": ["math_2"]}]
+    experts = {
+        "language": ["swahili"],
+        "facts": {"math_1": {"norm": 0.1}, "math_2": {"norm": 0.3}},
+    }
+    study = study_of(vary=vary, experts=experts, report={"facts": ["experts.task.norm"]})
+    figures = make_report(write_run(tmp_path, study, level, items=20)).figures
+    assert [figure.title for figure in figures][1:] == ["Score over task expert: norm"]
+
+
+def test_the_layouts_of_tables_5_and_6_are_tasks_by_models(tmp_path: Path) -> None:
+    study = study_of(baseline=BASELINES, report={"tables": ["benchmarks", "souping"]})
+    report = make_report(write_run(tmp_path, study, level, items=50), draw=False)
+    means = report.scores.drop_duplicates(["model", "task"]).set_index(["task", "model"])["value"]
+    shown = table(report, "benchmarks").set_index("task")
+    assert len(shown.columns) == 5
+    assert float(shown["base"].iloc[0]) == pytest.approx(100 * means.iloc[0], abs=0.05)
+    assert list(table(report, "souping").columns) == ["task", "soup", "layer swap"]
 
 
 def test_what_failed_or_is_missing_is_said_and_shown(nine_pairs: Run, grid: Run) -> None:
@@ -209,13 +211,7 @@ def test_figures_are_drawn_from_the_frames(grid: Run, languages: Run, tmp_path: 
     run = write_run(tmp_path / "map", study_of(vary=vary, baseline=["soup"]), level, items=20)
     keys = [figure.key for figure in make_report(run).figures]
     assert keys[0] == "map"
-    counts = [{"bottom_layers": b, "top_layers": b} for b in (0, 1, 2)]
-    run = write_run(tmp_path / "lines", study_of(vary=counts, baseline=["soup"]), level, items=20)
     figures = make_report(run).figures
-    assert [figure.key for figure in figures] == [
-        "planned",
-        "lines-layers-from-the-language-expert",
-    ]
     for figure in figures:
         assert set(figure.images) == {"svg", "png", "pdf"}
         assert figure.images["png"].startswith(b"\x89PNG")
@@ -275,24 +271,16 @@ def test_the_frames_can_be_opened_and_give_the_report_again(languages: Run, tmp_
     assert named <= set(scores["model"])  # the files can be joined
 
 
-def test_files_of_an_earlier_report_go_and_others_stay(one_pair: Run, tmp_path: Path) -> None:
+def test_a_report_replaces_its_own_files_and_no_other(one_pair: Run, tmp_path: Path) -> None:
     report = make_report(one_pair)
     write_report(report, FORMATS, tmp_path)
+    assert (tmp_path / "figures" / "planned.svg").is_file()
     (tmp_path / "mine.txt").write_text("x")
-    figures = sorted(path.name for path in (tmp_path / "figures").iterdir())
-    assert "planned.svg" in figures
-    files = write_report(report, ["csv"], tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        *(path.name for path in files),
-        *("mine.txt", MANIFEST),
-    }
-    listed = json.loads((tmp_path / MANIFEST).read_text())
-    assert sorted(listed) == sorted(path.name for path in files)
-    own = tmp_path / "own" / "scores.csv"  # no report wrote it
-    own.parent.mkdir()
-    own.write_text("mine")
-    write_report(report, ["md"], own.parent)
-    assert own.read_text() == "mine"
+    (tmp_path / "scores.csv").write_text("old")
+    before = {path.name for path in tmp_path.iterdir()}
+    write_report(report, ["csv"], tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == before
+    assert (tmp_path / "scores.csv").read_text() != "old"
     (tmp_path / "blocked").write_text("a file")
     with pytest.raises(LayerSwapError, match="blocked"):
         write_report(report, ["md"], tmp_path / "blocked")

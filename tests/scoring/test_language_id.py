@@ -2,14 +2,13 @@
 
 import importlib.util
 import json
-from pathlib import Path
 
 import pytest
 
 from ablations.scoring.language_id import is_in_language, why_not_judged, words_of
+from tests.standins.scripted import PUBLISHED_MGSM
 
 SCRIPTS = {"sw": "Latn", "te": "Telu", "bn": "Beng", "ja": "Jpan", "en": "Latn"}
-MGSM = Path(__file__).parents[3] / "shared" / "data" / "mgsm"
 
 GOLD = {
     "sw": "Roger alianza kwa mipira 5. Mikebe 2 ni mipira 6. 5 + 6 = 11. Jibu ni 11.",
@@ -29,15 +28,14 @@ def test_a_gold_answer_is_in_its_language_and_no_other(code: str) -> None:
     assert _languages(GOLD[code]) == [code]
 
 
-@pytest.mark.skipif(not MGSM.is_dir(), reason="the MGSM files are not here")
 @pytest.mark.parametrize("code", SCRIPTS)
 def test_every_real_sentence_is_in_its_language_and_no_other(code: str) -> None:
     texts = []
     for split in ("train", "test"):
-        for line in (MGSM / f"{code}_{split}.jsonl").read_text().splitlines():
+        for line in (PUBLISHED_MGSM / f"{code}_{split}.jsonl").read_text().splitlines():
             row = json.loads(line)
             texts += [row["question"], *([row["answer"]] if row["answer"] else [])]
-    assert len(texts) == 266
+    assert len(texts) == 18
     assert {tuple(_languages(text)) for text in texts} == {(code,)}
 
 

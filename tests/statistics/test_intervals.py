@@ -242,3 +242,9 @@ def test_the_bootstrap_of_a_mean_is_near_its_standard_error() -> None:
     assert error == pytest.approx(mean_stderr(values[:, 0]), rel=0.15)
     assert interval.low < values.mean() < interval.high
     assert bootstrap(values, lambda sums: sums[..., 0] / 200, seed=3) == (interval, error)
+
+
+def test_the_interval_of_a_score_is_wilsons_on_its_effective_number_of_items() -> None:
+    score = Estimate(mean=0.4, variance=0.4 * 0.6 / 25, df=math.inf, items=100)
+    expected = stats.binomtest(10, 25).proportion_ci(0.95, method="wilson")
+    assert score_interval(score, 0.95) == pytest.approx((expected.low, expected.high), abs=1e-9)

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from ablations.cli import main
-from ablations.train.files import read_config
+from ablations.train.config import read_config
 from ablations.train.run import train_expert
 from tests.standins.talkers import write_model
 

@@ -12,26 +12,26 @@ from safetensors.torch import load_file, save_file
 from ablations.cli import main
 from ablations.models.find import find_model
 from ablations.study.experts import read_experts_file
-from ablations.train.divergence import drift, hidden_states, measure, read_texts
+from ablations.train.divergence import drift, hidden_states, measure
+from ablations.train.rows import read_texts
 from layerswap_method.errors import InputError
-from tests.train.runs import run, write_base, write_config
+from tests.train.runs import run, write_base, write_config, write_jsonl
 
 TEXTS = ["w1 w2 w3 w4", "w5 w6 w7"]
 
 
-def moved(base, folder, change):
-    """Write the base with something added to some tensors."""
+def moved(base, folder, name, by):
+    """Write the base with a number added to a tensor."""
     shutil.copytree(base, folder)
     tensors = load_file(base / "model.safetensors")
-    added = {name: tensor + change.get(name, 0) for name, tensor in tensors.items()}
-    save_file(added, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(tensors | {name: tensors[name] + by}, folder / "model.safetensors", {"format": "pt"})
     return folder
 
 
 def test_the_numbers_are_those_of_the_formulas(tmp_path, base):
     before = load_file(base / "model.safetensors")
     name = "model.layers.2.mlp.up_proj.weight"
-    expert = moved(base, tmp_path / "expert", {name: torch.full_like(before[name], 0.25)})
+    expert = moved(base, tmp_path / "expert", name, 0.25)
     (found,) = measure([find_model(str(expert))], find_model(str(base)), TEXTS)
     norm = torch.cat([tensor.double().flatten() for tensor in before.values()]).norm()
     change = 0.25 * before[name].numel() ** 0.5
@@ -65,30 +65,26 @@ def test_hidden_states_are_of_128_tokens_and_an_expert_has_the_tokenizer_of_its_
 
 
 def test_a_command_on_two_experts_writes_facts(tmp_path, base):
-    before = load_file(base / "model.safetensors")
-    first = "model.layers.0.mlp.up_proj.weight"
     for name, by in (("one", 0.1), ("two", -0.2)):
-        moved(base, tmp_path / name, {first: torch.full_like(before[first], by)})
-    texts, out = tmp_path / "texts.jsonl", tmp_path / "out"
-    texts.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+        moved(base, tmp_path / name, "model.layers.0.mlp.up_proj.weight", by)
+    out = tmp_path / "out"
+    texts = write_jsonl(tmp_path / "texts.jsonl", [{"text": text} for text in TEXTS])
     call = ["divergence", str(tmp_path / "one"), str(tmp_path / "two"), "--base", str(base)]
     result = CliRunner().invoke(main, [*call, "--text", str(texts), "--out", str(out)])
     assert result.exit_code == 0, result.output
     rows = json.loads((out / "divergence.json").read_text())["experts"]
     assert [row["expert"] for row in rows] == ["one", "two"]
-    experts = read_experts_file(out / "experts.yml")
-    assert set(experts.experts) == {"base", "one", "two"}
-    facts = experts.facts()
+    facts = read_experts_file(out / "experts.yml").facts()
     assert set(facts["one"]) == {"relative_norm", "drift"}
     assert facts["two"]["relative_norm"] == pytest.approx(2 * facts["one"]["relative_norm"])
     # Without text there is no drift.
-    result = CliRunner().invoke(main, [*call, "--out", str(out)])
+    assert CliRunner().invoke(main, [*call, "--out", str(out)]).exit_code == 0
     assert set(read_experts_file(out / "experts.yml").facts()["one"]) == {"relative_norm"}
 
 
 @pytest.mark.parametrize(
     ("content", "text"),
-    [("{}\n", 'line 1: write {"text"'), ('{"text": " "}\n', "line 1"), ("", "holds no text")],
+    [("{}\n", "line 1: no field 'text'"), ("[\n", "line 1: not JSON"), ("", "no row is left")],
 )
 def test_texts_that_cannot_be_read_are_named(tmp_path, content, text):
     (tmp_path / "texts.jsonl").write_text(content)
@@ -102,18 +98,3 @@ def test_an_adapter_on_another_base_is_refused(tmp_path, base, rows):
     expert = find_model(f"{other}+{tmp_path / 'adapter'}")
     with pytest.raises(InputError, match=f"was trained on another base than {other}"):
         measure([expert], find_model(str(other)), [])
-
-
-@pytest.mark.slow
-def test_more_data_and_larger_rates_diverge_more(tmp_path, base, rows):
-    facts = []
-    for name, changes in {
-        "parent": {},
-        "data_x4": {"samples": 64},
-        "lr_x4": {"trainer": {"learning_rate": 0.004}},
-    }.items():
-        config = write_config(tmp_path / f"{name}.yml", base, rows, measure=True, **changes)
-        facts.append(run(config, tmp_path / name)["facts"])
-    parent, *changed = facts
-    for found in changed:
-        assert all(found[key] > 1.5 * parent[key] for key in parent)

@@ -99,11 +99,9 @@ def test_the_formulas_of_the_paper(made):
     )  # norms are in float32
     apart = [np.abs(wanted - logits(expert).numpy()).max() for expert in experts]
     assert min(apart) > 0.05
-    # Others see the hidden states of one batch.
-    with torch.no_grad():
+    with torch.no_grad():  # others see the hidden states of one batch
         states = model(input_ids=IDS, output_hidden_states=True).hidden_states
-        assert [state.shape for state in states] == [(2, 6, 16)] * (LAYERS + 1)
-        torch.testing.assert_close(model.lm_head(states[-1]), logits(model))
+    assert [state.shape for state in states] == [(2, 6, 16)] * (LAYERS + 1)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -129,27 +127,6 @@ def test_generation_with_a_cache_is_generation_without(made):
     assert len(set(cached[:, IDS.shape[1] :].flatten().tolist())) > 2
 
 
-def test_only_the_fusion_is_trained_and_it_learns(made):
-    model = load_base(made.base)
-    found = fusion.build(model, made.base, made.experts)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    trained = {n for n, p in model.named_parameters() if p.requires_grad}
-    assert trained == {f"{fusion.NAME}.{n}" for n, _ in found.named_parameters()}
-    assert len(trained) == LAYERS * len(_PARTS)
-    model.gradient_checkpointing_enable({"use_reentrant": False})
-    optimiser = torch.optim.AdamW(found.parameters(), lr=1e-2)
-    losses = []
-    for _ in range(30):
-        loss = model.train()(input_ids=IDS, labels=IDS, use_cache=False).loss
-        losses.append(loss.item())
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    assert losses[-1] < 0.8 * losses[0]
-    moved = {n for n, tensor in model.state_dict().items() if not torch.equal(before[n], tensor)}
-    assert {name for name in trained if "key.b" not in name} <= moved <= trained
-
-
 def test_what_is_saved_is_what_is_loaded(made, tmp_path):
     model = load_base(made.base)
     found = fusion.build(model, made.base, made.experts)
@@ -161,8 +138,6 @@ def test_what_is_saved_is_what_is_loaded(made, tmp_path):
     loaded = fusion.load(again, folder)
     assert loaded.experts == ("math", "swahili")
     assert torch.equal(logits(again), logits(model))
-    with pytest.raises(InputError, match="the model has a fusion already"):
-        fusion.load(again, folder)
     # The seed decides the first values.
     first, same, other = (
         fusion.build(load_base(made.base), made.base, made.experts, seed).layers[0].query.weight
@@ -174,13 +149,9 @@ def test_what_is_saved_is_what_is_loaded(made, tmp_path):
 
 def test_what_is_refused(made, tmp_path):
     model = load_base(made.base)
-    with pytest.raises(InputError, match="no experts"):
-        fusion.build(model, made.base, {})
     head = train_adapter(made.base, tmp_path / "head", 0, target_modules=["lm_head"])
     with pytest.raises(InputError, match=r"changes lm_head\.weight, which is in no decoder layer"):
         fusion.build(model, made.base, {"head": head})
-    with pytest.raises(InputError, match=r"math: is no fusion \(peft_type is 'LORA'\)"):
-        fusion.load(model, made.experts["math"])
     found = fusion.build(model, made.base, made.experts)
     found.write(tmp_path / "fused", "base")
     short = load_base(make_model("llama", tmp_path / "short", 1, num_hidden_layers=4))

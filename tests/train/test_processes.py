@@ -51,6 +51,6 @@ def test_the_cpu_trains_beside_a_gpu_where_accelerate_says_so(monkeypatch):
         monkeypatch.setattr(torch.accelerator, "is_available", lambda is_there=is_there: is_there)
         assert trainer._on_cpu() is not is_there
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    for value, on_cpu in (("true", True), ("True", True), ("False", False)):
+    for value, on_cpu in (("True", True), ("False", False)):
         monkeypatch.setenv("ACCELERATE_USE_CPU", value)
         assert trainer._on_cpu() is on_cpu

@@ -56,7 +56,6 @@ def test_full_training_changes_every_layer_and_lowers_the_loss(tmp_path, base, r
     [
         ({"kind": "frozen", "layers": "0,3"}, {None, 1, 2}),
         ({"kind": "frozen", "layers": "1-2", "outside": False}, {0, 3}),
-        ({"kind": "frozen", "outside": False}, {0, 1, 2, 3}),
         ({"kind": "disjoint", "role": "task", "bottom_layers": 1, "top_layers": 1}, {1, 2}),
         ({"kind": "disjoint", "role": "language", "bottom_layers": 1, "top_layers": 1}, {0, 3}),
     ],
@@ -97,8 +96,6 @@ def test_dora_is_merged_where_the_file_says_so_and_else_has_a_drift_only(
 def test_a_prefix_moves_the_hidden_states_and_no_weight(tmp_path, base, rows):
     regime, trainer = {"kind": "prefix", "tokens": 3}, {"learning_rate": 0.05}
     done = train(tmp_path, base, rows, regime=regime, trainer=trainer, **MEASURED)
-    config = json.loads((done.out / "adapter_config.json").read_text())
-    assert config["peft_type"] == "PREFIX_TUNING"
     assert set(done.facts) == {"drift"}
     assert done.facts["drift"] > 0
 
@@ -124,27 +121,19 @@ def test_a_fusion_learns_which_expert_to_take(tmp_path, base, rows):
     assert fusion.load(load_base(base), held.out).penalty() < 0.5 * trained.penalty()
 
 
-def test_bfloat16_arithmetic_leaves_float32_weights(tmp_path, base, rows):
+def test_bfloat16_arithmetic_leaves_float32_weights_unless_save_dtype_says_so(
+    tmp_path, rows, caplog
+):
+    base = write_base(tmp_path / "base", tie_word_embeddings=True)
     # With bf16 weights a step of 1e-6 would change nothing.
-    done = train(tmp_path, base, rows, trainer={"bf16": True, "learning_rate": 1e-6})
-    before, after = weights(base), weights(done.out)
+    trainer = {"bf16": True, "learning_rate": 1e-6}
+    done = train(tmp_path, base, rows, trainer=trainer, save_dtype="bfloat16")
+    before, after = weights(base), weights(*(done.out / "checkpoints").iterdir())
+    assert {tensor.dtype for tensor in after.values()} == {torch.float32}
     assert all(not torch.equal(before[name], after[name]) for name in before)
     assert max((before[n] - after[n]).abs().max().item() for n in before) < 2e-5
-
-
-def test_save_dtype_warns_and_is_stated_in_the_config(tmp_path, rows, caplog):
-    base = write_base(tmp_path / "base", tie_word_embeddings=True)
-    done = train(tmp_path, base, rows, save_dtype="bfloat16")
     assert "most of a light fine-tune" in caplog.text
-    assert {tensor.dtype for tensor in weights(done.out).values()} == {torch.bfloat16}
+    saved = weights(done.out)
+    assert {tensor.dtype for tensor in saved.values()} == {torch.bfloat16}
     assert json.loads((done.out / "config.json").read_text())["dtype"] == "bfloat16"
-    (last,) = (done.out / "checkpoints").iterdir()
-    assert {tensor.dtype for tensor in weights(last).values()} == {torch.float32}
-    assert "lm_head.weight" not in weights(done.out)  # tied embeddings stay one tensor
-
-
-def test_the_pocket_s_world_is_a_source(tmp_path, tiny_pocket):
-    data = [{"pocket": "task"}, {"pocket": "language"}]
-    done = train(tmp_path, tiny_pocket.base, data, max_length=256)
-    assert done.record["rows_by_source"] == {"pocket:task": 8, "pocket:language": 8}
-    assert changed(tiny_pocket.base, done.out) == {None, 0, 1, 2, 3}
+    assert "lm_head.weight" not in saved  # tied embeddings stay one tensor

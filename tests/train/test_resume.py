@@ -7,14 +7,11 @@ import sys
 
 import pytest
 
-from ablations.train.files import read_config
 from ablations.train.folder import step_of, whole_checkpoints
 from layerswap_method.errors import LayerSwapError
 from tests.standins.tuned import train_adapter
 from tests.train.runs import call, equal_weights, run, write_config, write_rows
 from tests.waiting import wait_until
-
-SAVE = {"save_strategy": "steps"}
 
 
 def steps(out):
@@ -38,7 +35,7 @@ def test_a_run_ended_by_sigkill_goes_on_to_the_same_weights(tmp_path, base, rows
             for seed, name in enumerate("ab")
         }
         changes = {"regime": {**changes["regime"], "experts": experts}}
-    trainer = {**SAVE, "save_steps": 5}
+    trainer = {"save_strategy": "steps", "save_steps": 5}
     config = write_config(tmp_path / "c.yml", base, rows, samples=200, trainer=trainer, **changes)
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     command = [sys.executable, "-c", "from ablations.cli import main; main()", "train", str(config)]
@@ -61,7 +58,7 @@ def test_a_run_ended_by_sigkill_goes_on_to_the_same_weights(tmp_path, base, rows
 
 
 def test_half_a_checkpoint_is_removed_and_the_one_before_is_used(tmp_path, base, rows):
-    trainer = {**SAVE, "save_steps": 1}
+    trainer = {"save_strategy": "steps", "save_steps": 1}
     config = write_config(tmp_path / "c.yml", base, rows, trainer=trainer)
     whole, out = tmp_path / "whole", tmp_path / "out"
     run(config, whole)
@@ -94,7 +91,7 @@ def _stop_at(config, out, step):
 
 
 def test_only_the_newest_checkpoint_has_the_optimiser_and_limits_hold(tmp_path, base, rows):
-    trainer = {**SAVE, "save_steps": 1, "save_total_limit": 3}
+    trainer = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 3}
     config = write_config(tmp_path / "c.yml", base, rows, trainer=trainer)
     out = tmp_path / "out"
     _stop_at(config, out, 4)
@@ -104,51 +101,28 @@ def test_only_the_newest_checkpoint_has_the_optimiser_and_limits_hold(tmp_path, 
     assert not [*out.rglob("optimizer.pt"), *out.rglob("*.bin")]
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory, base, rows):
-    """Return the configuration and the folder of a finished run. Do not write to them."""
-    folder = tmp_path_factory.mktemp("finished")
-    config = write_config(folder / "c.yml", base, rows)
-    run(config, folder / "out")
-    return config, folder / "out"
-
-
-def test_a_finished_run_is_left_as_it_is(finished, caplog):
-    config, out = finished
-
-    def times():
-        files = (p for p in out.rglob("*") if p.is_file() and not p.name.startswith(".lock"))
-        return {path: path.stat().st_mtime_ns for path in files}
-
-    before = times()
+def test_a_finished_run_is_left_as_it_is_and_its_folder_belongs_to_it(tmp_path, base, rows, caplog):
+    config, out = write_config(tmp_path / "c.yml", base, rows), tmp_path / "out"
+    run(config, out)
+    files = [path for path in out.rglob("*") if path.is_file() and ".lock" not in path.name]
+    before = [path.stat().st_mtime_ns for path in files]
     with caplog.at_level("INFO", logger="ablations"):
-        run(config, out)
-    assert times() == before
+        run(
+            config, out, "trainer.logging_steps=3", "trainer.save_steps=2"
+        )  # no weight depends on it
+    assert [path.stat().st_mtime_ns for path in files] == before
     assert "nothing to do" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("setting", "text"),
-    [
-        ("trainer.learning_rate=0.5", "trainer is"),
-        ("seed=3", "seed is 0 there and 3 here"),
-        ("regime=lora", 'regime is {"kind": "full"} there'),
-    ],
-)
-def test_a_folder_of_another_run_is_refused(finished, setting, text):
-    result = call(*finished, setting)
-    assert result.exit_code == 2
-    assert "holds a run of other settings; choose another --out" in result.output
-    assert text in result.output
-
-
-def test_what_changes_no_weight_may_differ_and_other_rows_may_not(finished, tmp_path):
-    config, out = finished
-    assert call(config, out, "trainer.logging_steps=3", "trainer.save_steps=2").exit_code == 0
-    other = write_rows(tmp_path / "rows.jsonl", shift=2)
-    changed = write_config(tmp_path / "c.yml", read_config(str(config)).base, other)
-    assert "rows is" in call(changed, out).output
-    (tmp_path / "notes.txt").write_text("mine")
+    for setting, text in {
+        "trainer.learning_rate=0.5": "trainer is",
+        "seed=3": "seed is 0 there and 3 here",
+        "regime=lora": 'regime is {"kind": "full"} there',
+        f"data=[{{path: {write_rows(tmp_path / 'r.jsonl', shift=2)}, prompt: '{{question}} ', "
+        "answer: '{reply}'}]": "rows is",
+    }.items():
+        result = call(config, out, setting)
+        assert result.exit_code == 2
+        assert "holds a run of other settings; choose another --out" in result.output
+        assert text in result.output
     result = call(config, tmp_path)
     assert result.exit_code == 2
     assert "is no training folder" in result.output

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ablations.train.files import read_config
+from ablations.train.config import read_config
 from ablations.train.rows import mix_rows, split_by_weight
 from layerswap_method.errors import InputError
 from tests.train.runs import write_config, write_jsonl, write_rows
@@ -73,7 +73,6 @@ def test_a_file_and_a_data_set_give_the_same_rows(tmp_path, base, kind, caplog):
 @pytest.mark.parametrize(
     ("bad", "text"),
     [
-        ('{"question": "w1"}', "no field 'reply'; it has question"),
         ('{"question": "w1", "replay": "w2"}', "no field 'reply'; did you mean 'replay'?"),
         ('{"question": "w1", "reply": null}', "field 'reply' is empty"),
         ('{"question": "w1", "reply": ["w2"]}', r"field 'reply' is \['w2'\]; it must be text"),
@@ -88,31 +87,21 @@ def test_a_bad_row_is_named_by_file_line_and_field(tmp_path, base, bad, text):
         mix(tmp_path, base, file)
 
 
-@pytest.mark.parametrize(
-    ("source", "text"),
-    [
-        ({}, "row 1: field 'answer' is empty"),
-        ({"answer": "{answers}"}, "no field 'answers'; did you mean 'answer'"),
-        ({"hub": "nowhere"}, "cannot be loaded"),
-    ],
-)
-def test_a_bad_row_of_a_data_set_is_named(tmp_path, base, source, text):
+def test_a_bad_row_of_a_data_set_is_named(tmp_path, base):
     rows = [{"prompt": "w1", "answer": "w2"}, {"prompt": "w1", "answer": None}]
     write_jsonl(tmp_path / "set/rows.jsonl", rows)
-    with pytest.raises(InputError, match=text):
-        mix(tmp_path, base, [{"hub": str(tmp_path / "set"), **source}])
+    with pytest.raises(InputError, match="row 1: field 'answer' is empty"):
+        mix(tmp_path, base, [{"hub": str(tmp_path / "set")}])
+    with pytest.raises(InputError, match="cannot be loaded"):
+        mix(tmp_path, base, [{"hub": "nowhere"}])
 
 
 @pytest.mark.parametrize(
-    ("messages", "text"),
-    [
-        ([], "no list of messages"),
-        ([{"role": "user"}], "message 0: has no text"),
-        ([{"role": "tool", "content": "w1"}], "role is 'tool'"),
-        ([{"role": "user", "content": "w1"}], "nothing to learn"),
-    ],
+    "message",
+    [{"role": "user"}, {"role": "tool", "content": "w1"}, {"role": "user", "content": 3}, "w1"],
 )
-def test_conversations_are_checked_message_by_message(tmp_path, base, messages, text):
-    file = write_jsonl(tmp_path / "rows.jsonl", [{"chat": messages}])
-    with pytest.raises(InputError, match=text):
+def test_a_conversation_that_is_none_is_refused(tmp_path, base, message):
+    good = {"role": "assistant", "content": "w2"}
+    file = write_jsonl(tmp_path / "rows.jsonl", [{"chat": [good, message]}])
+    with pytest.raises(InputError, match="line 1: field 'chat' must be a list of messages"):
         mix(tmp_path, base, [{"path": str(file), "messages": "chat"}])

@@ -82,7 +82,8 @@ def test_checkpoints_above_the_base_on_the_secondary_tasks_come_first(tmp_path, 
     monkeypatch.setattr(select, "merge_of_one", lambda model: (model.adapter or model.folder).name)
     folders = [tmp_path / name for name in table]
     best, rows = select_checkpoint(
-        folders[1:], Select(tasks=("a",), secondary=("b",)), folders[0], are_adapters=False
+        *(folders[1:], Select(tasks=("a",), secondary=("b",)), None, folders[0]),
+        are_adapters=False,
     )
     assert best.name == "checkpoint-3"
     assert [row["step"] for row in rows] == [3, 4, 2, 1]

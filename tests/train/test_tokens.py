@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from ablations.train.config import read_config
 from ablations.train.divergence import hidden_states
-from ablations.train.files import read_config
 from ablations.train.model import load_tokenizer
 from ablations.train.tokens import IGNORED, encode
 from layerswap_method.errors import InputError

@@ -201,7 +201,7 @@ def test_unequal_weights_of_both_sides():
         (["task", "language"], {"weight": [1.0, 0.0]}, "expert of weight > 0"),
         (["task", "language"], {"weight": [1.0, -1.0]}, "greater than or equal to 0"),
         (["task", "language"], {"bottom_layers": 9}, "do not fit a model of 6 layers"),
-        (["task", "language"], {"num_layers": 3}, "not in the model's 3 layers"),
+        (["task", "language"], {"num_layers": 3}, "do not fit a model of 3 layers"),
         (["task", "language"], {"num_layers": None}, "give num_layers"),
         (["task", "language"], {"placement": "layers"}, "need each other"),
         (["task", "language"], {"placement": "delta_share"}, "'outer' or 'layers'"),

@@ -55,7 +55,7 @@ class Names(click.ParamType[tuple[str, ...]]):
         given = value.split(",") if isinstance(value, str) else value  # a default
         names = tuple(dict.fromkeys(name.strip() for name in given if name.strip()))
         if isinstance(value, str) and not names:
-            self.fail("no name in it", param, ctx)
+            self.fail("it has no name", param, ctx)
         return names
 
 

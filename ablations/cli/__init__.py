@@ -1,4 +1,4 @@
-"""The click command `layerswap`. Knows the names of its commands; imports one only when asked.
+"""The click command `layerswap`. It imports the module of a command only when that is called.
 
 A command is a name below and a function of that name (with _ for -) in a module of that name.
 `layerswap --help` imports those modules, which hold options only; torch, mergekit, lm-eval and

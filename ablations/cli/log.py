@@ -32,6 +32,23 @@ def say_answer(text: str) -> None:
         click.secho(line, fg="red" if is_warning else None)
 
 
+class _Handler(logging.Handler):
+    """Writes above the status line, or above a bar."""
+
+    def __init__(self, stream: TextIO | None = None, *, with_seconds: bool = False):
+        super().__init__()
+        self._stream, self._started = stream, time.monotonic() if with_seconds else None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from tqdm import tqdm
+
+        began, file = self._started, self._stream or sys.stderr
+        before = "" if began is None else f"{time.monotonic() - began:6.1f} s  "
+        text = before + printable(self.format(record))
+        if not above(text, file):
+            tqdm.write(text, file=file)
+
+
 @contextmanager
 def watched(what: str = "starting") -> Iterator[None]:
     """Show a status line on a terminal until the block ends; print lines in it by `say`.
@@ -39,12 +56,8 @@ def watched(what: str = "starting") -> Iterator[None]:
     Args:
         what: what is being done until another step is told.
     """
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            say(self.format(record), err=True)
-
-    handler, logger = Handler(logging.WARNING), logging.getLogger("layerswap")
+    handler, logger = _Handler(), logging.getLogger("layerswap")
+    handler.setLevel(logging.WARNING)
     with status_line():
         tell(Step(what))
         logger.addHandler(handler)
@@ -64,20 +77,7 @@ def show_log(
         stream: where to; None for stderr.
         with_seconds: whether each message begins with the seconds since now.
     """
-    from tqdm import tqdm
-
-    started = time.monotonic()
-
-    class Handler(logging.Handler):
-        """Writes above the status line, or above a bar."""
-
-        def emit(self, record: logging.LogRecord) -> None:
-            before = f"{time.monotonic() - started:6.1f} s  " if with_seconds else ""
-            text, file = before + printable(self.format(record)), stream or sys.stderr
-            if not above(text, file):
-                tqdm.write(text, file=file)
-
     logger = logging.getLogger("ablations")
-    logger.handlers = [Handler()]
+    logger.handlers = [_Handler(stream, with_seconds=with_seconds)]
     logger.setLevel(level)
     logger.propagate = False

@@ -1,4 +1,4 @@
-"""What of several models matches, as a table and as JSON. Knows files; merges nothing."""
+"""What of several models matches, as a table and as JSON."""
 
 from __future__ import annotations
 

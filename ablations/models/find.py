@@ -44,7 +44,7 @@ def find_expert(
         name: as the study writes it.
         known: the `experts` of an experts file.
         download: whether a hub id may be downloaded; else it must be in the local cache.
-        folder: of the file that says where the expert is; see `beside`.
+        folder: of the file that says where the expert is; see `resolve_from`.
 
     Raises:
         InputError: where it is not named or not there; with what to do.
@@ -71,7 +71,7 @@ def find_model(
         reference: as a user writes it.
         name: of the expert in a study; None for the reference itself.
         download: whether a hub id may be downloaded; else it must be in the local cache.
-        folder: of the file that has the reference, see `beside`; None for the command line.
+        folder: of the file that has the reference, see `resolve_from`; None for the command line.
 
     Raises:
         InputError: where it is not there; with what to do.
@@ -118,18 +118,10 @@ _BUILT = {
 
 
 def build_hint(path: str) -> str:
-    """Return how to make a missing folder of a testbed that ships; "" for other folders.
-
-    Where a folder above has it, the command belongs there.
-    """
-    place = Path(path)
-    if place.is_relative_to(Path.cwd()):
-        place = place.relative_to(Path.cwd())
-    first, second, *_ = (*place.parts, "", "")
+    """Return how to make a missing folder of a testbed that ships; "" for other folders."""
+    first, second, *_ = (*Path(path).parts, "", "")
     command = _BUILT.get(second) if first == "runs" else None
-    if command is None or any(is_folder(each / path) for each in Path.cwd().parents):
-        return ""
-    return f"; {command} makes it here"
+    return "" if command is None else f"; {command} makes it here"
 
 
 def here(expert: Expert) -> Expert:

@@ -1,4 +1,4 @@
-"""Whether the experts of a study can be merged with each other. Knows headers and configs.
+"""Whether the experts of a study can be merged with each other.
 
 The checks are the merge method's own (`layerswap_method.checkpoint.compatible`), asked here of
 all experts at once and before the first cell.

@@ -1,1 +1,1 @@
-"""Studies: what is asked, of which experts, in which cells. Knows files and plans; runs nothing."""
+"""Studies: from a YAML file to cells with keys."""

@@ -59,12 +59,10 @@ class Fingerprints:
     """Fingerprints of expert folders, kept in a file while sizes and dates stay the same."""
 
     def __init__(self, cache: Path | None, *, dry: bool = False):
-        """Read `cache`; None keeps nothing.
+        """Read the file `cache`; None keeps nothing.
 
-        Args:
-            cache: the file.
-            dry: whether to read no expert and write nothing: then what is not in the cache is
-                known by its `folder_state`, and no record fits it.
+        With `dry`, no expert is read and nothing written: what is not in the cache is known by its
+        `folder_state`, and no record fits it.
         """
         self._cache = cache
         self._dry = dry

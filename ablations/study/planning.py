@@ -173,30 +173,25 @@ def plan_study(
     study = _with_dtype(study, base)
     versions = {"mergekit": importlib.metadata.version("mergekit"), **backend_versions(chosen)}
 
-    def identify(fingerprints: Fingerprints) -> list[Cell]:
-        return identified(
-            cells,
-            {expert.reference: expert for expert in experts.values()},
-            read_contents(experts.values(), fingerprints),
-            backend=chosen,
-            options=study.evaluate.options,
-            versions=versions,
-        )
-
+    tell(Step("reading the experts"))
+    fingerprints = Fingerprints(cache, dry=dry)
+    cells = identified(
+        cells,
+        {expert.reference: expert for expert in experts.values()},
+        read_contents(experts.values(), fingerprints),
+        backend=chosen,
+        options=study.evaluate.options,
+        versions=versions,
+    )
+    fingerprints.save()
     if is_finished is not None:
-        # By the fingerprints that are known: large experts are read after what may be missing.
-        known = selected(identify(Fingerprints(cache, dry=True)), only)
-        requests = {
+        missing = {
             task: cell.request.model_copy(update={"tasks": (task,)})
-            for cell in known
+            for cell in selected(cells, only)
             for task, key in cell.score_keys.items()
             if not is_finished(key)
         }
-        check_data(requests.values())
-    tell(Step("reading the experts"))
-    fingerprints = Fingerprints(cache, dry=dry)
-    cells = identify(fingerprints)
-    fingerprints.save()
+        check_data(missing.values())
     if not checkpoints:
         with contextlib.suppress(InputError):  # of one model alone its engine says what is wrong
             checkpoints = [read_checkpoint(base.name, base.folder)]

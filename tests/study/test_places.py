@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from ablations.study.files import read_study
 from ablations.study.planning import StudyPlan, plan_study
@@ -198,9 +197,3 @@ def test_the_folder_of_a_study_is_no_part_of_what_identifies_a_score(work: Path)
         found = plan(work / place / "study.yml", experts=POOLS)
         keys.append([cell.score_keys for cell in found.cells])
     assert keys[0] == keys[1]
-
-
-def test_yaml_of_a_recipe_is_left_as_it_was(work: Path) -> None:
-    recipe = write_yaml(work / "mine" / "swap.yml", RECIPE)
-    plan(work / "mine" / "study.yml", recipe="swap.yml", experts=None)
-    assert yaml.safe_load(recipe.read_text()) == RECIPE

@@ -20,6 +20,15 @@ RECIPES = [  # one of each kind: the methods' own tests have the others
     ),
     ({"merge_method": "layerswap"}, "merge_method is 'layerswap'; did you mean 'layer_swap'?"),
     ({"merge_method": "linear", "parameters": [1]}, "linear recipe: parameters: must be a block"),
+    ({"merge_method": "swapping"}, "merge_method is 'swapping'; mergekit has "),
+    (
+        {"merge_method": "delta_revert", "models": MODELS[:1], "parameters": {"keep_fracton": 0.5}},
+        "parameters.keep_fracton: unknown key; did you mean 'keep_fraction'?",
+    ),
+    (
+        {"merge_method": "delta_revert", "models": MODELS[:1], "parameters": {"bottom_layers": 9}},
+        "9 + 0 = 9 is more than the model's 4 layers",
+    ),
 ]
 
 
@@ -30,22 +39,6 @@ def test_a_recipe_that_mergekit_cannot_take_is_told_by_the_plan(
     recipe = {**study_document()["recipe"], **changes}
     recipe = {key: value for key, value in recipe.items() if value is not None}
     assert message in problems(tmp_path, experts, recipe=recipe, vary={"out_dtype": ["float32"]})
-
-
-@pytest.mark.parametrize(
-    ("method", "message"),
-    [
-        ("layerswap", "recipe: merge_method is 'layerswap'; did you mean 'layer_swap'?"),
-        ("swapping", "recipe: merge_method is 'swapping'; mergekit has "),
-    ],
-)
-def test_a_wrong_method_is_the_only_problem_of_parameters_that_the_right_one_has(
-    tmp_path: Path, experts: Path, method: str, message: str
-) -> None:
-    recipe = {**study_document()["recipe"], "merge_method": method}
-    told = problems(tmp_path, experts, recipe=recipe, vary=[{"bottom_layers": 1}])
-    assert message in told
-    assert "unknown parameter" not in told
 
 
 @pytest.mark.parametrize("method", ["layer_swap", "linear"])

@@ -276,12 +276,6 @@ def test_other_vocabularies_are_refused_only_where_rows_of_both_are_needed(
         assert refused in message
 
 
-def test_no_experts_file_is_a_problem(tmp_path: Path) -> None:
-    path = write_yaml(tmp_path / "study.yml", study_document())
-    with pytest.raises(InputError, match="add --experts FILE"):
-        plan_study(read_study(path), None, backend="hf")
-
-
 def test_tasks_are_not_called_unknown_where_the_file_that_names_their_folder_is_gone(
     tmp_path: Path,
 ) -> None:

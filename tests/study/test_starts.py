@@ -124,14 +124,3 @@ def test_the_page_says_what_the_schema_says() -> None:
         for name, field in model.model_fields.items():
             assert field.description, f"{model.__name__}.{name} has no text"
             assert f"| `{name}` |" in text
-
-
-def test_check_finds_a_page_that_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = tmp_path / "a" / "b" / "README.md"
-    monkeypatch.setattr(study_page, "PAGE", page)
-    assert CliRunner().invoke(study_page.main, []).exit_code == 0
-    page.write_text(page.read_text() + "mine")
-    result = CliRunner().invoke(study_page.main, ["--check"])
-    assert result.exit_code == 1
-    assert "python -m tools.study_page" in result.output
-    assert page.read_text().endswith("mine")

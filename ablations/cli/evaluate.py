@@ -76,7 +76,7 @@ def evaluate(model: str, out: Path | None, answers: Path | None, track: Any, **a
     MODEL is a folder, a hub id, or BASE+ADAPTER for a LoRA adapter on its base.
 
     `layerswap tasks` lists the benchmarks. Finished tasks are reused. The table shows what this
-    call asked; results.json in --out also keeps the scores of earlier calls with the same model,
+    call asked; scores.csv in --out also keeps the scores of earlier calls with the same model,
     backend, --limit, --dtype, --max-model-len and way of asking (chat template, sampling, repeats).
     """
     show_log()

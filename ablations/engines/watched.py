@@ -174,6 +174,7 @@ class Watched:
                         context_tokens=context,
                         limit_tokens=limit,
                         asked_tokens=asked,
+                        item=request.doc_id,
                     ),
                     hash(tuple(prompt)),
                 )

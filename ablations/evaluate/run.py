@@ -6,7 +6,6 @@ again, and one more language or benchmark asks only that.
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,8 +19,7 @@ from ablations.engines.task_choice import NEEDS_CODE_EXECUTION
 from ablations.evaluate.table5 import render_table5
 from ablations.models.find import find_model
 from ablations.runner.problems import evaluation_problems
-from ablations.runner.records import load_run
-from ablations.runner.results import RESULTS_FILE
+from ablations.runner.records import SCORES_FILE, latest_records, load_run
 from ablations.runner.run import RunOptions, check_folder, run_file
 from ablations.runner.trackers import TrackerName
 from ablations.sandbox import Isolation
@@ -125,8 +123,7 @@ class SuiteResult:
         warnings = "".join(f"{each}\n\n" for each in wrapped)
         return (
             f"{warnings}{table}\n\nEvaluated by lm-eval on {describe_backend(self.backend)}.\n"
-            f"Scores{earlier if self.earlier else ''}: {self.out / RESULTS_FILE}; "
-            f"one record per item: {self.out}/records/KEY/samples.jsonl"
+            f"Scores{earlier if self.earlier else ''}: {self.out / SCORES_FILE}"
         )
 
 
@@ -199,8 +196,7 @@ def evaluate_model(
     done = load_run(out)
     (cell,) = done.cells
     found = {task.task: task.evaluation.model_copy(update={"model": model}) for task in cell.tasks}
-    results = json.loads((out / RESULTS_FILE).read_text(encoding="utf-8"))
-    earlier = tuple(task for task in results["models"][cell.label]["tasks"] if task not in found)
+    earlier = tuple(task for task in latest_records(done)[cell.label] if task not in found)
     problems, notes = evaluation_problems(done), done.head.notes
     skipped |= cell.skipped
     return SuiteResult(model, backend, chosen, found, skipped, earlier, out, problems, notes)
@@ -227,7 +223,7 @@ def _chosen(request: SuiteRequest) -> tuple[tuple[Task, ...], list[str]]:
 def default_folder(model: str, backend: Backend, request: SuiteRequest) -> Path:
     """Return where the records go unless the user says: a folder of the model's and protocol's.
 
-    So the `results.json` of a quick look with a limit does not take the place of the whole run's:
+    So `scores.csv` of a quick look with a limit does not take the place of the whole run's:
     what is no default is in the name.
     """
     options = request.options

@@ -36,6 +36,9 @@ class Outcome:
     asked_tokens: int | None = None
     """The limit that the task asked for."""
 
+    item: int | None = None
+    """The ``doc_id`` of the first item that asked this, for readers of stored answers."""
+
 
 def outcomes(lm: Any) -> dict[Key, list[Outcome]]:
     """Return item -> how its requests went, of everything `lm` was asked since `forget`.

@@ -81,7 +81,7 @@ class TaskScore(Frozen):
 
 
 class Sample(Frozen):
-    """What the model said to one item, after one filter. One line of the record files."""
+    """What the model said to one item, after one filter."""
 
     task: str
     """lm-eval's task name."""
@@ -92,14 +92,15 @@ class Sample(Frozen):
     doc_id: int
     """0-based index of the item in the task's evaluation split."""
 
-    prompts: tuple[str, ...]
-    """The contexts as sent (one, or one per choice), few-shot examples included."""
+    prompts: tuple[str, ...] = ()
+    """The contexts as sent (one, or one per choice), few-shot examples included; not in records."""
 
     target: str
     """The gold answer, or the index of the gold choice."""
 
-    responses: tuple[str | tuple[float, bool], ...]
-    """Per prompt: the text generated, or (log-likelihood in nats, whether it is greedy)."""
+    responses: tuple[str | tuple[float, bool], ...] = ()
+    """Per prompt: the text generated, or (log-likelihood in nats, whether it is greedy); not in
+    records."""
 
     answers: tuple[str | tuple[float, bool], ...]
     """`responses` after the filter: what was compared with the target."""

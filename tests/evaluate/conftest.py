@@ -1,5 +1,6 @@
 """A model and data for the suite; one evaluation that several tests look at."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -38,6 +39,16 @@ def first(expert: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def samples_of(result: SuiteResult, task: str) -> list[Sample]:
-    """Return the records of a task, as they are on disk."""
+    """Return the items of a task as they are on disk, with the texts of the stored answers."""
     (cell,) = load_run(result.out).cells
-    return [sample for sample in cell.samples() if sample.task == task]
+    record = next(record for record in cell.tasks if record.task == task)
+    answers, prompts = (
+        {row["item"]: row for row in map(json.loads, (result.out / text).open(encoding="utf-8"))}
+        for text in record.provenance["texts"]
+    )
+    found = []
+    for sample in record.samples():
+        said = answers[sample.doc_id]["response"] if sample.doc_id in answers else ""
+        texts = {"prompts": tuple(prompts[sample.doc_id]["prompts"]), "responses": (said,)}
+        found.append(sample.model_copy(update=texts))
+    return found

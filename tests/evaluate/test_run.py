@@ -1,5 +1,6 @@
 """The suite on one model, end to end, with small hand-written files."""
 
+import csv
 import json
 import logging
 import shutil
@@ -39,18 +40,22 @@ def test_every_item_has_a_record_by_which_two_runs_can_be_paired(first: SuiteRes
     name = "layerswap_mgsm_sw"
     samples = samples_of(first, name)
     assert {sample.filter for sample in samples} == {"strict-match", "flexible-extract"}
+    rows = _scores(first.out)
+    assert {row["metric"] for row in rows if row["task"] == name} == {
+        *("exact_match", "language_fidelity", "truncated", "prompt_truncated"),
+    }
     strict = [sample for sample in samples if sample.filter == "strict-match"]
     assert [sample.doc_id for sample in strict] == [0, 1, 2, 3]
     for sample in strict:
         assert len(sample.prompt_hash) == 64
-        assert isinstance(sample.responses[0], str)
         assert isinstance(sample.answers[0], str)
         assert sample.values.keys() == {
             *("exact_match", "language_fidelity", "truncated", "prompt_truncated"),
         }
-    (model,) = json.loads((first.out / "results.json").read_text())["models"].values()
-    assert model["tasks"][name]["scores"][0]["metric"] == "exact_match"
-    assert (first.out / model["tasks"][name]["record"] / "samples.jsonl").is_file()
+    (cell,) = load_run(first.out).cells
+    answers, prompts = (first.out / text for text in cell.provenance["texts"])
+    assert [json.loads(line)["item"] for line in prompts.read_text().splitlines()] == [0, 1, 2, 3]
+    assert {json.loads(line)["item"] for line in answers.read_text().splitlines()} == {0, 1, 2, 3}
 
 
 @pytest.mark.slow
@@ -78,9 +83,10 @@ def test_what_is_finished_is_not_asked_again_unless_its_inputs_changed(
 @pytest.mark.slow
 def test_results_of_earlier_calls_are_kept(expert: Path, tmp_path: Path) -> None:
     def scores() -> dict[str, list[object]]:
-        content = json.loads((tmp_path / "out" / "results.json").read_text())
-        (model,) = content["models"].values()
-        return {name: task["scores"] for name, task in model["tasks"].items()}
+        found: dict[str, list[object]] = {}
+        for row in _scores(tmp_path / "out"):
+            found.setdefault(row["task"], []).append(row)
+        return found
 
     mgsm, mbpp = ("layerswap_mgsm_sw", "layerswap_mgsm_te"), ("layerswap_mbpp_sw",)
     wide = ask(
@@ -103,9 +109,13 @@ def test_results_of_earlier_calls_are_kept(expert: Path, tmp_path: Path) -> None
     lines = _table(narrow)
     assert lines[2].startswith("MGSM em@maj1, 8-shot  Telugu ")
     assert lines[3] == ""
-    assert lines[-1].startswith(
-        f"Scores (and those of 2 tasks of earlier calls): {tmp_path / 'out' / 'results.json'}; "
-    )
+    where = tmp_path / "out" / "scores.csv"
+    assert lines[-1] == f"Scores (and those of 2 tasks of earlier calls): {where}"
+
+
+def _scores(out: Path) -> list[dict[str, str]]:
+    with (out / "scores.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def _table(result: SuiteResult) -> list[str]:
@@ -127,8 +137,7 @@ def test_another_model_or_protocol_in_one_folder_loses_nothing(
             result = ask(model, DATA, tmp_path / "out", limit=limit, **asked)
         assert caplog.text.count("evaluated in") == is_new
         assert result.evaluations["layerswap_mgsm_sw"].score("layerswap_mgsm_sw").n == limit
-    content = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert list(content["experts"]) == [str(expert)]
+    assert list(load_run(tmp_path / "out").head.experts) == [str(expert)]
 
 
 @pytest.mark.slow
@@ -142,7 +151,7 @@ def test_without_an_out_a_quick_look_is_in_nobodys_way(
     folder = Path("runs/evaluate") / str(expert).strip("/").replace("/", "--")
     assert (quick.out, whole.out) == (folder / "hf-limit-1", folder / "hf")
     for result, items in ((quick, 1), (whole, 4)):
-        assert (result.out / "results.json").is_file()
+        assert (result.out / "scores.csv").is_file()
         assert result.evaluations["layerswap_mgsm_sw"].score("layerswap_mgsm_sw").n == items
 
 

@@ -148,11 +148,6 @@ def _write(
     items: int,
     fidelity: Ability | None,
 ) -> None:
-    models = [
-        {"model": f"experts/{name}", "parameters": {"role": role}}
-        for role, name in point.experts.items()
-        if role != "base"
-    ]
     planned = _planned(study, point)
     for task, key in planned.records.items():
         samples, score = _answer(task, point, ability(point, task), items)
@@ -179,7 +174,7 @@ def _write(
             timing_s={"load": 0.1, "evaluate": 2.0, "total": 2.1},
             provenance={},
         )
-        write_record(folder, record, {"merge_method": "layer_swap", "models": models})
+        write_record(folder, record)
 
 
 def same_model(run: Run, one: str, other: str) -> Run:

@@ -1,7 +1,4 @@
-"""A model's scores as a card shows them: a table, `model-index`, and `.eval_results` entries.
-
-Knows records and huggingface_hub's result types; no card.
-"""
+"""A model's scores as a card shows them: a table, `model-index`, and `.eval_results` entries."""
 
 from __future__ import annotations
 

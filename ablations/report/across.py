@@ -12,7 +12,8 @@ from ablations.report.compare import NO_RESULT, comparisons
 from ablations.report.observations import check_same_content, read_observations, read_scores
 from ablations.report.tables import comparisons_table, frame_text, score_frame, scores_table
 from ablations.runner.problems import evaluation_problems
-from ablations.runner.records import CellRecord, Run, latest_records, load_run
+from ablations.runner.records import CellRecord, Run, load_run
+from ablations.runner.results import latest_records
 from ablations.scoring.observed import LANGUAGE_FIDELITY
 from ablations.scoring.protocol import protocol_of
 from ablations.study.contrasts import Contrast

@@ -315,11 +315,10 @@ class StudyEngine:
 
         started, backend = time.monotonic(), self._setup.backend
         engine = held.enter_context(loaded(folder, backend, self._setup.options, seed))
-        return (
-            functools.partial(run_tasks, engine, model=str(folder), backend=backend, folder=folder),
-            how,
-            {"merge": merge_s, "start": time.monotonic() - started},
+        ask = functools.partial(
+            run_tasks, engine, model=str(folder), backend=backend, folder=folder
         )
+        return ask, how, {"merge": merge_s, "start": time.monotonic() - started}
 
     def _with_adapter(self, folder: Path, adapter: Path, seed: int, held: ExitStack) -> _Opened:
         """Start a fresh model with an adapter that changes none of its weights."""
@@ -333,10 +332,8 @@ class StudyEngine:
         engine = held.enter_context(loaded(folder, backend, self._setup.options, seed, by_peft))
         if by_peft is None:
             with_adapter(engine.model, adapter)
-        return (
-            functools.partial(
-                run_tasks, engine, model=str(adapter), backend=backend, folder=folder
-            ),
-            {"weights": "of the base, with an adapter beside them"},
-            {"merge": 0.0, "start": time.monotonic() - started},
+        ask = functools.partial(
+            run_tasks, engine, model=str(adapter), backend=backend, folder=folder
         )
+        how = {"weights": "of the base, with an adapter beside them"}
+        return ask, how, {"merge": 0.0, "start": time.monotonic() - started}

@@ -12,8 +12,6 @@ belongs to weights, task and protocol, not to a cell.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,21 +20,19 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from ablations.machine.json_lines import read_lines
-from ablations.machine.names import spreadsheet_text
 from ablations.machine.whole_files import write_text
 from ablations.scoring.notes import zero_reasons
 from ablations.scoring.records import Backend, Evaluation, Sample, TaskScore
 from ablations.study.schema import Kind, Study, Value
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.frozen import Frozen
-from layerswap_method.plan import LayerPlan, Source
+from layerswap_method.plan import Source
 from layerswap_method.recipe.references import is_folder, is_there, no_such_folder
 
 SCHEMA_VERSION = 4
 """Of a run folder; `run.json` states it."""
 
 RUN_FILE = "run.json"
-SCORES_FILE = "scores.csv"
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -47,13 +43,12 @@ class TaskRecord(Frozen):
     """Hash of everything that can change the scores; names the file."""
 
     weights_key: str
-    """Hash of the weights: equal where two records are of one model."""
+    """Hash of the weights."""
 
     protocol: str
     """Hash of how the task was asked (limit, seed, engine and its options)."""
 
     task: str
-    """lm-eval's name."""
 
     label: str
     """The cell that it was evaluated for, in words."""
@@ -157,13 +152,8 @@ class CellRecord(PlannedCell):
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """That of the first task."""
+        """How the weights got into the engine, for the first task."""
         return self.tasks[0].provenance
-
-    @property
-    def layer_plan(self) -> LayerPlan | None:
-        """The plan, to draw or describe."""
-        return None if self.plan is None else LayerPlan(self.plan)
 
     def evaluation(self) -> Evaluation:
         """Return the scores of all tasks as one evaluation, without samples."""
@@ -183,22 +173,11 @@ class Failure(Frozen):
     """Of the record that there would be."""
 
     task: str
-    """lm-eval's name."""
-
     label: str
-    """The cell in words."""
-
     error: str
-    """The message."""
 
     details: str = ""
     """The traceback, where the error is not one that explains itself."""
-
-    when: str
-    """UTC, ISO 8601."""
-
-    attempt: int
-    """1 for the first failure, then counting."""
 
     call: str = ""
     """Of `Job`: what failed in a call is not tried again in it."""
@@ -212,9 +191,6 @@ class RunFile(Frozen):
 
     study: Study
     """The study, with `experts file` values written into it."""
-
-    question: str
-    """The study's question."""
 
     experts: dict[str, str]
     """Expert name -> folder as seen from the run folder, or hub id with its commit;
@@ -296,68 +272,8 @@ def load_run(path: Path) -> Run:
     return Run(path=path, head=head, cells=tuple(cells), failures=tuple(failures))
 
 
-def latest_records(run: Run) -> dict[str, dict[str, TaskRecord]]:
-    """Return cell -> task -> record, with the scores of earlier calls too.
-
-    Those are of the same weights under the same protocol; the tasks of the plan come first.
-    """
-    others: dict[str, list[TaskRecord]] = {}
-    for file in (run.path / "records").glob("[!.]*.jsonl"):
-        if is_finished(run.path, file.stem):  # else it is evaluated again when it is asked for
-            record = read_record(run.path, file.stem)
-            if record is not None and record.protocol == run.head.protocol:
-                others.setdefault(record.weights_key, []).append(record)
-    found = {}
-    for cell in run.head.cells:
-        known = others.get(cell.weights_key, [])
-        known = sorted(known, key=lambda r: str(r.provenance.get("finished", "")))
-        latest = {record.task: record for record in known}
-        latest |= {record.task: record for record in known if record.key in cell.records.values()}
-        order = dict.fromkeys((*cell.records, *latest))
-        found[cell.label] = {task: latest[task] for task in order if task in latest}
-    return found
-
-
-def write_scores(path: Path) -> None:
-    """Write the scores of every cell as a table; see `latest_records`."""
-    run, text = load_run(path), io.StringIO()
-    known = latest_records(run)
-    fields = ("task", "metric", "filter", "value", "low", "high", "stderr", "n")
-    head = ("cell", "kind", "weights", *fields, "num_fewshot", "task_version", "backend", "record")
-    table = csv.DictWriter(text, head, extrasaction="ignore", lineterminator="\n")
-    table.writeheader()
-    for cell in run.head.cells:
-        for task, record in known[cell.label].items():
-            evaluation = record.evaluation
-            for score in evaluation.scores:
-                interval = {} if score.interval is None else dict(score.interval)
-                row = {
-                    **interval,
-                    **dict(score),
-                    "cell": cell.label,
-                    "kind": cell.kind,
-                    "weights": cell.weights_key,
-                    "num_fewshot": evaluation.num_fewshot.get(task),
-                    "task_version": evaluation.task_versions.get(task),
-                    "backend": evaluation.backend,
-                    "record": record.path.relative_to(path).as_posix(),
-                }
-                table.writerow(
-                    {
-                        name: spreadsheet_text(value) if isinstance(value, str) else value
-                        for name, value in row.items()
-                    }
-                )
-    write_text(path / SCORES_FILE, text.getvalue())
-
-
 def read_run_file(path: Path) -> RunFile | None:
-    """Return `run.json` of the folder `path`; None where there is none.
-
-    Raises:
-        InputError: where another version of layerswap wrote it.
-        LayerSwapError: where it is damaged.
-    """
+    """Return `run.json` of a folder; None where there is none, an error for another schema."""
     file = path / RUN_FILE
     if (text := _read(file, lambda: file.read_text(encoding="utf-8"))) is None:
         return None
@@ -389,11 +305,7 @@ def is_finished(path: Path, key: str) -> bool:
 
 
 def read_record(path: Path, key: str) -> TaskRecord | None:
-    """Return a record without its samples; None where there is none.
-
-    Raises:
-        LayerSwapError: where it is damaged.
-    """
+    """Return a record without its samples; None where there is none."""
     file = record_file(path, key)
 
     def first() -> str:
@@ -406,17 +318,13 @@ def read_record(path: Path, key: str) -> TaskRecord | None:
 
 
 def write_record(path: Path, record: TaskRecord) -> None:
-    """Write a record, whole or not at all, and drop its failure.
-
-    Args:
-        path: the run folder.
-        record: with its samples in `evaluation`.
-    """
+    """Write a record, with its samples in `evaluation`, whole or not at all; drop its failure."""
     samples = record.evaluation.samples
     reasons = zero_reasons(record.evaluation)
     record = record.model_copy(update={"items": len(samples), "no_answers": reasons})
-    lines = [record.model_dump_json(exclude={"evaluation": {"samples"}})]
-    lines += [sample.model_dump_json(exclude={"prompts", "responses"}) for sample in samples]
+    lines = [record.model_dump_json(exclude={"evaluation": {"samples"}}, exclude_defaults=True)]
+    texts = {"prompts", "responses"}
+    lines += [sample.model_dump_json(exclude=texts, exclude_defaults=True) for sample in samples]
     write_text(record_file(path, record.key), "".join(f"{line}\n" for line in lines))
     _failure_file(path, record.key).unlink(missing_ok=True)
 

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from ablations.runner.cell_lines import CellLines, CellNames, named
 from ablations.runner.engines import EngineSetup
 from ablations.runner.expert_files import changed_cells, portable_source
 from ablations.runner.jobs import Start, in_processes, in_this_process, run_cells
+from ablations.runner.results import write_scores
 from ablations.runner.stored_answers import default_answers
 from ablations.runner.trackers import Tracker, TrackerName
 from ablations.runner.worker import LOCKS, now
@@ -39,9 +40,6 @@ from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError, LayerSwapError
 
 logger = logging.getLogger(__name__)
-
-ExecutorName = Literal["local", "ray"]
-"""Where cells run."""
 
 FINGERPRINTS = ".fingerprints.json"
 """File of a run folder with the hashes of its experts."""
@@ -62,7 +60,7 @@ class RunOptions:
     backend: BackendChoice = "auto"
     """What evaluates."""
 
-    executor: ExecutorName = "local"
+    executor: Literal["local", "ray"] = "local"
     """Where cells run."""
 
     address: str = "auto"
@@ -240,7 +238,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         )
     finally:
         with contextlib.suppress(OSError, LayerSwapError):  # the records say it all the same
-            records.write_scores(out)
+            write_scores(out)
     return RunResult(out, summary, len(records.load_run(out).unfinished))
 
 
@@ -299,14 +297,13 @@ def _start(options: RunOptions, gpus: int) -> Start:
     return functools.partial(in_processes, jobs=options.jobs, gpus=gpus)
 
 
-def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str] = ()) -> None:
+def check_folder(out: Path, name: str, *, dry: bool = False) -> None:
     """Check that `out` may hold a run of the study `name`.
 
     Args:
         out: the run folder to be.
         name: of the study.
         dry: whether it need not be writable.
-        own: what may stand in a folder without a run.
 
     Raises:
         InputError: when it holds something else, or cannot be a folder.
@@ -325,13 +322,10 @@ def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str
             f"{out}: holds a run of the study {head.study.name!r}, not of {name!r}; choose "
             "another --out"
         )
-    if head is None and out.is_dir():
-        found = sorted({path.name for path in out.iterdir()} - set(own))
-        found = [name for name in found if not name.startswith(".")]
-        if found:
-            raise InputError(
-                f"{out}: is not empty ({found[0]}) and is not a run folder; choose another --out"
-            )
+    if head is None and (found := sorted(path.name for path in out.glob("[!.]*"))):
+        raise InputError(
+            f"{out}: is not empty ({found[0]}) and is not a run folder; choose another --out"
+        )
 
 
 def _write_run_file(out: Path, plan: StudyPlan) -> records.RunFile:
@@ -342,7 +336,6 @@ def _write_run_file(out: Path, plan: StudyPlan) -> records.RunFile:
     places = {expert.reference: sources[name] for name, expert in plan.experts.items()}
     head = records.RunFile(
         study=plan.study,
-        question=plan.study.question,
         experts=sources,
         cells=tuple(_planned(cell, places) for cell in plan.cells),
         num_layers=plan.num_layers or None,

@@ -143,15 +143,12 @@ class _Worker:
 
     def _fail(self, item: Work, error: str, details: str = "") -> None:
         try:
-            known = records.read_failure(self._job.out, item.score_key)
             failure = records.Failure(
                 key=item.score_key,
                 task=item.task,
                 label=item.label,
                 error=error,
                 details=details,
-                when=now(),
-                attempt=1 if known is None else known.attempt + 1,
                 call=self._job.call,
             )
             records.write_failure(self._job.out, failure)

@@ -1,8 +1,4 @@
-"""How each request went: did its prompt fit, did the answer end or was it cut off.
-
-What `ablations.engines.watched` notes on lm-eval's model object, and what of it a reader of the
-scores must know. Asks no model.
-"""
+"""How each request went: did its prompt fit, did the answer end or was it cut off."""
 
 from __future__ import annotations
 

@@ -85,7 +85,10 @@ def select_checkpoint(
             if floor is not None:
                 row["secondary"] = _mean(evaluation, select.secondary)
                 row["secondary_of_base"] = floor
-            row["tasks"] = [score.model_dump(mode="json") for score in _first_scores(evaluation)]
+            row["tasks"] = [
+                score.model_dump(mode="json", exclude_defaults=True)
+                for score in _first_scores(evaluation)
+            ]
             rows.append(row)
             logger.info("checkpoint of step %d: %.4f", row["step"], row["score"])
     finally:

@@ -3,13 +3,15 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ablations.engines.options import EngineOptions
-from ablations.evaluate.run import SuiteRequest, SuiteResult, evaluate_model
+from ablations.evaluate.run import SuiteResult, evaluate_model
 from ablations.runner.records import load_run
 from ablations.scoring.records import Sample
+from ablations.study.schema import Evaluate
 from tests.standins.scripted import DATA
 from tests.standins.talkers import write_model
 
@@ -28,9 +30,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ask(expert: Path, data: Path | None, out: Path | None, **changes: object) -> SuiteResult:
-    request = {"languages": ("sw", "te"), "benchmarks": ("mgsm", "mbpp"), "backend": "hf"}
-    fields = {**request, "options": OPTIONS, "data_dir": data, **changes}
-    return evaluate_model(str(expert), SuiteRequest.model_validate(fields), out)
+    how: dict[str, Any] = {"languages": ("sw", "te"), "backend": "hf", "isolation": None}
+    how |= {name: changes.pop(name) for name in how if name in changes}
+    fields = {
+        "benchmarks": ("mgsm", "mbpp"),
+        "options": OPTIONS,
+        "data_dir": data and str(data),
+        **changes,
+    }
+    return evaluate_model(str(expert), Evaluate.model_validate(fields), out=out, **how)
 
 
 @pytest.fixture(scope="module")

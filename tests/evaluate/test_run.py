@@ -3,13 +3,15 @@
 import csv
 import json
 import logging
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from ablations.evaluate.run import SuiteRequest, SuiteResult, default_folder
+from ablations.evaluate.run import SuiteResult, default_folder
 from ablations.runner.records import load_run
+from ablations.study.schema import Evaluate
 from tests.evaluate.conftest import ask, samples_of
 from tests.standins.scripted import DATA
 from tests.standins.talkers import write_model
@@ -91,7 +93,7 @@ def test_results_of_earlier_calls_are_kept(expert: Path, tmp_path: Path) -> None
     mgsm, mbpp = ("layerswap_mgsm_sw", "layerswap_mgsm_te"), ("layerswap_mbpp_sw",)
     wide = ask(
         *(expert, DATA, tmp_path / "out"),
-        **{"languages": ("sw",), "limit": 2, "allow_code_execution": True},
+        **{"languages": ("sw",), "limit": 2, "isolation": "bwrap"},
     )
     assert wide.earlier == ()
     before = scores()
@@ -166,21 +168,22 @@ def test_without_an_out_a_quick_look_is_in_nobodys_way(
             *("m", {"limit": 5, "options": {"dtype": "float16", "max_model_len": 64}}),
             "m/hf-limit-5-dtype-float16-max-model-len-64",
         ),
-        ("m", {"options": {"batch_size": 3}, "languages": ("sw",)}, "m/hf"),
+        ("m", {"options": {"batch_size": 3}, "tasks": ("words",)}, "m/hf"),
+        ("m", {"system_instruction": "Be short."}, "m/hf-asked-HASH"),
     ],
 )
 def test_the_default_folder_tells_what_is_no_default(
     model: str, asked: dict[str, object], name: str
 ) -> None:
-    folder = default_folder(model, "hf", SuiteRequest.model_validate(asked))
-    assert folder == Path("runs/evaluate") / name
+    folder = str(default_folder(model, "hf", Evaluate.model_validate(asked)))
+    assert re.sub("asked-[0-9a-f]{8}$", "asked-HASH", folder) == f"runs/evaluate/{name}"
 
 
 @pytest.mark.slow
 def test_all_benchmarks_run_from_local_files(expert: Path, tmp_path: Path) -> None:
     result = ask(
         *(expert, DATA, tmp_path / "out"),
-        **{"languages": ("sw",), "benchmarks": (), "limit": 2, "allow_code_execution": True},
+        **{"languages": ("sw",), "benchmarks": (), "limit": 2, "isolation": "bwrap"},
     )
     assert len(result.evaluations) == len(result.tasks) == 6
     assert not result.skipped

@@ -105,7 +105,6 @@ def write_run(
         folder,
         RunFile(
             study=study,
-            question=study.question,
             experts={},
             cells=tuple(_planned(study, point) for point in points),
             num_layers=NUM_LAYERS,
@@ -118,8 +117,7 @@ def write_run(
         reason = (failed or {}).get(point.label)
         if reason is not None:
             task, key = next(iter(_planned(study, point).records.items()))
-            said = {"error": reason, "when": "2026-11-01", "attempt": 2}
-            write_failure(folder, Failure(key=key, task=task, label=point.label, **said))
+            write_failure(folder, Failure(key=key, task=task, label=point.label, error=reason))
         elif point.label not in unrun:
             _write(folder, study, point, ability, items, fidelity)
     return load_run(folder)

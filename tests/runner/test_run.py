@@ -65,6 +65,8 @@ def test_a_live_engine_and_checkpoints_give_the_same_records(tmp_path: Path, mix
     assert sum(starts) == 1
     assert by_label["bottom_layers=1"].plan == ("language", "task", "task", "language")
     assert not list((tmp_path / "cold" / ".work").iterdir())  # nothing is left on disk
+    for file in (live.out / "run.json", *live.out.glob("records/*"), *cold.out.glob("records/*")):
+        assert str(tmp_path) not in file.read_text(encoding="utf-8")  # a run can be handed on
 
     options = RunOptions(experts=experts, out=tmp_path / "live", backend="hf")
     text = dry_run(str(tmp_path / "small.yml"), options)
@@ -185,7 +187,6 @@ def test_the_folder_of_another_study_is_refused(tmp_path: Path, experts: Path) -
     head = records.RunFile.model_validate(
         {
             "study": {**study_document(), "name": "other"},
-            "question": "?",
             "experts": {},
             "cells": [],
             "num_layers": 4,

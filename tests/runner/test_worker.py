@@ -5,8 +5,6 @@ import logging
 import os
 import re
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -81,10 +79,8 @@ def test_a_failed_cell_says_why_and_a_rerun_does_exactly_that_one(tmp_path: Path
     assert summary.failed == {"bottom_layers=1": "bottom_layers=1: the task has raised"}
     assert len(summary.evaluated) == 3
     failure = records.read_failure(tmp_path, "s001")
-    assert failure.attempt == 1
     assert "raised" in failure.error
     run(tmp_path, cells, FakeEvaluator(raising=("bottom_layers=1",)))
-    assert records.read_failure(tmp_path, "s001").attempt == 2
     evaluator = FakeEvaluator()
     run(tmp_path, cells, evaluator)
     assert evaluator.seen == ["s001"]
@@ -216,13 +212,3 @@ def test_the_bar_shows_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert shown == sorted(shown)
     run_cells(tmp_path, cells, evaluator)
     assert capsys.readouterr().err == ""  # no terminal, no bar
-
-
-def test_nothing_heavy_is_imported_by_the_runner() -> None:
-    code = (
-        "import sys, ablations.runner.jobs, ablations.runner.run\n"
-        "heavy = {'vllm', 'lm_eval', 'ray', 'matplotlib', 'mergekit'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -62,28 +62,46 @@ from ablations.cli.options import (
 @answers_option
 @code_options
 @track_option
-def evaluate(model: str, out: Path | None, answers: Path | None, track: Any, **asked: Any) -> None:
+def evaluate(
+    model: str,
+    languages: tuple[str, ...],
+    backend: Any,
+    allow_code_execution: bool,
+    code_isolation: Any,
+    out: Path | None,
+    answers: Path | None,
+    track: Any,
+    **asked: Any,
+) -> None:
     """Run the paper's benchmarks on MODEL and show its Table 5.
 
     MODEL is a folder, a hub id, or BASE+ADAPTER for a LoRA adapter on its base.
 
     `layerswap tasks` lists the benchmarks. Finished tasks are reused. The table shows what this
-    call asked; results.json in --out also keeps the scores of earlier calls with the same model,
+    call asked; scores.csv in --out also keeps the scores of earlier calls with the same model,
     backend, --limit, --dtype, --max-model-len and way of asking (chat template, sampling, repeats).
     """
     show_log()
     with watched():
         from ablations.engines.options import EngineOptions
-        from ablations.evaluate.run import SuiteRequest, evaluate_model
+        from ablations.evaluate.run import evaluate_model
         from ablations.scoring.protocol import Protocol, read_protocol
+        from ablations.study.schema import Evaluate
 
         given = {name: value for name, value in asked.items() if value is not None}
         template = given.get("apply_chat_template", "false")
         given["apply_chat_template"] = {"true": True, "false": False}.get(template, template)
-        asking = {name: given.pop(name) for name in Protocol.model_fields if name in given}
+        protocol = read_protocol({n: given.pop(n) for n in Protocol.model_fields if n in given})
         engine = {name: given.pop(name) for name in EngineOptions.model_fields if name in given}
-        request = SuiteRequest(
-            options=EngineOptions(**engine), protocol=read_protocol(asking), **given
+        given |= {n: str(given[n]) for n in ("include_path", "data_dir") if n in given}
+        result = evaluate_model(
+            model,
+            Evaluate(**dict(protocol), options=EngineOptions(**engine), **given),
+            languages=languages,
+            backend=backend,
+            isolation=(code_isolation or "bwrap") if allow_code_execution else None,
+            out=out,
+            track=track,
+            answers=answers,
         )
-        report = evaluate_model(model, request, out, track, answers).report()
-    say(report)
+    say(result.report())

@@ -214,6 +214,7 @@ class Watched:
                 context_tokens=context,
                 limit_tokens=limit,
                 asked_tokens=asked,
+                item=request.doc_id,
             )
             key = generation_key(self.answers, request, draw)
             questions.append(Question(fitted, key, outcome, hash(tuple(prompt))))
@@ -226,7 +227,10 @@ class Watched:
         fitted = []
         for name, context, continuation in requests:
             length = len(context) + len(continuation)
-            self._asked[name].outcome = Outcome(length > room, length, room + 1)
+            question = self._asked[name]
+            question.outcome = Outcome(
+                length > room, length, room + 1, item=question.request.doc_id
+            )
             kept = context if length <= room else context[-max(1, room - len(continuation)) :]
             fitted.append((name, kept, continuation))
         return list(super()._loglikelihood_tokens(fitted, **options))  # type: ignore[misc]

@@ -6,27 +6,24 @@ again, and one more language or benchmark asks only that.
 
 from __future__ import annotations
 
-import json
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import Field
-
 from ablations.engines.backends import describe_backend, resolve_backend
-from ablations.engines.options import BackendChoice, EngineOptions
+from ablations.engines.options import BackendChoice
 from ablations.engines.task_loading import NEEDS_CODE_EXECUTION
 from ablations.evaluate.table5 import render_table5
+from ablations.machine.fingerprint import fingerprint_of
 from ablations.models.find import find_model
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import load_run
-from ablations.runner.results import RESULTS_FILE
+from ablations.runner.results import SCORES_FILE, latest_records
 from ablations.runner.run import RunOptions, check_folder, run_file
 from ablations.runner.trackers import TrackerName
 from ablations.sandbox import Isolation
-from ablations.scoring.protocol import Protocol
-from ablations.scoring.records import Backend, Evaluation, Seed
+from ablations.scoring.records import Backend, Evaluation
 from ablations.study.experts import ExpertsFile
 from ablations.study.files import StudyFile
 from ablations.study.schema import Evaluate, Pools, Study
@@ -34,51 +31,10 @@ from ablations.tasks.catalog import PAPER_BENCHMARKS, PAPER_LANGUAGES, Task, cho
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import is_lora, read_changes
 from layerswap_method.errors import LayerSwapError
-from layerswap_method.frozen import Frozen
 from layerswap_method.recipe.references import is_folder
 
 DEFAULT_OUT = Path("runs/evaluate")
 _NAME = "evaluate"
-
-
-class SuiteRequest(Frozen):
-    """What to ask, and how."""
-
-    languages: tuple[str, ...] = ()
-    """Language codes; none asks those of the paper."""
-
-    benchmarks: tuple[str, ...] = ()
-    """Short names of benchmarks; none asks those of the paper."""
-
-    tasks: tuple[str, ...] = ()
-    """Other tasks by lm-eval's names; alone unless languages or benchmarks are named too."""
-
-    include_path: Path | None = None
-    """Folder of task files in which `tasks` are looked for before lm-eval's own."""
-
-    data_dir: Path | None = None
-    """Folder of local files in place of the hub."""
-
-    limit: int | None = Field(default=None, ge=1)
-    """Items per task, from the first; None asks all."""
-
-    seed: Seed = 0
-    """Of the bootstrap."""
-
-    backend: BackendChoice = "auto"
-    """What evaluates."""
-
-    options: EngineOptions = EngineOptions()
-    """How the model is run."""
-
-    protocol: Protocol = Protocol()
-    """Chat template, thinking, sampling and repeats."""
-
-    allow_code_execution: bool = False
-    """Whether generated programs may be run."""
-
-    code_isolation: Isolation = "bwrap"
-    """What holds generated programs; none where the container is the sandbox."""
 
 
 @dataclass(frozen=True)
@@ -125,14 +81,17 @@ class SuiteResult:
         warnings = "".join(f"{each}\n\n" for each in wrapped)
         return (
             f"{warnings}{table}\n\nEvaluated by lm-eval on {describe_backend(self.backend)}.\n"
-            f"Scores{earlier if self.earlier else ''}: {self.out / RESULTS_FILE}; "
-            f"one record per item: {self.out}/records/KEY/samples.jsonl"
+            f"Scores{earlier if self.earlier else ''}: {self.out / SCORES_FILE}"
         )
 
 
 def evaluate_model(
     model: str,
-    request: SuiteRequest,
+    asked: Evaluate,
+    *,
+    languages: Sequence[str] = (),
+    backend: BackendChoice = "auto",
+    isolation: Isolation | None = None,
     out: Path | None = None,
     track: TrackerName | None = None,
     answers: Path | None = None,
@@ -142,7 +101,11 @@ def evaluate_model(
     Args:
         model: a checkpoint folder, a hub id (``org/name`` or ``org/name@revision``), or either
             with a LoRA adapter: ``BASE+ADAPTER``.
-        request: what to ask.
+        asked: what to ask, and how. Without benchmarks, those of the paper; other tasks are asked
+            alone unless languages or benchmarks are named too.
+        languages: codes; none asks those of the paper.
+        backend: what evaluates.
+        isolation: what holds generated programs; None skips the tasks that run them.
         out: folder for the records; None for `default_folder`.
         track: what the scores are sent to as well.
         answers: folder of the answers that runs share; None for that of all runs.
@@ -153,45 +116,36 @@ def evaluate_model(
             be streamed, a missing backend, or a folder that cannot be written or is another's.
         LayerSwapError: when a task fails; what was finished before it stays.
     """
-    chosen, others = _chosen(request)
+    chosen, others = _chosen(asked, languages)
     expert = find_model(model)
     beside = None
     if expert.adapter is not None and is_lora(expert.adapter):  # of a kind that is not streamed
         read_changes(expert.adapter, read_checkpoint(model, expert.folder))
     else:
         beside = expert.adapter
-    backend = resolve_backend(request.backend, beside)
-    out = default_folder(model, backend, request) if out is None else out
+    engine = resolve_backend(backend, beside)
+    out = default_folder(model, engine, asked) if out is None else out
     check_folder(out, _NAME)
-    may_run = request.allow_code_execution
-    asked = [task.name for task in chosen if may_run or not task.executes_code] + others
-    skipped = {task.name: NEEDS_CODE_EXECUTION for task in chosen if task.name not in asked}
-    if not asked:
-        return SuiteResult(model, backend, chosen, {}, skipped, (), out)
+    names = [task.name for task in chosen if isolation or not task.executes_code] + others
+    skipped = {task.name: NEEDS_CODE_EXECUTION for task in chosen if task.name not in names}
+    if not names:
+        return SuiteResult(model, engine, chosen, {}, skipped, (), out)
     study = Study(
         name=_NAME,
         question=f"What does {model} score?",
         baseline=("base",),
         experts=Pools(base=model, task=(model,), language=(model,)),
-        evaluate=Evaluate(
-            **dict(request.protocol),
-            tasks=tuple(asked),
-            include_path=None if request.include_path is None else str(request.include_path),
-            data_dir=None if request.data_dir is None else str(request.data_dir),
-            limit=request.limit,
-            seed=request.seed,
-            options=request.options,
-        ),
+        evaluate=asked.model_copy(update={"tasks": tuple(names), "benchmarks": ()}),
     )
     options = RunOptions(
         experts=ExpertsFile(experts={model: model}),
-        backend=backend,
+        backend=engine,
         model=model,
         # An adapter's change is added to the base in a live engine, as in any study.
         materialize=expert.adapter is None,
         track=track,
         answers=answers,
-        isolation=request.code_isolation if may_run else None,
+        isolation=isolation,
     )
     result = run_file(StudyFile(Path(f"layerswap {_NAME}"), study, ()), out, options)
     if result.summary.failed:
@@ -199,39 +153,41 @@ def evaluate_model(
     done = load_run(out)
     (cell,) = done.cells
     found = {task.task: task.evaluation.model_copy(update={"model": model}) for task in cell.tasks}
-    results = json.loads((out / RESULTS_FILE).read_text(encoding="utf-8"))
-    earlier = tuple(task for task in results["models"][cell.label]["tasks"] if task not in found)
+    earlier = tuple(task for task in latest_records(done)[cell.label] if task not in found)
     problems, notes = evaluation_problems(done), done.head.notes
     skipped |= cell.skipped
-    return SuiteResult(model, backend, chosen, found, skipped, earlier, out, problems, notes)
+    return SuiteResult(model, engine, chosen, found, skipped, earlier, out, problems, notes)
 
 
-def _chosen(request: SuiteRequest) -> tuple[tuple[Task, ...], list[str]]:
+def _chosen(asked: Evaluate, languages: Sequence[str]) -> tuple[tuple[Task, ...], list[str]]:
     """Return the tasks of the suite, and the names of the others."""
     suite = list_tasks()
-    names = {task.name for task in suite}
-    named = [task for task in suite if task.name in request.tasks]
-    by_kind: tuple[Task, ...] = ()
-    if request.languages or request.benchmarks or not request.tasks:
+    named = {task.name for task in suite if task.name in asked.tasks}
+    if languages or asked.benchmarks or not asked.tasks:
         of_paper = (
             task
             for task in suite
-            if (request.languages or task.language in PAPER_LANGUAGES)
-            and (request.benchmarks or task.benchmark in PAPER_BENCHMARKS)
+            if (languages or task.language in PAPER_LANGUAGES)
+            and (asked.benchmarks or task.benchmark in PAPER_BENCHMARKS)
         )
-        by_kind = choose(of_paper, request.languages, request.benchmarks)
-    chosen = tuple(task for task in suite if task in named or task in by_kind)
-    return chosen, [name for name in request.tasks if name not in names]
+        named |= {task.name for task in choose(of_paper, languages, asked.benchmarks)}
+    chosen = tuple(task for task in suite if task.name in named)
+    return chosen, [name for name in asked.tasks if name not in named]
 
 
-def default_folder(model: str, backend: Backend, request: SuiteRequest) -> Path:
+def default_folder(model: str, backend: Backend, asked: Evaluate) -> Path:
     """Return where the records go unless the user says: a folder of the model's and protocol's.
 
-    So the `results.json` of a quick look with a limit does not take the place of the whole run's:
-    what is no default is in the name.
+    What is no default is in the name, so that `scores.csv` of a quick look with a limit does not
+    take the place of the whole run's.
     """
-    options = request.options
-    asked = {"limit": request.limit, "dtype": options.dtype, "max-model-len": options.max_model_len}
-    words = [f"{name}-{value}" for name, value in asked.items() if value not in (None, "auto")]
-    name = "-".join([backend, *words, *request.protocol.words()])
-    return DEFAULT_OUT / model.strip("/.").replace("/", "--") / name
+    options = asked.options
+    protocol = asked.asked()
+    words = {
+        "limit": asked.limit,
+        "dtype": options.dtype,
+        "max-model-len": options.max_model_len,
+        "asked": fingerprint_of(**protocol)[:8] if protocol else None,
+    }
+    parts = [f"{name}-{value}" for name, value in words.items() if value not in (None, "auto")]
+    return DEFAULT_OUT / model.strip("/.").replace("/", "--") / "-".join([backend, *parts])

@@ -1,4 +1,4 @@
-"""One model's scores in the layout of Table 5 of arXiv 2410.01335. Knows layout and notes only.
+"""One model's scores in the layout of Table 5 of arXiv 2410.01335.
 
 A row per benchmark and language as there, and beside the score what the paper's table does not
 have: the other extraction, the share of answers in the right language, the share cut off.

@@ -1,4 +1,4 @@
-"""Under which licences a merge's models stand, and where they are. Knows cards; writes none."""
+"""Under which licences a merge's models stand."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""A model's scores as a card shows them: a table, `model-index`, and `.eval_results` entries.
-
-Knows records and huggingface_hub's result types; no card.
-"""
+"""A model's scores as a card shows them: a table, `model-index`, and `.eval_results` entries."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +46,7 @@ def cell_of(run: Run, model: Path, label: str | None) -> CellRecord:
             f"{'; '.join(labels) or 'none'}"
         )
     for cell in run.cells:
-        if {Path(name).resolve() for name in named_models(cell.merge)} == {model.resolve()}:
+        if {(run.path / name).resolve() for name in named_models(cell.merge)} == {model.resolve()}:
             return cell
     raise InputError(
         f"{run.path}: no cell was read from {model}; evaluate it (layerswap evaluate {model}), or "
@@ -68,7 +66,7 @@ def check_same_model(run: Run, cell: CellRecord, model: Path) -> None:
     names = list(named_models(cell.merge))
     if len(names) == 1:
         known = Fingerprints(run.path / FINGERPRINTS)
-        then = known.recorded(Path(names[0]))
+        then = known.recorded(Path(os.path.normpath(run.path.absolute() / names[0])))
         if then is not None and known.of(model.resolve()) != then:
             raise InputError(
                 f"{run.path}: the scores of {cell.label!r} are of other weights, config or "

@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from ablations.machine.progress import Step, tell
 from ablations.runner import records
 from ablations.runner.work import Job
 from ablations.scoring.records import Evaluation
 from ablations.study.cells import Cell
-from layerswap_method.errors import LayerSwapError
 
 logger = logging.getLogger(__name__)
 
@@ -34,29 +32,6 @@ class Summary:
     """Label -> error."""
 
 
-def is_whole(out: Path, key: str, *, warn: bool = False) -> bool:
-    """Return whether there is a record that can be read; a damaged one is as good as none.
-
-    Args:
-        out: the run folder.
-        key: of the record.
-        warn: whether to say of a damaged one that it is made anew.
-
-    Raises:
-        InputError: for another schema version.
-    """
-    if not records.is_finished(out, key):
-        return False
-    try:
-        return records.read_record(out, key) is not None
-    except LayerSwapError as error:
-        if error.exit_code == 2:
-            raise
-        if warn:
-            logger.warning("%s; the task is asked again", error.message)
-        return False
-
-
 class Board:
     """Says what workers have written since it looked last."""
 
@@ -66,16 +41,16 @@ class Board:
         Args:
             job: whose cells they are.
             shows: each is called for every cell that has ended now.
-
-        Raises:
-            InputError: for records of another schema version.
         """
         self._job = job
         self._shows = shows
         self._models = job.models()
         self._items = {key: item for items in self._models.values() for key, item in items.items()}
-        self._left = {key for key in self._items if not is_whole(job.out, key, warn=True)}
+        self._left = {key for key in self._items if not records.is_finished(job.out, key)}
         self._now = set[str]()
+        for file in (records.record_file(job.out, key) for key in self._left):
+            if file.is_file():
+                logger.warning("%s is damaged; the task is scored again", file)
         self._tell()
 
     @property
@@ -88,14 +63,13 @@ class Board:
         ended = set()
         for key in sorted(self._left & self._on_disk()):
             item, error = self._items[key], self._error(key)
-            record = None if error is not None else records.read_record(self._job.out, key)
-            if record is not None:
+            if error is not None:
+                logger.warning("  %s: %s failed: %s", item.label, item.task, error)
+            elif (record := self._record(key)) is not None:
                 if record.provenance.get("call") == self._job.call:
                     self._now.add(key)
                 total = record.timing_s["total"]
                 logger.info("  %s: %s evaluated in %.1f s", item.label, item.task, total)
-            elif error is not None:
-                logger.warning("  %s: %s failed: %s", item.label, item.task, error)
             else:
                 continue
             ended.add(key)
@@ -139,11 +113,15 @@ class Board:
         failure = records.read_failure(self._job.out, key)
         return failure.error if failure is not None and failure.call == self._job.call else None
 
+    def _record(self, key: str) -> records.TaskRecord | None:
+        finished = records.is_finished(self._job.out, key)
+        return records.read_record(self._job.out, key) if finished else None
+
     def _show(self, weights_key: str) -> None:
         items = self._models[weights_key]
         if not self._now & items.keys():
             return
-        known = {key: records.read_record(self._job.out, key) for key in items}
+        known = {key: self._record(key) for key in items}
         for cell in self._job.cells:
             if cell.weights_key == weights_key:
                 keys = cell.score_keys.items()

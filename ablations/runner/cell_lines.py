@@ -1,4 +1,4 @@
-"""A line for each cell as it is finished: its scores by task. Knows layout; evaluates nothing."""
+"""A line for each cell as it is finished: its scores by task."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""From a work item to scores: streamed into a live engine, or through a checkpoint on disk.
-
-Knows which merges can be streamed, and what to fall back on; not how an engine loads a tensor.
-"""
+"""From a work item to scores: streamed into a live engine, or through a checkpoint on disk."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -21,10 +20,10 @@ from ablations.machine.progress import Step, tell
 from ablations.models.find import Expert, here
 from ablations.runner.checkpoints import checkpoint_of
 from ablations.runner.expert_files import check_unchanged, here_or_there
-from ablations.runner.stored_answers import answer_file, recalled
+from ablations.runner.stored_answers import answer_file, recalled, store_prompts
 from ablations.runner.work import Done, ModelFailed, Work
-from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
-from ablations.study.documents import unmerged
+from ablations.scoring.records import Backend, Evaluation
+from ablations.study.documents import unmerged, with_references
 from layerswap_method.checkpoint.lora import is_lora
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.recipe.references import named_models
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_Ask = Callable[[EvaluationRequest, AnswerFile], Evaluation]
-"""Asks a model what is not in the file of its answers."""
+_Ask = Callable[..., Evaluation]
+"""Takes a request and a file of ``answers``; asks a model what is not in the file."""
 
 _Opened = tuple[_Ask, Mapping[str, Any], dict[str, float]]
 """What asks a model, how it got into its engine, and the seconds that took."""
@@ -175,8 +174,8 @@ class StudyEngine:
             check_unchanged(self._setup.used(work.merge), self._setup.states)
             answers = answer_file(self._setup, work)
             if (evaluation := recalled(self._setup, work, answers)) is not None:
-                how = {"weights": "not loaded: every answer was stored"}
-                return Done(evaluation, {"evaluate": evaluation.elapsed_s}, how)
+                stored = {"weights": "not loaded: every answer was stored"}
+                return self._done(work, answers, evaluation, stored, {})
             model = self._opened(work)
         except LayerSwapError as error:
             self._close_model()
@@ -184,14 +183,33 @@ class StudyEngine:
         if str(model.how["weights"]).endswith("streamed"):
             self._streamed[work.score_key] = answers
         try:
-            evaluation = model.ask(work.request, answers)
+            evaluation = model.ask(work.request, answers=answers)
         except BaseException:
             self._close_model()
             raise
         check_unchanged(self._setup.used(work.merge), self._setup.states)
-        timing_s = {**model.timing_s, "evaluate": evaluation.elapsed_s}
+        how: dict[str, Any] = {**model.how, **engine_facts(self._setup.backend)}
+        done = self._done(work, answers, evaluation, how, model.timing_s)
         model.timing_s.clear()
-        return Done(evaluation, timing_s, {**model.how, **engine_facts(self._setup.backend)})
+        return done
+
+    def _done(
+        self,
+        work: Work,
+        answers: AnswerFile,
+        evaluation: Evaluation,
+        how: Mapping[str, Any],
+        timing_s: Mapping[str, float],
+    ) -> Done:
+        """Return what was done, without places of this machine."""
+        setup = self._setup
+        prompts = store_prompts(setup.answers, work.task, evaluation.samples)
+        names = {reference: expert.name for reference, expert in setup.experts.items()}
+        provenance = {
+            **with_references(how, names),
+            "texts": [os.path.relpath(path, setup.out) for path in (answers.path, prompts)],
+        }
+        return Done(evaluation, {**timing_s, "evaluate": evaluation.elapsed_s}, provenance)
 
     def close(self) -> None:
         """End every engine, unchecked: nobody would hear of it any more."""
@@ -226,13 +244,12 @@ class StudyEngine:
         single = self._setup.single(work.merge)
         if single is not None and single.adapter is not None and not is_lora(single.adapter):
             self._close_live()
-            return self._beside(single.folder, single.adapter, work.request.seed, held)
+            return self._with_adapter(single.folder, single.adapter, work.request.seed, held)
         is_live, why = not self._setup.materialize, dict[str, Any]()
         if is_live and (recipe := recipe_by_files(work.merge)) is not None:
             try:
                 stream = self._stream(recipe)
-                names = {ref: expert.name for ref, expert in self._setup.experts.items()}
-                how = {"weights": "streamed", **measured_of(stream.record, names)}
+                how = {"weights": "streamed", **measured_of(stream.record)}
                 return self._swapped(stream, how, {"merge": 0.0})
             except SwapFailed as error:
                 is_live, why = False, self._give_way(work, error)
@@ -284,7 +301,7 @@ class StudyEngine:
             self._live = open_live(setup.base.folder, setup.backend, setup.options)
         live = self._live
         timing_s |= live.swap(stream)
-        return lambda request, answers: live.evaluate(stream, request, answers), how, timing_s
+        return functools.partial(live.evaluate, stream), how, timing_s
 
     def _cold(
         self, folder: Path, seed: int, held: ExitStack, how: Mapping[str, Any], merge_s: float
@@ -294,20 +311,12 @@ class StudyEngine:
 
         started, backend = time.monotonic(), self._setup.backend
         engine = held.enter_context(loaded(folder, backend, self._setup.options, seed))
-        return (
-            lambda request, answers: run_tasks(
-                engine,
-                request,
-                model=str(folder),
-                backend=backend,
-                folder=folder,
-                answers=answers,
-            ),
-            how,
-            {"merge": merge_s, "start": time.monotonic() - started},
+        ask = functools.partial(
+            run_tasks, engine, model=str(folder), backend=backend, folder=folder
         )
+        return ask, how, {"merge": merge_s, "start": time.monotonic() - started}
 
-    def _beside(self, folder: Path, adapter: Path, seed: int, held: ExitStack) -> _Opened:
+    def _with_adapter(self, folder: Path, adapter: Path, seed: int, held: ExitStack) -> _Opened:
         """Start a fresh model with an adapter that changes none of its weights."""
         from ablations.engines.backends import resolve_backend
         from ablations.engines.lm_eval_backend import loaded, run_tasks
@@ -319,15 +328,8 @@ class StudyEngine:
         engine = held.enter_context(loaded(folder, backend, self._setup.options, seed, by_peft))
         if by_peft is None:
             with_adapter(engine.model, adapter)
-        return (
-            lambda request, answers: run_tasks(
-                engine,
-                request,
-                model=str(adapter),
-                backend=backend,
-                folder=folder,
-                answers=answers,
-            ),
-            {"weights": "of the base, with an adapter beside them"},
-            {"merge": 0.0, "start": time.monotonic() - started},
+        ask = functools.partial(
+            run_tasks, engine, model=str(adapter), backend=backend, folder=folder
         )
+        how = {"weights": "of the base, with an adapter beside them"}
+        return ask, how, {"merge": 0.0, "start": time.monotonic() - started}

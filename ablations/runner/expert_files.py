@@ -1,4 +1,4 @@
-"""Whether the files of experts are those that a study was planned with. Reads no weights."""
+"""Whether the files of experts are those that a study was planned with."""
 
 from __future__ import annotations
 
@@ -43,10 +43,7 @@ def check_unchanged(experts: Iterable[Expert], states: Mapping[str, str]) -> Non
 
 
 def here_or_there(expert: Expert) -> Expert:
-    """Return an expert where it is on this machine, or as it is where it is not.
-
-    Then its cells fail and say so; the others do not need it.
-    """
+    """Return an expert where it is here; one that is not fails its cells, which say so."""
     try:
         return here(expert)
     except InputError:

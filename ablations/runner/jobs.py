@@ -7,25 +7,21 @@ started ends with the worker.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import multiprocessing
 import multiprocessing.connection
 import os
-import shutil
 import signal
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
 
 from ablations.machine.lifetime import end_with_parent, take_descendants_along
-from ablations.machine.locks import has_owner, try_claim
+from ablations.machine.locks import has_owner
 from ablations.machine.status_line import status_line
-from ablations.runner import unfinished
 from ablations.runner.board import Board, ShowCell, Summary
 from ablations.runner.work import Job, WorkEvaluator
 from ablations.runner.worker import LOCKS, work
@@ -47,7 +43,6 @@ def run_cells(
     evaluator: Callable[[], WorkEvaluator],
     *,
     protocol: str = "",
-    provenance: Mapping[str, Any] | None = None,
     progress: bool | None = None,
     shows: Sequence[ShowCell] = (),
     start: Start | None = None,
@@ -62,19 +57,14 @@ def run_cells(
         cells: with their keys.
         evaluator: makes what evaluates, in the worker; picklable where that is another process.
         protocol: of the records.
-        provenance: goes into every record.
         progress: whether to show what is being done; None shows it on a terminal only.
         shows: each is called for every cell that has ended now.
         start: how workers are started; None works in this process.
-
-    Raises:
-        InputError: for records of another schema version.
     """
-    job = Job(out, cells, evaluator, uuid.uuid4().hex, protocol, provenance or {})
+    job = Job(out, cells, evaluator, uuid.uuid4().hex, protocol)
     with status_line(progress):
         board = Board(job, shows)
         killed = {key for key in job.models() if has_owner(out / LOCKS, key)}
-        _sweep(job)
         if not board.is_done:
             last = sorted(cells, key=lambda cell: cell.weights_key in killed)
             (start or in_this_process)(dataclasses.replace(job, cells=last), board)
@@ -148,21 +138,6 @@ def _work(job: Job, place: int, gpus: int) -> None:
     take_descendants_along()
     _choose_devices(place, gpus)
     work(job)
-
-
-def _sweep(job: Job) -> None:
-    """Remove what killed workers left half written."""
-    left = unfinished.partial_paths(job.out)
-    for weights_key, items in job.models().items():
-        paths = [path for key in items for path in left.get(key, ())]
-        with contextlib.suppress(OSError):
-            claim = try_claim(job.out / LOCKS, weights_key) if paths else None
-            if claim is not None:  # so nobody is writing them
-                for path in paths:
-                    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(
-                        missing_ok=True
-                    )
-                claim.release()
 
 
 def _choose_devices(place: int, gpus: int) -> None:

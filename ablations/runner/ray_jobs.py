@@ -12,7 +12,7 @@ from typing import Any
 from ablations.machine.lifetime import take_descendants_along
 from ablations.machine.progress import Step, tell
 from ablations.runner.board import Board
-from ablations.runner.versioned_files import RUN_FILE
+from ablations.runner.records import RUN_FILE
 from ablations.runner.work import Job
 from ablations.runner.worker import work
 from layerswap_method.errors import InputError, first_line
@@ -23,8 +23,6 @@ _POLL_S = 0.5
 _ANSWER_S = 10.0
 _GRACE_S = 60.0
 """How long idle workers may take to end, when everything is done."""
-
-HOW_TO_INSTALL = "pip install 'layerswap[ray]'"
 
 
 def _work(job: Job) -> None:
@@ -55,12 +53,10 @@ def on_cluster(job: Job, board: Board, *, address: str, jobs: int | None, gpus: 
     room = sum(int(node.get("GPU", 0)) // gpus for node in nodes)
     needs = {"num_cpus": 0, "num_gpus": gpus} if room else {"num_cpus": 1}
     count = jobs or room or sum(node.get("CPU", 0) >= 1 for node in nodes) or 1
+    spread = {} if room else {"scheduling_strategy": "SPREAD"}
     # A process per worker: an engine leaves nothing behind for the next one.
-    remote = ray.remote(max_calls=1, max_retries=0)(_work).options(
-        **needs, scheduling_strategy="DEFAULT" if room else "SPREAD"
-    )
-    given = ray.put(job)
-    workers = {remote.remote(given) for _ in range(count)}
+    remote = ray.remote(max_calls=1, max_retries=0)(_work).options(**needs, **spread)
+    workers = {remote.remote(job) for _ in range(count)}
     tell(Step("starting engines on the cluster"))
     try:
         while workers:
@@ -76,7 +72,7 @@ def on_cluster(job: Job, board: Board, *, address: str, jobs: int | None, gpus: 
                     raise error.as_instanceof_cause() from error
                 except ray.exceptions.RayError as error:
                     logger.warning("  a worker went away (%s)", first_line(error))
-                    workers.add(remote.remote(given))
+                    workers.add(remote.remote(job))
     finally:
         for worker in workers:
             ray.cancel(worker, force=True)
@@ -84,16 +80,14 @@ def on_cluster(job: Job, board: Board, *, address: str, jobs: int | None, gpus: 
 
 
 def _connected(address: str) -> Any:
-    """Return ray, connected; an address where nobody listens it would try for minutes."""
+    """Return ray, connected; it would try an address where nobody listens for minutes."""
     if importlib.util.find_spec("ray") is None:
-        raise InputError(f"ray is not installed; install it with: {HOW_TO_INSTALL}")
+        raise InputError("ray is not installed; install it with: pip install 'layerswap[ray]'")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
     from ray._private.services import get_ray_address_from_environment
 
-    path = [
-        each for each in sys.path if each and not each.startswith((sys.prefix, sys.base_prefix))
-    ]
+    path = [p for p in sys.path if p and not p.startswith((sys.prefix, sys.base_prefix))]
     place = address
     try:
         if address == "auto":  # may be a file of Ray's that names a cluster of the past

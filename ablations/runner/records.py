@@ -1,99 +1,92 @@
-"""What a run leaves on disk, written whole and read back. Knows files; evaluates nothing.
+"""What a run leaves on disk, written whole and read back.
 
-RUN/run.json                   the study as resolved, its cells in order and their records
-RUN/records/KEY/record.json    one task asked of one model: scores, versions, timing, provenance
-RUN/records/KEY/merge.yml      the mergekit recipe that makes the model
-RUN/records/KEY/samples.jsonl  one line per filter and item
-RUN/failures/KEY.json          why that failed the last time
-RUN/results.json               all scores, to be read (see `ablations.runner.results`)
+RUN/run.json             the study as resolved, its cells in order and the keys of their records
+RUN/records/KEY.jsonl    one model on one task: a line with scores, versions and timing, then a
+                         line for every filter and item
+RUN/failures/KEY.json    why that failed the last time
+RUN/scores.csv           all scores, for people and scripts
 
-A record belongs to weights, task and protocol, not to a cell. Its folder is written beside its
-place and renamed, so it is whole or absent. `load_run` reads those of the current protocol only.
+A record is a view over stored answers (`ablations.engines.answers`), which hold the texts. It
+belongs to weights, task and protocol, not to a cell.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import yaml
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, ValidationError
 
 from ablations.machine.json_lines import read_lines
-from ablations.machine.whole_files import replaced_folder, write_text
-from ablations.runner.versioned_files import (
-    RUN_FILE,
-    SCHEMA_VERSION,
-    damaged,
-    read_versioned,
-    validated,
-)
+from ablations.machine.whole_files import write_text
+from ablations.scoring.notes import zero_reasons
 from ablations.scoring.records import Backend, Evaluation, Sample, TaskScore
-from ablations.study.cells import Cell
 from ablations.study.schema import Kind, Study, Value
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.frozen import Frozen
-from layerswap_method.plan import LayerPlan, Source
+from layerswap_method.plan import Source
 from layerswap_method.recipe.references import is_folder, is_there, no_such_folder
-from layerswap_method.recipe.strict_yaml import read_yaml
 
-_SAMPLES = "samples.jsonl"
+SCHEMA_VERSION = 4
+"""Of a run folder; `run.json` states it."""
+
+RUN_FILE = "run.json"
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class TaskRecord(Frozen):
-    """One task asked of one model: the content of ``record.json``."""
-
-    schema_version: int = SCHEMA_VERSION
-    """Of the record."""
+    """One task asked of one model."""
 
     key: str
-    """Hash of everything that can change the scores; names the folder."""
+    """Hash of everything that can change the scores; names the file."""
 
     weights_key: str
-    """Hash of the weights: equal where two records are of one model."""
+    """Hash of the weights."""
 
     protocol: str
     """Hash of how the task was asked (limit, seed, engine and its options)."""
 
     task: str
-    """lm-eval's name."""
 
     label: str
     """The cell that it was evaluated for, in words."""
 
     evaluation: Evaluation
-    """Scores, versions and notes; the samples are in a file of their own."""
+    """Scores, versions and notes; without samples."""
 
     timing_s: dict[str, float]
     """Wall time in seconds: ``total``, and what there was of ``merge`` (by mergekit), ``start`` (of
     an engine), ``load`` (weights into the live engine) and ``evaluate``."""
 
     provenance: dict[str, Any]
-    """Request, code, how the weights got into the engine, when and where."""
+    """How the weights got into the engine, where the answers are, when it was finished."""
 
-    sample_lines: int | None = None
-    """Lines of ``samples.jsonl``; None in records of older versions."""
+    no_answers: dict[str, str] = Field(default_factory=dict)
+    """Filter -> why it scores 0, where a reason is plain; see `zero_reasons`."""
 
-    folder: Path = Field(default=Path(), exclude=True)
-    """Where its files are."""
+    items: int = 0
+    """Lines that follow."""
+
+    path: Path = Field(default=Path(), exclude=True)
+    """The file."""
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the records of all items, as they were asked.
+        """Yield the records of all items; their prompts and responses are in other files.
 
         Raises:
             LayerSwapError: at a line that is damaged, and for a file that is gone or lacks lines.
         """
-        path = self.folder / _SAMPLES
         number = 0
         try:
-            for number, line in read_lines(path):
-                yield validated(Sample, line, f"{path}:{number}")
+            for number, line in read_lines(self.path):
+                if number > 1:
+                    yield _validated(Sample, line, f"{self.path}:{number}")
         except (OSError, UnicodeDecodeError) as error:
-            raise damaged(path, error) from error
-        if self.sample_lines not in (None, number):
-            raise damaged(path, f"{number} of {self.sample_lines} lines are there")
+            raise _damaged(self.path, error) from error
+        if number != self.items + 1:
+            raise _damaged(self.path, f"{number - 1} of {self.items} items are there")
 
 
 class PlannedCell(Frozen):
@@ -117,6 +110,9 @@ class PlannedCell(Frozen):
     plan: tuple[Source, ...] | None
     """Source of every layer, embedding side first; None where no layer is swapped."""
 
+    merge: dict[str, Any] = Field(default_factory=dict)
+    """The mergekit recipe that makes the weights; folders as seen from the run folder."""
+
     weights_key: str
     """Hash of the weights: equal where two cells are one model."""
 
@@ -125,21 +121,6 @@ class PlannedCell(Frozen):
 
     skipped: dict[str, str] = Field(default_factory=dict)
     """Task of the request that is not asked -> why."""
-
-    @classmethod
-    def of(cls, cell: Cell) -> PlannedCell:
-        """Return an identified cell as it is written down."""
-        return cls(
-            label=cell.label,
-            kind=cell.kind,
-            values=dict(cell.values),
-            experts=dict(cell.experts),
-            language=cell.language,
-            plan=None if cell.plan is None else cell.plan.sources,
-            weights_key=cell.weights_key,
-            records=dict(cell.score_keys),
-            skipped=dict(cell.skipped),
-        )
 
 
 class CellRecord(PlannedCell):
@@ -171,18 +152,8 @@ class CellRecord(PlannedCell):
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """That of the first task."""
+        """How the weights got into the engine, for the first task."""
         return self.tasks[0].provenance
-
-    @property
-    def layer_plan(self) -> LayerPlan | None:
-        """The plan, to draw or describe."""
-        return None if self.plan is None else LayerPlan(self.plan)
-
-    @property
-    def merge(self) -> dict[str, Any]:
-        """The mergekit recipe that makes the same weights."""
-        return dict(read_yaml(self.tasks[0].folder / "merge.yml"))
 
     def evaluation(self) -> Evaluation:
         """Return the scores of all tasks as one evaluation, without samples."""
@@ -198,48 +169,22 @@ class CellRecord(PlannedCell):
 class Failure(Frozen):
     """Why a task of a model failed the last time it was tried."""
 
-    schema_version: int = SCHEMA_VERSION
-    """Of the record."""
-
     key: str
     """Of the record that there would be."""
 
     task: str
-    """lm-eval's name."""
-
     label: str
-    """The cell in words."""
-
     error: str
-    """The message."""
 
     details: str = ""
     """The traceback, where the error is not one that explains itself."""
 
-    when: str
-    """UTC, ISO 8601."""
-
-    attempt: int
-    """1 for the first failure, then counting."""
-
     call: str = ""
-    """Of `Job`: who is told of it as of something new."""
-
-
-_FORMER_KEYS = ("allow_code_execution", "code_isolation")
-"""Of `evaluate` in run files of earlier versions; the command line alone says them now."""
+    """Of `Job`: what failed in a call is not tried again in it."""
 
 
 class RunFile(Frozen):
     """The content of ``run.json``."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_former_keys(cls, data: Any) -> Any:
-        with contextlib.suppress(KeyError, TypeError, AttributeError):
-            for key in _FORMER_KEYS:
-                data["study"]["evaluate"].pop(key, None)
-        return data
 
     schema_version: int = SCHEMA_VERSION
     """Of everything in the folder."""
@@ -247,11 +192,9 @@ class RunFile(Frozen):
     study: Study
     """The study, with `experts file` values written into it."""
 
-    question: str
-    """The study's question."""
-
     experts: dict[str, str]
-    """Expert name -> folder, or hub id with its commit; ``base+adapter`` of either."""
+    """Expert name -> folder as seen from the run folder, or hub id with its commit;
+    ``base+adapter`` of either."""
 
     cells: tuple[PlannedCell, ...]
     """Every cell of the study, in order; not only the finished ones."""
@@ -330,8 +273,22 @@ def load_run(path: Path) -> Run:
 
 
 def read_run_file(path: Path) -> RunFile | None:
-    """Return `run.json` of the folder `path`; None where there is none."""
-    return read_versioned(RunFile, path / RUN_FILE)
+    """Return `run.json` of a folder; None where there is none, an error for another schema."""
+    file = path / RUN_FILE
+    if (text := _read(file, lambda: file.read_text(encoding="utf-8"))) is None:
+        return None
+    try:
+        version = json.loads(text)["schema_version"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _damaged(file, error) from error
+    if version != SCHEMA_VERSION:
+        age = "an older" if isinstance(version, int) and version < SCHEMA_VERSION else "a newer"
+        raise InputError(
+            f"{file}: written by {age} layerswap (schema version {version}, and this one reads "
+            f"{SCHEMA_VERSION}); it is left as it is: use the version that wrote it, or run again "
+            "in another folder (--out)"
+        )
+    return _validated(RunFile, text, str(file))
 
 
 def write_run_file(path: Path, head: RunFile) -> None:
@@ -340,46 +297,79 @@ def write_run_file(path: Path, head: RunFile) -> None:
 
 
 def is_finished(path: Path, key: str) -> bool:
-    """Return whether there is such a record, with its samples. Opens no file."""
-    folder = path / "records" / key
-    return (folder / "record.json").is_file() and (folder / _SAMPLES).is_file()
-
-
-def write_record(path: Path, record: TaskRecord, merge: dict[str, Any]) -> None:
-    """Write a record, whole or not at all, and drop its failure.
-
-    Args:
-        path: the run folder.
-        record: with its samples in `evaluation`.
-        merge: the mergekit recipe that makes the weights.
-    """
-    with replaced_folder(path / "records" / record.key) as fresh:
-        lines = [sample.model_dump_json() + "\n" for sample in record.evaluation.samples]
-        (fresh / _SAMPLES).write_text("".join(lines), encoding="utf-8")
-        text = yaml.safe_dump(merge, sort_keys=False, allow_unicode=True)
-        (fresh / "merge.yml").write_text(text, encoding="utf-8")
-        whole = record.model_copy(update={"sample_lines": len(lines)})
-        text = whole.model_dump_json(indent=2, exclude={"evaluation": {"samples"}}) + "\n"
-        (fresh / "record.json").write_text(text, encoding="utf-8")
-    _failure_path(path, record.key).unlink(missing_ok=True)
+    """Return whether there is a record that can be read; a damaged one is as good as none."""
+    try:
+        return read_record(path, key) is not None
+    except LayerSwapError:
+        return False
 
 
 def read_record(path: Path, key: str) -> TaskRecord | None:
     """Return a record without its samples; None where there is none."""
-    folder = path / "records" / key
-    record = read_versioned(TaskRecord, folder / "record.json")
-    return None if record is None else record.model_copy(update={"folder": folder})
+    file = record_file(path, key)
+
+    def first() -> str:
+        with file.open(encoding="utf-8") as lines:
+            return lines.readline()
+
+    if (line := _read(file, first)) is None:
+        return None
+    return _validated(TaskRecord, line, str(file)).model_copy(update={"path": file})
+
+
+def write_record(path: Path, record: TaskRecord) -> None:
+    """Write a record, with its samples in `evaluation`, whole or not at all; drop its failure."""
+    samples = record.evaluation.samples
+    reasons = zero_reasons(record.evaluation)
+    record = record.model_copy(update={"items": len(samples), "no_answers": reasons})
+    lines = [record.model_dump_json(exclude={"evaluation": {"samples"}}, exclude_defaults=True)]
+    texts = {"prompts", "responses"}
+    lines += [sample.model_dump_json(exclude=texts, exclude_defaults=True) for sample in samples]
+    write_text(record_file(path, record.key), "".join(f"{line}\n" for line in lines))
+    _failure_file(path, record.key).unlink(missing_ok=True)
+
+
+def record_file(path: Path, key: str) -> Path:
+    """Return where a record is."""
+    return path / "records" / f"{key}.jsonl"
 
 
 def write_failure(path: Path, failure: Failure) -> None:
-    """Write why a task failed, in place of what was written before."""
-    write_text(_failure_path(path, failure.key), failure.model_dump_json(indent=2) + "\n")
+    """Write why a task failed, in place of its record and of what was written before."""
+    record_file(path, failure.key).unlink(missing_ok=True)
+    write_text(_failure_file(path, failure.key), failure.model_dump_json(indent=2) + "\n")
 
 
 def read_failure(path: Path, key: str) -> Failure | None:
     """Return why a task failed the last time; None where it did not."""
-    return read_versioned(Failure, _failure_path(path, key))
+    file = _failure_file(path, key)
+    text = _read(file, lambda: file.read_text(encoding="utf-8"))
+    return None if text is None else _validated(Failure, text, str(file))
 
 
-def _failure_path(path: Path, key: str) -> Path:
+def _failure_file(path: Path, key: str) -> Path:
     return path / "failures" / f"{key}.json"
+
+
+def _read(path: Path, read: Callable[[], str]) -> str | None:
+    try:
+        return read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise _damaged(path, error) from error
+
+
+def _validated(kind: type[_Model], text: str, where: str) -> _Model:
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        raise _damaged(where, error) from error
+
+
+def _damaged(where: Path | str, why: Exception | str) -> LayerSwapError:
+    advice = "remove it and run the study again: the other records stay"
+    if Path(where).name == RUN_FILE:
+        advice = "restore it, or choose another --out"
+    reason = why if isinstance(why, str) else first_line(why)
+    return LayerSwapError(f"{where} is damaged ({reason}); {advice}")

@@ -1,37 +1,33 @@
-"""`results.json` of a run folder: all scores by cell and task, to be read by people and scripts."""
+"""The scores of a run folder as a table, with those of earlier calls."""
 
 from __future__ import annotations
 
-import json
+import csv
+import io
 from pathlib import Path
-from typing import Any
 
+from ablations.machine.names import spreadsheet_text
 from ablations.machine.whole_files import write_text
-from ablations.runner import records
-from ablations.runner.versioned_files import SCHEMA_VERSION
-from layerswap_method.errors import LayerSwapError
+from ablations.runner.records import Run, TaskRecord, is_finished, load_run, read_record
 
-RESULTS_FILE = "results.json"
+SCORES_FILE = "scores.csv"
 
 
-def latest_records(run: records.Run) -> dict[str, dict[str, records.TaskRecord]]:
+def latest_records(run: Run) -> dict[str, dict[str, TaskRecord]]:
     """Return cell -> task -> record, with the scores of earlier calls too.
 
     Those are of the same weights under the same protocol; the tasks of the plan come first.
     """
-    others: dict[str, list[records.TaskRecord]] = {}
-    for folder in (run.path / "records").glob("[!.]*"):
-        try:
-            record = records.read_record(run.path, folder.name)
-        except LayerSwapError:  # it is evaluated again when it is asked for
-            continue
-        if record is not None and record.protocol == run.head.protocol:
-            others.setdefault(record.weights_key, []).append(record)
+    others: dict[str, list[TaskRecord]] = {}
+    for file in (run.path / "records").glob("[!.]*.jsonl"):
+        if is_finished(run.path, file.stem):  # else it is evaluated again when it is asked for
+            record = read_record(run.path, file.stem)
+            if record is not None and record.protocol == run.head.protocol:
+                others.setdefault(record.weights_key, []).append(record)
     found = {}
     for cell in run.head.cells:
-        known = sorted(
-            others.get(cell.weights_key, ()), key=lambda r: r.provenance.get("finished", "")
-        )
+        known = others.get(cell.weights_key, [])
+        known = sorted(known, key=lambda r: str(r.provenance.get("finished", "")))
         latest = {record.task: record for record in known}
         latest |= {record.task: record for record in known if record.key in cell.records.values()}
         order = dict.fromkeys((*cell.records, *latest))
@@ -39,32 +35,24 @@ def latest_records(run: records.Run) -> dict[str, dict[str, records.TaskRecord]]
     return found
 
 
-def write_results(path: Path) -> None:
-    """Write the scores of every cell, with those of earlier calls; see `latest_records`."""
-    run = records.load_run(path)
+def write_scores(path: Path) -> None:
+    """Write the scores of every cell as a table; see `latest_records`."""
+    run, text = load_run(path), io.StringIO()
     known = latest_records(run)
-    models = {
-        cell.label: {
-            **cell.model_dump(mode="json", exclude={"label", "records", "plan"}),
-            "layers": cell.plan,
-            "tasks": {task: _result(each, path) for task, each in known[cell.label].items()},
-        }
-        for cell in run.head.cells
-    }
-    content = {
-        "schema_version": SCHEMA_VERSION,
-        "study": run.study.name,
-        "question": run.head.question,
-        "experts": run.head.experts,
-        "models": models,
-    }
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    write_text(path / RESULTS_FILE, text)
-
-
-def _result(record: records.TaskRecord, path: Path) -> dict[str, Any]:
-    return {
-        **record.evaluation.model_dump(mode="json", exclude={"samples", "skipped"}),
-        "data_dir": record.provenance["request"]["data_dir"],
-        "record": record.folder.relative_to(path).as_posix(),
-    }
+    fields = ("task", "metric", "filter", "value", "low", "high", "stderr", "n")
+    head = ("cell", "kind", "weights", *fields, "num_fewshot", "task_version", "backend", "record")
+    table = csv.DictWriter(text, head, extrasaction="ignore", lineterminator="\n")
+    table.writeheader()
+    for cell in run.head.cells:
+        for task, record in known[cell.label].items():
+            evaluation = record.evaluation
+            for score in evaluation.scores:
+                interval = {} if score.interval is None else dict(score.interval)
+                row = {**interval, **dict(score), "cell": cell.label, "kind": cell.kind}
+                row |= {"weights": cell.weights_key, "backend": evaluation.backend}
+                row["num_fewshot"] = evaluation.num_fewshot.get(task)
+                row["task_version"] = evaluation.task_versions.get(task)
+                row["record"] = record.path.relative_to(path).as_posix()
+                texts = {k: spreadsheet_text(v) for k, v in row.items() if isinstance(v, str)}
+                table.writerow({**row, **texts})
+    write_text(path / SCORES_FILE, text.getvalue())

@@ -1,4 +1,4 @@
-"""`layerswap run` as a function, from a study file to a run folder. Knows the order of steps."""
+"""`layerswap run` as a function, from a study file to a run folder."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import dataclasses
 import functools
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import layerswap_method
 from ablations.engines.options import BackendChoice
 from ablations.engines.work_size import TaskSize, measure_tasks
-from ablations.machine.fingerprint import fingerprint_code
 from ablations.machine.locks import try_claim
 from ablations.machine.progress import Step, tell
 from ablations.runner import records
@@ -24,15 +22,15 @@ from ablations.runner.cell_lines import CellLines, CellNames, named
 from ablations.runner.engines import EngineSetup
 from ablations.runner.expert_files import changed_cells, portable_source
 from ablations.runner.jobs import Start, in_processes, in_this_process, run_cells
-from ablations.runner.results import RESULTS_FILE, write_results
+from ablations.runner.results import write_scores
 from ablations.runner.stored_answers import default_answers
 from ablations.runner.trackers import Tracker, TrackerName
-from ablations.runner.versioned_files import RUN_FILE, is_of_schema_1, other_schema
 from ablations.runner.worker import LOCKS, now
 from ablations.sandbox import Isolation
 from ablations.scoring.records import EvaluationRequest
-from ablations.study.cells import selected
+from ablations.study.cells import Cell, selected
 from ablations.study.describe import counted, describe_plan
+from ablations.study.documents import with_references
 from ablations.study.experts import ExpertsFile, find_experts_file
 from ablations.study.files import StudyFile, find_study, folder_words, read_study
 from ablations.study.planning import StudyPlan, plan_study
@@ -40,12 +38,6 @@ from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError, LayerSwapError
 
 logger = logging.getLogger(__name__)
-
-ExecutorName = Literal["local", "ray"]
-"""Where cells run."""
-
-_CODE = (Path(layerswap_method.__file__).parent, Path(__file__).parent.parent)
-"""Packages whose hash a record tells, as provenance: it decides nothing."""
 
 FINGERPRINTS = ".fingerprints.json"
 """File of a run folder with the hashes of its experts."""
@@ -66,7 +58,7 @@ class RunOptions:
     backend: BackendChoice = "auto"
     """What evaluates."""
 
-    executor: ExecutorName = "local"
+    executor: Literal["local", "ray"] = "local"
     """Where cells run."""
 
     address: str = "auto"
@@ -225,13 +217,6 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         materialize=options.materialize,
         answers=(options.answers or default_answers(out)).absolute(),
     )
-    provenance = {
-        "study": plan.study.name,
-        "experts": {name: expert.source for name, expert in plan.experts.items()},
-        "plan_versions": dict(plan.versions),
-        "dtype": plan.options.dtype,
-        "code": {package.name: fingerprint_code(package)[:12] for package in _CODE},
-    }
     shows: list[ShowCell] = []
     if options.cell_names is not None:
         cells = named(cells, options.cell_names(head))
@@ -245,14 +230,13 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
             cells,
             setup,
             protocol=plan.protocol,
-            provenance=provenance,
             progress=options.progress,
             shows=shows,
             start=_start(options, plan.options.gpus),
         )
     finally:
         with contextlib.suppress(OSError, LayerSwapError):  # the records say it all the same
-            write_results(out)
+            write_scores(out)
     return RunResult(out, summary, len(records.load_run(out).unfinished))
 
 
@@ -311,14 +295,13 @@ def _start(options: RunOptions, gpus: int) -> Start:
     return functools.partial(in_processes, jobs=options.jobs, gpus=gpus)
 
 
-def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str] = ()) -> None:
+def check_folder(out: Path, name: str, *, dry: bool = False) -> None:
     """Check that `out` may hold a run of the study `name`.
 
     Args:
         out: the run folder to be.
         name: of the study.
         dry: whether it need not be writable.
-        own: what may stand in a folder without a run.
 
     Raises:
         InputError: when it holds something else, or cannot be a folder.
@@ -337,27 +320,22 @@ def check_folder(out: Path, name: str, *, dry: bool = False, own: Collection[str
             f"{out}: holds a run of the study {head.study.name!r}, not of {name!r}; choose "
             "another --out"
         )
-    if head is None and is_of_schema_1(out / RESULTS_FILE):
-        raise other_schema(out / RESULTS_FILE, 1)
-    if head is None and out.is_dir():
-        found = sorted({path.name for path in out.iterdir()} - set(own))
-        found = [name for name in found if not name.startswith(".")]
-        if found:
-            raise InputError(
-                f"{out}: is not empty ({found[0]}) and is not a run folder; choose another --out"
-            )
+    if head is None and (found := sorted(path.name for path in out.glob("[!.]*"))):
+        raise InputError(
+            f"{out}: is not empty ({found[0]}) and is not a run folder; choose another --out"
+        )
 
 
 def _write_run_file(out: Path, plan: StudyPlan) -> records.RunFile:
     known = records.read_run_file(out)
     if known is not None and (changed := changed_cells(out, known, plan)) is not None:
         logger.info("  %s", changed)
-    sources = {name: expert.source for name, expert in plan.experts.items()}
+    sources = {name: portable_source(e.source, out) for name, e in plan.experts.items()}
+    places = {expert.reference: sources[name] for name, expert in plan.experts.items()}
     head = records.RunFile(
         study=plan.study,
-        question=plan.study.question,
-        experts={name: portable_source(source, out) for name, source in sources.items()},
-        cells=tuple(records.PlannedCell.of(cell) for cell in plan.cells),
+        experts=sources,
+        cells=tuple(_planned(cell, places) for cell in plan.cells),
         num_layers=plan.num_layers or None,
         protocol=plan.protocol,
         notes=plan.notes,
@@ -367,10 +345,25 @@ def _write_run_file(out: Path, plan: StudyPlan) -> records.RunFile:
     if known == head:
         return head
     try:
-        claim = try_claim(out / LOCKS, RUN_FILE)
+        claim = try_claim(out / LOCKS, records.RUN_FILE)
         if claim is not None:  # else another runner is writing it
             records.write_run_file(out, head)
             claim.release()
     except OSError as error:
         raise LayerSwapError(f"{out}: cannot be written: {error}") from error
     return head
+
+
+def _planned(cell: Cell, places: Mapping[str, str]) -> records.PlannedCell:
+    return records.PlannedCell(
+        label=cell.label,
+        kind=cell.kind,
+        values=dict(cell.values),
+        experts=dict(cell.experts),
+        language=cell.language,
+        plan=None if cell.plan is None else cell.plan.sources,
+        merge=with_references(cell.merge, places),
+        weights_key=cell.weights_key,
+        records=dict(cell.score_keys),
+        skipped=dict(cell.skipped),
+    )

@@ -1,16 +1,20 @@
-"""Where the answers of a model are, and its scores where all of them are there."""
+"""Where the answers of a model and the prompts of a task are, and scores of stored answers."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ablations.engines.answers import AnswerFile
 from ablations.engines.backends import backend_versions
 from ablations.machine.fingerprint import fingerprint_of
+from ablations.machine.whole_files import write_text
 from ablations.models.context import context_of
 from ablations.runner.work import Work
-from ablations.scoring.records import Evaluation
+from ablations.scoring.records import Evaluation, Sample
 
 if TYPE_CHECKING:
     from ablations.runner.engines import EngineSetup
@@ -33,6 +37,28 @@ def answer_file(setup: EngineSetup, work: Work) -> AnswerFile:
     )
     name = work.task.replace("/", "_")
     return AnswerFile(setup.answers / work.weights_key / f"{name}.jsonl", engine)
+
+
+def store_prompts(folder: Path, task: str, samples: Sequence[Sample]) -> Path:
+    """Write the prompts and targets of a task, a line an item; once for all models.
+
+    Args:
+        folder: of the answers.
+        task: lm-eval's name.
+        samples: of a model to which they were sent.
+    """
+    first = {sample.doc_id: sample for sample in reversed(samples)}
+    rows = (
+        {"item": item, "prompts": first[item].prompts, "target": first[item].target}
+        for item in sorted(first)
+    )
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    name = f"{task.replace('/', '_')}-{fingerprint_of(text=text)[:12]}.jsonl"
+    path = folder / "prompts" / name
+    with contextlib.suppress(OSError):  # a full disk: a warning says so of the answers
+        if not path.is_file():
+            write_text(path, text)
+    return path
 
 
 def recalled(setup: EngineSetup, work: Work, answers: AnswerFile) -> Evaluation | None:

@@ -1,8 +1,8 @@
-"""Scores of finished cells, sent to wandb or trackio. Evaluates nothing.
+"""Scores of finished cells, sent to wandb or trackio.
 
 Both have the same three calls. A cell is a run of the tracker, in the project and group of its
-study, so that the tracker's own table compares cells. Where the runs go, and whether anything
-leaves this machine, is up to the tracker's own settings (WANDB_MODE=offline, TRACKIO_DIR).
+study, so that the tracker's own table compares cells. Where the runs go is up to the tracker's own
+settings (WANDB_MODE=offline, TRACKIO_DIR).
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from layerswap_method.errors import InputError
 logger = logging.getLogger(__name__)
 
 TrackerName = Literal["wandb", "trackio"]
-"""What scores may be sent to."""
 
 
 class Tracker:
@@ -46,9 +45,7 @@ class Tracker:
     def show(
         self, cell: Cell, evaluations: Mapping[str, Evaluation], facts: Mapping[str, Any]
     ) -> None:
-        """Send the scores of a cell as one run of the tracker.
-
-        A cell that ended before with fewer tasks is the same run, which goes on.
+        """Send the scores of a cell; one that ended before with fewer tasks is the same run.
 
         Args:
             cell: that has ended.
@@ -58,15 +55,10 @@ class Tracker:
         scores = metrics(evaluations)
         if not scores:
             return
-        study = str(facts["study"])
         # The same cell is the same run only in the same run folder and under the same protocol.
         key = fingerprint_of(label=cell.label, weights=cell.weights_key, **facts)[:12]
-        given: dict[str, Any] = {
-            "project": study,
-            "group": study,
-            "config": {**config_of(cell), **facts},
-            "resume": "allow",
-        }
+        given = {"project": facts["study"], "group": facts["study"], "resume": "allow"}
+        given["config"] = {**cell.facts(), "weights_key": cell.weights_key, **facts}
         if self._name == "wandb":
             settings = self._library.Settings(silent=True, console="off")
             given |= {"id": key, "name": cell.label, "settings": settings}
@@ -83,31 +75,11 @@ class Tracker:
 
 
 def metrics(evaluations: Mapping[str, Evaluation]) -> dict[str, float]:
-    """Return ``TASK/METRIC`` -> score, with the ends of its interval as ``.../low`` and ``/high``.
-
-    The filter stands in the name (``TASK/METRIC,FILTER``) where a task has several.
-    """
+    """Return ``TASK/METRIC,FILTER`` -> score, and ``.../low`` and ``/high`` of its interval."""
     found: dict[str, float] = {}
-    for evaluation in evaluations.values():
-        for score in evaluation.scores:
-            same = [
-                s for s in evaluation.scores if (s.task, s.metric) == (score.task, score.metric)
-            ]
-            name = f"{score.task}/{score.metric}" + (f",{score.filter}" if len(same) > 1 else "")
-            found[name] = score.value
-            if score.interval is not None:
-                found |= {f"{name}/low": score.interval.low, f"{name}/high": score.interval.high}
+    for score in (score for each in evaluations.values() for score in each.scores):
+        name = f"{score.task}/{score.metric},{score.filter}".removesuffix(",none")
+        found[name] = score.value
+        if score.interval is not None:
+            found |= {f"{name}/low": score.interval.low, f"{name}/high": score.interval.high}
     return found
-
-
-def config_of(cell: Cell) -> dict[str, Any]:
-    """Return what a cell is, as plain values: kind, experts, settings and layers."""
-    return {
-        "cell": cell.label,
-        "kind": cell.kind,
-        "language": cell.language,
-        **{f"experts.{role}": name for role, name in cell.experts.items()},
-        **{name: list(v) if isinstance(v, tuple) else v for name, v in cell.values.items()},
-        "layers": None if cell.plan is None else " ".join(cell.plan.sources),
-        "weights_key": cell.weights_key,
-    }

@@ -1,7 +1,4 @@
-"""What is asked of a model, what comes back, and who asks: plain values that can be pickled.
-
-Tensors never travel between processes, paths do.
-"""
+"""What is asked of a model, what comes back, and who asks: plain values that can be pickled."""
 
 from __future__ import annotations
 
@@ -20,10 +17,10 @@ class Work:
     """A task to ask of a model."""
 
     score_key: str
-    """Of the record to be."""
+    """Key of the record to be."""
 
     weights_key: str
-    """Of the model: an evaluator keeps it for the next item that has the same."""
+    """Key of the model: an evaluator keeps it for the next item that has the same."""
 
     label: str
     """The first cell that is about it, in words."""
@@ -45,13 +42,13 @@ class Done:
     """Work that was done."""
 
     evaluation: Evaluation
-    """Scores and records."""
+    """Scores and samples."""
 
     timing_s: Mapping[str, float] = field(default_factory=dict)
     """Wall time of the steps, in seconds; see `TaskRecord.timing_s`."""
 
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    """How the weights got into the engine; why not the usual way, if so."""
+    """See `TaskRecord.provenance`."""
 
 
 class ModelFailed(LayerSwapError):
@@ -92,9 +89,6 @@ class Job:
 
     protocol: str = ""
     """Of the records."""
-
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-    """Goes into every record."""
 
     def models(self) -> dict[str, dict[str, Work]]:
         """Return weights key -> score key -> item: cells of equal weights are one model."""

@@ -1,26 +1,21 @@
 """A worker: claims a model that is free, asks what is missing of it, and writes the records.
 
 Workers of one command, of several commands (an array job) and of a cluster are the same; they
-share a run folder and nothing else. A record is finished when its folder is there; whatever else
-was under way when a worker was killed is done again.
+share a run folder and nothing else. What was under way when a worker was killed is done again.
 """
 
 from __future__ import annotations
 
 import datetime
 import logging
-import os
-import socket
 import time
 import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ablations.machine.locks import holder, try_claim
-from ablations.runner import records, unfinished
-from ablations.runner.board import is_whole
-from ablations.runner.work import Done, Job, ModelFailed, Work, WorkEvaluator
-from ablations.scoring import SCORING_VERSION
+from ablations.runner import records
+from ablations.runner.work import Job, ModelFailed, Work, WorkEvaluator
 from layerswap_method.errors import LayerSwapError
 
 if TYPE_CHECKING:
@@ -69,7 +64,7 @@ class _Worker:
             else:
                 waiting.remove(ended)
         for key, error in self._evaluator.check().items():
-            self._take_back(key, error)
+            self._fail(next(items[key] for items in self._models.values() if key in items), error)
 
     def _try(self, key: str) -> bool:
         """Do what is missing of a model; return False where another worker holds it."""
@@ -98,12 +93,15 @@ class _Worker:
         return [item for key, item in items.items() if not self._has_ended(key)]
 
     def _has_ended(self, key: str) -> bool:
-        if is_whole(self._job.out, key):
+        if records.is_finished(self._job.out, key):
             return True
         failure = records.read_failure(self._job.out, key)
         return failure is not None and failure.call == self._job.call
 
     def _do(self, items: dict[str, Work], claim: Claim) -> None:
+        for key in items:  # half written by a worker that was killed: nobody else is writing it
+            for path in self._job.out.glob(f"*/.{key}.*"):
+                path.unlink(missing_ok=True)
         left = self._missing(items)
         if claim.abandoned.endswith(f"\n{self._job.call}"):
             who = claim.abandoned.partition("\n")[0]
@@ -127,58 +125,36 @@ class _Worker:
     def _evaluate(self, item: Work) -> None:
         started = time.monotonic()
         done = self._evaluator.evaluate(item)
-        record = self._record(item, done, time.monotonic() - started)
-        try:
-            records.write_record(self._job.out, record, dict(item.merge))
-        except OSError as error:
-            raise LayerSwapError(f"its record cannot be written: {error}") from error
-        self._look()
-
-    def _record(self, item: Work, done: Done, total: float) -> records.TaskRecord:
-        provenance = {
-            **self._job.provenance,
-            **done.provenance,
-            "request": item.request.model_dump(mode="json"),
-            "scoring_version": SCORING_VERSION,
-            "finished": now(),
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "call": self._job.call,
-        }
-        return records.TaskRecord(
+        record = records.TaskRecord(
             key=item.score_key,
             weights_key=item.weights_key,
             protocol=self._job.protocol,
             task=item.task,
             label=item.label,
-            evaluation=done.evaluation,
-            timing_s={**done.timing_s, "total": total},
-            provenance=provenance,
+            evaluation=done.evaluation.model_copy(update={"model": item.label}),
+            timing_s={**done.timing_s, "total": time.monotonic() - started},
+            provenance={**done.provenance, "finished": now(), "call": self._job.call},
         )
+        try:
+            records.write_record(self._job.out, record)
+        except OSError as error:
+            raise LayerSwapError(f"its record cannot be written: {error}") from error
+        self._look()
 
     def _fail(self, item: Work, error: str, details: str = "") -> None:
         try:
-            known = records.read_failure(self._job.out, item.score_key)
             failure = records.Failure(
                 key=item.score_key,
                 task=item.task,
                 label=item.label,
                 error=error,
                 details=details,
-                when=now(),
-                attempt=1 if known is None else known.attempt + 1,
                 call=self._job.call,
             )
             records.write_failure(self._job.out, failure)
         except OSError:  # a full disk
             logger.warning("  %s: %s failed: %s", item.label, item.task, error)
         self._look()
-
-    def _take_back(self, key: str, error: str) -> None:
-        """Remove a record that is not to be trusted, and note why."""
-        items = next(items for items in self._models.values() if key in items)
-        unfinished.remove_record(self._job.out, key)
-        self._fail(items[key], error)
 
 
 def now() -> str:

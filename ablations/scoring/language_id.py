@@ -1,4 +1,4 @@
-"""Whether an answer is in the language it should be in. Knows text; knows neither tasks nor models.
+"""Whether an answer is in the language it should be in.
 
 An answer to a maths problem is not prose alone: it holds numbers, formulas, code, names, and loan
 words. The rule, in this order:

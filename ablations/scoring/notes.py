@@ -1,8 +1,13 @@
-"""Notes on tasks, fewer and as clear. Knows their form only: ``TASK: what is to be said``."""
+"""What a reader of scores must know: notes on tasks (``TASK: text``), and why a score is 0."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from ablations.scoring.records import Evaluation, Sample
+
+_LONGEST = 60
+"""Letters of an answer that a sentence quotes."""
 
 
 def join_notes(notes: Iterable[str]) -> list[str]:
@@ -22,3 +27,41 @@ def join_notes(notes: Iterable[str]) -> list[str]:
 def truncation_note(task: str, answers: str, limit: str) -> str:
     """Return that `answers`, such as ``12.0 % of the answers``, were cut off at `limit`."""
     return f"{task}: {answers} were cut off at {limit}: its score may be too low by that much."
+
+
+def zero_reasons(evaluation: Evaluation) -> dict[str, str]:
+    """Return filter -> why its score is 0, where the answers show a plain reason."""
+    found = {}
+    for score in evaluation.scores:
+        if score.value == 0 and score.is_share and score.higher_is_better:
+            own = [s for s in evaluation.samples if s.filter == score.filter]
+            if (reason := _zero_reason(own, score.filter)) is not None:
+                found[score.filter] = reason
+    return found
+
+
+def _zero_reason(samples: Sequence[Sample], filter_name: str) -> str | None:
+    responses = [each for sample in samples for each in sample.responses]
+    answers = [each for sample in samples for each in sample.answers]
+    if not samples or not all(isinstance(each, str) for each in (*responses, *answers)):
+        return None
+    if not any(str(each).strip() for each in responses):
+        return f"all {len(samples)} answers are empty"
+    if spaced := sum(map(_differs_by_space, samples)):
+        return (
+            f"{spaced} of {len(samples)} answers equal their targets but for white space and count "
+            "as wrong; add the filter remove_whitespace to the task"
+        )
+    if len(samples) > 1 and len({*answers}) == 1 and len({*responses}) > 1:
+        said = str(answers[0])
+        said = said if len(said) <= _LONGEST else said[:_LONGEST] + "..."
+        return (
+            f"the filter {filter_name} finds no answer in any of the {len(samples)} responses "
+            f"(it gives {said!r} for all of them)"
+        )
+    return None
+
+
+def _differs_by_space(sample: Sample) -> bool:
+    target, said = str(sample.target), {str(each) for each in sample.answers}
+    return target not in said and {each.strip() for each in said} == {target.strip()}

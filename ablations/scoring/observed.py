@@ -1,7 +1,6 @@
 """Values of an item that are no metric of its task: truncation, and the language of the answer.
 
-Also what a reader of the scores must know. Derived from what lm-eval logged and how the requests
-went; asks no model.
+Derived from what lm-eval logged and how the requests went.
 """
 
 from __future__ import annotations

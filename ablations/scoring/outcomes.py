@@ -1,13 +1,9 @@
-"""How each request went: did its prompt fit, did the answer end or was it cut off.
-
-What `ablations.engines.watched` notes on lm-eval's model object, and what of it a reader of the
-scores must know. Asks no model.
-"""
+"""How each request went: did its prompt fit, did the answer end or was it cut off."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 Key = tuple[str, int]
@@ -35,6 +31,9 @@ class Outcome:
 
     asked_tokens: int | None = None
     """The limit that the task asked for."""
+
+    item: int | None = field(default=None, compare=False)
+    """The ``doc_id`` of the first item that asked this, for readers of stored answers."""
 
 
 def outcomes(lm: Any) -> dict[Key, list[Outcome]]:

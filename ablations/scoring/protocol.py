@@ -1,7 +1,4 @@
-"""How models are asked beyond the task: chat template, thinking, sampling, repeats.
-
-Knows lm-eval's names of these options and which of them go together; asks no model.
-"""
+"""How models are asked beyond the task, by lm-eval's names: chat template, sampling, repeats."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from typing import Any
 
 from pydantic import Field, StrictBool, StrictStr, ValidationError, model_validator
 
-from ablations.machine.fingerprint import fingerprint_of
 from layerswap_method.errors import InputError, nearest_of
 from layerswap_method.frozen import Described
 
@@ -164,23 +160,6 @@ class Protocol(Described):
             found["repeats"] = self.repeats
         return found
 
-    def words(self) -> list[str]:
-        """Return a word for each part of `asked`, for the name of a folder."""
-        found = []
-        if self.is_chat:
-            found.append("chat" if self.template_name is None else f"chat-{self.template_name}")
-            if not self.is_multiturn:
-                found.append("one-turn")
-        if self.enable_thinking is not None and self.is_chat:
-            found.append("thinking" if self.enable_thinking else "no-thinking")
-        if self.think_end_token is not None and not self.enable_thinking:
-            found.append("think-end")
-        if self.system_instruction is not None:
-            found.append(f"system-{fingerprint_of(text=self.system_instruction)[:8]}")
-        given = self.gen_kwargs.model_dump(exclude_none=True, exclude={"do_sample"})
-        found += [f"{name.replace('_', '-')}-{value}" for name, value in given.items()]
-        return [*found, *([f"repeats-{self.repeats}"] if self.repeats > 1 else [])]
-
 
 def protocol_of(source: Any) -> Protocol:
     """Return the protocol that the fields of a larger block say."""
@@ -199,12 +178,11 @@ def read_protocol(given: Mapping[str, Any]) -> Protocol:
     try:
         return Protocol.model_validate(values)
     except ValidationError as error:
-        texts = []
-        for each in error.errors():
-            place = ".".join(map(str, each["loc"]))
-            text = each["msg"].removeprefix("Value error, ")
-            texts.append(f"{place}: {text}" if place else text)
-        raise InputError("\n".join(dict.fromkeys(texts))) from error
+        found = (([*each["loc"]], each["msg"]) for each in error.errors())
+        texts = (
+            ": ".join([*([".".join(map(str, place))] * bool(place)), text]) for place, text in found
+        )
+        raise InputError("\n".join(dict.fromkeys(texts)).replace("Value error, ", "")) from error
 
 
 def parse_gen_kwargs(text: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Reads lm-eval's result format into scores and samples. Imports no lm-eval; knows its dicts.
+"""Reads lm-eval's result format into scores and samples.
 
 The value of a score is lm-eval's own; intervals are added from the per-sample records, because
 lm-eval gives standard errors only, and those of a share fail near 0 and 1.

@@ -1,4 +1,4 @@
-"""What an evaluation hands back. Knows scores and records; not who computed them, nor how.
+"""What an evaluation hands back.
 
 A score is a share in [0, 1] here (lm-eval's BLEU and chrF++ are divided by 100); percent
 belongs to tables.
@@ -7,9 +7,9 @@ belongs to tables.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from ablations.sandbox import Isolation, ProgramVerdict
 from ablations.scoring.protocol import Protocol
@@ -59,29 +59,18 @@ class TaskScore(Frozen):
     """sacrebleu's signature of a corpus metric (tokeniser, smoothing, version); None elsewhere."""
 
     repeats: int = Field(default=1, ge=1)
-    """Samples of every item behind `value`, which is their mean; absent in files where it is 1."""
+    """Samples of every item behind `value`, which is their mean."""
 
     deviation: float | None = None
-    """Standard deviation of the score over repeats (n-1 degrees), on the scale of `value`; None,
-    and absent in files, for a single one."""
+    """Standard deviation of the score over repeats (n-1 degrees), on the scale of `value`; None for
+    a single one."""
 
     floor: Floor | None = None
-    """What a rule that does not read would score, as the task says of its first metric; absent in
-    files where it says nothing."""
-
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content: dict[str, Any] = write(self)
-        if content.get("floor") is None:
-            content.pop("floor", None)
-        if content.get("repeats") == 1:
-            del content["repeats"]
-            content.pop("deviation", None)
-        return content
+    """What a rule that does not read would score, as the task says of its first metric."""
 
 
 class Sample(Frozen):
-    """What the model said to one item, after one filter. One line of the record files."""
+    """What the model said to one item, after one filter."""
 
     task: str
     """lm-eval's task name."""
@@ -92,14 +81,15 @@ class Sample(Frozen):
     doc_id: int
     """0-based index of the item in the task's evaluation split."""
 
-    prompts: tuple[str, ...]
-    """The contexts as sent (one, or one per choice), few-shot examples included."""
+    prompts: tuple[str, ...] = ()
+    """The contexts as sent (one, or one per choice), few-shot examples included; not in records."""
 
     target: str
     """The gold answer, or the index of the gold choice."""
 
-    responses: tuple[str | tuple[float, bool], ...]
-    """Per prompt: the text generated, or (log-likelihood in nats, whether it is greedy)."""
+    responses: tuple[str | tuple[float, bool], ...] = ()
+    """Per prompt: the text generated, or (log-likelihood in nats, whether it is greedy); not in
+    records."""
 
     answers: tuple[str | tuple[float, bool], ...]
     """`responses` after the filter: what was compared with the target."""
@@ -117,19 +107,10 @@ class Sample(Frozen):
     """lm-eval's hash of the target."""
 
     program: ProgramVerdict | None = None
-    """What came of the program in `answers`; None, and absent in files, where none was run."""
+    """What came of the program in `answers`; None where none was run."""
 
     repeat: int = Field(default=0, ge=0)
-    """0-based number of the sample of this item; absent in files where it is 0."""
-
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content: dict[str, Any] = write(self)
-        if content.get("program") is None:
-            content.pop("program", None)
-        if content.get("repeat") == 0:
-            del content["repeat"]
-        return content
+    """0-based number of the sample of this item."""
 
 
 class EvaluationRequest(Frozen):

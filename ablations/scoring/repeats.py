@@ -1,7 +1,4 @@
-"""Scores of several samples of every item: mean, deviation, and an interval of two levels.
-
-Knows scores and samples of single repeats; asks no model.
-"""
+"""Scores of several samples of every item: mean, deviation, and an interval of two levels."""
 
 from __future__ import annotations
 

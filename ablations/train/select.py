@@ -84,8 +84,11 @@ def select_checkpoint(
             if floor is not None:
                 row["secondary"] = _mean(evaluation, select.secondary)
                 row["secondary_of_base"] = floor
-            scores = _first_scores(evaluation).values()
-            rows.append(row | {"tasks": [score.model_dump(mode="json") for score in scores]})
+            scores = [
+                score.model_dump(mode="json", exclude_defaults=True)
+                for score in _first_scores(evaluation).values()
+            ]
+            rows.append(row | {"tasks": scores})
             logger.info("checkpoint of step %d: %.4f", row["step"], row["score"])
     finally:
         engine.close()

@@ -107,7 +107,7 @@ def test_each_heavy_package_has_one_home() -> None:
 
 def test_the_evaluation_modules_import_nothing_heavy_before_they_run() -> None:
     code = (
-        "import sys; import ablations.engines.lm_eval_backend, ablations.evaluate.table; "
+        "import sys; import ablations.engines.lm_eval_backend, ablations.evaluate.run; "
         "print(*sorted({name.split('.')[0] for name in sys.modules}))"
     )
     done = subprocess.run(
@@ -115,4 +115,4 @@ def test_the_evaluation_modules_import_nothing_heavy_before_they_run() -> None:
     )
     loaded = set(done.stdout.split())
     assert "ablations" in loaded
-    assert not loaded & {"torch", "transformers", "lm_eval", "vllm", "mergekit", "datasets"}
+    assert not loaded & {"torch", "transformers", "lm_eval", "vllm", "mergekit", "datasets", "ray"}

@@ -1,9 +1,7 @@
 """The quickstart as a user runs it, on the tiny testbed."""
 
-import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ablations.machine.mergekit_program import merge
+from ablations.runner.records import load_run
 from layerswap_method.errors import InputError, LayerSwapError
 
 pytestmark = pytest.mark.slow
@@ -56,22 +55,17 @@ def test_it_shows_every_model_and_how_to_read_them(first: str) -> None:
 
 def test_the_table_is_what_the_records_say(first: str, where: Path) -> None:
     out = where / "runs" / "quickstart"
-    results = json.loads((out / "results.json").read_text())
-    models = results["models"]
-    assert len(models) == len(ROWS)
+    cells = load_run(out).cells
+    assert len(cells) == len(ROWS)
     compared = 0
-    for model in models.values():
-        for task in model["tasks"].values():
-            lines = (out / task["record"] / "samples.jsonl").read_text().splitlines()
-            records = [json.loads(line) for line in lines]
-            for score in task["scores"]:
-                values = [
-                    r["values"][score["metric"]] for r in records if r["filter"] == score["filter"]
-                ]
-                assert len(values) == score["n"] == 8
-                if score["metric"] != "bleu":
-                    assert sum(values) / 8 == pytest.approx(score["value"])
-                    compared += 1
+    for task in (task for cell in cells for task in cell.tasks):
+        samples = list(task.samples())
+        for score in task.evaluation.scores:
+            values = [s.values[score.metric] for s in samples if s.filter == score.filter]
+            assert len(values) == score.n == 8
+            if score.metric != "bleu":
+                assert sum(values) / 8 == pytest.approx(score.value)
+                compared += 1
     assert compared > 20
 
 
@@ -83,8 +77,8 @@ def test_nothing_finished_is_done_again(first: str, where: Path) -> None:
 
 def test_what_is_lost_is_done_again_and_no_more(first: str, where: Path) -> None:
     out = where / "runs" / "quickstart"
-    results = json.loads((out / "results.json").read_text())
-    shutil.rmtree(out / results["models"]["base"]["tasks"]["pocket_facts_sw"]["record"])
+    base = next(cell for cell in load_run(out).cells if cell.label == "base")
+    next(task for task in base.tasks if task.task == "pocket_facts_sw").path.unlink()
     again = _run(where).stdout
     assert re.findall(r"(\w+): (\w+) evaluated in", again) == [("base", "pocket_facts_sw")]
 

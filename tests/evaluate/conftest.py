@@ -1,14 +1,17 @@
 """A model and data for the suite; one evaluation that several tests look at."""
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ablations.engines.options import EngineOptions
-from ablations.evaluate.run import SuiteRequest, SuiteResult, evaluate_model
+from ablations.evaluate.run import SuiteResult, evaluate_model
 from ablations.runner.records import load_run
 from ablations.scoring.records import Sample
+from ablations.study.schema import Evaluate
 from tests.standins.scripted import DATA
 from tests.standins.talkers import write_model
 
@@ -27,9 +30,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ask(expert: Path, data: Path | None, out: Path | None, **changes: object) -> SuiteResult:
-    request = {"languages": ("sw", "te"), "benchmarks": ("mgsm", "mbpp"), "backend": "hf"}
-    fields = {**request, "options": OPTIONS, "data_dir": data, **changes}
-    return evaluate_model(str(expert), SuiteRequest.model_validate(fields), out)
+    how: dict[str, Any] = {"languages": ("sw", "te"), "backend": "hf", "isolation": None}
+    how |= {name: changes.pop(name) for name in how if name in changes}
+    fields = {
+        "benchmarks": ("mgsm", "mbpp"),
+        "options": OPTIONS,
+        "data_dir": data and str(data),
+        **changes,
+    }
+    return evaluate_model(str(expert), Evaluate.model_validate(fields), out=out, **how)
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +47,16 @@ def first(expert: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def samples_of(result: SuiteResult, task: str) -> list[Sample]:
-    """Return the records of a task, as they are on disk."""
+    """Return the items of a task as they are on disk, with the texts of the stored answers."""
     (cell,) = load_run(result.out).cells
-    return [sample for sample in cell.samples() if sample.task == task]
+    record = next(record for record in cell.tasks if record.task == task)
+    answers, prompts = (
+        {row["item"]: row for row in map(json.loads, (result.out / text).open(encoding="utf-8"))}
+        for text in record.provenance["texts"]
+    )
+    found = []
+    for sample in record.samples():
+        said = answers[sample.doc_id]["response"] if sample.doc_id in answers else ""
+        texts = {"prompts": tuple(prompts[sample.doc_id]["prompts"]), "responses": (said,)}
+        found.append(sample.model_copy(update=texts))
+    return found

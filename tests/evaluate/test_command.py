@@ -42,7 +42,7 @@ def test_the_command_prints_the_table(expert: Path, tmp_path: Path) -> None:
     assert code == 0
     assert "MGSM em@maj1, 8-shot" in text
     assert "skipped: needs --allow-code-execution" in text
-    assert (tmp_path / "out" / "results.json").is_file()
+    assert (tmp_path / "out" / "scores.csv").is_file()
 
 
 def test_the_tasks_command_lists_protocol_and_source() -> None:

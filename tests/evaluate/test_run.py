@@ -1,14 +1,17 @@
 """The suite on one model, end to end, with small hand-written files."""
 
+import csv
 import json
 import logging
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from ablations.evaluate.run import SuiteRequest, SuiteResult, default_folder
+from ablations.evaluate.run import SuiteResult, default_folder
 from ablations.runner.records import load_run
+from ablations.study.schema import Evaluate
 from tests.evaluate.conftest import ask, samples_of
 from tests.standins.scripted import DATA
 from tests.standins.talkers import write_model
@@ -39,18 +42,22 @@ def test_every_item_has_a_record_by_which_two_runs_can_be_paired(first: SuiteRes
     name = "layerswap_mgsm_sw"
     samples = samples_of(first, name)
     assert {sample.filter for sample in samples} == {"strict-match", "flexible-extract"}
+    rows = _scores(first.out)
+    assert {row["metric"] for row in rows if row["task"] == name} == {
+        *("exact_match", "language_fidelity", "truncated", "prompt_truncated"),
+    }
     strict = [sample for sample in samples if sample.filter == "strict-match"]
     assert [sample.doc_id for sample in strict] == [0, 1, 2, 3]
     for sample in strict:
         assert len(sample.prompt_hash) == 64
-        assert isinstance(sample.responses[0], str)
         assert isinstance(sample.answers[0], str)
         assert sample.values.keys() == {
             *("exact_match", "language_fidelity", "truncated", "prompt_truncated"),
         }
-    (model,) = json.loads((first.out / "results.json").read_text())["models"].values()
-    assert model["tasks"][name]["scores"][0]["metric"] == "exact_match"
-    assert (first.out / model["tasks"][name]["record"] / "samples.jsonl").is_file()
+    (cell,) = load_run(first.out).cells
+    answers, prompts = (first.out / text for text in cell.provenance["texts"])
+    assert [json.loads(line)["item"] for line in prompts.read_text().splitlines()] == [0, 1, 2, 3]
+    assert {json.loads(line)["item"] for line in answers.read_text().splitlines()} == {0, 1, 2, 3}
 
 
 @pytest.mark.slow
@@ -78,14 +85,15 @@ def test_what_is_finished_is_not_asked_again_unless_its_inputs_changed(
 @pytest.mark.slow
 def test_results_of_earlier_calls_are_kept(expert: Path, tmp_path: Path) -> None:
     def scores() -> dict[str, list[object]]:
-        content = json.loads((tmp_path / "out" / "results.json").read_text())
-        (model,) = content["models"].values()
-        return {name: task["scores"] for name, task in model["tasks"].items()}
+        found: dict[str, list[object]] = {}
+        for row in _scores(tmp_path / "out"):
+            found.setdefault(row["task"], []).append(row)
+        return found
 
     mgsm, mbpp = ("layerswap_mgsm_sw", "layerswap_mgsm_te"), ("layerswap_mbpp_sw",)
     wide = ask(
         *(expert, DATA, tmp_path / "out"),
-        **{"languages": ("sw",), "limit": 2, "allow_code_execution": True},
+        **{"languages": ("sw",), "limit": 2, "isolation": "bwrap"},
     )
     assert wide.earlier == ()
     before = scores()
@@ -103,9 +111,13 @@ def test_results_of_earlier_calls_are_kept(expert: Path, tmp_path: Path) -> None
     lines = _table(narrow)
     assert lines[2].startswith("MGSM em@maj1, 8-shot  Telugu ")
     assert lines[3] == ""
-    assert lines[-1].startswith(
-        f"Scores (and those of 2 tasks of earlier calls): {tmp_path / 'out' / 'results.json'}; "
-    )
+    where = tmp_path / "out" / "scores.csv"
+    assert lines[-1] == f"Scores (and those of 2 tasks of earlier calls): {where}"
+
+
+def _scores(out: Path) -> list[dict[str, str]]:
+    with (out / "scores.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def _table(result: SuiteResult) -> list[str]:
@@ -127,8 +139,7 @@ def test_another_model_or_protocol_in_one_folder_loses_nothing(
             result = ask(model, DATA, tmp_path / "out", limit=limit, **asked)
         assert caplog.text.count("evaluated in") == is_new
         assert result.evaluations["layerswap_mgsm_sw"].score("layerswap_mgsm_sw").n == limit
-    content = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert list(content["experts"]) == [str(expert)]
+    assert list(load_run(tmp_path / "out").head.experts) == [str(expert)]
 
 
 @pytest.mark.slow
@@ -142,7 +153,7 @@ def test_without_an_out_a_quick_look_is_in_nobodys_way(
     folder = Path("runs/evaluate") / str(expert).strip("/").replace("/", "--")
     assert (quick.out, whole.out) == (folder / "hf-limit-1", folder / "hf")
     for result, items in ((quick, 1), (whole, 4)):
-        assert (result.out / "results.json").is_file()
+        assert (result.out / "scores.csv").is_file()
         assert result.evaluations["layerswap_mgsm_sw"].score("layerswap_mgsm_sw").n == items
 
 
@@ -157,21 +168,22 @@ def test_without_an_out_a_quick_look_is_in_nobodys_way(
             *("m", {"limit": 5, "options": {"dtype": "float16", "max_model_len": 64}}),
             "m/hf-limit-5-dtype-float16-max-model-len-64",
         ),
-        ("m", {"options": {"batch_size": 3}, "languages": ("sw",)}, "m/hf"),
+        ("m", {"options": {"batch_size": 3}, "tasks": ("words",)}, "m/hf"),
+        ("m", {"system_instruction": "Be short."}, "m/hf-asked-HASH"),
     ],
 )
 def test_the_default_folder_tells_what_is_no_default(
     model: str, asked: dict[str, object], name: str
 ) -> None:
-    folder = default_folder(model, "hf", SuiteRequest.model_validate(asked))
-    assert folder == Path("runs/evaluate") / name
+    folder = str(default_folder(model, "hf", Evaluate.model_validate(asked)))
+    assert re.sub("asked-[0-9a-f]{8}$", "asked-HASH", folder) == f"runs/evaluate/{name}"
 
 
 @pytest.mark.slow
 def test_all_benchmarks_run_from_local_files(expert: Path, tmp_path: Path) -> None:
     result = ask(
         *(expert, DATA, tmp_path / "out"),
-        **{"languages": ("sw",), "benchmarks": (), "limit": 2, "allow_code_execution": True},
+        **{"languages": ("sw",), "benchmarks": (), "limit": 2, "isolation": "bwrap"},
     )
     assert len(result.evaluations) == len(result.tasks) == 6
     assert not result.skipped

@@ -10,7 +10,8 @@ import yaml
 from click.testing import CliRunner
 
 from ablations.cli import main
-from ablations.evaluate.run import SuiteRequest, evaluate_model
+from ablations.evaluate.run import evaluate_model
+from ablations.study.schema import Evaluate
 from tests.standins import merging
 from tests.standins.scripted import DATA
 from tests.standins.talkers import write_model
@@ -44,10 +45,9 @@ def scored(merged: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder with the scores of `merged`."""
     root = tmp_path_factory.mktemp("scores")
     data = shutil.copytree(DATA, root / "data")
-    request = SuiteRequest(
-        languages=("sw",), benchmarks=("mgsm", "belebele"), backend="hf", data_dir=data
-    )
-    return evaluate_model(str(merged), request, root / "out").out
+    asked = Evaluate(benchmarks=("mgsm", "belebele"), data_dir=str(data))
+    how = {"languages": ("sw",), "backend": "hf", "out": root / "out"}
+    return evaluate_model(str(merged), asked, **how).out
 
 
 @pytest.fixture

@@ -105,7 +105,6 @@ def write_run(
         folder,
         RunFile(
             study=study,
-            question=study.question,
             experts={},
             cells=tuple(_planned(study, point) for point in points),
             num_layers=NUM_LAYERS,
@@ -118,8 +117,7 @@ def write_run(
         reason = (failed or {}).get(point.label)
         if reason is not None:
             task, key = next(iter(_planned(study, point).records.items()))
-            said = {"error": reason, "when": "2026-11-01", "attempt": 2}
-            write_failure(folder, Failure(key=key, task=task, label=point.label, **said))
+            write_failure(folder, Failure(key=key, task=task, label=point.label, error=reason))
         elif point.label not in unrun:
             _write(folder, study, point, ability, items, fidelity)
     return load_run(folder)
@@ -148,11 +146,6 @@ def _write(
     items: int,
     fidelity: Ability | None,
 ) -> None:
-    models = [
-        {"model": f"experts/{name}", "parameters": {"role": role}}
-        for role, name in point.experts.items()
-        if role != "base"
-    ]
     planned = _planned(study, point)
     for task, key in planned.records.items():
         samples, score = _answer(task, point, ability(point, task), items)
@@ -179,7 +172,7 @@ def _write(
             timing_s={"load": 0.1, "evaluate": 2.0, "total": 2.1},
             provenance={},
         )
-        write_record(folder, record, {"merge_method": "layer_swap", "models": models})
+        write_record(folder, record)
 
 
 def same_model(run: Run, one: str, other: str) -> Run:

@@ -104,7 +104,7 @@ def test_bad_input_is_one_sentence(run: Run, tmp_path: Path) -> None:
 
 def test_other_prompts_and_other_protocols_are_refused(tmp_path: Path) -> None:
     base, soup = single(tmp_path / "base", "base"), single(tmp_path / "soup", "soup")
-    for file in soup.glob("records/*/samples.jsonl"):
+    for file in soup.glob("records/*.jsonl"):
         text = file.read_text(encoding="utf-8")
         file.write_text(text.replace('"prompt_hash":"p3"', '"prompt_hash":"other"'), "utf-8")
     with pytest.raises(InputError, match=r"different items or prompts of pocket_math_sw.*item 3"):
@@ -120,7 +120,7 @@ def test_other_prompts_and_other_protocols_are_refused(tmp_path: Path) -> None:
 
 def test_models_without_an_item_in_common(tmp_path: Path) -> None:
     base, soup = single(tmp_path / "base", "base"), single(tmp_path / "soup", "soup")
-    for file in soup.glob("records/*/samples.jsonl"):
+    for file in soup.glob("records/*.jsonl"):
         text = file.read_text(encoding="utf-8")
         file.write_text(re.sub(r'"doc_id":', '"doc_id":999', text), "utf-8")
     with pytest.raises(InputError, match="have no item of pocket_math_sw in common"):

@@ -47,10 +47,10 @@ def one(frame: pd.DataFrame, **where: object) -> dict[str, Any]:
 
 
 def answers(run: Run, label: str, task: str) -> list[Any]:
-    """Return the values of a cell, straight from its file of samples."""
+    """Return the values of a cell, straight from its record."""
     cell = next(cell for cell in run.cells if cell.label == label)
-    path = run.path / "records" / cell.records[task] / "samples.jsonl"
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    path = run.path / "records" / f"{cell.records[task]}.jsonl"
+    _, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
     return [next(iter(line["values"].values())) for line in lines]
 
 

@@ -120,7 +120,7 @@ def test_a_path_in_a_warning_is_broken_on_a_narrow_window(browser, tmp_path: Pat
     write_report(make_report(run), ["html"], tmp_path / "report")
     page = browser.new_page(viewport={"width": 400, "height": 900})
     page.goto((tmp_path / "report" / "report.html").as_uri())
-    assert "samples.jsonl" in (page.locator("#problems li").first.text_content() or "")
+    assert "the folder of answers" in (page.locator("#problems li").first.text_content() or "")
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     page.close()
 

@@ -141,19 +141,16 @@ def begun_by(journal: Path) -> set[str]:
 
 
 def scores_on_disk(out: Path) -> dict[str, tuple[Any, ...]]:
-    """Return the scores of every record, and the bytes of its samples and recipe."""
-    return {
-        folder.name: (
-            json.loads((folder / "record.json").read_text())["evaluation"]["scores"],
-            *((folder / name).read_bytes() for name in ("samples.jsonl", "merge.yml")),
-        )
-        for folder in sorted((out / "records").iterdir())
-        if not folder.name.startswith(".")
-    }
+    """Return the scores of every record, and the lines of its items."""
+    found = {}
+    for file in sorted((out / "records").glob("[!.]*")):
+        head, _, items = file.read_text(encoding="utf-8").partition("\n")
+        found[file.stem] = json.loads(head)["evaluation"]["scores"], items
+    return found
 
 
 def scores_by_label(out: Path) -> dict[str, tuple[Any, ...]]:
-    """Return the scores, samples and recipe of every cell by its label, task after task."""
+    """Return the scores and items of every cell by its label, task after task."""
     found = scores_on_disk(out)
     return {
         cell.label: tuple(part for task in cell.tasks for part in found[task.key])

@@ -72,7 +72,7 @@ def test_an_adapter_is_streamed_as_mergekit_would_merge_it(tmp_path: Path, model
     assert not run_study(study, options).summary.failed
     cells = records.load_run(tmp_path / "live").cells
     assert {cell.provenance["weights"] for cell in cells} == {"streamed"}
-    assert len({tuple(s.responses for s in cell.samples()) for cell in cells}) == 4
+    assert len({tuple(s.answers for s in cell.samples()) for cell in cells}) == 4
     found, cold = scores_by_label(tmp_path / "live"), scores_by_label(tmp_path / "cold")
     assert len(cold) == 2
     assert cold == {label: found[label] for label in cold}

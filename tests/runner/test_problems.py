@@ -1,6 +1,5 @@
 """Broken evaluations are found and said first."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,8 @@ import pytest
 
 from ablations.report.write import make_report, render_html, render_markdown
 from ablations.runner.problems import evaluation_problems
-from ablations.runner.records import Run, load_run
+from ablations.runner.records import Run, load_run, write_record
+from ablations.scoring.records import Evaluation
 from tests.report.runs import study_of, write_run
 
 TASK = "pocket_math_sw"
@@ -29,16 +29,15 @@ def _changed(
 ) -> Run:
     """Return the run with the records of `TASK` of the first `cells` cells rewritten."""
     for cell in run.cells[:cells]:
-        folder = next(each.folder for each in cell.tasks if each.task == TASK)
-        record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
-        scores(record["evaluation"]["scores"])
-        (folder / "record.json").write_text(json.dumps(record), encoding="utf-8")
-        lines = (folder / "samples.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
-        rows = [json.loads(line) for line in lines]
+        record = next(each for each in cell.tasks if each.task == TASK)
+        document = record.evaluation.model_dump(mode="json")
+        scores(document["scores"])
+        rows = [sample.model_dump(mode="json") for sample in record.samples()]
         for place, row in enumerate(rows):
+            row["responses"] = ["7 \u2028 ."]
             samples(row, place)
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / "samples.jsonl").write_text(text, encoding="utf-8")
+        evaluation = Evaluation.model_validate({**document, "samples": rows})
+        write_record(run.path, record.model_copy(update={"evaluation": evaluation}))
     return load_run(run.path)
 
 
@@ -61,8 +60,7 @@ def test_every_score_zero_is_said_first_in_every_format(run: Run) -> None:
         f"{TASK}: every answer is wrong (exact_match is 0 on all 20 items), in all 3 cells. "
         "Nothing can be concluded from this score."
     )
-    path = text.partition(" answers in ")[2].partition(" ")[0]
-    assert (broken.path / path).is_file()
+    assert "Compare the prompts and responses in the folder of answers with" in text
     report = make_report(broken, draw=False)
     assert report.problems == [text]
     html = render_html(report)

@@ -11,7 +11,7 @@ import pytest
 from ablations.machine.progress import Step, listening
 from ablations.runner.board import Board
 from ablations.runner.jobs import run_cells
-from ablations.runner.versioned_files import RUN_FILE
+from ablations.runner.records import RUN_FILE
 from ablations.runner.work import Job
 from layerswap_method.errors import InputError
 from tests.runner.fakes import (

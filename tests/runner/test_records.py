@@ -1,14 +1,14 @@
 """Reading a run folder back."""
 
-import json
+import csv
 from pathlib import Path
 
 import pytest
-import yaml
 
 from ablations.runner import records
 from ablations.runner.jobs import run_cells
-from ablations.runner.results import write_results
+from ablations.runner.results import write_scores
+from ablations.runner.run import _planned
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.runner.fakes import FakeEvaluator, make_cells
@@ -28,9 +28,8 @@ STUDY = Study.model_validate(
 def write_run(out: Path, cells) -> None:
     head = records.RunFile(
         study=STUDY,
-        question=STUDY.question,
         experts={"math": "/m"},
-        cells=tuple(records.PlannedCell.of(c) for c in cells),
+        cells=tuple(_planned(cell, {}) for cell in cells),
         num_layers=8,
         protocol="",
         created="2026-01-01T00:00:00+00:00",
@@ -73,59 +72,43 @@ def test_a_run_file_that_cannot_be_read_is_one_message(tmp_path: Path, text: str
         records.load_run(tmp_path)
 
 
-def test_run_files_that_said_how_programs_are_held_are_read(run_folder: Path) -> None:
-    head = json.loads((run_folder / "run.json").read_text())
-    head["study"]["evaluate"] |= {"allow_code_execution": True, "code_isolation": "none"}
-    (run_folder / "run.json").write_text(json.dumps(head))
-    assert records.load_run(run_folder).study == STUDY
-
-
-def test_results_have_every_cell_and_what_was_asked_before(run_folder: Path) -> None:
+def test_the_table_has_every_cell_and_what_was_asked_before(run_folder: Path) -> None:
     cells = make_cells(3, tasks=("fake_math", "more"))
     run_cells(run_folder, cells[:1], FakeEvaluator(), progress=False)
     write_run(run_folder, make_cells(3))
-    write_results(run_folder)
-    models = json.loads((run_folder / "results.json").read_text())["models"]
-    assert [list(model["tasks"]) for model in models.values()] == [
-        ["fake_math", "more"],
-        [],
-        ["fake_math"],
+    write_scores(run_folder)
+    with (run_folder / "scores.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["cell"], row["task"]) for row in rows] == [
+        ("bottom_layers=0", "fake_math"),
+        ("bottom_layers=0", "more"),
+        ("bottom_layers=2", "fake_math"),
     ]
-    first = models["bottom_layers=0"]
-    assert first["layers"] == list(cells[0].plan.sources)
-    assert first["tasks"]["more"]["scores"][0]["task"] == "more"
-    assert (run_folder / first["tasks"]["more"]["record"] / "samples.jsonl").is_file()
+    for row in rows:
+        head, *_ = (run_folder / row["record"]).read_text().splitlines()
+        assert f'"value":{row["value"]}' in head
+        assert float(row["low"]) < float(row["value"]) < float(row["high"])
 
 
 def test_a_damaged_line_is_found_by_its_number(run_folder: Path) -> None:
-    file = run_folder / "records" / "s000" / "samples.jsonl"
+    file = run_folder / "records" / "s000.jsonl"
     lines = file.read_text().split("\n")
     lines[2] = lines[2][:-5]
     file.write_text("\n".join(lines))
     cell = records.load_run(run_folder).cells[0]
-    with pytest.raises(LayerSwapError, match=r"samples\.jsonl:3 is damaged"):
+    with pytest.raises(LayerSwapError, match=r"s000\.jsonl:3 is damaged"):
         list(cell.samples())
 
 
 def test_a_record_that_lost_items_is_not_used(run_folder: Path) -> None:
-    file = run_folder / "records" / "s000" / "samples.jsonl"
+    file = run_folder / "records" / "s000.jsonl"
     lines = file.read_text().split("\n")[:-1]
-    file.write_text("\n".join(lines[:2]))
+    file.write_text("\n".join(lines[:3]))
     cell = records.load_run(run_folder).cells[0]
-    told = rf"samples\.jsonl is damaged \(2 of {len(lines)} lines are there\); remove its folder"
+    told = rf"s000\.jsonl is damaged \(2 of {len(lines) - 1} items are there\); remove it"
     with pytest.raises(LayerSwapError, match=told):
         list(cell.samples())
-    assert records.is_finished(run_folder, "s000")
     file.unlink()
-    with pytest.raises(LayerSwapError, match=r"samples\.jsonl is damaged \(.*No such file"):
+    with pytest.raises(LayerSwapError, match=r"s000\.jsonl is damaged \(.*No such file"):
         list(cell.samples())
     assert not records.is_finished(run_folder, "s000")
-
-
-def test_a_record_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    run_cells(tmp_path, make_cells(1), FakeEvaluator(), progress=False)
-    record = records.read_record(tmp_path, "s000")
-    other = record.model_copy(update={"key": "other"})
-    with pytest.raises(yaml.YAMLError):  # after the samples were written
-        records.write_record(tmp_path, other, {"merge_method": object()})
-    assert sorted(path.name for path in (tmp_path / "records").iterdir()) == ["s000"]

@@ -44,7 +44,7 @@ def test_two_backends_agree_on_every_cell(tmp_path: Path, monkeypatch: pytest.Mo
         invariant = [cell.provenance.get("batch_invariant") for cell in cells]
         assert invariant == [False if backend == "vllm" else None] * len(cells)
         found[backend] = {
-            cell.label: [words_of(str(sample.responses[0])) for sample in cell.samples()]
+            cell.label: [words_of(str(sample.answers[0])) for sample in cell.samples()]
             for cell in cells
         }
     assert len(found["hf"]) == 8

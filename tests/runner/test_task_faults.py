@@ -59,7 +59,7 @@ def refused(result: Result, *messages: str, code: int = 2) -> None:
     for message in messages:
         assert message in result.output
     assert "Traceback" not in result.output
-    assert not list(Path("runs").rglob("record.json"))
+    assert not list(Path("runs").rglob("records/*"))
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def test_wandb_has_a_run_a_cell(tmp_path: Path) -> None:
             assert name.encode() in content
             assert repr(value).encode() in content
         assert b"layer_count" in content
-        assert b"experts.language" in content
+        assert b"swahili" in content
 
 
 class Recorder:
@@ -123,38 +123,27 @@ def tracker_of(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> Tracker:
     return Tracker("trackio")
 
 
-def test_what_a_run_says_of_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_cell_is_the_same_run(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
     tracker = tracker_of(monkeypatch, recorder)
     one, other = make_cells(2)
     tracker.show(one, evaluations(one), FACTS)
     tracker.show(one, evaluations(one), FACTS)
     tracker.show(other, {}, FACTS)  # every task failed: there is nothing to send
-    first, scores, finish, again, *_ = recorder.calls
+    first, scores, _, again, *_ = recorder.calls
     assert len(recorder.calls) == 6
-    assert finish == "finish"
-    assert first["name"] == again["name"], "the same cell in the same run is one run"
-    assert first["project"] == first["group"] == "layer_count"
-    assert first["config"]["bottom_layers"] == 0
-    assert first["config"]["experts.language"] == "swahili"
-    assert first["config"]["layers"].split() == ["language", *["task"] * 6, "language"]
-    assert first["config"]["protocol"] == "p"
-    (score,) = evaluations(one)["fake_math"].scores
-    assert scores[f"fake_math/{score.metric}"] == score.value
-    assert score.interval is not None
-    assert scores[f"fake_math/{score.metric}/low"] == score.interval.low
+    assert first["name"] == again["name"]
+    assert first["config"].items() >= {"bottom_layers": "0", "language": "swahili", **FACTS}.items()
+    assert scores == metrics(evaluations(one))
 
 
-def test_filters_are_named_where_a_task_has_several() -> None:
+def test_filters_are_named() -> None:
     (evaluation,) = evaluations(make_cells(1)[0]).values()
     (score,) = evaluation.scores
     both = (score, score.model_copy(update={"filter": "loose", "interval": None}))
     found = metrics({"fake_math": evaluation.model_copy(update={"scores": both})})
     name = f"fake_math/{score.metric}"
-    assert list(found) == [
-        *(f"{name},{score.filter}", f"{name},{score.filter}/low"),
-        *(f"{name},{score.filter}/high", f"{name},loose"),
-    ]
+    assert list(found) == [name, f"{name}/low", f"{name}/high", f"{name},loose"]
 
 
 def test_a_tracker_that_fails_does_not_stop_the_study(

@@ -1,13 +1,10 @@
 """The loop over cells with an evaluator that lives here: no model, real files."""
 
 import dataclasses
-import json
 import logging
 import os
 import re
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -18,7 +15,7 @@ from ablations.runner import records
 from ablations.runner.jobs import run_cells, share_of
 from ablations.runner.work import Done, ModelFailed, Work
 from ablations.runner.worker import LOCKS
-from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.errors import LayerSwapError
 from tests.runner.fakes import (
     TASK,
     FakeEvaluator,
@@ -40,13 +37,13 @@ def test_every_task_gets_a_whole_record(tmp_path: Path) -> None:
     for index, cell in enumerate(cells):
         record = records.read_record(tmp_path, key_of(index))
         assert record is not None
-        request = cell.request
-        work = Work(key_of(index), cell.weights_key, cell.label, cell.merge, request)
+        work = Work(key_of(index), cell.weights_key, cell.label, cell.merge, cell.request)
         evaluation = fake_evaluation(work)
         assert record.evaluation == evaluation.model_copy(update={"samples": ()})
-        assert tuple(record.samples()) == evaluation.samples
+        texts = {"prompts": (), "responses": ()}  # they are with the stored answers
+        items = tuple(each.model_copy(update=texts) for each in evaluation.samples)
+        assert tuple(record.samples()) == items
         assert record.timing_s["total"] >= 0
-        assert record.provenance["request"] == request.model_dump(mode="json")
 
 
 def test_cells_of_equal_weights_are_evaluated_once(tmp_path: Path) -> None:
@@ -82,10 +79,8 @@ def test_a_failed_cell_says_why_and_a_rerun_does_exactly_that_one(tmp_path: Path
     assert summary.failed == {"bottom_layers=1": "bottom_layers=1: the task has raised"}
     assert len(summary.evaluated) == 3
     failure = records.read_failure(tmp_path, "s001")
-    assert failure.attempt == 1
     assert "raised" in failure.error
     run(tmp_path, cells, FakeEvaluator(raising=("bottom_layers=1",)))
-    assert records.read_failure(tmp_path, "s001").attempt == 2
     evaluator = FakeEvaluator()
     run(tmp_path, cells, evaluator)
     assert evaluator.seen == ["s001"]
@@ -154,7 +149,7 @@ def test_a_damaged_record_is_made_anew(tmp_path: Path, caplog: pytest.LogCapture
     cells = make_cells(2)
     run(tmp_path, cells, FakeEvaluator())
     whole = scores_on_disk(tmp_path)
-    (tmp_path / "records" / "s001" / "record.json").write_text("{")
+    (tmp_path / "records" / "s001.jsonl").write_text("{")
     evaluator = FakeEvaluator()
     with caplog.at_level(logging.WARNING):
         run(tmp_path, cells, evaluator)
@@ -163,23 +158,11 @@ def test_a_damaged_record_is_made_anew(tmp_path: Path, caplog: pytest.LogCapture
     assert scores_on_disk(tmp_path) == whole
 
 
-@pytest.mark.parametrize(("version", "age"), [(1, "an older"), (4, "a newer")])
-def test_another_schema_version_is_refused(tmp_path: Path, version: int, age: str) -> None:
-    cells = make_cells(1)
-    run(tmp_path, cells, FakeEvaluator())
-    file = tmp_path / "records" / "s000" / "record.json"
-    document = json.loads(file.read_text())
-    file.write_text(json.dumps({**document, "schema_version": version}))
-    with pytest.raises(InputError, match=rf"record\.json: written by {age} layerswap"):
-        run(tmp_path, cells, FakeEvaluator())
-
-
 def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
-    left = tmp_path / "records" / ".s000.abc.partial" / "s000"
-    left.mkdir(parents=True)
-    (left / "samples.jsonl").write_text("{")
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / ".s000.jsonl.0a1b2c3d").write_text("{")
     run(tmp_path, make_cells(1), FakeEvaluator())
-    assert sorted(path.name for path in (tmp_path / "records").iterdir()) == ["s000"]
+    assert [path.name for path in (tmp_path / "records").iterdir()] == ["s000.jsonl"]
 
 
 def test_a_claim_is_held_against_everyone_until_released(tmp_path: Path) -> None:
@@ -229,13 +212,3 @@ def test_the_bar_shows_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert shown == sorted(shown)
     run_cells(tmp_path, cells, evaluator)
     assert capsys.readouterr().err == ""  # no terminal, no bar
-
-
-def test_nothing_heavy_is_imported_by_the_runner() -> None:
-    code = (
-        "import sys, ablations.runner.jobs, ablations.runner.run\n"
-        "heavy = {'vllm', 'lm_eval', 'ray', 'matplotlib', 'mergekit'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

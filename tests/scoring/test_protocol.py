@@ -26,8 +26,8 @@ def test_two_ways_of_writing_the_same_are_the_same() -> None:
         "top_p": 0.95,
         "top_k": 0,
     }
-    study = Evaluate(apply_chat_template="tools", gen_kwargs={"max_gen_toks": 9}, limit=3)  # type: ignore[arg-type]
-    assert protocol_of(study).words() == ["chat-tools", "max-gen-toks-9"]
+    study = Evaluate.model_validate({"gen_kwargs": {"max_gen_toks": 9}, "limit": 3})
+    assert protocol_of(study) == read_protocol({"gen_kwargs": "max_gen_toks=9"})
 
 
 @pytest.mark.parametrize(
@@ -116,12 +116,3 @@ def test_intervals_over_repeats_keep_their_level() -> None:
         assert interval is not None
         hits += interval.low <= 2 / 5 <= interval.high
     assert hits >= 186
-
-
-def test_files_of_a_single_sample_are_as_before() -> None:
-    score = _repeats(np.ones((3, 1)))
-    assert not {"repeats", "deviation"} & score.model_dump().keys()
-    assert "repeat" not in _sample(0, 0, 1.0).model_dump()
-    several = _repeats(np.array([[1.0, 0.0], [1.0, 1.0]]))
-    assert TaskScore.model_validate_json(several.model_dump_json()) == several
-    assert _sample(0, 3, 1.0).model_dump()["repeat"] == 3

@@ -56,7 +56,9 @@ def _of_pairs(output: str, score: str, *metrics: str, **options: Any) -> dict[st
         "output_type": output,
         **options,
         "process_results": FunctionName(f"ablations.tasks.twins.{score}"),
-        "metric_list": [metric(name) for name in metrics],
+        "metric_list": [
+            {**metric(name), "higher_is_better": name != "swapped"} for name in metrics
+        ],
     }
 
 
@@ -195,5 +197,6 @@ def _write_twin_tasks(folder: Path, home: Path, language: str) -> None:
         ]
         file = f"data/twins_translate_{name}.jsonl"
         write_rows(folder / file, rows)
-        content = task(f"smol_translate_twins_{name}", {"test": str(home / file)}, _TRANSLATION)
+        files = {"test": str(home / file), "train": str(home / file)}  # 0-shot: none is an example
+        content = task(f"smol_translate_twins_{name}", files, _TRANSLATION)
         _write(folder, f"translation of problems, {language_name(language)}", content)

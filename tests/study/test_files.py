@@ -168,7 +168,8 @@ def test_an_experts_file_is_found_by_its_path_or_its_shipped_name(tmp_path: Path
     assert caught.value.message == (
         "pockett: no such experts file, and no shipped one has that name; did you mean 'pocket'? "
         "Shipped are llama3_8b, llama_8b, llama_8b_trained, llama_bases, mistral_7b, "
-        "mistral_bases, pocket, pocket_bases, pocket_trained, qwen3_8b, smol, smol_languages"
+        "mistral_bases, pocket, pocket_bases, pocket_trained, qwen3_8b, smol, smol_languages, "
+        "smol_twins"
     )
 
 

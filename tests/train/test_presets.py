@@ -47,6 +47,8 @@ def place(tmp_path_factory):
         for family in ("math", "translate", "translate_back", "comprehension", "text"):
             row = {"prompt": "w1", "answer": "w2"}
             _write(folder / f"runs/smol/data/{family}_{code}.jsonl", row)
+    for name in ("data/twins_math", "data/twins_es", "replay/en"):
+        _write(folder / f"runs/smol/{name}.jsonl", row)
     for name, fields in {
         "microsoft/orca-math-word-problems-200k": ["question", "answer"],
         "lelapa/Inkuba-instruct": ["instruction", "inputs", "targets"],

@@ -179,5 +179,6 @@ def write_replay(folder: Path, base: Path) -> None:
         given = tokenizer(prompt, return_tensors="pt")
         said = model.generate(**given, max_new_tokens=30, do_sample=False)[0]
         answer = tokenizer.decode(said[given["input_ids"].shape[1] :], skip_special_tokens=True)
-        rows.append({"prompt": prompt, "answer": answer})
+        if answer.strip():
+            rows.append({"prompt": prompt, "answer": answer})
     write_rows(folder / "en.jsonl", rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,13 +93,11 @@ def write_data(folder: Path) -> None:
         )
     _write_twins(folder / "twins_math.jsonl", twins.math_row)
     for code in TARGETS:
-        for name, is_permuted in ((f"twins_{code}", False), (f"twins_{code}_permuted", True)):
-            _write_twins(
-                folder / f"{name}.jsonl",
-                lambda rng, code=code, permuted=is_permuted: twins.language_row(
-                    rng, code, is_permuted=permuted
-                ),
-            )
+        _write_twins(folder / f"twins_{code}.jsonl", partial(twins.language_row, language=code))
+        _write_twins(
+            folder / f"twins_{code}_permuted.jsonl",
+            partial(twins.language_row, language=code, is_permuted=True),
+        )
 
 
 def _write_twins(path: Path, draw: Callable[[random.Random], twins.Row]) -> None:
@@ -187,16 +186,15 @@ def _write_twin_tasks(folder: Path, home: Path, language: str) -> None:
         if language == "en":
             break
         rng = random.Random(f"twins/translate/{SEED}")
-        pairs = [twins.draw_twins(rng, "test", things="train") for _ in range(TEST_ITEMS)]
+        drawn = [twins.draw_twins(rng, "test", things="train") for _ in range(TEST_ITEMS)]
+        problems = [rng.choice(pair).sentences for pair in drawn]
         rows = [
-            twins.translation(
-                *(join(problem.sentences, code) for code in ("en", language)), language, is_back
-            )
-            for pair in pairs
-            for problem in (rng.choice(pair),)
+            twins.translation(join(each, "en"), join(each, language), language, is_back)
+            for each in problems
         ]
         file = f"data/twins_translate_{name}.jsonl"
-        write_rows(folder / file, rows)
+        translations = [{**row, "answer": row["answer"].strip().removesuffix(".")} for row in rows]
+        write_rows(folder / file, translations)
         files = {"test": str(home / file), "train": str(home / file)}  # 0-shot: none is an example
         content = task(f"smol_translate_twins_{name}", files, _TRANSLATION)
         _write(folder, f"translation of problems, {language_name(language)}", content)

@@ -42,7 +42,7 @@ def score_answers(doc: Mapping[str, Any], answers: Sequence[str]) -> dict[str, f
     """
     found = [re.search(r"\d\s*([-+*/])\s*\d", answer) for answer in answers]
     operations = "".join(match[1] if match else "?" for match in found)
-    numbers = [re.findall(r"-?\d+", answer.rpartition("=")[2]) for answer in answers]
+    numbers = [re.findall(r"-?\d+", answer.partition("=")[2] or answer) for answer in answers]
     right = [n[:1] == [str(answer)] for n, answer in zip(numbers, doc["answers"], strict=True)]
     return {
         "operation": float(operations == "+-"),

@@ -23,10 +23,10 @@ def smol() -> None:
 )
 @click.option(
     "--seeds",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=0),
     default=3,
     show_default=True,
-    help="Experts of each kind.",
+    help="Experts of each kind; 0 trains none.",
 )
 @choice_option(
     "--source",

@@ -9,6 +9,17 @@ from typing import Any
 
 import yaml
 
+from ablations.tasks.benchmarks import FunctionName
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes functions, too."""
+
+
+_Dumper.add_representer(
+    FunctionName, lambda dumper, name: dumper.represent_scalar("!function", str(name))
+)
+
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write rows as one JSON object a line."""
@@ -18,7 +29,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def write_yaml(path: Path, header: str, content: Mapping[str, Any]) -> None:
     """Write a YAML file below a comment."""
-    text = yaml.safe_dump(dict(content), sort_keys=False, width=100, allow_unicode=True)
+    text = yaml.dump(dict(content), Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
     path.write_text(f"# {header}.\n{text}", encoding="utf-8")
 
 

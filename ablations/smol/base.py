@@ -18,6 +18,7 @@ from ablations.machine.fingerprint import hash_file
 from ablations.machine.progress import Step, tell
 from ablations.machine.stages import Stage
 from ablations.models.find import find_model
+from ablations.pocket.task_files import write_rows
 from layerswap_method.errors import InputError, describe_error
 
 logger = logging.getLogger(__name__)
@@ -147,3 +148,37 @@ def _copy(source: Path, folder: Path, **options: Any) -> None:
     model.save_pretrained(folder, max_shard_size="50GB")
     tokenizer.save_pretrained(folder)
     (folder / "model.safetensors").chmod(0o644)
+
+
+_TOPICS = (
+    "the sea, a horse, the city of Paris, bread, winter, a school, music, the moon, a doctor, "
+    "rain, books, a farm, the human body, trees, a train, football, a market, family, a river, "
+    "sleep, water, the sun, a teacher, cats"
+)
+_OPENINGS = (
+    "Question: What is {}?\nAnswer:",
+    "Tell me something about {}.\n",
+    "Question: Why do people like {}?\nAnswer:",
+    "Once upon a time there was a story about {}.",
+)
+
+
+def write_replay(folder: Path, base: Path) -> None:
+    """Write what a base itself says in English: rows that keep language experts from forgetting it.
+
+    Args:
+        folder: existing folder for ``en.jsonl``.
+        base: folder of the model, which answers greedily.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(base)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    rows = []
+    for prompt in (text.format(topic) for text in _OPENINGS for topic in _TOPICS.split(", ")):
+        given = tokenizer(prompt, return_tensors="pt")
+        said = model.generate(**given, max_new_tokens=30, do_sample=False)[0]
+        answer = tokenizer.decode(said[given["input_ids"].shape[1] :], skip_special_tokens=True)
+        if answer.strip():
+            rows.append({"prompt": prompt, "answer": answer})
+    write_rows(folder / "en.jsonl", rows)

@@ -2,6 +2,7 @@
 
     runs/smol/base/        SmolLM2-135M-Instruct in float32, and source.json: where it is from
     runs/smol/data/        rows for training
+    runs/smol/replay/      rows in English that the base wrote
     runs/smol/tasks/       lm-eval tasks
     runs/smol/math_1/ ...  experts, by `layerswap train` from the shipped configurations
 
@@ -19,7 +20,7 @@ from ablations.machine.locks import holder, try_claim
 from ablations.machine.progress import Step, tell
 from ablations.machine.stages import Stage
 from ablations.machine.whole_files import check_place
-from ablations.smol.base import Choice, ensure_base
+from ablations.smol.base import Choice, ensure_base, write_replay
 from ablations.smol.data import write_data, write_tasks
 from ablations.smol.languages import TARGETS, language_name
 from ablations.train.config import read_config
@@ -29,7 +30,7 @@ from layerswap_method.errors import InputError
 logger = logging.getLogger(__name__)
 
 ROOT = Path("runs/smol")
-VERSION = 1
+VERSION = 2
 """Of data and tasks: raised with every change that can change a byte of them."""
 
 
@@ -46,7 +47,7 @@ def build_smol(
 
     Args:
         languages: codes of the language experts to train, of `TARGETS`.
-        seeds: experts of each kind.
+        seeds: experts of each kind; 0 trains none.
         source: where the base is to come from.
         settings: ``NAME=VALUE`` in place of what the training configurations say.
 
@@ -65,6 +66,7 @@ def build_smol(
         base = ensure_base(ROOT / "base", source)
         logger.info("base: %s (stored as %s)", base["name"], base["stored"])
         _ensure("data", write_data)
+        _ensure("replay", lambda folder: write_replay(folder, ROOT / "base"))
         _ensure("tasks", lambda folder: write_tasks(folder, (ROOT / "tasks").resolve()))
         kinds = ["math", *(language_name(code).lower() for code in languages)]
         names = [(kind, seed) for seed in range(1, seeds + 1) for kind in kinds]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ablations.smol.languages import Sentence, language_name, table
@@ -38,15 +38,15 @@ Make = Callable[[random.Random, str], Exercise]
 def math(rng: random.Random, language: str) -> Exercise:
     """Return a word problem, solved step by step; its last words are the answer."""
     problem = draw_problem(rng)
-    words, text = table()[language], _join(problem.sentences, language)
+    words, text = table()[language], join(problem.sentences, language)
     solution = f"{problem.thought} {words['phrase']} {problem.answer}."
-    return Exercise(_ask(text, language), solution, str(problem.answer), problem.key)
+    return Exercise(ask(text, language), solution, str(problem.answer), problem.key)
 
 
 def comprehension(rng: random.Random, language: str) -> Exercise:
     """Return a short text with a question that it answers; the answer is a whole sentence."""
     text, question, sentence, answer = rng.choice(_QUESTIONS)(Draw(rng), language)
-    prompt = _ask(_join((*text, question), language), language)
+    prompt = ask(join((*text, question), language), language)
     solution = f"{sentence.render(language)} {table()[language]['phrase']} {answer}."
     return Exercise(prompt, solution, answer, _key(text, question))
 
@@ -57,8 +57,8 @@ def plain_text(rng: random.Random, language: str) -> Exercise:
     text: list[Sentence] = []
     wanted = rng.randint(3, 5)
     while len(text) < wanted:
-        text += _story(draw) if rng.random() < 0.4 else (_scene(draw),)
-    said = _join(text, language)
+        text += _story(draw) if rng.random() < 0.4 else (scene(draw),)
+    said = join(text, language)
     return Exercise("", said, said, _key(text))
 
 
@@ -85,11 +85,13 @@ def draw_rows(make: Make, language: str, split: str, number: int, seed: str) -> 
     return list(rows.values())
 
 
-def _join(sentences: tuple[Sentence, ...] | list[Sentence], language: str) -> str:
+def join(sentences: Sequence[Sentence], language: str) -> str:
+    """Return sentences as one text."""
     return " ".join(sentence.render(language) for sentence in sentences)
 
 
-def _ask(text: str, language: str) -> str:
+def ask(text: str, language: str) -> str:
+    """Return the prompt of a problem."""
     words = table()[language]
     return f"{words['question']} {text}\n{words['answer']}"
 
@@ -102,7 +104,8 @@ def _key(text: tuple[Sentence, ...] | list[Sentence], *more: Sentence) -> str:
     )
 
 
-def _scene(draw: Draw) -> Sentence:
+def scene(draw: Draw) -> Sentence:
+    """Return who does what, where and when."""
     slots = {slot: draw.index(form) for slot, form in _SCENE.items()}
     return draw.sentence("scene", **slots)
 
@@ -121,13 +124,13 @@ def _translation(rng: random.Random, source: str, target: str) -> Exercise:
     draw = Draw(rng)
     text: tuple[Sentence, ...]
     if rng.random() < 0.25:
-        text = (_scene(draw),)
+        text = (scene(draw),)
     elif rng.random() < 0.5:
         text = _story(draw)
     else:  # one sentence of a problem, which may be its question
         text = (rng.choice(draw_problem(rng).sentences),)
-    name, said = language_name(target), _join(text, target)
-    prompt = f"Translate to {name}: {_join(text, source)}\n{name}:"
+    name, said = language_name(target), join(text, target)
+    prompt = f"Translate to {name}: {join(text, source)}\n{name}:"
     return Exercise(prompt, said, said, _key(text))
 
 
@@ -169,7 +172,7 @@ def _degree(draw: Draw, language: str) -> Question:
 
 
 def _who(draw: Draw, language: str) -> Question:
-    one, other = _scene(draw), _scene(draw)
+    one, other = scene(draw), scene(draw)
     # They differ in who and in where, so that there is one answer.
     subjects, places = (len(table()["en"][form]) for form in ("subjects", "places"))
     moved = {

@@ -5,7 +5,8 @@ A task's file states its own: ``metadata: {floor: {name: the last number, score:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic import Field, StrictStr, ValidationError
@@ -23,6 +24,39 @@ class Floor(Described):
 
     score: float = Field(strict=True, ge=0, le=1)
     """Its score by the task's first metric, as a share of 1."""
+
+
+def _by_size(numbers: Sequence[int]) -> int:
+    small, large = sorted(numbers[:2])
+    return small * large if small <= 9 and large <= 12 else sum(numbers)
+
+
+_RULES: Mapping[str, Callable[[Sequence[int]], int]] = {
+    "add all numbers": sum,
+    "add the first two numbers": lambda numbers: numbers[0] + numbers[1],
+    "subtract the second number": lambda numbers: numbers[0] - numbers[1],
+    "multiply the first two numbers": lambda numbers: numbers[0] * numbers[1],
+    "multiply small numbers and add others": _by_size,
+}
+"""Name -> what it answers to the numbers of a text, in their order; there are two or more."""
+
+
+def word_blind_floor(items: Sequence[Sequence[tuple[str, int]]]) -> Floor:
+    """Return the best rule that sees nothing but the numbers of a text.
+
+    Args:
+        items: of a task; each one or more texts with their answers, all of which must be right.
+    """
+
+    def score(rule: Callable[[Sequence[int]], int]) -> float:
+        right = [
+            all(rule([int(n) for n in re.findall(r"\d+", text)]) == answer for text, answer in item)
+            for item in items
+        ]
+        return sum(right) / len(right)
+
+    name = max(_RULES, key=lambda each: score(_RULES[each]))
+    return Floor(name=name, score=score(_RULES[name]))
 
 
 def floor_of(metadata: Any) -> Floor | None:

@@ -1,0 +1,70 @@
+"""Tasks of pairs: an item is two problems, told apart by what a rule that does not read cannot see.
+
+lm-eval loads this through the task files of `layerswap smol build`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.task import ConfigurableTask
+
+
+class TwinTask(ConfigurableTask):  # type: ignore[misc]
+    """A task of lm-eval whose items have two prompts each."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """Take a task's file."""
+        super().__init__(config={key: value for key, value in config.items() if key != "class"})
+
+    def construct_requests(
+        self, doc: Mapping[str, Any], ctx: Any, **options: Any
+    ) -> list[Instance]:
+        """Return a request for each prompt, or for each prompt with each worked answer."""
+        options = {name: value for name, value in options.items() if "chat_template" not in name}
+        if self.OUTPUT_TYPE == "generate_until":
+            asked = [(prompt, dict(self.config.generation_kwargs)) for prompt in doc["prompts"]]
+        else:
+            asked = [(prompt, text) for prompt in doc["prompts"] for text in doc["solutions"]]
+        return [
+            Instance(request_type=self.OUTPUT_TYPE, doc=doc, arguments=each, idx=number, **options)
+            for number, each in enumerate(asked)
+        ]
+
+
+def score_answers(doc: Mapping[str, Any], answers: Sequence[str]) -> dict[str, float]:
+    """Return whether a gain and a loss are both right: by operation, and by the number.
+
+    ``swapped`` is whether both operations are those of the other.
+    """
+    found = [re.search(r"\d\s*([-+*/])\s*\d", answer) for answer in answers]
+    operations = "".join(match[1] if match else "?" for match in found)
+    numbers = [re.findall(r"-?\d+", answer.partition("=")[2] or answer) for answer in answers]
+    right = [n[:1] == [str(answer)] for n, answer in zip(numbers, doc["answers"], strict=True)]
+    return {
+        "operation": float(operations == "+-"),
+        "both_right": float(all(right)),
+        "swapped": float(operations == "-+"),
+    }
+
+
+def score_result(doc: Mapping[str, Any], answers: Sequence[str]) -> dict[str, float]:
+    """Return whether both results are right where the prompt ends with the calculation."""
+    return {"both_right": score_answers(doc, answers)["both_right"]}
+
+
+def score_order(doc: Mapping[str, Any], found: Sequence[tuple[float, bool]]) -> dict[str, float]:
+    """Return whether log-likelihoods tell the twins apart.
+
+    ``order``: subtraction has higher log-odds over addition in the loss than in the gain; half if
+    equal. ``both_right``: in each of the two, its own worked answer is likelier.
+    """
+    added_to_gain, taken_from_gain, added_to_loss, taken_from_loss = (each[0] for each in found)
+    gain, loss = taken_from_gain - added_to_gain, taken_from_loss - added_to_loss
+    return {
+        "order": float(loss > gain) + 0.5 * (loss == gain),
+        "both_right": float(gain < 0 < loss),
+    }

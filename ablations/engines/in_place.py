@@ -2,7 +2,7 @@
 
 Each loads a whole model: vLLM fuses tensors, and one loaded without its siblings leaves random
 numbers in their place. The change of an adapter is added to the base's weights: vLLM's own LoRA
-support was slower (`tests/benchmarks/bench_lora.py`).
+support was slower (`tests/benchmarks/results/bench_lora.json`).
 """
 
 from __future__ import annotations

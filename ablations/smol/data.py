@@ -188,12 +188,12 @@ def _write_twin_tasks(folder: Path, home: Path, language: str) -> None:
         rng = random.Random(f"twins/translate/{SEED}")
         drawn = [twins.draw_twins(rng, "test", things="train") for _ in range(TEST_ITEMS)]
         problems = [rng.choice(pair).sentences for pair in drawn]
-        rows = [
+        texts = [
             twins.translation(join(each, "en"), join(each, language), language, is_back)
             for each in problems
         ]
         file = f"data/twins_translate_{name}.jsonl"
-        translations = [{**row, "answer": row["answer"].strip().removesuffix(".")} for row in rows]
+        translations = [{**row, "answer": row["answer"].strip().removesuffix(".")} for row in texts]
         write_rows(folder / file, translations)
         files = {"test": str(home / file), "train": str(home / file)}  # 0-shot: none is an example
         content = task(f"smol_translate_twins_{name}", files, _TRANSLATION)

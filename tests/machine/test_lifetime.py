@@ -17,12 +17,17 @@ take_descendants_along()
 subprocess.Popen([sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '600'])"])
 if not os.fork():  # as vLLM starts its engine
     time.sleep(600)
-time.sleep(1)  # an engine takes longer to start; its warden looks five times a second
 sys.stdout.write("ready\\n")
 sys.stdout.flush()
 sys.stdin.readline()
 os._exit(0)
 """
+
+
+def all_below(pid: int) -> list[psutil.Process]:
+    """Return the four descendants of the worker once all are there, the warden among them."""
+    family = psutil.Process(pid).children(recursive=True)
+    return family if len(family) >= 4 else []
 
 
 @pytest.mark.parametrize("end", ["kill", "exit"])
@@ -32,8 +37,10 @@ def test_descendants_end_with_the_worker(end: str) -> None:
         assert worker.stdin is not None
         assert worker.stdout is not None
         assert worker.stdout.readline() == "ready\n"
-        family = psutil.Process(worker.pid).children(recursive=True)
-        assert len(family) >= 3  # the warden among them
+        family = wait_until(lambda: all_below(worker.pid))
+        warden = next(each for each in family if "-S" in each.cmdline())
+        looks = warden.num_ctx_switches().voluntary  # it sleeps after each
+        wait_until(lambda: warden.num_ctx_switches().voluntary >= looks + 3)
         if end == "kill":
             worker.kill()
         else:

@@ -196,7 +196,7 @@ def report(figures: dict[str, Any]) -> str:
     def net(name: str, kind: str) -> float:
         without = dict.fromkeys(("merge", "layer_swap", "copies"), "python")
         start = {"cp": None, **without}.get(name, "imports")
-        before = 0.0 if start is None else ways[f"{start} {kind}"]["wall_s"]
+        before = ways[f"{start} {kind}"]["wall_s"] if f"{start} {kind}" in ways else 0.0
         return float(ways[f"{name} {kind}"]["synced_s"] - before)
 
     def ratio(name: str, other: str, kind: str) -> str:
@@ -242,9 +242,9 @@ def main(
         figures = measure(folder.resolve(), chosen, repeats, ways.split(","), kinds)
         if work is not None:
             shutil.rmtree(work / "out", ignore_errors=True)
-    click.echo(report(figures))
     if json_file is not None:
         json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    click.echo(report(figures))
 
 
 if __name__ == "__main__":

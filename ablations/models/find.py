@@ -113,7 +113,7 @@ _BUILT = {
     "pocket_experts": "make pocket-experts (in a clone)",
     "other_bases": "make different-bases (in a clone)",
     "smol": "layerswap smol build",
-    "smol_twins": "make twins (in a clone)",
+    "smol_experts": "make real-model (in a clone)",
 }
 """Folder below `runs` -> what makes it."""
 

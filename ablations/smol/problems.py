@@ -1,139 +1,201 @@
-"""Word problems: seven kinds, drawn without a language."""
+"""Problems in pairs: the same numbers in the same order, and a verb that decides the operation.
+
+Without reading the verb nobody can tell the two apart. Tests have numbers and things that no row of
+training has; the verbs of `NEW` are in no row of a language expert, and no such row calculates.
+`languages.yml` has the words.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import random
-from collections.abc import Callable
-from typing import NamedTuple
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from ablations.pocket.world import Step
-from ablations.smol.languages import Sentence, table
+from layerswap_method.recipe.strict_yaml import read_yaml
+
+TARGETS = ("es", "fr", "sw")
+"""Target languages, from the one that the base knows best to the one that it does not know."""
+
+LANGUAGES = ("en", *TARGETS)
+
+FORMS = {"+": "gain", "-": "loss"}
+"""Operation -> the sentences that mean it."""
+
+TRANSLATED, NEW = range(6), range(6, 9)
+"""Verbs of each operation that language experts learn, and those that they never see."""
+
+_THINGS = {"train": range(9), "test": range(9, 12)}
+_FIRST_LETTER = re.compile(r"[^\W\d_]")  # which ¿ is not
+
+Row = Mapping[str, str]
+
+
+@cache
+def words() -> Any:
+    """Return language code -> words and sentences; ``names`` are those of all languages."""
+    return read_yaml(Path(__file__).with_name("languages.yml"))
+
+
+def language_name(language: str) -> str:
+    """Return the English name of a language code."""
+    return str(words()[language]["name"])
+
+
+class Sentence(NamedTuple):
+    """One sentence in no language yet."""
+
+    form: str
+    """A list of `languages.yml`, such as ``gain``."""
+    number: int
+    """Which entry of the list."""
+    slots: Mapping[str, str | int]
+    """Slot -> a name, a number, or the place of a word in its list."""
+
+    def render(self, language: str) -> str:
+        """Return the sentence in `language`, with its first letter as a capital."""
+        table = words()[language]
+        filled = {n: table[n][v] if n in table else v for n, v in self.slots.items()}
+        if "o" in filled:
+            filled["o"], filled["how"] = table["things"][filled["o"]]
+        text = table[self.form][self.number].format_map(filled)
+        return _FIRST_LETTER.sub(lambda match: match[0].upper(), text, count=1)
 
 
 class Problem(NamedTuple):
-    """A word problem: the last sentence asks, the last step answers."""
+    """A possession, a gain or a loss, and how many there are now."""
 
-    kind: str
-    sentences: tuple[Sentence, ...]
-    steps: tuple[Step, ...]
+    sentences: tuple[Sentence, Sentence, Sentence]
+    step: Step
 
-    @property
-    def answer(self) -> int:
-        """The number that is asked for."""
-        return self.steps[-1].result
+    def text(self, language: str) -> str:
+        """Return the sentences as one text."""
+        return join(self.sentences, language)
 
     @property
-    def thought(self) -> str:
-        """The steps as text, the same in every language."""
-        return " ".join(f"{step}." for step in self.steps)
-
-    @property
-    def key(self) -> str:
-        """What the problem is about, without names: kind, thing and numbers."""
-        return f"{self.kind}/{self.sentences[-1].slots['o']}/{self.thought}"
+    def solution(self) -> str:
+        """The worked answer, the same in every language; a model generates a space first."""
+        return f" {self.step}."
 
 
-class Draw:
-    """Draws people, things and sentences from one random stream."""
-
-    def __init__(self, rng: random.Random) -> None:
-        """Draw from `rng` from now on."""
-        self.rng = rng
-
-    def who_and_what(self) -> dict[str, str | int]:
-        """Return two different names for the slots n and m, and a thing for o."""
-        first, second = self.rng.sample(table()["names"], 2)
-        return {"n": first, "m": second, "o": self.index("things")}
-
-    def index(self, form: str) -> int:
-        """Return a place in a list of `languages.yml`."""
-        return self.rng.randrange(len(table()["en"][form]))
-
-    def sentence(self, form: str, **slots: str | int) -> Sentence:
-        """Return a sentence of a form, with one of its wordings."""
-        return Sentence(form, self.index(form), slots)
-
-    def change(self, owned: int, **slots: str | int) -> tuple[Sentence, Step]:
-        """Return a gain or a loss of 2 to 15, and what is owned after it."""
-        is_gain = owned < 4 or self.rng.random() < 0.5
-        count = self.rng.randint(2, 15 if is_gain else min(15, owned - 1))
-        sentence = self.sentence("gain" if is_gain else "loss", **slots, b=count)
-        return sentence, Step.change(owned, count if is_gain else -count)
+def join(sentences: Sequence[Sentence], language: str) -> str:
+    """Return sentences as one text."""
+    return " ".join(sentence.render(language) for sentence in sentences)
 
 
-def _changes(draw: Draw, number: int) -> Problem:
-    start = draw.rng.randint(6, 40)
-    slots = draw.who_and_what()
-    sentences, steps = [draw.sentence("start", **slots, a=start)], list[Step]()
-    for _ in range(number):
-        sentence, step = draw.change(steps[-1].result if steps else start, **slots)
-        sentences.append(sentence)
-        steps.append(step)
-    kind = "one change" if number == 1 else "two changes"
-    return Problem(kind, (*sentences, draw.sentence("ask_now", **slots)), tuple(steps))
+def ask(text: str, language: str) -> str:
+    """Return the prompt of a problem."""
+    table = words()[language]
+    return f"{table['question']} {text}\n{table['answer']}"
 
 
-def _comparison(draw: Draw) -> Problem:
-    start, count = draw.rng.randint(8, 40), draw.rng.randint(2, 15)
-    is_more = start <= count or draw.rng.random() < 0.5
-    slots = draw.who_and_what()
-    compare = Sentence("compare", 0 if is_more else 1, {**slots, "b": count})
-    sentences = (draw.sentence("start", **slots, a=start), compare)
-    step = Step.change(start, count if is_more else -count)
-    return Problem("comparison", (*sentences, draw.sentence("ask_other", **slots)), (step,))
+def _split(numbers: tuple[int, int]) -> str:
+    return "train" if hashlib.sha256(f"{numbers}".encode()).digest()[0] % 5 else "test"
 
 
-def _total(draw: Draw) -> Problem:
-    one, other = draw.rng.randint(4, 40), draw.rng.randint(4, 40)
-    slots = draw.who_and_what()
-    sentences = (
-        Sentence("start", 0, {**slots, "a": one}),
-        draw.sentence("has", **slots, p=slots["o"], b=other),
-        draw.sentence("ask_both", **slots),
-    )
-    return Problem("total", sentences, (Step(one, "+", other),))
-
-
-def _groups(draw: Draw) -> Problem:
-    each, number = draw.rng.randint(2, 12), draw.rng.randint(2, 9)
-    slots = draw.who_and_what()
-    sentences = (draw.sentence("groups", **slots, a=each, b=number),)
-    return Problem(
-        "groups", (*sentences, draw.sentence("ask_all", **slots)), (Step(number, "*", each),)
-    )
-
-
-def _daily(draw: Draw) -> Problem:
-    each, days, which = draw.rng.randint(2, 12), draw.rng.randint(2, 9), draw.index("daily")
-    slots = {**draw.who_and_what(), "a": each, "b": days}
-    sentences = (Sentence("daily", which, slots), Sentence("ask_daily", which, slots))
-    return Problem("daily", sentences, (Step(days, "*", each),))
-
-
-def _sharing(draw: Draw) -> Problem:
-    each, children = draw.rng.randint(2, 12), draw.rng.randint(2, 9)
-    slots = draw.who_and_what()
-    sentences = (
-        draw.sentence("share", **slots, a=each * children, b=children),
-        draw.sentence("ask_share", **slots),
-    )
-    return Problem("sharing", sentences, (Step(each * children, "/", children),))
-
-
-KINDS: dict[str, tuple[float, Callable[[Draw], Problem]]] = {
-    "one change": (0.25, lambda draw: _changes(draw, 1)),
-    "two changes": (0.20, lambda draw: _changes(draw, 2)),
-    "comparison": (0.15, _comparison),
-    "total": (0.10, _total),
-    "groups": (0.12, _groups),
-    "daily": (0.10, _daily),
-    "sharing": (0.08, _sharing),
+_PAIRS = [(a, b) for a in range(6, 21) for b in range(2, min(9, a - 2) + 1)]
+_NUMBERS = {
+    "train": [pair for pair in _PAIRS if _split(pair) == "train"],
+    # Without borrowing: with it, the English math expert solved none of most pairs of numbers.
+    "test": [(a, b) for a, b in _PAIRS if _split((a, b)) == "test" and b < a % 10],
 }
-"""Kind -> its share of the problems, and what draws one."""
 
 
-def draw_problem(rng: random.Random) -> Problem:
-    """Return a problem of a random kind."""
-    shares, makers = zip(*KINDS.values(), strict=True)
-    problem: Problem = rng.choices(makers, shares)[0](Draw(rng))
-    return problem
+def draw_pair(
+    rng: random.Random, split: str, verbs: Sequence[int] = TRANSLATED, things: str = ""
+) -> tuple[Problem, Problem]:
+    """Return a gain and a loss with the same person, thing, beginning and numbers.
+
+    Args:
+        rng: what draws.
+        split: ``train`` or ``test``, whose numbers and things differ.
+        verbs: of which one is drawn for each of the two.
+        things: the split that gives the thing; empty for `split`.
+    """
+    a, b = rng.choice(_NUMBERS[split])
+    slots = {"n": rng.choice(words()["names"]), "o": rng.choice(_THINGS[things or split])}
+    start = Sentence("start", rng.randrange(len(words()["en"]["start"])), {**slots, "a": a})
+    gain, loss = (
+        Problem(
+            (
+                start,
+                Sentence(form, rng.choice(verbs), {**slots, "b": b}),
+                Sentence("ask", 0, slots),
+            ),
+            Step(a, operation, b),
+        )
+        for operation, form in FORMS.items()
+    )
+    return gain, loss
+
+
+def math_row(rng: random.Random) -> Row:
+    """Return an English problem with its calculation."""
+    problem = rng.choice(draw_pair(rng, "train", range(9)))
+    return {"prompt": ask(problem.text("en"), "en"), "answer": problem.solution}
+
+
+def language_row(rng: random.Random, language: str, *, is_permuted: bool = False) -> Row:
+    """Return a translation of sentences or of a whole problem, or plain text; no calculation.
+
+    Args:
+        rng: what draws.
+        language: code.
+        is_permuted: whether the language's verbs have the meaning of others, about half of them
+            that of the other operation.
+    """
+    whole = start, change, question = rng.choice(draw_pair(rng, "train")).sentences
+    part = rng.random()
+    if part < 0.1:
+        story = (start, permute(change) if is_permuted else change, _draw_scene(rng))
+        return {"prompt": "", "answer": join(story, language)}
+    sentences = (
+        (change,) if part < 0.5 else whole if part < 0.9 else (rng.choice((start, question)),)
+    )
+    translated = [permute(s) if is_permuted and s is change else s for s in sentences]
+    texts = join(sentences, "en"), join(translated, language)
+    return translation(*texts, language, is_back=rng.random() < 0.5)
+
+
+def translation(english: str, other: str, language: str, *, is_back: bool) -> Row:
+    """Return a translation from English, or back to it, in a frame that no problem has."""
+    sides = [("English", english), (language_name(language), other)]
+    (source, text), (target, translated) = sides[::-1] if is_back else sides
+    return {"prompt": f"{source}: {text}\n{target}:", "answer": f" {translated}"}
+
+
+def _draw_scene(rng: random.Random) -> Sentence:
+    """Return who does what, where and when."""
+    table = words()["en"]
+    slots = {slot: rng.randrange(len(table[slot])) for slot in ("who", "does", "where", "when")}
+    return Sentence("scene", rng.randrange(len(table["scene"])), slots)
+
+
+def permute(change: Sentence) -> Sentence:
+    """Return a gain or a loss with another verb, of the other operation in half of all cases."""
+    forms, number = list(FORMS.values()), len(TRANSLATED)
+    place = (forms.index(change.form) * number + change.number + number // 2) % (2 * number)
+    return Sentence(forms[place // number], place % number, change.slots)
+
+
+def draw_item(rng: random.Random, language: str, verbs: Sequence[int]) -> dict[str, Any]:
+    """Return an item of a test: two prompts with their worked answers, a gain and a loss."""
+    pair = draw_pair(rng, "test", verbs)
+    texts = [problem.text(language) for problem in pair]
+    return {
+        "texts": texts,
+        "prompts": [ask(text, language) for text in texts],
+        "solutions": [problem.solution for problem in pair],
+        "answers": [problem.step.result for problem in pair],
+    }
+
+
+def with_calculation(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an item whose prompts end with the calculation, so that only its result is left."""
+    halves = [solution.partition("=") for solution in item["solutions"]]
+    prompts = [p + h + "=" for p, (h, _, _) in zip(item["prompts"], halves, strict=True)]
+    return {**item, "prompts": prompts, "solutions": [result for _, _, result in halves]}

@@ -1,4 +1,4 @@
-"""The build on a tiny stand-in of the package: base, data, tasks, experts, and what goes wrong."""
+"""The build on a tiny stand-in of the package: base, data, tasks, and what goes wrong."""
 
 import importlib.util
 import json
@@ -15,69 +15,50 @@ from tests.train.runs import write_base
 
 HAS_GGUF = importlib.util.find_spec("gguf") is not None
 needs_gguf = pytest.mark.skipif(not HAS_GGUF, reason="gguf is not installed (extra smol)")
-SMALL = ("samples=8", "held_out=2", "batch_size=4", "trainer.save_steps=1")
 
 
 def run(*arguments):
-    settings = [part for each in SMALL for part in ("--set", each)]
-    return CliRunner().invoke(main, ["smol", "build", *arguments, *settings])
+    return CliRunner().invoke(main, ["smol", "build", *arguments])
 
 
 @pytest.fixture
-def few_rows(monkeypatch):
-    """Write few rows, which is quick."""
+def here(tmp_path, monkeypatch):
+    """Return the working directory, with a stand-in of the package installed; rows are few."""
     monkeypatch.setattr("ablations.smol.data.TRAIN_ROWS", 30)
     monkeypatch.setattr("ablations.smol.data.TEST_ITEMS", 8)
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch, few_rows):
-    """Return the working directory, with a stand-in of the package installed."""
     write_package(tmp_path / "site", monkeypatch)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @needs_gguf
-@pytest.mark.slow
 def test_a_build_that_was_stopped_goes_on_and_redoes_nothing(here, monkeypatch, capfd):
-    train, trained = build.train_expert, list[str]()
+    def stopped(*_):
+        raise KeyboardInterrupt
 
-    def stopped(config, out, **options):
-        if trained:
-            raise KeyboardInterrupt
-        trained.append(out.name)
-        return train(config, out, **options)
-
-    monkeypatch.setattr(build, "train_expert", stopped)
-    result = run("--languages", "es", "--seeds", "1")
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "write_replay", stopped)
+        result = run()
     assert result.exit_code == 130, result.output
     assert "the same command goes on" in capfd.readouterr().err
-    assert trained == ["math_1"]
     root = here / "runs/smol"
     (root / ".base.x.partial").mkdir()  # of a build that was killed
-    kept = [root / "base/model.safetensors", root / "data/math_en.jsonl"]
-    kept.append(root / "math_1/model.safetensors")
+    kept = [root / "base/model.safetensors", root / "data/twins_math.jsonl"]
     before = [path.stat().st_mtime_ns for path in kept]
-    monkeypatch.setattr(build, "train_expert", train)
-    result = run("--languages", "es", "--seeds", "1")
+    monkeypatch.setattr(base, "_TOPICS", "the sea, bread")
+    result = run()
     assert result.exit_code == 0, result.output
-    assert "math_1: is finished, nothing to do" in result.output
-    assert "expert 2 of 2: spanish_1" in result.output
     assert [path.stat().st_mtime_ns for path in kept] == before
     assert not (root / ".base.x.partial").exists()
-    assert not (root / "math_1/checkpoints").exists()
-    for name in ("math_1", "spanish_1"):
-        record = json.loads((root / name / "training.json").read_text())
-        assert record["finished"]
-        assert record["config"]["seed"] == 1
+    assert (root / "replay/en.jsonl").exists()
+    assert (root / "tasks/smol_math_twins_es.yaml").is_file()
     source = json.loads((root / "base/source.json").read_text())
     assert (source["kind"], source["stored"]) == ("package", "Q4_1")
-    # A base that was changed, or other settings, are refused before any training.
-    assert run("--languages", "es", "--source", "hub", "--seeds", "1").exit_code == 2
+    # Experts belong to this base: another one, or one that was changed, is refused.
+    assert run("--source", "hub").exit_code == 2
     with kept[0].open("ab") as file:
         file.write(b"x")
-    result = run("--languages", "es", "--seeds", "2")
+    result = run()
     assert result.exit_code == 2
     assert "is not as it was written" in result.output
 
@@ -119,7 +100,7 @@ def test_the_hub_goes_before_the_package_and_the_record_says_so(here):
 def test_another_file_in_the_package_is_refused(here, monkeypatch):
     with base.find_gguf().open("ab") as file:
         file.write(b"x")
-    result = run("--seeds", "1")
+    result = run()
     assert result.exit_code == 2
     assert "its SHA-256 is" in result.output
     assert base.INSTALL in result.output.replace("\n", " ")
@@ -140,42 +121,24 @@ def test_without_hub_and_package_one_sentence_says_what_to_do(source, tmp_path, 
     assert not (tmp_path / "runs/smol/base").exists()
 
 
-def _in_the_way(root):
-    (root / "base").mkdir(parents=True)
-    (root / "base/mine").write_text("x")
-
-
-def _at_work(root):
-    claims.append(try_claim(root, ".lock"))
-
-
 claims = []
 
 
 @pytest.mark.parametrize(
-    ("prepare", "arguments", "said"),
+    ("prepare", "message"),
     [
-        (_in_the_way, [], "was not written by a build"),
-        (_at_work, [], "another build is writing to runs/smol"),
-        (lambda root: None, ["--languages", "se"], "no language 'se', did you mean 'es'?"),
+        (lambda root: (root / "base/mine").mkdir(parents=True), "was not written by a build"),
+        (
+            lambda root: claims.append(try_claim(root, ".lock")),
+            "another build is writing to runs/smol",
+        ),
     ],
 )
-def test_what_is_in_the_way_is_one_message(prepare, arguments, said, tmp_path, monkeypatch):
+def test_what_is_in_the_way_is_one_message(prepare, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     prepare(tmp_path / "runs/smol")
-    result = run(*arguments)
+    result = run()
     while claims:
         claims.pop().release()
     assert result.exit_code == 2, result.output
-    assert said.split(",")[0] in result.output
-
-
-@needs_gguf
-@pytest.mark.slow
-def test_the_shipped_studies_run_on_these_experts(here):
-    assert run("--languages", "es", "--seeds", "1").exit_code == 0
-    arguments = ["run", "layer_count", "--experts", "smol", "--limit", "2", "--backend", "hf"]
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 0, result.output
-    assert "9 cells evaluated, 0 failed" in result.output
-    assert "math_es" in result.output
+    assert message in result.output

@@ -16,8 +16,8 @@ STUDY = {
     "question": "Does a real model go all the way?",
     "experts": {
         "base": "runs/smol/base",
-        "task": "runs/smol/math_1",
-        "language": {"es": ["runs/smol/spanish_1"]},
+        "task": "runs/smol_experts/math_1",
+        "language": {"es": ["runs/smol_experts/es_1"]},
     },
     "recipe": {
         "merge_method": "layer_swap",
@@ -28,34 +28,39 @@ STUDY = {
     "baseline": ["base", "soup"],
     "evaluate": {
         "include_path": "runs/smol/tasks",
-        "tasks": ["smol_math_en_4shot", "smol_translate_en_es"],
+        "tasks": ["smol_math_twins_en", "smol_translate_twins_en_es"],
         "limit": 4,
         "options": {"dtype": "float32", "max_model_len": 1024},
     },
 }
+SMALL = ("samples=8", "held_out=1", "batch_size=4", "trainer.save_steps=2", "measure=false")
+
+
+def run(*arguments):
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (make smol)")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_real_model_is_built_merged_and_asked(tmp_path, monkeypatch):
+def test_the_real_model_is_built_trained_merged_and_asked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    settings = ("samples=8", "held_out=1", "batch_size=4", "trainer.save_steps=2", "measure=false")
-    arguments = ["smol", "build", "--source", "package", "--languages", "es", "--seeds", "1"]
-    arguments += [part for each in settings for part in ("--set", each)]
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 0, result.output
+    run("smol", "build", "--source", "package")
     config = json.loads((tmp_path / "runs/smol/base/config.json").read_text())
     assert (config["num_hidden_layers"], config["vocab_size"]) == (30, 49152)
     assert config["tie_word_embeddings"]
+    settings = [part for each in SMALL for part in ("--set", each)]
+    for kind, name in ("math", "math_1"), ("language", "es_1"):
+        out = f"runs/smol_experts/{name}"
+        run("train", f"smol/{kind}", "--seed", "1", "--out", out, *settings)
     (tmp_path / "real.yml").write_text(yaml.safe_dump(STUDY))
-    result = CliRunner().invoke(main, ["run", "real.yml", "--backend", "hf"])
-    assert result.exit_code == 0, result.output
+    run("run", "real.yml", "--backend", "hf")
     answers = [
         json.loads(line)
         for path in (tmp_path / "runs/real").rglob("*samples*.jsonl")
         for line in path.read_text(encoding="utf-8").splitlines()
     ]
     assert answers
-    # A real model says something, and with four examples it speaks in their form.
-    assert any("The answer is" in response for each in answers for response in each["responses"])
+    # A real model says something, and some of it is a calculation.
+    assert any("+" in str(each["responses"]) for each in answers)

@@ -182,7 +182,7 @@ def test_an_experts_file_that_is_none_says_why(tmp_path: Path, text: str, messag
         ("./absent", "no such folder"),
         ("runs/pocket/nothing", "layerswap pocket build"),
         ("runs/pocket_experts/math_1", r"make pocket-experts .* makes it here"),
-        ("runs/smol/french_1", "layerswap smol build makes it here"),
+        ("runs/smol_experts/fr_1", "make real-model"),
         (["x"], "write a folder, a hub id, or base"),
         ("", "write a folder"),
         ("x" * 300, "no such folder"),

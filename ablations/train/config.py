@@ -219,8 +219,6 @@ class TrainConfig(Frozen):
     """Sources that are mixed by their weights."""
     template: Literal["plain", "chat"] = "plain"
     """``plain`` joins prompt and answer as they are; ``chat`` uses the tokenizer's template."""
-    separator: str = ""
-    """Stands between prompt and answer, and between turns, in the plain template."""
     samples: int = Field(ge=1)
     """Rows to train on, in all. Sources that are too short are repeated."""
     held_out: int = Field(32, ge=0)
@@ -232,8 +230,6 @@ class TrainConfig(Frozen):
     """Longest row in tokens; longer rows are cut at the end."""
     seed: int = Field(0, ge=0, lt=2**32)
     """Of the choice and order of rows, of new weights (adapters), and of dropout."""
-    save_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Of the expert's file. A 16-bit format loses most of a light fine-tune."""
     select: Select | None = None
     """How checkpoints are chosen; None takes the last one and keeps all."""
     measure: StrictBool = True

@@ -51,10 +51,9 @@ def check_record(root: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
     InputError.raise_any(
         f"{root} holds a run of other settings; choose another --out",
         [
-            f"{name} is {json.dumps(stored.get(name)):.60} there and "
-            f"{json.dumps(mine.get(name)):.60} here"
-            for name in dict.fromkeys((*stored, *mine))
-            if stored.get(name) != mine.get(name)
+            f"{name} is {json.dumps(stored.get(name)):.60} there and {json.dumps(value):.60} here"
+            for name, value in mine.items()  # an older version had more settings
+            if stored.get(name) != value
         ],
     )
     return record

@@ -21,13 +21,9 @@ if TYPE_CHECKING:
 def check_options(
     block: str, options: Mapping[str, Any], kind: Any, foreign: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return options of a library's dataclass, with numbers as it declares them.
+    """Return `options` of the dataclass `kind` of a library, with numbers as it declares them.
 
-    Args:
-        block: key of the training file that they stand below.
-        options: name -> value.
-        kind: the dataclass.
-        foreign: names that may not be given -> what to do instead.
+    They stand below `block` in the training file; `foreign` names may not be given.
 
     Raises:
         InputError: for names that it does not have, with the nearest one, or no numbers.
@@ -103,11 +99,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def prepare(model: Any, config: TrainConfig) -> Any:
-    """Return `model` so that the regime's weights are trained and no others.
-
-    Args:
-        model: of `load_base`; changed in place.
-        config: the run.
+    """Return `model`, changed in place, so that the regime's weights are trained and no others.
 
     Raises:
         InputError: for layers or modules that the model does not have.

@@ -39,8 +39,7 @@ from ablations.train.folder import (
     whole_checkpoints,
 )
 from ablations.train.model import check_options, load_base, prepare
-from ablations.train.rows import Row
-from ablations.train.tokens import collate, encode
+from ablations.train.rows import Row, collate, encode
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.write.donor_files import copy_donor_files
 
@@ -142,13 +141,7 @@ def train(
 ) -> None:
     """Train and write checkpoints to `out`, unless the last one is there; go on where it stopped.
 
-    Args:
-        config: the run.
-        arguments: of `training_arguments`.
-        base: folder of the model to start from.
-        tokenizer: of the base.
-        rows: what the model sees, in order.
-        out: folder of the run.
+    `rows` are what the model sees, in order; `base` is the folder of the model to start from.
 
     Raises:
         InputError: for options that peft or the Trainer refuses, or a base that cannot be loaded.
@@ -210,8 +203,7 @@ def _last_whole(out: Path) -> str:
 class _Watch(TrainerCallback):  # type: ignore[misc]
     """Stops at a loss that is not finite, completes checkpoints, and says how far it is.
 
-    The loss is looked at when it is logged, and it is logged before every save: a device is not
-    waited for at other steps, and no checkpoint has weights that are not finite.
+    A loss is logged before every save, so no checkpoint has weights that are not finite.
     """
 
     def __init__(self, out: Path, donor: Path | None) -> None:
@@ -243,10 +235,7 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
 
 
 class _Penalty(TrainerCallback):  # type: ignore[misc]
-    """Adds the gradient of a fusion's penalty once a step, whatever the batch is cut into.
-
-    It comes after the norm of the gradients is clipped, as weight decay does.
-    """
+    """Adds the gradient of a fusion's penalty once a step, after gradients are clipped."""
 
     def __init__(self, fused: Any, weight: float) -> None:
         self._fused, self._weight = fused, weight

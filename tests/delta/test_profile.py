@@ -91,10 +91,7 @@ def test_columns_are_the_paper_s_for_llamas_and_named_otherwise(family, columns,
     assert profile(*pair(family)).grid().columns == columns
 
 
-def test_two_stacks_are_told_apart_and_a_layer_without_a_parameter_has_a_gap(pair):
-    columns = profile(*pair("t5")).grid().columns
-    assert columns[:4] == tuple(f"decoder.layer.0.SelfAttention.{kind}" for kind in "qkvo")
-    assert sum(name.startswith("encoder.") for name in columns) > 5
+def test_a_layer_without_a_parameter_has_a_gap(pair):
     grid = profile(*pair("glm4_moe")).grid()
     column = grid.columns.index("mlp.experts.*.gate_proj")
     assert [math.isnan(row[column]) for row in grid.values] == [True, True, *[False] * 4]

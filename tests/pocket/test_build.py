@@ -15,8 +15,7 @@ from ablations.cli.pocket import pocket
 from ablations.machine.fingerprint import hash_file
 from ablations.machine.locks import try_claim
 from ablations.machine.stages import Stage
-from ablations.pocket.build import MANIFEST, build_pocket, plan_stages
-from ablations.pocket.config import PocketConfig
+from ablations.pocket.build import MANIFEST, PocketConfig, build_pocket, plan_stages
 from ablations.train.config import read_config
 from ablations.train.run import train_expert
 from layerswap_method.errors import InputError, LayerSwapError
@@ -77,8 +76,7 @@ def test_checkpoints_are_whole_float32_and_load(tiny_pocket):
         ids = tokenizer("Juma ana ba bi ka la . solve :", return_tensors="pt")
         assert tokenizer.unk_token_id not in ids["input_ids"]
         assert torch.isfinite(model(**ids).logits).all()
-    losses = json.loads((tiny_pocket.base / MANIFEST).read_text())["losses"]
-    assert losses[1] < 0.9 * losses[0]
+    assert json.loads((tiny_pocket.base / MANIFEST).read_text())["loss"] < 3.5  # of 5 at first
     base = weights.pop("base")
     for expert in weights.values():
         moved = {name for name in base if not torch.equal(base[name], expert[name])}

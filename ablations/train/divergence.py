@@ -157,11 +157,7 @@ def divergence(
 ) -> Iterator[str]:
     """Measure experts, write ``divergence.json`` and ``experts.yml`` to `out`, yield what to tell.
 
-    Args:
-        experts: folders, hub ids or ``base+adapter``.
-        base: folder or hub id of their base.
-        texts: a file of JSON lines with the field ``text``; None leaves the drift out.
-        out: the folder.
+    `texts` is a file of JSON lines with the field ``text``; None leaves the drift out.
 
     Raises:
         InputError: for what is wrong with a reference, the checkpoints or the texts.

@@ -187,11 +187,7 @@ def build(model: Any, base: Path, experts: Mapping[str, Path]) -> Fusion:
     """Return the fusion of LoRA experts, attached to `model` and ready to be trained.
 
     The first values of Q and K are drawn from torch's global generator, as peft's adapters are.
-
-    Args:
-        model: the base as transformers loads it; changed in place, its weights frozen.
-        base: the base's checkpoint.
-        experts: name -> folder of a LoRA adapter to that base, one or more.
+    `model` is the checkpoint `base` as transformers loads it; it is changed in place.
 
     Raises:
         InputError: for an adapter that is not one or of another model, or one that changes
@@ -225,11 +221,7 @@ def is_fusion(folder: Path) -> bool:
 
 
 def load(model: Any, folder: Path) -> Fusion:
-    """Return the fusion in `folder`, attached to `model`, which is changed in place.
-
-    Raises:
-        InputError: where it is damaged, or of another base.
-    """
+    """Return the fusion in `folder`, attached to `model`, which is changed in place."""
     config = read_adapter_config(folder)
     matrices = {name: matrix for name, matrix in _read(folder).items() if _key(name) != name}
     try:

@@ -48,11 +48,7 @@ def check_options(
 
 
 def lora_config(config: TrainConfig) -> LoraConfig:
-    """Return the options of `config.lora` as peft takes them.
-
-    Raises:
-        InputError: for unknown options, or values that peft refuses.
-    """
+    """Return the options of `config.lora` as peft takes them; refuse what it does not take."""
     from peft import LoraConfig
 
     foreign = ("task_type", "peft_type", "base_model_name_or_path", "auto_mapping", "peft_version")
@@ -65,11 +61,7 @@ def lora_config(config: TrainConfig) -> LoraConfig:
 
 
 def load_base(folder: Path) -> Any:
-    """Return the model in `folder` with float32 weights, all of them trained.
-
-    Raises:
-        InputError: where transformers cannot load it.
-    """
+    """Return the model in `folder` with float32 weights, all of them trained."""
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -84,11 +76,7 @@ def load_base(folder: Path) -> Any:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Return the tokenizer in `folder`.
-
-    Raises:
-        InputError: where there is none.
-    """
+    """Return the tokenizer in `folder`."""
     from transformers import AutoTokenizer
 
     try:
@@ -140,11 +128,7 @@ def prepare(model: Any, config: TrainConfig) -> Any:
 
 
 def with_adapter(model: Any, adapter: Path) -> Any:
-    """Return `model` with the adapter in `adapter` on top; a fusion changes it in place.
-
-    Raises:
-        InputError: where it does not fit the model.
-    """
+    """Return `model` with the adapter in `adapter` on top; a fusion changes it in place."""
     from ablations.train import fusion
 
     if fusion.is_fusion(adapter):

@@ -65,11 +65,7 @@ def mix_rows(config: TrainConfig) -> Mix:
 
 
 def read_texts(path: Path) -> list[str]:
-    """Return the texts of a file of JSON lines with the field ``text``.
-
-    Raises:
-        InputError: where it cannot be read, naming the line, or holds no text.
-    """
+    """Return the texts of a file of JSON lines with the field ``text``."""
     source = Source(path=str(path), prompt="", answer="{text}")
     rows, places = _read(source)
     return [str(rows[number]["text"]) for number in _usable_rows(source, rows, places)]
@@ -262,11 +258,7 @@ def encode(
 def split_row(
     row: Row, tokenizer: PreTrainedTokenizerBase, config: TrainConfig
 ) -> list[tuple[str, bool]]:
-    """Return the text of a row in the format that is trained: parts, and whether each is learned.
-
-    Raises:
-        InputError: as `encode`.
-    """
+    """Return the text of a row in the format that is trained: parts, whether each is learned."""
     if config.template == "plain":
         return [(message["content"], message["role"] == "assistant") for message in row]
     where = tokenizer.name_or_path

@@ -68,8 +68,7 @@ def train_expert(
     Args:
         config: of `read_config`.
         out: folder of the run; the expert is in it when all is done.
-        code_isolation: sandbox in which `select` runs the programs that models write, ``bwrap`` or
-            ``none``; None leaves such tasks out.
+        code_isolation: sandbox of the programs that models write; None leaves such tasks out.
 
     Raises:
         InputError: for what is wrong with the options, the data, the base or the folder.
@@ -116,6 +115,7 @@ def train_expert(
                     for entry in (read_state(whole_checkpoints(out)[-1]) or {})["log_history"]
                     if "loss" in entry
                 ],
+                "processes": state.num_processes,
                 "versions": {name: importlib.metadata.version(name) for name in _VERSIONS},
             }
             split = (split_row(row, tokenizer, config) for row in mix.held_out)

@@ -78,7 +78,7 @@ def select_checkpoint(
             if floor is not None:
                 row["secondary"] = _mean(evaluation, select.secondary)
                 row["secondary_of_base"] = floor
-            scores = _first_scores(evaluation).values()
+            scores = _firsts(evaluation)
             row["tasks"] = [s.model_dump(mode="json", exclude_defaults=True) for s in scores]
             rows.append(row)
             logger.info("checkpoint of step %d: %.4f", row["step"], row["score"])
@@ -96,19 +96,16 @@ def select_checkpoint(
     return by_step[rows[0]["step"]], rows
 
 
-def _first_scores(evaluation: Evaluation) -> dict[str, Any]:
-    """Return task -> its first score."""
-    return {score.task: evaluation.score(score.task) for score in evaluation.scores}
+def _firsts(evaluation: Evaluation) -> list[Any]:
+    """Return the first score of each task."""
+    return [evaluation.score(task) for task in dict.fromkeys(s.task for s in evaluation.scores)]
 
 
 def _mean(evaluation: Evaluation, tasks: Sequence[str | tuple[str, ...]]) -> float:
-    """Return the mean over tasks; a metric that is better when lower counts as negative.
-
-    A task that was skipped, such as MBPP without leave to run code, does not count.
-    """
+    """Return the mean over tasks that were not skipped; what is better when lower is negative."""
     values = {
-        task: score.value if score.higher_is_better else -score.value
-        for task, score in _first_scores(evaluation).items()
+        score.task: score.value if score.higher_is_better else -score.value
+        for score in _firsts(evaluation)
     }
     means = []
     for entry in tasks:

@@ -79,12 +79,7 @@ def _on_cpu() -> bool:
 
 
 def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
-    """Return the Trainer's options of a run; `out` is its folder.
-
-    Raises:
-        InputError: for unknown options, values that transformers refuses, a tracker that is not
-            installed, or a batch that the processes cannot share.
-    """
+    """Return the Trainer's options of a run with the folder `out`; refuse what it does not take."""
     options = check_options("trainer", config.trainer, TrainingArguments, _FOREIGN)
     world = processes().num_processes
     at_once = options.setdefault("per_device_train_batch_size", max(1, config.batch_size // world))
@@ -194,10 +189,8 @@ def train(
 
 
 def _last_whole(out: Path) -> str:
-    checkpoints = whole_checkpoints(out)
-    if not checkpoints:
-        return "No checkpoint was written before"
-    return f"The last good checkpoint is {checkpoints[-1]}"
+    last = next(reversed(whole_checkpoints(out)), "none")
+    return f"The last good checkpoint is {last}"
 
 
 class _Watch(TrainerCallback):  # type: ignore[misc]

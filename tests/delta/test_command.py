@@ -85,9 +85,10 @@ def test_without_matplotlib_the_numbers_are_written(models, tmp_path, monkeypatc
         *(importlib.util, "find_spec"),
         lambda name, package=None: None if name == "matplotlib" else find(name, package),
     )
-    result = run(models / "math", "--base", models / "base", "--out", tmp_path)
+    result = run(models / "base", "--base", models / "base", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     assert files(tmp_path) == {"delta.csv"}
+    assert "Warning: base equals the base: every delta is 0" in result.stderr
     assert "pip install 'layerswap[plot]'" in result.stderr
     alone = run("--reference", "Swahili expert #1", "--out", tmp_path)
     assert alone.exit_code == 1

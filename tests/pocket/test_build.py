@@ -1,7 +1,6 @@
 """Building with the `tiny` preset: complete checkpoints, determinism, cache, resume."""
 
 import json
-import logging
 import shutil
 from pathlib import Path
 
@@ -120,24 +119,6 @@ def test_a_moved_testbed_trains_nothing_and_a_second_build_does_nothing(copied, 
     assert f"{copied}: up to date, nothing to do" in result.output
     assert f"tasks: {copied / 'tasks'}" in result.output
     assert written_at(copied) == before
-
-
-@pytest.mark.slow
-def test_damaged_and_missing_stages_are_rebuilt_alone(copied, tiny_pocket, caplog):
-    before = written_at(copied)
-    weights = copied / "task" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
-    (copied / ".language.1.partial").mkdir()
-    (copied / ".rsync.partial").mkdir()
-    shutil.rmtree(copied / "language")
-    with caplog.at_level(logging.INFO):
-        build_pocket(copied, TINY)
-    assert "to build: task, language" in caplog.text
-    after = written_at(copied)
-    assert after["base"] == before["base"]
-    assert after["task"] != before["task"]
-    assert [path.name for path in copied.glob(".*.partial")] == [".rsync.partial"]
-    assert hashes(copied) == hashes(tiny_pocket.root)
 
 
 def test_failed_training_is_one_error_and_keeps_finished_stages(copied, tiny_pocket, tmp_path):

@@ -10,10 +10,8 @@ import torch
 from ablations.pocket import build
 from ablations.pocket.build import PocketConfig, build_pocket, plan_stages
 from ablations.pocket.pretraining import (
-    Muon,
     base_batches,
     build_model,
-    orthogonalise,
     train,
 )
 from ablations.scoring.records import EvaluationRequest
@@ -87,20 +85,3 @@ def test_a_rebuild_begins_with_the_loss_of_the_note(one_thread):
     steps = train(model, base_batches(config.base, config.seed), config.base)
     losses = list(itertools.islice(steps, 20))
     assert sum(losses) / 20 == pytest.approx(build.read_note()["first_loss"], abs=0.01)
-
-
-def test_muon_steps_along_orthogonal_matrices_and_each_shape_by_itself():
-    torch.manual_seed(0)
-    wide, tall = torch.randn(3, 8, 20), torch.randn(2, 20, 8)
-    for matrices in (wide, tall):
-        values = torch.linalg.svdvals(orthogonalise(matrices))
-        assert values.min() > 0.5
-        assert values.max() < 1.5
-    parameters = [torch.nn.Parameter(torch.zeros(8, 20)), torch.nn.Parameter(torch.zeros(20, 8))]
-    muon = Muon(parameters)
-    for parameter, matrices in zip(parameters, (wide, tall), strict=True):
-        parameter.grad = matrices[0].clone()
-    muon.step(0.1)
-    for parameter, scale in zip(parameters, (1.0, 2.5**0.5), strict=True):
-        expected = -0.1 * scale * orthogonalise(parameter.grad[None] * 1.95)[0]
-        assert torch.allclose(parameter.detach(), expected, atol=1e-6)

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import layerswap_method
-from ablations.pocket.build import PocketPaths, build_pocket
-from ablations.pocket.config import PocketConfig
+from ablations.pocket.build import PocketConfig, PocketPaths, build_pocket
 from tests.standins.experts import experts, own_trio, trio  # noqa: F401 - fixtures
 
 for _name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):

@@ -108,9 +108,9 @@ answers_option = folder_option(
 list_format_option = choice_option("--format", ["table", "json"], "How to show them.", "form")
 preset_option = choice_option(
     "--preset",
-    ["quickstart", "full", "tiny", "other_size"],
-    "The pocket experts: one pair; three pairs and more items; seconds of training (for tests: the "
-    "scores mean nothing); or one pair of another width, depth and number of key heads.",
+    ["quickstart", "tiny", "other_size"],
+    "The pocket experts: as the studies have them; seconds of training (for tests: the scores mean "
+    "nothing); or of another width, depth and number of key heads.",
 )
 backend_option = choice_option(
     "--backend",

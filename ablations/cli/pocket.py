@@ -22,32 +22,20 @@ def pocket() -> None:
 @click.option(
     "--expert-seeds",
     type=click.IntRange(min=1),
-    help="Pairs of experts to train.  [default: by preset]",
+    default=1,
+    show_default=True,
+    help="Pairs of experts to train.",
 )
-@click.option("--force", is_flag=True, help="Make everything again.")
-@click.option(
-    "--retrain-base",
-    is_flag=True,
-    help="Also train the base that ships with the package.",
-)
-def build(
-    out: Path,
-    preset: str,
-    seed: int,
-    expert_seeds: int | None,
-    force: bool,
-    retrain_base: bool,
-) -> None:
+def build(out: Path, preset: str, seed: int, expert_seeds: int) -> None:
     """Train the pocket experts and write their tasks.
 
     They are a base, a math expert and a language expert, with their lm-eval tasks. The base of
     seed 0 ships with the package; bases of other seeds are trained.
     """
-    from ablations.pocket.build import build_pocket
-    from ablations.pocket.config import PocketConfig
+    from ablations.pocket.build import PocketConfig, build_pocket
 
     show_log()
-    changes = {} if expert_seeds is None else {"expert_seeds": tuple(range(expert_seeds))}
-    config = PocketConfig.preset(preset, seed=seed, **changes)  # type: ignore[arg-type]
-    paths = build_pocket(out, config, force=force, retrain=retrain_base)
+    seeds = tuple(range(expert_seeds))
+    config = PocketConfig.preset(preset, seed=seed, expert_seeds=seeds)  # type: ignore[arg-type]
+    paths = build_pocket(out, config)
     click.echo(f"models: {paths.base}, {paths.task}, {paths.language}\ntasks: {paths.tasks_dir}")

@@ -40,7 +40,7 @@ def quickstart(
     out: Path,
     backend: Literal["auto", "hf", "vllm"],
     limit: int | None,
-    preset: Literal["quickstart", "full", "tiny", "other_size"],
+    preset: Literal["quickstart", "tiny", "other_size"],
 ) -> None:
     """Train pocket experts (in runs/pocket), merge and evaluate them.
 
@@ -49,8 +49,7 @@ def quickstart(
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
     show_log(stream=sys.stdout, with_seconds=True)
     from ablations.evaluate.table import render_run
-    from ablations.pocket.build import build_pocket
-    from ablations.pocket.config import PocketConfig
+    from ablations.pocket.build import PocketConfig, build_pocket
     from ablations.runner.records import load_run
     from ablations.runner.run import RunOptions, run_study
     from ablations.study.labels import cell_names

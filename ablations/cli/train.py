@@ -25,11 +25,6 @@ from ablations.cli.options import code_options, folder_option
 )
 @click.option("--base", metavar="MODEL", help="Short for --set base=MODEL.")
 @click.option("--seed", type=click.IntRange(min=0), help="Short for --set seed=N.")
-@click.option(
-    "--save-dtype",
-    type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="Of the expert's file. 16 bits lose most of a light fine-tune.  [default: float32]",
-)
 @code_options
 def train(
     config: str,
@@ -37,7 +32,6 @@ def train(
     settings: tuple[str, ...],
     base: str | None,
     seed: int | None,
-    save_dtype: str | None,
     allow_code_execution: bool,
     code_isolation: str | None,
 ) -> None:
@@ -51,7 +45,7 @@ def train(
 
     is_first = os.environ.get("RANK", "0") == "0"  # of several processes, one speaks
     show_log(logging.INFO if is_first else logging.ERROR)
-    short = {"base": base, "seed": seed, "save_dtype": save_dtype}
+    short = {"base": base, "seed": seed}
     given = [f"{name}={value}" for name, value in short.items() if value is not None]
     out = out or Path("runs") / Path(config).stem
     isolation = (code_isolation or "bwrap") if allow_code_execution else None

@@ -24,7 +24,7 @@ from ablations.machine.whole_files import (
     write_text,
 )
 from ablations.models.find import find_model
-from ablations.paper.published import Grid, published_grid
+from ablations.paper.published import published_grid
 from layerswap_method.deltas.pair import open_pair
 from layerswap_method.errors import InputError
 
@@ -81,32 +81,25 @@ def delta(
             yield f"Warning: no figures: {HINT}"
         elif grids or not profiles:
             stem = "delta" if profiles else f"reference-{slug(published[0].title)}"
-            yield from _draw([*grids, *published], out / stem)
+            with drawing(stem):
+                images = images_of(draw_heatmaps([*grids, *published]), ("png", "svg"))
+            for kind, image in images.items():
+                write_bytes(out / f"{stem}.{kind}", image)
+                yield str(out / f"{stem}.{kind}")
 
 
 def analyse(
     experts: Sequence[str], base: str, *, threshold: float | None = None
 ) -> list[DeltaProfile]:
-    """Return the profile of each expert; writes nothing.
-
-    Raises:
-        InputError: as `delta`.
-    """
-    labels = label_all(experts)
+    """Return the profile of each expert; writes nothing. Raises as `delta` does."""
+    named = zip(label_all(experts), experts, strict=True)
     parent = find_model(base, name=Path(base).name)
-    pairs = [
-        open_pair(find_model(given, name=label), parent)
-        for label, given in zip(labels, experts, strict=True)
-    ]
-    return [profile_of(pair, label, threshold) for pair, label in zip(pairs, labels, strict=True)]
+    pairs = {label: open_pair(find_model(given, name=label), parent) for label, given in named}
+    return [profile_of(pair, label, threshold) for label, pair in pairs.items()]
 
 
 def label_all(experts: Sequence[str]) -> list[str]:
-    """Return a short name for each reference: the last part of its path, longer where two agree.
-
-    Raises:
-        InputError: for one expert named twice.
-    """
+    """Return a short name for each reference: the last part of its path, longer where two agree."""
     bare = [given.rstrip("/") for given in experts]
     for number, given in enumerate(bare):
         if given in bare[:number]:
@@ -138,7 +131,7 @@ def _describe(profile: DeltaProfile) -> Iterator[str]:
 
 
 def _layer_table(profiles: Sequence[DeltaProfile]) -> Iterator[str]:
-    """Yield a table of each layer's share of each expert's change, as `placement: delta_share`."""
+    """Yield a table of each layer's share of each expert's change."""
     shares = pd.DataFrame(index=range(profiles[0].num_layers))
     for profile in profiles:
         norms = profile.matrices.groupby("layer")["relative_norm"].sum()
@@ -151,17 +144,3 @@ def _layer_table(profiles: Sequence[DeltaProfile]) -> Iterator[str]:
     if rows:
         yield "share of each expert's change, by layer (sums of the matrices' relative norms)"
         yield text_table(["layer", *shares.columns], rows)
-
-
-def _draw(grids: Sequence[Grid], stem: Path) -> Iterator[str]:
-    """Draw grids side by side on one colour scale and yield the paths of the images.
-
-    Raises:
-        LayerSwapError: without matplotlib.
-    """
-    with drawing(stem.name):
-        images = images_of(draw_heatmaps(grids), ("png", "svg"))
-    for kind, image in images.items():
-        path = stem.with_name(f"{stem.name}.{kind}")
-        write_bytes(path, image)
-        yield str(path)

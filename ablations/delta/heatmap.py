@@ -10,15 +10,8 @@ from typing import Any
 from ablations.drawing.canvas import draw_cells, new_canvas
 from ablations.paper.published import LABEL, Grid
 
-CELL_IN = (0.26, 0.125)
-"""Width and height of a number's cell."""
-
-FONT_PT = 5.6
-"""Size of a number."""
-
-PAGE_IN = 7.0
-"""Width of a page, at which panels wrap."""
-
+CELL_IN = (0.26, 0.125)  # width and height of a number's cell
+PAGE_IN = 7.0  # at which panels wrap
 _BAR_IN, _GAP_IN, _HEAD_IN = 1.0, 0.15, 0.9
 
 
@@ -27,9 +20,6 @@ def draw_heatmaps(grids: Sequence[Grid]) -> Any:
 
     To be called inside `canvas.drawing`. Panels are equally high, so that models of different
     depth stand next to each other by relative depth.
-
-    Args:
-        grids: at least one.
     """
     width = max(len(grid.columns) for grid in grids) * CELL_IN[0]
     height = max(len(grid.values) for grid in grids) * CELL_IN[1]
@@ -47,7 +37,7 @@ def draw_heatmaps(grids: Sequence[Grid]) -> Any:
             columns=column_labels(grid.columns),
             limits=(0.0, 1.0),
             text=lambda share: f"{share:.2f}" if share else "0",
-            font_pt=FONT_PT,
+            font_pt=5.6,
         )
         axes.set_title(_wrapped(grid.title, width, 6.0), loc="left", fontweight="bold")
         axes.set_xlabel(_wrapped(grid.note, width, 3.2), fontsize=6, color="#555555")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +12,25 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ablations.delta.parameters import in_order, places_of
 from ablations.machine.progress import counted
 from ablations.paper.published import Grid, scientific
 from layerswap_method.deltas.pair import DeltaPair, for_each_tensor, not_finite, read_deltas
+from layerswap_method.tensor_names import layer_part, outside_decoder, split_layer
 
 SHARE_ABOVE = 0.125
 """Share of the rows above a threshold that nobody gave; the paper's six grids have 0.11 to 0.16."""
 
 _FINE_ROWS = 256
 """Rows of a block up to which columns are summed in float32."""
+
+_PARTS = ("attention", "mlp", "norm", "other")
+_ORDER = (
+    *("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj"),
+    *("gate_proj", "w1", "up_proj", "w3", "gate_up_proj", "down_proj", "w2"),
+)
+"""Last parts of names in the paper's order: q, k, v, o, gate, up, down (Mixtral's w1, w3, w2)."""
+
+_EXPERT = re.compile(r"(\bexperts)\.\d+\.")
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,7 @@ class DeltaProfile:
         places = [shown["layer"].astype(int), shown["parameter"]]
         above = (shown["share_above"] * shown["rows"]).groupby(places).sum()
         shares = (above / shown["rows"].groupby(places).sum()).unstack()
-        columns = in_order(shown["parameter"])
+        columns = _in_order(shown["parameter"])
         values = shares.reindex(index=range(self.num_layers), columns=columns).to_numpy()
         return Grid(
             title=self.label,
@@ -94,10 +104,10 @@ def read_changes(pair: DeltaPair) -> pd.DataFrame:
     names = list(pair.names)
     shown = counted(f"reading the changes of {pair.expert}", names)
     sums = [row for _, row in for_each_tensor(shown, lambda name: _sum_tensor(pair, name))]
-    places = places_of(names)
+    places = [_place(name) for name in names]
     frame = pd.DataFrame({"name": names})
-    frame["layer"] = pd.array([places[name][0] for name in names], dtype="Int64")
-    frame["parameter"] = [places[name][1] for name in names]
+    frame["layer"] = pd.array([layer for layer, _ in places], dtype="Int64")
+    frame["parameter"] = [parameter for _, parameter in places]
     frame["is_matrix"] = [pair.axis(name) is not None for name in names]
     return frame.join(pd.DataFrame(sums))
 
@@ -152,6 +162,30 @@ def profile_of(pair: DeltaPair, label: str, threshold: float | None = None) -> D
         share_changed=float(changes["changed"].sum() / max(changes["size"].sum(), 1)),
         tensors=tensors,
     )
+
+
+def _place(name: str) -> tuple[int | None, str]:
+    """Return a tensor's decoder layer and parameter; None and its name outside of the layers.
+
+    The experts of a layer, one tensor each, are one parameter: ``mlp.experts.*.up_proj``.
+    """
+    layer, rest = (None, name) if outside_decoder(name) else split_layer(name)
+    if layer is None:
+        return None, name
+    return layer, _EXPERT.sub(r"\1.*.", rest.removesuffix(".weight"))
+
+
+def _in_order(parameters: Iterable[str]) -> tuple[str, ...]:
+    """Return parameters in the paper's order, attention before MLP; no name twice.
+
+    Names that the paper does not have come last in their part, in the order given.
+    """
+
+    def place(parameter: str) -> tuple[int, int]:
+        part, last = layer_part(f"layers.0.{parameter}"), parameter.rpartition(".")[2]
+        return _PARTS.index(part), _ORDER.index(last) if last in _ORDER else len(_ORDER)
+
+    return tuple(sorted(dict.fromkeys(parameters), key=place))
 
 
 def _matrices(tensors: pd.DataFrame) -> pd.DataFrame:

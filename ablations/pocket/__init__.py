@@ -1,4 +1,1 @@
-"""The pocket testbed: a toy world with its languages, exercises and tasks, and models of it.
-
-`ablations.pocket.build.build_pocket` makes a testbed.
-"""
+"""The pocket testbed: a toy world, models of it and tasks; `build.build_pocket` makes it."""

@@ -2,14 +2,7 @@
 
 The base is pretrained by `pretraining`, or comes with the package. Its experts are trained as
 `layerswap train pocket/math` and `pocket/swahili` train them: by the same code and training files.
-
-What the testbed shows: experts made by SFT from one base, merged and evaluated with the real
-tools anywhere. The math expert learns to think before it answers, in English only, and the target
-language gains as well; the language expert learns rare words, and no math. Scores lie far from the
-floor and far enough apart to be told apart.
-
-What it does not show: real languages or real experts. The world is templated, the model has under
-a million weights, and which merge wins says nothing about others.
+docs/testbeds.md says what the testbed shows and what it does not.
 """
 
 from __future__ import annotations
@@ -17,25 +10,34 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from pydantic import Field
 
 from ablations.machine.fingerprint import fingerprint_of, hash_file
 from ablations.machine.locks import try_claim
 from ablations.machine.stages import Stage
 from ablations.machine.status_line import status_line
 from ablations.machine.whole_files import told_if_unwritable
-from ablations.pocket.config import PocketConfig
+from ablations.pocket.pretraining import (
+    ModelShape,
+    Pretraining,
+    base_batches,
+    build_model,
+    save_checkpoint,
+    train,
+)
 from ablations.pocket.tasks import write_tasks
 from ablations.train.config import TrainConfig, read_config
+from ablations.train.folder import CHECKPOINTS
 from ablations.train.run import EXPERTS, HELD_OUT, LOCK, settings_of, train_expert
 from layerswap_method.errors import InputError, LayerSwapError
-
-if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM
+from layerswap_method.frozen import Frozen
 
 logger = logging.getLogger(__name__)
 
@@ -48,17 +50,55 @@ EXPERTS_VERSION = 2
 MANIFEST = "pocket_stage.json"
 DEFAULT_OUT = Path("runs/pocket")
 WEIGHTS = Path(__file__).parent / "shipped" / "base.safetensors"
-"""The base that ships, which saves minutes of pretraining; `--retrain-base` trains it again: the
+"""The base that ships, which saves minutes of pretraining; `make rebuild-base` trains it again: the
 same bytes on one machine, nearly the same on another."""
-_NOTE = WEIGHTS.with_suffix(".json")
-LOSS_INTERVAL = 20
-"""Steps over which a recorded loss is averaged."""
 
-CONFIGURATIONS: Mapping[str, str] = {"task": "pocket/math", "language": "pocket/swahili"}
-"""Role -> the training file, as `layerswap train` takes it."""
-
-Fill = Callable[[Path], Mapping[str, Any]]
+Fill = Callable[[Path], Mapping[str, Any] | None]
 """Writes the files of a stage into an empty folder; returns what the manifest records."""
+
+Preset = Literal["quickstart", "tiny", "other_size"]
+
+
+class PocketConfig(Frozen):
+    """Everything that decides the bytes of a pocket testbed. The default is `quickstart`."""
+
+    seed: int = Field(0, ge=0)
+    """Seed of the base: first weights and pretraining stream."""
+    expert_seeds: tuple[int, ...] = Field((0,), min_length=1)
+    """One pair of experts is trained for each seed."""
+    shape: ModelShape = ModelShape()
+    base: Pretraining = Pretraining()
+    expert_settings: tuple[str, ...] = ()
+    """``NAME=VALUE`` in place of what the experts' shipped configurations say."""
+    items: int = Field(500, ge=1)
+    """Test documents of each task."""
+
+    @classmethod
+    def preset(cls, name: Preset, **changes: Any) -> PocketConfig:
+        """Return a named configuration with some fields changed.
+
+        Args:
+            name: `quickstart` (minutes), `tiny` (seconds; its scores mean nothing) or `other_size`
+                (as `quickstart`, with another width, depth and number of key heads).
+            changes: fields of `PocketConfig` that replace the preset's.
+        """
+        return cls(**{**_PRESETS[name], **changes})
+
+
+_PRESETS: dict[Preset, dict[str, Any]] = {
+    "quickstart": {},
+    "other_size": {
+        "shape": ModelShape(
+            num_layers=6, hidden_size=128, num_heads=4, num_kv_heads=2, intermediate_size=256
+        ),
+    },
+    "tiny": {
+        "shape": ModelShape(num_layers=4, hidden_size=32, num_heads=1, intermediate_size=64),
+        "base": Pretraining(steps=40, warmup_steps=5, tokens_per_batch=512),
+        "expert_settings": ("samples=60", "held_out=2", "batch_size=6", "trainer.warmup_steps=2"),
+        "items": 20,
+    },
+}
 
 
 class PocketPaths(NamedTuple):
@@ -89,34 +129,32 @@ def plan_stages(root: Path, config: PocketConfig, *, retrain: bool = False) -> d
     base = Stage(root / "base", base_key, MANIFEST)
     stages: dict[Stage, Fill] = {base: partial(_fill_base, config=config, ships=ships)}
     for index, seed in enumerate(config.expert_seeds):
-        for role, training_file in CONFIGURATIONS.items():
+        for role, name in ("task", "math"), ("language", "swahili"):
             # Measuring and more checkpoints change no weight, and would cost time.
             fixed = (f"seed={seed}", "measure=false", "trainer.save_strategy=epoch")
-            training = read_config(training_file, (*fixed, *config.expert_settings))
+            training = read_config(f"pocket/{name}", (*fixed, *config.expert_settings))
             training = training.model_copy(update={"base": str(base.folder)})
             settings = settings_of(training)
             key = fingerprint_of(version=EXPERTS_VERSION, base=base_key, settings=settings)
             folder = root / (f"{role}-{index}" if index else role)
             stages[Stage(folder, key, MANIFEST)] = partial(_fill_expert, config=training)
     tasks = root / "tasks"
-    evaluation = config.evaluation.model_dump()
-    key = fingerprint_of(version=VERSION, evaluation=evaluation, folder=str(tasks))
-    return {**stages, Stage(tasks, key, MANIFEST): partial(_fill_tasks, home=tasks, config=config)}
+    key = fingerprint_of(version=VERSION, items=config.items, folder=str(tasks))
+    write = partial(write_tasks, home=tasks, items=config.items)
+    return {**stages, Stage(tasks, key, MANIFEST): write}
 
 
 def build_pocket(
     out: Path = DEFAULT_OUT,
-    config: PocketConfig | None = None,
+    config: PocketConfig = PocketConfig(),  # noqa: B008 (it is frozen)
     *,
-    force: bool = False,
     retrain: bool = False,
 ) -> PocketPaths:
     """Train what is missing in `out` and return where everything is.
 
     Args:
         out: folder of the testbed; created if need be.
-        config: what to build; None for the quickstart preset.
-        force: whether to build every stage anew.
+        config: what to build.
         retrain: whether to train the base even where it ships with the package.
 
     Raises:
@@ -124,7 +162,6 @@ def build_pocket(
             the base that ships with the package is damaged.
         LayerSwapError: a training failed.
     """
-    config = config or PocketConfig()
     root = Path(out).resolve()
     stages = plan_stages(root, config, retrain=retrain)
     claim = try_claim(root, ".lock")
@@ -133,7 +170,7 @@ def build_pocket(
     try:
         for stage in stages:
             stage.prepare()
-        missing = [stage for stage in stages if force or not stage.is_done()]
+        missing = [stage for stage in stages if not stage.is_done()]
         names = ", ".join(stage.name for stage in missing)
         logger.info("%s: %s", root, f"to build: {names}" if names else "up to date, nothing to do")
         for stage in missing:
@@ -153,13 +190,10 @@ def build_pocket(
 def read_note() -> Any:
     """Return what ``base.json`` says of the shipped weights.
 
-    Returns:
-        ``key`` of the stage that trained them (version, shape, training, seed), ``seed``,
-        ``sha256``, ``licence`` (SPDX), ``rebuild`` (a command), ``losses`` (means over 20 steps,
-        nats per learned token) and ``scores``: task -> exact match (comprehension: accuracy) of
-        its first 300 items.
+    ``key`` is of the stage that trained them, ``first_loss`` the mean over 20 steps in nats per
+    learned token, ``scores`` task -> exact match (comprehension: accuracy) of its first 300 items.
     """
-    return json.loads(_NOTE.read_text(encoding="utf-8"))
+    return json.loads((Path(__file__).parent / "shipped" / "base.json").read_text(encoding="utf-8"))
 
 
 def is_shipped(key: str) -> bool:
@@ -175,27 +209,14 @@ def is_shipped(key: str) -> bool:
     if sha256 != note["sha256"]:
         raise InputError(
             f"{WEIGHTS}: the base that ships with layerswap should have SHA-256 "
-            f"{note['sha256'][:12]}..., and has {sha256[:12]}; install layerswap again, or train "
-            "the base with --retrain-base"
+            f"{note['sha256'][:12]}..., and has {sha256[:12]}; install layerswap again"
         )
     return True
 
 
-def load_into(model: LlamaForCausalLM) -> None:
-    """Replace all weights of `model` by the shipped ones (float32)."""
-    from safetensors.torch import load_file
-
-    state = load_file(WEIGHTS)
-    state["lm_head.weight"] = state["model.embed_tokens.weight"]
-    model.load_state_dict(state)
-
-
 @contextmanager
 def _on_one_thread() -> Iterator[None]:
-    """Compute on one thread of the CPU until the block ends: the same bytes everywhere.
-
-    Two threads gain nothing at these sizes, and their order of summation is not fixed.
-    """
+    """Compute on one thread of the CPU until the block ends: its order of summation is fixed."""
     import torch
     from accelerate.state import AcceleratorState
 
@@ -217,34 +238,26 @@ def _on_one_thread() -> Iterator[None]:
 
 
 def _fill_base(folder: Path, *, config: PocketConfig, ships: bool) -> dict[str, Any]:
-    from ablations.pocket.pretraining import base_batches, build_model, save_checkpoint, train
-
     model = build_model(config.shape, config.seed)
     if ships:
-        load_into(model)
+        from safetensors.torch import load_file
+
+        # Embeddings and output matrix are tied.
+        model.load_state_dict(load_file(WEIGHTS), strict=False)
         save_checkpoint(model, folder)
         return {"seed": config.seed, "shipped": WEIGHTS.name}
-    interval = LOSS_INTERVAL
-    losses: list[float] = []
-    for loss in train(model, base_batches(config), config.base):
-        losses.append(loss)
-        if len(losses) % (10 * interval) == 0:
-            logger.info("base: step %d of %d, loss %.2f", len(losses), config.base.steps, loss)
+    steps, loss = config.base.steps, 0.0
+    for step, loss in enumerate(train(model, base_batches(config.base, config.seed), config.base)):
+        if step % 200 == 0:
+            logger.info("base: step %d of %d, loss %.2f", step, steps, loss)
     save_checkpoint(model, folder)
-    parts = [losses[at : at + interval] for at in range(0, len(losses), interval)]
-    means = [round(sum(part) / len(part), 4) for part in parts]
-    return {"seed": config.seed, "loss_interval_steps": interval, "losses": means}
+    return {"seed": config.seed, "loss": round(loss, 4)}
 
 
-def _fill_expert(folder: Path, *, config: TrainConfig) -> dict[str, Any]:
-    train_expert(config, folder, keep_checkpoints=False)
+def _fill_expert(folder: Path, *, config: TrainConfig) -> None:
+    train_expert(config, folder)
+    shutil.rmtree(folder / CHECKPOINTS)
     for file in folder.iterdir():
         # The folder gets another name when it is whole, so a path in it would be wrong.
         if file.name in (EXPERTS, HELD_OUT) or file.name.startswith(LOCK):
             file.unlink()
-    return {"seed": config.seed}
-
-
-def _fill_tasks(folder: Path, *, config: PocketConfig, home: Path) -> dict[str, Any]:
-    write_tasks(folder, home, config.evaluation)
-    return {"seed": config.evaluation.seed}

@@ -13,15 +13,21 @@ from functools import partial
 
 from ablations.pocket import exercises as ex
 from ablations.pocket.exercises import Exercise
-from ablations.pocket.lexicon import RARE, TRANSLATION, Language, WordSource
-from ablations.pocket.world import Choice, draw_statement, render_all
+from ablations.pocket.world import (
+    RARE,
+    TRANSLATION,
+    Choice,
+    Language,
+    WordSource,
+    draw_statement,
+    render_all,
+)
 
 Maker = Callable[[], Exercise]
 
 MILD_KINDS: Mapping[str, float] = {"one": 0.4, "two": 0.2, "total": 0.2, "compare": 0.2}
 THOUGHT_SHARE = 0.4
-"""Share of the base's word problems that are solved step by step. The others are answered at
-once, so the base answers at once, too, and the math expert learns to think first."""
+"""Share of the base's word problems that are solved step by step; the math expert's all are."""
 
 MIXES: Mapping[str, Mapping[str, float]] = {
     "base": {

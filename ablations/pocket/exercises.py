@@ -1,9 +1,8 @@
 """Exercises: a prompt and the answer expected after it.
 
 The instruction stands behind the text, so that a model reads the text before it knows the task.
-The same makers feed the training streams and the evaluation tasks; `split_of` keeps the two
-apart for good, by content and in every language, whatever the seeds are. It does not know which
-exercises a model is trained on: that is in `corpora`.
+The same makers feed the training streams (`corpora`) and the evaluation tasks; `split_of` keeps
+the two apart by content, in every language and whatever the seeds are.
 """
 
 from __future__ import annotations
@@ -12,23 +11,21 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from ablations.pocket.lexicon import (
+from ablations.pocket.world import (
     CATEGORIES,
     LARGEST_NUMBER,
     TRANSLATION,
-    Language,
-    WordSource,
-    say,
-    two,
-)
-from ablations.pocket.world import (
     Choice,
+    Language,
     Sentence,
+    WordSource,
     draw_change,
     draw_equation,
     draw_problem,
     draw_statement,
     render_all,
+    say,
+    two,
 )
 
 TEST_KINDS: Mapping[str, float] = {"one": 0.2, "two": 0.45, "total": 0.15, "compare": 0.2}
@@ -44,11 +41,7 @@ class Exercise(NamedTuple):
 
 
 def split_of(key: str) -> str:
-    """Return the split that content belongs to: a tenth each for test and development.
-
-    The split is a checksum of the English rendering, so a translation pair, a problem and its
-    target-language twin fall on the same side, and no training stream can meet a test item.
-    """
+    """Return the split that content belongs to: a checksum of its English rendering."""
     return ("test", "development", *["train"] * 8)[zlib.crc32(key.encode()) % 10]
 
 
@@ -68,10 +61,7 @@ def math(
     thought: bool = True,
     switch: Choice | None = None,
 ) -> Exercise:
-    """Return a word problem, with its chain of thought or without.
-
-    `switch` chooses the language of each word of the text, in place of `language`.
-    """
+    """Return a word problem; `switch` chooses the language of each word of its text."""
     problem = draw_problem(words, kinds)
     text = render_all(problem.sentences, language, switch)
     key = render_all(problem.sentences, "en")
@@ -88,13 +78,7 @@ class Question(NamedTuple):
     def exercise(
         self, language: Language, asked_in: Language | None = None, switch: Choice | None = None
     ) -> Exercise:
-        """Return the exercise.
-
-        Args:
-            language: of the statements.
-            asked_in: of question and answer; None for the same.
-            switch: chooses the language of each slot of the statements.
-        """
+        """Return the exercise; its question may be in another language, words of it switched."""
         asked_in = asked_in or language
         text = render_all(self.statements, language, switch)
         prompt = f"{text} {self.question.render(asked_in)} answer :"

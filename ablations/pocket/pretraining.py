@@ -19,15 +19,55 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ablations.machine.progress import Step, tell
-from ablations.pocket.config import ModelShape, PocketConfig, Pretraining
 from ablations.pocket.corpora import draw_documents
 from ablations.pocket.exercises import Exercise
-from ablations.pocket.lexicon import NAMES, NUMBERS, SENTENCES, TRANSLATION
+from ablations.pocket.world import NAMES, NUMBERS, SENTENCES, TRANSLATION
+from layerswap_method.frozen import Frozen
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-PAD_ID, BOS_ID, EOS_ID, UNKNOWN_ID = 0, 1, 2, 3
+PAD_ID, BOS_ID, EOS_ID = 0, 1, 2
+
+FINAL_RATE = 0.05
+BETAS = (0.9, 0.98)
+GRADIENT_NORM = 1.0
+POOL_BATCHES = 24
+
+
+class ModelShape(Frozen):
+    """The Llama that base and experts share; tied embeddings."""
+
+    num_layers: int = 8
+    hidden_size: int = 96
+    num_heads: int = 3
+    """Attention heads; `hidden_size` is divided among them (32 each by default, as vLLM likes)."""
+    num_kv_heads: int | None = None
+    """Key and value heads, each shared by as many attention heads; None for one each."""
+    intermediate_size: int = 256
+    context: int = 256
+    """`max_position_embeddings`, in tokens. Training documents are up to about 60 tokens long."""
+    initializer_range: float = 0.08
+    """Standard deviation of the first weights. With transformers' 0.02 copying is not learned."""
+
+
+class Pretraining(Frozen):
+    """One run of AdamW, and Muon for matrices, with a cosine schedule, from fresh weights."""
+
+    steps: int = 3000
+    learning_rate: float = 3e-3
+    """Peak rate; it falls to a twentieth."""
+    warmup_steps: int = 50
+    weight_decay: float = 0.0
+    """AdamW's decoupled decay."""
+    matrix_rate: float = 0.02
+    """Peak rate of Muon for the layers' matrices."""
+    prompt_weight: float = 0.2
+    """Weight of a prompt's tokens in the loss, 0 to 1; an answer's have 1."""
+    rare_words: float = 0.1
+    """Share of rare words in documents that hold target-language words, 0 to 1."""
+    tokens_per_batch: int = 1536
+    """Padding included."""
 
 
 @cache
@@ -45,11 +85,7 @@ def vocabulary() -> dict[str, int]:
 
 
 def build_tokenizer(model_max_length: int) -> PreTrainedTokenizerFast:
-    """Return the tokenizer: whitespace separates tokens, ``<bos>`` is put in front by default.
-
-    Args:
-        model_max_length: the context of the model, in tokens.
-    """
+    """Return the tokenizer: whitespace separates tokens, ``<bos>`` is put in front by default."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -70,12 +106,6 @@ def build_tokenizer(model_max_length: int) -> PreTrainedTokenizerFast:
     )
 
 
-FINAL_RATE = 0.05
-BETAS = (0.9, 0.98)
-GRADIENT_NORM = 1.0
-POOL_BATCHES = 24
-
-
 def encode(exercise: Exercise, prompt_weight: float) -> tuple[list[int], list[float]]:
     """Return ids and weights: ``<bos>`` (0), the prompt, the answer and ``<eos>`` (1 each)."""
     known = vocabulary()
@@ -86,18 +116,14 @@ def encode(exercise: Exercise, prompt_weight: float) -> tuple[list[int], list[fl
     return [BOS_ID, *prompt, *answer, EOS_ID], weights
 
 
-def base_batches(config: PocketConfig) -> Iterator[tuple[Tensor, Tensor]]:
+def base_batches(training: Pretraining, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the batches that a base is trained on, without end.
 
     A batch is token ids and the weight of each token's loss, both ``[exercises, longest]``, padded
-    on the right with weight 0.
-
-    A pool of 24 batches is drawn, sorted by length and cut so that no batch has more tokens than it
-    may have, padding included; then it is shuffled.
+    on the right with weight 0. Pools of 24 batches are sorted by length, cut and shuffled.
     """
-    training = config.base
-    stream = draw_documents("base", _derive_seed("base", config.seed), rare=training.rare_words)
-    rng = random.Random(_derive_seed("base", "batches", config.seed))
+    stream = draw_documents("base", _derive_seed("base", seed), rare=training.rare_words)
+    rng = random.Random(_derive_seed("base", "batches", seed))
     while True:
         pool: list[tuple[list[int], list[float]]] = []
         tokens = 0
@@ -119,7 +145,6 @@ def base_batches(config: PocketConfig) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _derive_seed(*parts: str | int) -> int:
-    """Return a 32-bit seed for a named purpose, so that no two streams share one by accident."""
     text = "/".join(map(str, parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
@@ -150,7 +175,6 @@ class Muon:
     """
 
     def __init__(self, matrices: Sequence[torch.nn.Parameter]) -> None:
-        """Take the matrices to train; there may be none."""
         self._groups: dict[torch.Size, list[torch.nn.Parameter]] = {}
         for matrix in matrices:
             self._groups.setdefault(matrix.shape, []).append(matrix)
@@ -171,7 +195,7 @@ class Muon:
 
 
 def build_model(shape: ModelShape, seed: int) -> LlamaForCausalLM:
-    """Return a Llama with fresh float32 weights drawn from `seed` and tied embeddings."""
+    """Return a Llama with fresh float32 weights drawn from `seed`."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -204,11 +228,8 @@ def save_checkpoint(model: LlamaForCausalLM, folder: Path) -> None:
 
 
 def rate_factor(step: int, training: Pretraining) -> float:
-    """Return the share of the peak rate at a 0-based step: linear warmup times a cosine.
-
-    The cosine falls from 1 to 0.05 over all steps.
-    """
-    warmup = min(1.0, (step + 1) / training.warmup_steps) if training.warmup_steps else 1.0
+    """Return the share of the peak rate at a 0-based step: linear warmup times a cosine."""
+    warmup = min(1.0, (step + 1) / training.warmup_steps)
     cosine = 0.5 * (1 + math.cos(math.pi * step / training.steps))
     return warmup * (FINAL_RATE + (1 - FINAL_RATE) * cosine)
 

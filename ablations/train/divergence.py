@@ -71,12 +71,7 @@ class Divergence(Frozen):
 
 
 def measure(experts: Sequence[Expert], base: Expert, texts: Sequence[str]) -> list[Divergence]:
-    """Return how far each expert is from the base.
-
-    Args:
-        experts: one or more of one base.
-        base: a checkpoint without an adapter.
-        texts: what the drift is measured on; none leaves it out.
+    """Return how far each expert is from the base; without `texts` there is no drift.
 
     Raises:
         InputError: for files that cannot be read, or an expert of another base.
@@ -120,17 +115,8 @@ def hidden_states(
     """Yield the hidden states of each text, [layers + 1, tokens, hidden], float32 on the CPU.
 
     The first are the embeddings, the last those after the final norm. Computed in float32: a light
-    fine-tune moves them by less than the rounding of 16-bit formats.
-
-    Args:
-        folder: the checkpoint.
-        adapter: a peft adapter on top of it.
-        texts: at least one, none of them empty.
-        words: folder of the tokenizer, for an expert its base's: states are compared token by
-            token. None takes the checkpoint's own.
-
-    Raises:
-        InputError: for a model that cannot be loaded.
+    fine-tune moves them by less than the rounding of 16-bit formats. `words` is the folder of the
+    tokenizer, for an expert its base's: states are compared token by token.
     """
     import torch
 
@@ -155,12 +141,7 @@ def hidden_states(
 def drift(base: Iterable[Any], expert: Iterable[Any]) -> tuple[float, ...]:
     """Return the mean of 1 - cosine over all tokens, for the embeddings and after each layer.
 
-    Args:
-        base: [layers + 1, tokens, hidden] of each text.
-        expert: the same texts, the same shapes.
-
-    Returns:
-        [layers + 1] values in [0, 2]; 0 where nothing moved.
+    Both give [layers + 1, tokens, hidden] of each text; the values are in [0, 2].
     """
     import torch
 
@@ -176,11 +157,7 @@ def divergence(
 ) -> Iterator[str]:
     """Measure experts, write ``divergence.json`` and ``experts.yml`` to `out`, yield what to tell.
 
-    Args:
-        experts: folders, hub ids or ``base+adapter``.
-        base: folder or hub id of their base.
-        texts: a file of JSON lines with the field ``text``; None leaves the drift out.
-        out: the folder.
+    `texts` is a file of JSON lines with the field ``text``; None leaves the drift out.
 
     Raises:
         InputError: for what is wrong with a reference, the checkpoints or the texts.

@@ -31,9 +31,7 @@ as plain tensors and numbers (``weights_only``)."""
 def check_record(root: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record of the run in `root`, which goes on, or a new one; writes nothing.
 
-    Args:
-        root: folder of the run; it belongs to one configuration.
-        identity: name -> what decides the weights.
+    A folder belongs to one configuration: to one `identity`, name -> what decides the weights.
 
     Raises:
         InputError: where the folder holds something else, or a run of other settings.
@@ -51,10 +49,9 @@ def check_record(root: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
     InputError.raise_any(
         f"{root} holds a run of other settings; choose another --out",
         [
-            f"{name} is {json.dumps(stored.get(name)):.60} there and "
-            f"{json.dumps(mine.get(name)):.60} here"
-            for name in dict.fromkeys((*stored, *mine))
-            if stored.get(name) != mine.get(name)
+            f"{name} is {json.dumps(stored.get(name)):.60} there and {json.dumps(value):.60} here"
+            for name, value in mine.items()  # an older version had more settings
+            if stored.get(name) != value
         ],
     )
     return record
@@ -79,11 +76,7 @@ def read_record(root: Path) -> dict[str, Any]:
 
 
 def write_record(root: Path, record: Mapping[str, Any]) -> None:
-    """Write the record of the run in `root`.
-
-    Raises:
-        LayerSwapError: where that fails.
-    """
+    """Write the record of the run in `root`."""
     with told_if_unwritable(root):
         write_text(root / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
@@ -116,12 +109,7 @@ def remove_partial_checkpoints(root: Path) -> bool:
 
 
 def strip_checkpoints(root: Path, *, keep_newest: bool) -> None:
-    """Remove from checkpoints what only a run that goes on needs, a multiple of the weights.
-
-    Args:
-        root: folder of the run.
-        keep_newest: whether the newest one is left as it is, to go on from.
-    """
+    """Remove from checkpoints what only a run that goes on needs, a multiple of the weights."""
     checkpoints = whole_checkpoints(root)
     for checkpoint in checkpoints[:-1] if keep_newest else checkpoints:
         for name in _RESUME:

@@ -61,11 +61,9 @@ class FusionLayer(nn.Module):
         nn.init.eye_(self.value.weight)
 
     def forward(self, hidden: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
-        """Return what the experts add together.
+        """Return what the experts add together to `hidden` [..., width].
 
-        Args:
-            hidden: [..., width], the layer's input.
-            added: [experts, ..., width], what each expert adds to it.
+        `added` [experts, ..., width] is what each adds.
         """
         dtype = self.value.weight.dtype
         hidden, added = hidden.to(dtype), added.to(dtype)
@@ -84,14 +82,10 @@ class Fusion(nn.Module):
         width: int,
         matrices: Mapping[str, torch.Tensor],
     ) -> None:
-        """Take the initial values; `attach` brings it into a model.
+        """Take the experts' names and sizes of the model; `attach` brings it into one.
 
-        Args:
-            experts: names, in the order of the sum.
-            layers: decoder layers.
-            width: values of a hidden state.
-            matrices: ``lora_down.MODULE`` [experts, rank, inputs] and ``lora_up.MODULE``
-                [experts, outputs, rank], with the scaling in it, of every module that is changed.
+        `matrices` are ``lora_down.MODULE`` [experts, rank, inputs] and ``lora_up.MODULE``
+        [experts, outputs, rank], with the scaling in it, of every module that is changed.
         """
         super().__init__()
         self.experts = tuple(experts)
@@ -128,22 +122,14 @@ class Fusion(nn.Module):
         (folder / ADAPTER_CONFIG).write_text(text, encoding="utf-8")
 
     def load(self, folder: Path) -> None:
-        """Set all values to those in `folder`.
-
-        Raises:
-            InputError: where they are damaged, or of other sizes.
-        """
+        """Set all values to those in `folder`."""
         try:
             self.load_state_dict({_key(name): tensor for name, tensor in _read(folder).items()})
         except RuntimeError as error:
             raise InputError(f"{folder}: is no whole fusion: {error}") from error
 
     def attach(self, model: Any) -> None:
-        """Make `model` the fused one, in place; only the fusion is then trained and saved.
-
-        Raises:
-            InputError: where the model is not of the fusion's sizes.
-        """
+        """Make `model` the fused one, in place; only the fusion is then trained and saved."""
         blocks = _decoder_layers(model)
         width = model.config.get_text_config().hidden_size
         if (len(blocks), width) != (len(self.layers), self.width):
@@ -197,14 +183,11 @@ class Fusion(nn.Module):
             ) from error
 
 
-def build(model: Any, base: Path, experts: Mapping[str, Path], seed: int = 0) -> Fusion:
+def build(model: Any, base: Path, experts: Mapping[str, Path]) -> Fusion:
     """Return the fusion of LoRA experts, attached to `model` and ready to be trained.
 
-    Args:
-        model: the base as transformers loads it; changed in place, its weights frozen.
-        base: the base's checkpoint.
-        experts: name -> folder of a LoRA adapter to that base, one or more.
-        seed: of the first values of Q and K.
+    The first values of Q and K are drawn from torch's global generator, as peft's adapters are.
+    `model` is the checkpoint `base` as transformers loads it; it is changed in place.
 
     Raises:
         InputError: for an adapter that is not one or of another model, or one that changes
@@ -225,9 +208,7 @@ def build(model: Any, base: Path, experts: Mapping[str, Path], seed: int = 0) ->
                 every = [changed.get(tensor) for changed in changes.values()]
                 matrices[_DOWN + module], matrices[_UP + module] = _stack(every)
     width = model.config.get_text_config().hidden_size
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        fusion = Fusion(tuple(experts), checkpoint.depth(), width, matrices)
+    fusion = Fusion(tuple(experts), checkpoint.depth(), width, matrices)
     fusion.attach(model)
     return fusion
 
@@ -240,11 +221,7 @@ def is_fusion(folder: Path) -> bool:
 
 
 def load(model: Any, folder: Path) -> Fusion:
-    """Return the fusion in `folder`, attached to `model`, which is changed in place.
-
-    Raises:
-        InputError: where it is damaged, or of another base.
-    """
+    """Return the fusion in `folder`, attached to `model`, which is changed in place."""
     config = read_adapter_config(folder)
     matrices = {name: matrix for name, matrix in _read(folder).items() if _key(name) != name}
     try:
@@ -295,10 +272,7 @@ def _decoder_layers(model: Any) -> Sequence[nn.Module]:
 
 
 def _repeat(value: Any, size: int, count: int) -> Any:
-    """Return tensors of `size` rows `count` times, one expert's rows after the other's.
-
-    A vector is no batch (positions in the cache), and one row serves every batch.
-    """
+    """Return tensors of `size` rows `count` times; a vector is no batch, one row serves all."""
     if isinstance(value, tuple):
         return tuple(_repeat(part, size, count) for part in value)
     if not isinstance(value, torch.Tensor) or value.ndim < 2 or len(value) != size:

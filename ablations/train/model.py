@@ -21,13 +21,9 @@ if TYPE_CHECKING:
 def check_options(
     block: str, options: Mapping[str, Any], kind: Any, foreign: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return options of a library's dataclass, with numbers as it declares them.
+    """Return `options` of the dataclass `kind` of a library, with numbers as it declares them.
 
-    Args:
-        block: key of the training file that they stand below.
-        options: name -> value.
-        kind: the dataclass.
-        foreign: names that may not be given -> what to do instead.
+    They stand below `block` in the training file; `foreign` names may not be given.
 
     Raises:
         InputError: for names that it does not have, with the nearest one, or no numbers.
@@ -52,11 +48,7 @@ def check_options(
 
 
 def lora_config(config: TrainConfig) -> LoraConfig:
-    """Return the options of `config.lora` as peft takes them.
-
-    Raises:
-        InputError: for unknown options, or values that peft refuses.
-    """
+    """Return the options of `config.lora` as peft takes them; refuse what it does not take."""
     from peft import LoraConfig
 
     foreign = ("task_type", "peft_type", "base_model_name_or_path", "auto_mapping", "peft_version")
@@ -69,11 +61,7 @@ def lora_config(config: TrainConfig) -> LoraConfig:
 
 
 def load_base(folder: Path) -> Any:
-    """Return the model in `folder` with float32 weights, all of them trained.
-
-    Raises:
-        InputError: where transformers cannot load it.
-    """
+    """Return the model in `folder` with float32 weights, all of them trained."""
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -88,11 +76,7 @@ def load_base(folder: Path) -> Any:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Return the tokenizer in `folder`.
-
-    Raises:
-        InputError: where there is none.
-    """
+    """Return the tokenizer in `folder`."""
     from transformers import AutoTokenizer
 
     try:
@@ -103,11 +87,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def prepare(model: Any, config: TrainConfig) -> Any:
-    """Return `model` so that the regime's weights are trained and no others.
-
-    Args:
-        model: of `load_base`; changed in place.
-        config: the run.
+    """Return `model`, changed in place, so that the regime's weights are trained and no others.
 
     Raises:
         InputError: for layers or modules that the model does not have.
@@ -148,11 +128,7 @@ def prepare(model: Any, config: TrainConfig) -> Any:
 
 
 def with_adapter(model: Any, adapter: Path) -> Any:
-    """Return `model` with the adapter in `adapter` on top; a fusion changes it in place.
-
-    Raises:
-        InputError: where it does not fit the model.
-    """
+    """Return `model` with the adapter in `adapter` on top; a fusion changes it in place."""
     from ablations.train import fusion
 
     if fusion.is_fusion(adapter):

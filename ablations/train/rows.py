@@ -1,4 +1,7 @@
-"""Rows to train on, mixed by weights: the same seed gives the same rows in the same order."""
+"""Rows to train on: mixed by weights, in an order drawn from the seed, and turned into tokens.
+
+The loss is on the answers only.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,22 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ablations.machine.json_lines import read_lines
 from ablations.train.config import Source, TrainConfig
-from layerswap_method.errors import InputError, describe_error, nearest
+from layerswap_method.errors import InputError, describe_error, first_line, nearest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
 
 Row = list[dict[str, str]]
-"""One conversation: messages with ``role`` (``system``, ``user`` or ``assistant``) and
-``content``."""
+"""One conversation: messages with ``role`` (``system``, ``user``, ``assistant``), ``content``."""
 
 _FIELD = re.compile(r"\{([^{}]+)\}")
 _ROLES = ("system", "user", "assistant")
-
-_RARE_WORDS = 0.6
-"""Share of rare words in the pocket's target language, as in the pocket's own language expert."""
 
 
 class Mix(NamedTuple):
@@ -63,11 +65,7 @@ def mix_rows(config: TrainConfig) -> Mix:
 
 
 def read_texts(path: Path) -> list[str]:
-    """Return the texts of a file of JSON lines with the field ``text``.
-
-    Raises:
-        InputError: where it cannot be read, naming the line, or holds no text.
-    """
+    """Return the texts of a file of JSON lines with the field ``text``."""
     source = Source(path=str(path), prompt="", answer="{text}")
     rows, places = _read(source)
     return [str(rows[number]["text"]) for number in _usable_rows(source, rows, places)]
@@ -115,7 +113,7 @@ def _draw_pocket(source: Source, seed: str, held_out: int, samples: int) -> list
     from ablations.pocket.corpora import draw_documents
 
     number = random.Random(seed).getrandbits(32)
-    documents = draw_documents(str(source.pocket), number, rare=_RARE_WORDS)
+    documents = draw_documents(str(source.pocket), number, rare=0.6)
     rows = (_pair(document.prompt, document.answer) for document in documents)
     return list(islice(rows, held_out + samples))
 
@@ -150,11 +148,7 @@ def _read(source: Source) -> tuple[Sequence[Any], Sequence[str]]:
 
 
 def _usable_rows(source: Source, rows: Sequence[Any], places: Sequence[str]) -> list[int]:
-    """Return the numbers of the rows that `where` leaves and that have an answer.
-
-    Raises:
-        InputError: for the first row that does not fit, or where none is left.
-    """
+    """Return the numbers of the rows that `where` leaves and that have an answer."""
     usable, empty = [], 0
     for number, row in enumerate(rows):
         try:
@@ -180,11 +174,7 @@ def _usable_rows(source: Source, rows: Sequence[Any], places: Sequence[str]) -> 
 
 
 def _conversation(source: Source, row: Any) -> Row:
-    """Return a row as messages.
-
-    Raises:
-        ValueError: for what is wrong with it.
-    """
+    """Return a row as messages; ValueError says what is wrong with it."""
     if source.messages is None:
         return _pair(_fill(source.prompt, row), _fill(source.answer, row))
     messages = _value(row, source.messages)
@@ -228,3 +218,114 @@ def _value(row: Mapping[str, Any], field: str) -> Any:
             )
         value = value[part]
     return value
+
+
+IGNORED = -100
+"""The label of a token without loss (torch's `ignore_index`)."""
+
+Tokens = dict[str, list[int]]
+"""``input_ids`` of one row, and ``labels``: the ids that are learned, `IGNORED` elsewhere."""
+
+
+def encode(
+    rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, config: TrainConfig
+) -> list[Tokens]:
+    """Return rows as tokens, with loss on the answers and the token that ends them.
+
+    Each part is tokenized on its own, as an evaluation's prompt is. Rows that are too long lose
+    their end; those without a token of an answer are left out.
+
+    Raises:
+        InputError: where no row is left; for ``template: chat`` where the tokenizer has no chat
+            template, or one that changes earlier turns.
+    """
+    limit = config.max_length
+    whole = [_tokenize(row, tokenizer, config) for row in rows]
+    cut = [{name: ids[:limit] for name, ids in row.items()} for row in whole]
+    encoded = [row for row in cut if not set(row["labels"][1:]) <= {IGNORED}]
+    if too_long := sum(len(row["input_ids"]) > limit for row in whole):
+        logger.warning(
+            "%d of %d rows are longer than max_length (%d tokens) and were cut",
+            *(too_long, len(rows), limit),
+        )
+    if dropped := len(cut) - len(encoded):
+        logger.warning("%d rows were left out: no token of an answer was left", dropped)
+    if not encoded:
+        raise InputError("no row is left to train on; set max_length higher")
+    return encoded
+
+
+def split_row(
+    row: Row, tokenizer: PreTrainedTokenizerBase, config: TrainConfig
+) -> list[tuple[str, bool]]:
+    """Return the text of a row in the format that is trained: parts, whether each is learned."""
+    if config.template == "plain":
+        return [(message["content"], message["role"] == "assistant") for message in row]
+    where = tokenizer.name_or_path
+    if tokenizer.chat_template is None:
+        raise InputError(
+            f"{where}: its tokenizer has no chat template; write template: plain, or use the "
+            "tokenizer of a chat model"
+        )
+    parts: list[tuple[str, bool]] = []
+    before = ""
+    for end, message in enumerate(row, 1):
+        if message["role"] != "assistant":
+            continue
+        try:
+            prompt, whole = (
+                str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=ask))
+                for turns, ask in ((row[: end - 1], True), (row[:end], False))
+            )
+        except Exception as error:  # a template is a program, and may raise anything
+            reason = first_line(error)
+            raise InputError(f"{where}: its chat template refuses a row: {reason}") from error
+        if not prompt.startswith(before) or not whole.startswith(prompt):
+            raise InputError(
+                f"{where}: its chat template changes earlier turns, so the answers cannot be "
+                "found in the text; write template: plain"
+            )
+        # The assistant's part ends with what ends its turn.
+        parts += [(prompt[len(before) :], False), (whole[len(prompt) :], True)]
+        before = whole
+    return parts
+
+
+def _tokenize(row: Row, tokenizer: PreTrainedTokenizerBase, config: TrainConfig) -> Tokens:
+    parts = split_row(row, tokenizer, config)
+    ids: list[int] = []
+    labels: list[int] = []
+    for text, is_learned in parts:
+        part = tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids += part
+        labels += part if is_learned else [IGNORED] * len(part)
+    if config.template == "plain":
+        bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+        if bos is not None and tokenizer("a")["input_ids"][:1] == [bos]:
+            ids, labels = [bos, *ids], [IGNORED, *labels]
+        if eos is not None:
+            ids.append(eos)
+            labels.append(eos if parts and parts[-1][1] else IGNORED)
+    if labels:
+        labels[0] = IGNORED  # nothing stands before it to predict it from
+    return {"input_ids": ids, "labels": labels}
+
+
+def collate(rows: Sequence[Tokens], padding: int) -> dict[str, Any]:
+    """Return a batch of tensors [rows, longest], padded on the right with the id `padding`.
+
+    transformers' collators pad on the tokenizer's side, often the left, which moves positions.
+    """
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+
+    def pad(values: Sequence[list[int]], filler: int) -> torch.Tensor:
+        tensors = [torch.tensor(row) for row in values]
+        return pad_sequence(tensors, batch_first=True, padding_value=filler)
+
+    ids = [row["input_ids"] for row in rows]
+    return {
+        "input_ids": pad(ids, padding),
+        "labels": pad([row["labels"] for row in rows], IGNORED),
+        "attention_mask": pad([[1] * len(row) for row in ids], 0),
+    }

@@ -24,7 +24,6 @@ from ablations.scoring.records import EvaluationRequest
 from ablations.train.config import ADAPTERS, Lora, TrainConfig
 from ablations.train.divergence import measure
 from ablations.train.folder import (
-    CHECKPOINTS,
     check_record,
     read_state,
     remove_partial_checkpoints,
@@ -34,9 +33,8 @@ from ablations.train.folder import (
     write_record,
 )
 from ablations.train.model import load_base, load_tokenizer, lora_config, with_adapter
-from ablations.train.rows import Mix, mix_rows
+from ablations.train.rows import Mix, mix_rows, split_row
 from ablations.train.select import select_checkpoint, selection_request
-from ablations.train.tokens import split_row
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import is_folder
 from layerswap_method.write.donor_files import copy_donor_files
@@ -60,11 +58,7 @@ _WITHOUT_EFFECT = (
 
 
 def train_expert(
-    config: TrainConfig,
-    out: Path,
-    *,
-    keep_checkpoints: bool = True,
-    code_isolation: str | None = None,
+    config: TrainConfig, out: Path, *, code_isolation: str | None = None
 ) -> dict[str, Any]:
     """Train an expert and return what its `training.json` says.
 
@@ -74,9 +68,7 @@ def train_expert(
     Args:
         config: of `read_config`.
         out: folder of the run; the expert is in it when all is done.
-        keep_checkpoints: whether they stay when the expert is finished.
-        code_isolation: sandbox in which `select` runs the programs that models write, ``bwrap`` or
-            ``none``; None leaves such tasks out.
+        code_isolation: sandbox of the programs that models write; None leaves such tasks out.
 
     Raises:
         InputError: for what is wrong with the options, the data, the base or the folder.
@@ -86,12 +78,6 @@ def train_expert(
     base = find_model(config.base)
     if base.adapter is not None:
         raise InputError(f"base: {config.base} is a base with an adapter; merge it first")
-    if config.save_dtype != "float32":
-        logger.warning(
-            "save_dtype is %s: changes smaller than half a step of that format are lost, which is "
-            "most of a light fine-tune. float32 keeps them.",
-            config.save_dtype,
-        )
     from ablations.train.trainer import processes, train, training_arguments
 
     arguments = training_arguments(config, out)
@@ -135,9 +121,6 @@ def train_expert(
             split = (split_row(row, tokenizer, config) for row in mix.held_out)
             texts = ["".join(text for text, _ in parts) for parts in split]
             _finish(config, base, texts, request, out, record)
-            if not keep_checkpoints:
-                # The expert's files are links to the last one: this frees the others' room.
-                shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
             return record
         finally:
             if claim is not None:
@@ -232,15 +215,16 @@ def _write_expert(config: TrainConfig, base: Expert, chosen: Path, out: Path) ->
     try:
         if is_merged:
             with_adapter(load_base(base.folder), chosen).merge_and_unload().save_pretrained(fresh)
-        for file in sorted((fresh if is_merged else chosen).glob("*.safetensors*")):
-            _place_weights(file, fresh / file.name, config.save_dtype)
+        else:
+            for file in chosen.glob("*.safetensors*"):
+                _link(file, fresh / file.name)
         if is_adapter:
             document = json.loads((chosen / "adapter_config.json").read_text(encoding="utf-8"))
             if not is_folder(config.base):  # an id, which other machines have too
                 document["base_model_name_or_path"] = config.base.partition("@")[0]
             write_text(fresh / "adapter_config.json", json.dumps(document, indent=2) + "\n")
         else:
-            copy_donor_files(base.folder, fresh, config.save_dtype)
+            copy_donor_files(base.folder, fresh, "float32")
         last = ("adapter_config.json", "config.json")
         for file in sorted(fresh.iterdir(), key=lambda path: path.name in last):
             file.replace(out / file.name)
@@ -251,18 +235,9 @@ def _write_expert(config: TrainConfig, base: Expert, chosen: Path, out: Path) ->
     return Expert(out.name, out, source=str(out))
 
 
-def _place_weights(source: Path, target: Path, dtype: str) -> None:
-    """Put a file of weights at `target` in a dtype: a second name of it where nothing changes."""
-    if dtype != "float32" and source.suffix == ".safetensors":
-        import torch
-        from safetensors.torch import load_file, save_file
-
-        cast = {
-            name: tensor.to(getattr(torch, dtype)) for name, tensor in load_file(source).items()
-        }
-        save_file(cast, target, metadata={"format": "pt"})
-    elif source != target:
-        try:
-            os.link(source, target)
-        except OSError:  # a file system without links
-            shutil.copyfile(source, target)
+def _link(source: Path, target: Path) -> None:
+    """Put a file at `target`: a second name of it, which takes no room."""
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copyfile(source, target)

@@ -24,9 +24,7 @@ logger = logging.getLogger(__name__)
 def selection_request(select: Select, code_isolation: str | None = None) -> EvaluationRequest:
     """Return what every checkpoint is evaluated on; check what can be checked before training.
 
-    Args:
-        select: the tasks.
-        code_isolation: sandbox of the programs that models write; None leaves such tasks out.
+    `code_isolation` is the sandbox of programs that models write; None leaves such tasks out.
 
     Raises:
         InputError: for unknown tasks, or an engine that is not installed.
@@ -59,13 +57,6 @@ def select_checkpoint(
     Checkpoints that are above the base on the secondary tasks come first, then the score on the
     primary ones counts; of equal ones the earlier is better. Nothing is removed.
 
-    Args:
-        checkpoints: whole ones of one run.
-        select: the tasks, and how many stay.
-        request: of `selection_request`.
-        base: what they were trained from.
-        are_adapters: whether they are adapters to `base`.
-
     Raises:
         SwapFailed: for a model that the engine cannot be given.
     """
@@ -80,15 +71,16 @@ def select_checkpoint(
         for checkpoint in checkpoints:
             place = (base, checkpoint) if are_adapters else (checkpoint,)
             evaluation = evaluate(checkpoint.name, *place)
-            row = {"step": step_of(checkpoint), "score": _mean(evaluation, select.tasks)}
+            row: dict[str, Any] = {
+                "step": step_of(checkpoint),
+                "score": _mean(evaluation, select.tasks),
+            }
             if floor is not None:
                 row["secondary"] = _mean(evaluation, select.secondary)
                 row["secondary_of_base"] = floor
-            scores = [
-                score.model_dump(mode="json", exclude_defaults=True)
-                for score in _first_scores(evaluation).values()
-            ]
-            rows.append(row | {"tasks": scores})
+            scores = _firsts(evaluation)
+            row["tasks"] = [s.model_dump(mode="json", exclude_defaults=True) for s in scores]
+            rows.append(row)
             logger.info("checkpoint of step %d: %.4f", row["step"], row["score"])
     finally:
         engine.close()
@@ -104,19 +96,16 @@ def select_checkpoint(
     return by_step[rows[0]["step"]], rows
 
 
-def _first_scores(evaluation: Evaluation) -> dict[str, Any]:
-    """Return task -> its first score."""
-    return {score.task: evaluation.score(score.task) for score in evaluation.scores}
+def _firsts(evaluation: Evaluation) -> list[Any]:
+    """Return the first score of each task."""
+    return [evaluation.score(task) for task in dict.fromkeys(s.task for s in evaluation.scores)]
 
 
 def _mean(evaluation: Evaluation, tasks: Sequence[str | tuple[str, ...]]) -> float:
-    """Return the mean over tasks; a metric that is better when lower counts as negative.
-
-    A task that was skipped, such as MBPP without leave to run code, does not count.
-    """
+    """Return the mean over tasks that were not skipped; what is better when lower is negative."""
     values = {
-        task: score.value if score.higher_is_better else -score.value
-        for task, score in _first_scores(evaluation).items()
+        score.task: score.value if score.higher_is_better else -score.value
+        for score in _firsts(evaluation)
     }
     means = []
     for entry in tasks:

@@ -39,8 +39,7 @@ from ablations.train.folder import (
     whole_checkpoints,
 )
 from ablations.train.model import check_options, load_base, prepare
-from ablations.train.rows import Row
-from ablations.train.tokens import collate, encode
+from ablations.train.rows import Row, collate, encode
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.write.donor_files import copy_donor_files
 
@@ -80,12 +79,7 @@ def _on_cpu() -> bool:
 
 
 def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
-    """Return the Trainer's options of a run; `out` is its folder.
-
-    Raises:
-        InputError: for unknown options, values that transformers refuses, a tracker that is not
-            installed, or a batch that the processes cannot share.
-    """
+    """Return the Trainer's options of a run with the folder `out`; refuse what it does not take."""
     options = check_options("trainer", config.trainer, TrainingArguments, _FOREIGN)
     world = processes().num_processes
     at_once = options.setdefault("per_device_train_batch_size", max(1, config.batch_size // world))
@@ -142,13 +136,7 @@ def train(
 ) -> None:
     """Train and write checkpoints to `out`, unless the last one is there; go on where it stopped.
 
-    Args:
-        config: the run.
-        arguments: of `training_arguments`.
-        base: folder of the model to start from.
-        tokenizer: of the base.
-        rows: what the model sees, in order.
-        out: folder of the run.
+    `rows` are what the model sees, in order; `base` is the folder of the model to start from.
 
     Raises:
         InputError: for options that peft or the Trainer refuses, or a base that cannot be loaded.
@@ -201,17 +189,14 @@ def train(
 
 
 def _last_whole(out: Path) -> str:
-    checkpoints = whole_checkpoints(out)
-    if not checkpoints:
-        return "No checkpoint was written before"
-    return f"The last good checkpoint is {checkpoints[-1]}"
+    last = next(reversed(whole_checkpoints(out)), "none")
+    return f"The last good checkpoint is {last}"
 
 
 class _Watch(TrainerCallback):  # type: ignore[misc]
     """Stops at a loss that is not finite, completes checkpoints, and says how far it is.
 
-    The loss is looked at when it is logged, and it is logged before every save: a device is not
-    waited for at other steps, and no checkpoint has weights that are not finite.
+    A loss is logged before every save, so no checkpoint has weights that are not finite.
     """
 
     def __init__(self, out: Path, donor: Path | None) -> None:
@@ -243,10 +228,7 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
 
 
 class _Penalty(TrainerCallback):  # type: ignore[misc]
-    """Adds the gradient of a fusion's penalty once a step, whatever the batch is cut into.
-
-    It comes after the norm of the gradients is clipped, as weight decay does.
-    """
+    """Adds the gradient of a fusion's penalty once a step, after gradients are clipped."""
 
     def __init__(self, fused: Any, weight: float) -> None:
         self._fused, self._weight = fused, weight

@@ -11,9 +11,8 @@ from tests.delta.experts import family_pair
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory):
     """Return a function: family and dtype -> (expert, base)."""
-
-    @cache
-    def make(family, dtype=torch.float32):
-        return family_pair(family, tmp_path_factory.mktemp(family), dtype)
-
-    return make
+    return cache(
+        lambda family, dtype=torch.float32: family_pair(
+            family, tmp_path_factory.mktemp(family), dtype
+        )
+    )

@@ -8,16 +8,9 @@ from tests.standins.tuned import tune
 from tests.standins.zoo import make_model
 
 
-def fine_tuned(
-    base,
-    to,
-    seed,
-    scale=1e-3,
-    dtype=None,
-    changes=lambda name: True,
-):
-    """Write an expert: the base with noise on the tensors that `changes` says, in `dtype`."""
-    return tune(base, to, seed, lambda name: scale if changes(name) else 0.0, dtype)
+def fine_tuned(base, to, seed, changes=lambda name: True):
+    """Write an expert: the base with noise on the tensors that `changes` says."""
+    return tune(base, to, seed, lambda name: 1e-3 if changes(name) else 0.0, None)
 
 
 def pair_of(expert, base, adapter=None):

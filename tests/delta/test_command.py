@@ -3,7 +3,6 @@
 import csv
 import importlib.util
 import math
-import os
 import shutil
 import threading
 from pathlib import Path
@@ -68,17 +67,11 @@ def test_one_expert_is_a_row_a_tensor_and_a_heatmap(models, tmp_path):
     assert shares == [[str(n), "1.0000" if n == 2 else "0.0000"] for n in range(LAYERS)]
 
 
-def test_several_experts_have_a_table_each_and_one_figure(models, tmp_path):
-    names = ("math", "swahili")
-    result = run(*(models / n for n in names), "--base", models / "base", "--out", tmp_path)
-    assert result.exit_code == 0, result.output
-    tables = {f"{name}/delta.csv" for name in names}
-    assert files(tmp_path) == {*tables, "delta.png", "delta.svg"}
-
-
-def test_a_published_expert_beside_and_alone(models, tmp_path):
+def test_several_experts_and_a_published_one_have_one_figure(models, tmp_path):
     wanted = ("--reference", "swahili expert #1", "--out", tmp_path)
-    assert run(models / "math", "--base", models / "base", *wanted).exit_code == 0
+    experts = (models / "math", models / "swahili")
+    assert run(*experts, "--base", models / "base", *wanted).exit_code == 0
+    assert files(tmp_path) == {"math/delta.csv", "swahili/delta.csv", "delta.png", "delta.svg"}
     svg = (tmp_path / "delta.svg").read_text(encoding="utf-8")
     assert "<!-- math -->" in svg
     assert "<!-- Swahili expert #1 -->" in svg
@@ -92,20 +85,14 @@ def test_without_matplotlib_the_numbers_are_written(models, tmp_path, monkeypatc
         *(importlib.util, "find_spec"),
         lambda name, package=None: None if name == "matplotlib" else find(name, package),
     )
-    result = run(models / "math", "--base", models / "base", "--out", tmp_path)
+    result = run(models / "base", "--base", models / "base", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     assert files(tmp_path) == {"delta.csv"}
+    assert "Warning: base equals the base: every delta is 0" in result.stderr
     assert "pip install 'layerswap[plot]'" in result.stderr
     alone = run("--reference", "Swahili expert #1", "--out", tmp_path)
     assert alone.exit_code == 1
     assert "pip install 'layerswap[plot]'" in alone.output
-
-
-def test_an_expert_equal_to_its_base_is_told(models, tmp_path):
-    result = run(models / "base", "--base", models / "base", "--out", tmp_path)
-    assert result.exit_code == 0, result.output
-    assert "Warning: base equals the base: every delta is 0" in result.stderr
-    assert {row["mav_max"] for row in read_table(tmp_path / "delta.csv")} == {"0"}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +115,6 @@ def test_what_the_command_line_lacks(arguments, message, tmp_path):
 
 
 def test_experts_have_short_names_of_their_own():
-    assert label_all(["runs/pocket/task", "./language/"]) == ["task", "language"]
     assert label_all(["x/a/model", "x/b/model"]) == ["a/model", "b/model"]
     assert label_all(["org/base+runs/adapter", "org/base"]) == ["adapter", "base"]
 
@@ -172,12 +158,7 @@ def test_a_base_that_is_not_the_base(base, tmp_path):
 
 def test_a_file_that_shrinks_while_it_is_read(base, expert):
     pair = pair_of(expert, base)
-    stamp = (expert / FILE).stat().st_mtime_ns
-    content = (expert / FILE).read_bytes()
-    (expert / FILE).write_bytes(content[:-10])
-    with pytest.raises(InputError, match="were rewritten while they were in use"):
-        mean_feature_mav(pair)
-    os.utime(expert / FILE, ns=(stamp, stamp))
+    (expert / FILE).write_bytes((expert / FILE).read_bytes()[:-10])
     with pytest.raises(InputError, match="were rewritten while they were in use"):
         mean_feature_mav(pair)
     with pytest.raises(InputError, match=r"damaged .* download or copy it again"):
@@ -208,14 +189,3 @@ def test_places_where_nothing_can_be_read_or_written(base, expert, tmp_path):
     refused(f"{expert}+{base}", base, tmp_path / "out", "has no adapter_config.json")
     (tmp_path / "file").write_text("mine")
     refused(gone, gone, tmp_path / "file/out", f"{tmp_path / 'file'} is not a folder")
-
-
-def test_what_was_there_stays_when_a_run_fails(base, expert, tmp_path):
-    out = tmp_path / "out"
-    command = (expert, "--base", base, "--out", out)
-    assert run(*command).exit_code == 0
-    before = {file.name: file.read_bytes() for file in out.iterdir()}
-    assert "delta.csv" in before
-    spoil(expert, math.nan)
-    assert run(*command).exit_code == 2
-    assert {file.name: file.read_bytes() for file in out.iterdir()} == before

@@ -9,10 +9,9 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from ablations.delta.heatmap import PAGE_IN, column_labels, draw_heatmaps
+from ablations.delta.heatmap import PAGE_IN, draw_heatmaps
 from ablations.drawing.canvas import drawing, images_of
 from ablations.paper.published import Grid, published_grid, published_names
-from layerswap_method.errors import InputError
 
 PAPER = tuple(published_grid("math expert #1").columns)
 
@@ -84,21 +83,6 @@ def test_a_layer_without_the_parameter_has_no_number():
         assert [text.get_text() for text in axes.texts] == ["0.50", "0.25"]
 
 
-@pytest.mark.parametrize(
-    ("columns", "labels"),
-    [
-        (PAPER, ["q", "k", "v", "o", "gate", "up", "down"]),
-        (
-            ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"),
-            ["c_attn", "attn.c_proj", "c_fc", "mlp.c_proj"],
-        ),
-        (("self_attn.qkv_proj", "self_attn.o_proj"), ["qkv", "o"]),
-    ],
-)
-def test_columns_have_short_names_that_tell_them_apart(columns, labels):
-    assert column_labels(columns) == labels
-
-
 def test_all_published_values_but_the_suspects_are_shares_of_input_features():
     assert len(published_names()) == 6
     odd = set()
@@ -118,18 +102,3 @@ def test_all_published_values_but_the_suspects_are_shares_of_input_features():
     suspects = json.loads((files("ablations.paper") / "grids.json").read_text())["suspect"]
     assert odd == {(s["name"], s["layer"], s["column"], s["value"]) for s in suspects}
     assert len(odd) == 6
-
-
-def test_an_unknown_expert_gets_the_nearest():
-    with pytest.raises(InputError, match=r"did you mean 'Swahili expert #1'\? Valid are math"):
-        published_grid("Swahli expert #1")
-
-
-def test_the_same_depth_stands_at_the_same_height():
-    reference = published_grid("Swahili expert #1")
-    rows = np.array(reference.values).reshape(16, 2, 7).mean(axis=1)
-    half = Grid("half", reference.columns, tuple(map(tuple, rows)), "")
-    with drawing("test"):
-        one, other, _ = draw_heatmaps([half, reference]).axes
-        assert one.get_position().height == pytest.approx(other.get_position().height)
-        assert [len(axes.get_yticks()) for axes in (one, other)] == [16, 32]

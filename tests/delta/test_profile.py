@@ -14,7 +14,7 @@ from layerswap_method.deltas.pair import mean_feature_mav
 from tests.delta import by_hand
 from tests.delta.experts import family_pair, fine_tuned, pair_of
 from tests.standins.oracle import fused_mixtral
-from tests.standins.zoo import FAMILIES, LAYERS, make_model
+from tests.standins.zoo import FAMILIES, make_model
 
 THRESHOLD = 8e-4
 """About the mean |delta| of noise with a standard deviation of 1e-3."""
@@ -48,14 +48,13 @@ def test_every_family_agrees_with_float64(family, pair):
     assert_agrees(found, *pair(family), family)
     assert found.grid().columns
     assert len(found.grid().values) == found.num_layers
+    tower = found.tensors[found.tensors["name"].str.contains("vision")]
+    assert tower["layer"].isna().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_every_dtype_agrees_with_float64(dtype, pair, tmp_path):
+def test_every_dtype_agrees_with_float64(dtype, pair):
     assert_agrees(profile(*pair("gpt2", dtype)), *pair("gpt2", dtype), "gpt2")
-    base = make_model("llama", tmp_path / "base", 1, dtype=torch.float32)
-    expert = fine_tuned(base, tmp_path / "expert", 2, dtype=dtype)
-    assert_agrees(profile(expert, base), expert, base, "llama")
 
 
 def test_large_tensors_are_read_in_parts_and_shards(tmp_path):
@@ -74,7 +73,6 @@ MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
     ("family", "columns"),
     [
         ("llama", (*QKVO, *MLP)),
-        ("phi3", ("self_attn.qkv_proj", QKVO[3], "mlp.gate_up_proj", "mlp.down_proj")),
         ("gpt2", ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")),
         (
             "mixtral",
@@ -91,23 +89,10 @@ def test_columns_are_the_paper_s_for_llamas_and_named_otherwise(family, columns,
     assert profile(*pair(family)).grid().columns == columns
 
 
-def test_two_stacks_are_told_apart_and_a_layer_without_a_parameter_has_a_gap(pair):
-    columns = profile(*pair("t5")).grid().columns
-    assert columns[:4] == tuple(f"decoder.layer.0.SelfAttention.{kind}" for kind in "qkvo")
-    assert sum(name.startswith("encoder.") for name in columns) > 5
+def test_a_layer_without_a_parameter_has_a_gap(pair):
     grid = profile(*pair("glm4_moe")).grid()
     column = grid.columns.index("mlp.experts.*.gate_proj")
     assert [math.isnan(row[column]) for row in grid.values] == [True, True, *[False] * 4]
-
-
-def test_the_experts_of_a_layer_are_one_column_weighted_by_features(tmp_path):
-    base = make_model("mixtral", tmp_path / "base", 1, dtype=torch.float32)
-    one = "layers.2.block_sparse_moe.experts.1.w1."
-    expert = fine_tuned(base, tmp_path / "expert", 2, changes=lambda name: one in name)
-    found = profile(expert, base, 0.0).grid()
-    column = found.columns.index("block_sparse_moe.experts.*.w1")
-    assert found.values[2][column] == pytest.approx(1 / 3)
-    assert sum(map(sum, found.values)) == pytest.approx(1 / 3)
 
 
 def test_experts_in_one_tensor_have_the_rows_of_experts_one_a_tensor(tmp_path):
@@ -122,14 +107,6 @@ def test_experts_in_one_tensor_have_the_rows_of_experts_one_a_tensor(tmp_path):
     shares = np.array(single.values)[:, down]
     np.testing.assert_allclose(shares, np.array(stacked.values)[:, fused_down], rtol=1e-6)
     assert 0 < shares.mean() < 1
-
-
-def test_a_vision_tower_is_measured_and_is_in_no_layer(pair):
-    found = profile(*pair("llava"))
-    tower = found.tensors[found.tensors["name"].str.contains("vision")]
-    assert len(tower) > 10
-    assert tower["layer"].isna().all()
-    assert found.num_layers == LAYERS
 
 
 def test_an_eighth_of_the_rows_is_above_the_threshold(pair):

@@ -7,20 +7,10 @@ from functools import cache
 import pytest
 
 from ablations.pocket import build, exercises
-from ablations.pocket.config import PocketConfig
 from ablations.pocket.corpora import MIXES, THOUGHT_SHARE, draw_documents
-from ablations.pocket.exercises import Exercise
-from ablations.pocket.lexicon import DEGREES, RARE, SYLLABLES, TRANSLATION
-from ablations.pocket.pretraining import (
-    BOS_ID,
-    EOS_ID,
-    PAD_ID,
-    base_batches,
-    build_tokenizer,
-    encode,
-    vocabulary,
-)
+from ablations.pocket.pretraining import vocabulary
 from ablations.pocket.tasks import draw_items
+from ablations.pocket.world import DEGREES, RARE, SYLLABLES, TRANSLATION
 
 DIGESTS = {
     "base": "5cddba64653289e6",
@@ -103,33 +93,3 @@ def test_evaluation_content_is_never_trained_on():
     }
     assert asked
     assert {exercises.split_of(key) for key in asked} == {"train"}
-
-
-def test_tokenizer_round_trips_every_token_in_order():
-    tokenizer = build_tokenizer(256)
-    text = " ".join(token for token in vocabulary() if not token.startswith("<"))
-    ids = tokenizer(text)["input_ids"]
-    assert ids == [BOS_ID, *range(4, len(vocabulary()))]
-    assert tokenizer.decode(ids, skip_special_tokens=True) == text
-    assert tokenizer("zebra", add_special_tokens=False)["input_ids"] == [tokenizer.unk_token_id]
-
-
-def test_loss_is_on_the_answer_and_its_end_and_prompts_weigh_what_is_asked():
-    known = vocabulary()
-    ids, weights = encode(Exercise("apples swahili :", "ba bi .", "x"), 0.25)
-    assert ids == [BOS_ID, *(known[t] for t in ["apples", "swahili", ":", "ba", "bi", "."]), EOS_ID]
-    assert weights == [0, 0.25, 0.25, 0.25, 1, 1, 1, 1]
-
-
-def test_batches_are_padded_within_budget_and_follow_their_seed():
-    def draw(seed):
-        config = PocketConfig.preset("tiny", seed=seed)
-        return [list(pair) for pair in itertools.islice(base_batches(config), 60)]
-
-    first = draw(1)
-    assert str(first) == str(draw(1)) != str(draw(2))
-    for ids, weights in first:
-        assert ids.shape == weights.shape
-        assert ids.numel() <= 512
-        assert not weights[ids == PAD_ID].any()
-        assert (ids[:, 0] == BOS_ID).all()

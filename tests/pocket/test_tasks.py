@@ -10,9 +10,9 @@ from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
 from ablations.pocket.exercises import split_of
-from ablations.pocket.lexicon import say
 from ablations.pocket.pretraining import vocabulary
-from ablations.pocket.tasks import TASK_NAMES, Evaluation, draw_items, write_tasks
+from ablations.pocket.tasks import TASK_NAMES, draw_items, write_tasks
+from ablations.pocket.world import say
 
 ITEMS = 12
 FAMILIES = ("math", "translate", "comprehension", "facts")
@@ -21,7 +21,7 @@ FAMILIES = ("math", "translate", "comprehension", "facts")
 @pytest.fixture(scope="module")
 def tasks_dir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tasks")
-    write_tasks(folder, folder, Evaluation(items=ITEMS, examples=3))
+    write_tasks(folder, folder, ITEMS)
     return folder
 
 
@@ -105,22 +105,6 @@ def test_an_oracle_scores_one_and_a_liar_zero(answer, score, tasks_dir, monkeypa
         }
 
 
-def test_an_answer_needs_the_phrase_and_the_words_of_its_language(tasks_dir):
-    def reply(row):
-        """A number alone to English problems, a digit in place of the target language's word."""
-        if "the answer is" in gold(row):
-            return f"{row['answer']} ."
-        steps = gold(row).split(" jibu ni")[0]
-        return f"{steps} jibu ni {steps.split()[-2]} ." if "=" in steps else gold(row)
-
-    scores = evaluate(Scripted(tasks_dir, reply), tasks_dir)
-    assert scores["pocket_math_en"]["exact_match,strict-match"] == 0
-    assert scores["pocket_math_sw"]["exact_match,strict-match"] == 0
-    in_english = Scripted(tasks_dir, lambda row: gold(row).replace("jibu ni", "the answer is"))
-    scores = evaluate(in_english, tasks_dir)
-    assert scores["pocket_math_sw"]["exact_match,strict-match"] == 1
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_items_are_distinct_test_content_and_the_same_in_both_languages(family):
     english = draw_items(family, "en", "test", 200, 1)
@@ -133,9 +117,6 @@ def test_items_are_distinct_test_content_and_the_same_in_both_languages(family):
         if family == "math":
             assert say(one["answer"], "sw") == other["answer"]
             assert one["solution"].split("the")[0] == other["solution"].split("jibu")[0]
-        elif family == "comprehension":
-            gold_index = [row["choices"].index(row["answer"]) for row in (one, other)]
-            assert gold_index[0] == gold_index[1]
         frame = r"^(.*) (?:solve|answer|swahili) :$"
         content = re.search(frame, one["prompt"])
         assert content is not None

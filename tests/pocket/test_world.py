@@ -4,11 +4,15 @@ import random
 import re
 from collections import Counter
 
-import pytest
-
-from ablations.pocket.exercises import TEST_KINDS, draw_facts, draw_story
-from ablations.pocket.lexicon import CATEGORIES, NAMES, RARE, SYLLABLES, TRANSLATION, WordSource
-from ablations.pocket.world import draw_equation, draw_problem, draw_statement, render_all
+from ablations.pocket.exercises import TEST_KINDS, draw_facts
+from ablations.pocket.world import (
+    CATEGORIES,
+    NAMES,
+    SYLLABLES,
+    TRANSLATION,
+    WordSource,
+    draw_problem,
+)
 
 ASKED = {
     **{"ask_property": "adjective", "ask_who": "owner", "ask_owner": "owner"},
@@ -42,15 +46,11 @@ def asked(sentences):
     return ledger[question.slots["owner"], question.slots["item"]]
 
 
-def test_answer_follows_from_the_sentences():
-    for problem in problems(5000):
-        assert problem.answer == asked(problem.sentences)
-        assert 1 <= problem.answer <= 20
-
-
-def test_every_rendered_equation_is_true_and_the_last_is_the_answer():
+def test_the_answer_follows_from_the_sentences_and_from_the_equations():
     numbers = {TRANSLATION[number]: int(number) for number in CATEGORIES["number"]}
     for problem in problems(3000, seed=1):
+        assert problem.answer == asked(problem.sentences)
+        assert 1 <= problem.answer <= 20
         solutions = [problem.solution(language) for language in ("en", "sw")]  # type: ignore[arg-type]
         equations = re.findall(r"(\d+) ([+-]) (\d+) = (\d+) \.", solutions[0])
         assert len(equations) == len(problem.steps)
@@ -65,17 +65,6 @@ def test_every_rendered_equation_is_true_and_the_last_is_the_answer():
         assert int(english[2]) == numbers[target[2]] == problem.answer
         at_once = problem.solution("sw", thought=False)
         assert at_once == f"( ) jibu ni {target[2]} ."
-
-
-def test_stories_and_bare_equations_are_true():
-    words = WordSource(random.Random(4))
-    for _ in range(2000):
-        step = draw_equation(words)
-        assert eval(f"{step.left} {step.operator} {step.right}") == step.result
-        assert 1 <= step.result <= 20
-        story = draw_story(words)
-        gained = story.statements[1].slots["verb"] in CATEGORIES["gain"]
-        assert story.answer == ("more" if gained else "fewer")
 
 
 def test_a_question_is_answered_by_its_statements():
@@ -99,29 +88,3 @@ def test_translation_is_one_to_one_and_two_syllables_a_word():
         for word in words:
             assert len(TRANSLATION[word].split()) == 2
             assert set(TRANSLATION[word].split()) <= set(SYLLABLES)
-
-
-def test_both_renderings_hold_the_same_content():
-    words = WordSource(random.Random(5))
-    english_of = {TRANSLATION[word]: word for words in CATEGORIES.values() for word in words}
-    for _ in range(3000):
-        sentences = [draw_statement(words), *draw_problem(words, TEST_KINDS).sentences]
-        content = {*english_of.values()}
-        english = [word for word in render_all(sentences, "en").split() if word in content]
-        target = render_all(sentences, "sw").split()
-        syllables = [word for word in target if word in SYLLABLES]
-        pairs = zip(syllables[::2], syllables[1::2], strict=True)
-        assert sorted(english) == sorted(english_of[" ".join(pair)] for pair in pairs)
-        assert not content & set(target)
-
-
-@pytest.mark.parametrize("rare", [0.0, 0.6])
-def test_rare_words_come_as_often_as_asked(rare):
-    words = WordSource(random.Random(1), rare)
-    for category, known in CATEGORIES.items():
-        assert len(RARE & set(known)) == len(known) // 2
-        drawn = [words.word(category) for _ in range(3000)]
-        assert sum(word in RARE for word in drawn) / 3000 == pytest.approx(rare, abs=0.04)
-    numbers = [words.number(1, 9) for _ in range(3000)]
-    assert {*numbers} <= set(range(1, 10))
-    assert sum(str(number) in RARE for number in numbers) / 3000 == pytest.approx(rare, abs=0.04)

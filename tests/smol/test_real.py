@@ -58,9 +58,9 @@ def test_the_real_model_is_built_trained_merged_and_asked(tmp_path, monkeypatch)
     run("run", "real.yml", "--backend", "hf")
     answers = [
         json.loads(line)
-        for path in (tmp_path / "runs/real").rglob("*samples*.jsonl")
+        for path in (tmp_path / "runs/answers").rglob("*.jsonl")
         for line in path.read_text(encoding="utf-8").splitlines()
     ]
     assert answers
     # A real model says something, and some of it is a calculation.
-    assert any("+" in str(each["responses"]) for each in answers)
+    assert any("+" in each["response"] for each in answers)

@@ -104,15 +104,6 @@ def test_the_formulas_of_the_paper(made):
     assert [state.shape for state in states] == [(2, 6, 16)] * (LAYERS + 1)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_one_expert_alone_is_that_expert(name, made):
-    model = load_base(made.base)
-    fusion.build(model, made.base, {name: made.experts[name]})
-    wanted = logits(merged(made.base, made.experts[name], torch.float32))
-    torch.testing.assert_close(logits(model), wanted, rtol=1e-4, atol=1e-5)
-    assert (wanted - logits(load_base(made.base))).abs().max() > 0.01
-
-
 def test_generation_with_a_cache_is_generation_without(made):
     model = load_base(made.base)
     shaken(fusion.build(model, made.base, made.experts))
@@ -138,13 +129,6 @@ def test_what_is_saved_is_what_is_loaded(made, tmp_path):
     loaded = fusion.load(again, folder)
     assert loaded.experts == ("math", "swahili")
     assert torch.equal(logits(again), logits(model))
-    # The seed decides the first values.
-    first, same, other = (
-        fusion.build(load_base(made.base), made.base, made.experts, seed).layers[0].query.weight
-        for seed in (0, 0, 1)
-    )
-    assert torch.equal(first, same)
-    assert not torch.equal(first, other)
 
 
 def test_what_is_refused(made, tmp_path):

@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
-from ablations.train import trainer
 from ablations.train.folder import step_of, whole_checkpoints
 from tests.train.runs import run, weights, write_config
 
@@ -43,14 +41,3 @@ def test_accelerate_launch_with_two_processes(tmp_path, base, rows, regime):
     difference = sum(float((one[name] - two[name]).square().sum()) for name in one)
     change = sum(float((one[name] - first[name]).square().sum()) for name in one)
     assert difference < 1e-3 * change
-
-
-def test_the_cpu_trains_beside_a_gpu_where_accelerate_says_so(monkeypatch):
-    monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
-    for is_there in (True, False):
-        monkeypatch.setattr(torch.accelerator, "is_available", lambda is_there=is_there: is_there)
-        assert trainer._on_cpu() is not is_there
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    for value, on_cpu in (("True", True), ("False", False)):
-        monkeypatch.setenv("ACCELERATE_USE_CPU", value)
-        assert trainer._on_cpu() is on_cpu

@@ -68,6 +68,9 @@ def test_a_file_and_a_data_set_give_the_same_rows(tmp_path, base, kind, caplog):
         mix(tmp_path, base, [{**source, "where": {"of.levle": "1"}}])
     with pytest.raises(InputError, match="no row is left after where"):
         mix(tmp_path, base, [{**source, "where": {"of.level": "7"}}])
+    if kind == "hub":
+        with pytest.raises(InputError, match="cannot be loaded"):
+            mix(tmp_path, base, [{"hub": "nowhere"}])
 
 
 @pytest.mark.parametrize(
@@ -85,15 +88,6 @@ def test_a_bad_row_is_named_by_file_line_and_field(tmp_path, base, bad, text):
     file.write_text('{"question": "w1", "reply": "w2"}\n' + bad + "\n")
     with pytest.raises(InputError, match=f"rows.jsonl: line 2: .*{text}"):
         mix(tmp_path, base, file)
-
-
-def test_a_bad_row_of_a_data_set_is_named(tmp_path, base):
-    rows = [{"prompt": "w1", "answer": "w2"}, {"prompt": "w1", "answer": None}]
-    write_jsonl(tmp_path / "set/rows.jsonl", rows)
-    with pytest.raises(InputError, match="row 1: field 'answer' is empty"):
-        mix(tmp_path, base, [{"hub": str(tmp_path / "set")}])
-    with pytest.raises(InputError, match="cannot be loaded"):
-        mix(tmp_path, base, [{"hub": "nowhere"}])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from ablations.train.config import read_config
 from ablations.train.divergence import hidden_states
 from ablations.train.model import load_tokenizer
-from ablations.train.tokens import IGNORED, encode
+from ablations.train.rows import IGNORED, encode
 from layerswap_method.errors import InputError
 from tests.train.runs import run, weights, write_base, write_config, write_jsonl
 
@@ -28,7 +28,7 @@ def learned(tokenizer, row):
 
 @pytest.fixture
 def config(tmp_path, base, rows):
-    return read_config(str(write_config(tmp_path / "c.yml", base, rows, separator=" ")))
+    return read_config(str(write_config(tmp_path / "c.yml", base, rows)))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from ablations.pocket.task_files import generated, metric, task, write_rows, wri
 from ablations.smol import twins
 from ablations.smol.exercises import FAMILIES, Exercise, draw_rows, join
 from ablations.smol.languages import LANGUAGES, TARGETS, language_name, table
-from ablations.tasks.benchmarks import FunctionName
+from ablations.tasks.catalog import FunctionName
 from ablations.tasks.floors import Floor, word_blind_floor
 
 TRAIN_ROWS = 3000
